@@ -1,0 +1,210 @@
+#!/usr/bin/env bash
+# Makes .venv: torch, fairseq, this package (editable) and the tools of its tests. Run again, it returns at once unless
+# the pins, this script or the interpreter changed.
+#
+#   PYTHON=python3.12   interpreter to build on (default: python3.11, 3.12, 3.13, python3, the first that fits)
+#   VENV=path           environment to fill (default .venv). A torch and a fairseq already in it are used, not replaced.
+#
+# pip's own settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_NO_CACHE_DIR, pip.conf) apply.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+VENV="${VENV:-.venv}"
+TORCH_CPU_INDEX="https://download.pytorch.org/whl/cpu"
+STAMP="$VENV/luna_fairseq.stamp" # hash of what was installed; written last, so a killed install is done again
+OWNER="$VENV/luna_fairseq.made"  # written first: this script made the folder and may remove it
+LOG="$VENV/luna_fairseq.log"
+
+say() { printf 'setup_venv: %s\n' "$*" >&2; }
+die() {
+  say "error: $*"
+  exit 1
+}
+
+fits() { # is $1 an interpreter that runs, of a supported version?
+  "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
+}
+
+find_python() {
+  local candidate
+  if [[ -n "${PYTHON:-}" ]]; then
+    "$PYTHON" -c '' >/dev/null 2>&1 || die "PYTHON=$PYTHON does not run: give an installed CPython 3.11, 3.12 or 3.13"
+    fits "$PYTHON" || die "PYTHON=$PYTHON is $("$PYTHON" --version 2>&1): CPython 3.11, 3.12 or 3.13 is needed"
+    printf '%s\n' "$PYTHON"
+    return
+  fi
+  for candidate in python3.11 python3.12 python3.13 python3; do
+    if fits "$candidate"; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  die "no CPython 3.11, 3.12 or 3.13 found: install one, or name it with PYTHON=/path/to/python3.11"
+}
+
+fingerprint() { # of the pins, the place and the interpreter $1
+  {
+    cat constraints.txt setup.py scripts/setup_venv.sh
+    pwd -P
+    "$1" -c 'import sys; print(sys.version)'
+  } | cksum
+}
+
+up_to_date() {
+  local python="$VENV/bin/python"
+  [[ -f "$STAMP" && -x "$python" ]] || return 1
+  if [[ -n "${PYTHON:-}" ]]; then python="$(find_python)" || exit 1; fi
+  [[ "$(cat "$STAMP")" == "$(fingerprint "$python" 2>/dev/null)" ]]
+}
+
+logged() { # run a command with its output in the log; on failure show the log's tail
+  local what="$1"
+  shift
+  printf '\n$ %s\n' "$*" >>"$LOG"
+  if "$@" >>"$LOG" 2>&1; then return; fi
+  tail -n 25 "$LOG" >&2
+  if grep -q 'No space left on device' "$LOG"; then die "$what failed: no space left on device"; fi
+  die "$what failed: the lines above are the end of $LOG"
+}
+
+pip_install() {
+  local what="$1"
+  shift
+  logged "$what" "$VENV/bin/python" -m pip install ${PINS[@]+"${PINS[@]}"} "$@"
+}
+
+has_module() { "$VENV/bin/python" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$1') is None)"; }
+
+has_gpu() { command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q '^GPU '; }
+
+# The alarm also bounds a name look-up that hangs, which no timeout of pip's does.
+reachable() {
+  "$VENV/bin/python" -c 'import signal, sys, urllib.request
+signal.alarm(8)
+urllib.request.urlopen(sys.argv[1], timeout=5)' "$1" >/dev/null 2>&1
+}
+
+require_space() { # $1 GiB
+  local free
+  free="$(df -Pk "$VENV" | awk 'NR == 2 { print int($4 / 1048576) }')"
+  ((free >= $1)) || die "no space: $VENV needs about $1 GiB, $free GiB are free there"
+}
+
+require_compiler() {
+  local compiler="${CXX:-c++}" headers
+  command -v "${compiler%% *}" >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 ||
+    die "no C++ compiler: fairseq is compiled here, install g++ (Debian, Ubuntu: apt install build-essential)"
+  headers="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')"
+  [[ -f "$headers/Python.h" ]] ||
+    die "no Python headers: $headers/Python.h is missing (Debian, Ubuntu: apt install python3-dev for that version)"
+}
+
+# A fork or a checkout of fairseq that was put into an environment of ours must survive a change of the pins.
+foreign_fairseq() {
+  [[ -x "$VENV/bin/python" ]] && has_module fairseq 2>/dev/null && "$VENV/bin/python" -c '
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+try:
+    found = distribution("fairseq-fixed")
+except PackageNotFoundError:
+    sys.exit(0)
+sys.exit(found.read_text("direct_url.json") is None)'
+}
+
+create() {
+  if [[ -e "$VENV" && ! -f "$VENV/pyvenv.cfg" && ! -f "$OWNER" ]] && [[ -n "$(ls -A "$VENV")" ]]; then
+    die "$VENV exists and is not a virtual environment: remove it, or name another folder with VENV=path"
+  fi
+  if [[ -f "$OWNER" ]] && ! foreign_fairseq; then rm -rf "$VENV"; fi
+  if [[ -f "$VENV/pyvenv.cfg" ]]; then
+    "$VENV/bin/python" -c '' 2>/dev/null || die "$VENV/bin/python does not run: remove $VENV and try again"
+    fits "$VENV/bin/python" || die "$VENV holds $("$VENV/bin/python" --version 2>&1): CPython 3.11, 3.12 or 3.13 is needed"
+    say "1/4 filling the existing $VENV"
+    : >"$LOG"
+    return
+  fi
+  local python
+  python="$(find_python)"
+  "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+    die "$python has no venv module (Debian, Ubuntu: apt install python3-venv for that version)"
+  say "1/4 creating $VENV with $("$python" --version 2>&1)"
+  mkdir -p "$VENV"
+  touch "$OWNER"
+  : >"$LOG"
+  logged "creating $VENV" "$python" -m venv "$VENV"
+}
+
+install_torch() {
+  local options=() wanted=torch
+  if has_module torch; then
+    say "2/4 torch is there already and is used; installing build tools"
+  else
+    if has_gpu; then
+      require_space 10
+      # A CPU build offered beside the CUDA build would win by its version, 2.13.0+cpu > 2.13.0.
+      wanted="$(sed -n 's/^torch==\([^;]*\); python_version >= .*/torch!=\1+cpu/p' constraints.txt)"
+      say "2/4 installing torch with CUDA (several GB)"
+    elif reachable "$TORCH_CPU_INDEX/torch/"; then
+      require_space 3
+      options=(--extra-index-url "$TORCH_CPU_INDEX")
+      say "2/4 installing torch for the CPU"
+    else
+      require_space 3
+      say "2/4 installing torch from pip's own index ($TORCH_CPU_INDEX does not answer: it may be a large CUDA build)"
+    fi
+    pip_install "installing torch" ${options[@]+"${options[@]}"} "$wanted"
+  fi
+  pip_install "installing build tools" setuptools wheel Cython numpy
+}
+
+install_fairseq() {
+  if has_module fairseq; then
+    say "3/4 fairseq is there already and is used"
+    return
+  fi
+  # For CPython 3.12 on Linux there is a wheel; elsewhere the source is compiled.
+  if ! "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))'; then require_compiler; fi
+  say "3/4 installing fairseq (compiles for about three minutes, unless pip has it in its cache)"
+  # No build isolation: pip would fetch a second torch for the build. No dependencies of its own accord: it names
+  # torchaudio, which neither text tasks nor this package import and which must match torch's build.
+  pip_install "installing fairseq" --no-deps --no-build-isolation fairseq-fixed
+  local need needs=()
+  while IFS= read -r need; do needs+=("$need"); done < <("$VENV/bin/python" -c '
+from importlib.metadata import requires
+for need in requires("fairseq-fixed"):
+    if "extra ==" not in need and not need.startswith("torch"):
+        print(need)')
+  pip_install "installing what fairseq needs" "${needs[@]}"
+}
+
+install_project() {
+  say "4/4 installing luna_fairseq (editable) and the tools of its tests"
+  pip_install "installing luna_fairseq" --no-build-isolation --editable '.[dev]'
+  logged "importing fairseq" "$VENV/bin/python" -c 'import fairseq_cli.train, fairseq_cli.generate'
+  if has_gpu && ! "$VENV/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+    say "warning: there is a GPU, but this torch cannot use it (README, Installation, names the builds for older cards)"
+  fi
+}
+
+if up_to_date; then exit 0; fi
+mkdir -p "$(dirname "$VENV")"
+if command -v flock >/dev/null 2>&1; then
+  exec 9>"${VENV%/}.lock"
+  if ! flock -n 9; then
+    say "another setup is at work on $VENV: waiting for it"
+    flock 9
+    if up_to_date; then exit 0; fi
+  fi
+fi
+rm -f "$STAMP"
+create
+# In an environment that is not ours the user's versions hold; ours gets exactly the pins.
+PINS=()
+if [[ -f "$OWNER" ]]; then PINS=(--constraint constraints.txt); fi
+install_torch
+install_fairseq
+install_project
+fingerprint "$VENV/bin/python" >"$STAMP.new"
+mv "$STAMP.new" "$STAMP"
+say "$VENV is ready"

@@ -1,0 +1,68 @@
+"""Packaging of luna_fairseq.
+
+fairseq is an extra (``pip install "luna_fairseq[engine]"``), not a requirement: most users have a fork or a checkout of
+it already, which is known to pip under other names, and a requirement would put a second copy over it.
+"""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).resolve().parent
+
+
+def read_version() -> str:
+    """Version in luna_fairseq/__init__.py, read as text: importing the package needs torch and fairseq."""
+    text = (HERE / "luna_fairseq" / "__init__.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"', text, flags=re.MULTILINE)
+    if match is None:
+        raise RuntimeError('luna_fairseq/__init__.py has no line like: __version__ = "0.1.0"')
+    return match.group(1)
+
+
+def read_readme() -> str:
+    readme = HERE / "README.md"
+    return readme.read_text(encoding="utf-8") if readme.exists() else ""
+
+
+ENGINE = [
+    'fairseq-fixed==0.12.3.1; python_version >= "3.11"',
+    'fairseq==0.12.2; python_version < "3.11"',
+]
+PLOT = ["matplotlib"]
+TEST = ["pytest>=7", "pytest-xdist", "hypothesis"]
+
+setup(
+    name="luna_fairseq",
+    version=read_version(),
+    description="Luna (Linear Unified Nested Attention) as a fairseq plugin, with the Apollo optimizer",
+    long_description=read_readme(),
+    long_description_content_type="text/markdown",
+    author="the luna_fairseq authors",
+    license="MIT",
+    python_requires=">=3.8",
+    packages=find_packages(include=["luna_fairseq", "luna_fairseq.*"]),
+    package_data={"luna_fairseq": ["*.md", "*/*.md", "*/*/*.md"]},
+    install_requires=["numpy", "sacrebleu>=2.0", "sentencepiece", "torch>=1.13", "tqdm"],
+    extras_require={
+        "engine": ENGINE,
+        "plot": PLOT,
+        "test": TEST,
+        "dev": TEST + PLOT + ["ruff", "mypy"],
+    },
+    entry_points={
+        "console_scripts": [
+            "luna-average-checkpoints = luna_fairseq.cli.average_checkpoints:main",
+            "luna-demo-corpus = luna_fairseq.cli.demo_corpus:main",
+            "luna-prepare-bitext = luna_fairseq.cli.prepare_bitext:main",
+            "luna-score = luna_fairseq.cli.score:main",
+        ]
+    },
+    classifiers=[
+        "License :: OSI Approved :: MIT License",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    zip_safe=False,
+)
