@@ -1,0 +1,104 @@
+"""The Luna encoder-decoder for translation (Luna, section 4.2) and its architectures."""
+
+from argparse import Namespace
+from typing import Any, Dict
+
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from fairseq.data import Dictionary
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.authors_checkpoint import check_dictionary, translate_names
+from luna_fairseq.models.luna_config import LunaConfig
+from luna_fairseq.modules import LunaDecoder, LunaEncoder
+
+
+@register_model("luna", dataclass=LunaConfig)
+class LunaModel(TransformerModelBase):
+    """Encoder-decoder of Luna layers.
+
+    ``LunaModel.from_pretrained(dir, checkpoint_file, data, bpe=..)`` gives fairseq's generator interface.
+
+    Args:
+        cfg: nested view of a :class:`LunaConfig`, see :func:`nested_config`
+        encoder: :class:`LunaEncoder`
+        decoder: :class:`LunaDecoder`
+    """
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Options of :class:`LunaConfig`; their defaults come from the architecture, then from the dataclass."""
+        super(TransformerModelBase, cls).add_args(parser)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "LunaModel":
+        """Build the model for the dictionaries of ``task``; ``cfg`` is flat, as :class:`LunaConfig` is.
+
+        Raises:
+            InputError: widths, heads or projection length that cannot be
+        """
+        cfg = nested_config(cfg)
+        if cfg.decoder.embed_dim != cfg.encoder.embed_dim:
+            raise InputError(
+                f"--decoder-embed-dim {cfg.decoder.embed_dim} differs from --encoder-embed-dim "
+                f"{cfg.encoder.embed_dim}: both read the same packed sequence, so give them the same width"
+            )
+        return super().build_model(cfg, task)
+
+    @classmethod
+    def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> LunaEncoder:
+        return LunaEncoder(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> LunaDecoder:
+        return LunaDecoder(cfg, tgt_dict, embed_tokens)
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """Translate a checkpoint of the authors' code; refuse one with other dictionaries."""
+        translate_names(state_dict, self)
+        check_dictionary(state_dict, self)
+        super().upgrade_state_dict_named(state_dict, name)
+
+
+def nested_config(cfg: Any) -> TransformerConfig:
+    """fairseq's nested view of a flat config (dataclass, DictConfig or Namespace), with open defaults filled in."""
+    options = dict(vars(LunaConfig()))
+    given = OmegaConf.to_container(cfg, enum_to_str=True) if isinstance(cfg, DictConfig) else vars(cfg)
+    options.update((name, value) for name, value in given.items() if value is not None)
+    defaults = {
+        "decoder_embed_dim": "encoder_embed_dim",
+        "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
+        "decoder_input_dim": "decoder_embed_dim",
+        "decoder_output_dim": "decoder_embed_dim",
+        "encoder_projected_attention_heads": "encoder_attention_heads",
+        "decoder_projected_attention_heads": "decoder_attention_heads",
+    }
+    for name, source in defaults.items():
+        if options[name] is None:
+            options[name] = options[source]
+    return TransformerConfig.from_namespace(Namespace(**options))
+
+
+# What each architecture sets apart from LunaConfig's defaults, which are the paper's base size with tied keys and values.
+ARCHITECTURES: Dict[str, Dict[str, Any]] = {
+    "luna": {},
+    "luna_base": {},
+    "luna_base_tied": {},
+    "luna_base_untied": {"untie_luna_kv": True},
+}
+
+
+def _register(name: str, preset: Dict[str, Any]) -> None:
+    def architecture(args: Any) -> None:
+        for option, value in preset.items():
+            if getattr(args, option, None) is None:
+                setattr(args, option, value)
+
+    register_model_architecture("luna", name)(architecture)
+
+
+for _name, _preset in ARCHITECTURES.items():
+    if _name != "luna":  # registered with the model itself
+        _register(_name, _preset)

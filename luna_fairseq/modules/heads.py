@@ -1,0 +1,44 @@
+"""What both Luna attentions share: checks, projections, and the change between fairseq's layout and that of the ops."""
+
+from typing import Iterable
+
+from torch import Tensor, nn
+
+from fairseq.modules.quant_noise import quant_noise
+from luna_fairseq.errors import InputError
+
+
+def check_heads(embed_dim: int, num_heads: int, what: str = "heads") -> None:
+    """Raise InputError unless the width is a multiple of the number of heads."""
+    if num_heads < 1 or embed_dim % num_heads:
+        raise InputError(f"embedding width {embed_dim} is not divisible by {num_heads} {what}: change one of the two")
+
+
+def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
+    """Raise InputError unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise InputError(f"unknown {what} {value!r}; choose one of {', '.join(choices)}")
+
+
+def projection(embed_dim: int, q_noise: float, block_size: int, gain: float = 2**-0.5) -> nn.Module:
+    """A C x C linear map. Xavier uniform weight; the bias keeps torch's default, as in the authors' code."""
+    linear = nn.Linear(embed_dim, embed_dim)
+    nn.init.xavier_uniform_(linear.weight, gain=gain)
+    return quant_noise(linear, q_noise, block_size)
+
+
+def output_projection(embed_dim: int, q_noise: float, block_size: int) -> nn.Module:
+    """The last projection of an attention: gain 1 and no bias to begin with."""
+    linear = projection(embed_dim, q_noise, block_size, gain=1.0)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """[T, B, C] -> [B, H, T, K], without a copy."""
+    return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[B, H, T, K] -> [T, B, C]."""
+    return x.permute(2, 0, 1, 3).flatten(-2)

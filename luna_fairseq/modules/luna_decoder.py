@@ -1,0 +1,113 @@
+"""The Luna decoder: fairseq's Transformer decoder, with the encoder's last packed sequence as its P."""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.modules import FairseqDropout
+from luna_fairseq.modules.luna_encoder import drop_words, wrap_layer
+from luna_fairseq.modules.luna_layer import LunaDecoderLayer
+
+IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+
+
+class LunaDecoder(TransformerDecoderBase):
+    """N Luna layers over target tokens.
+
+    Args:
+        cfg: fairseq's TransformerConfig with Luna's options added to it
+        dictionary: target dictionary
+        embed_tokens: token embedding
+    """
+
+    def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: torch.nn.Embedding, **kwargs: Any):
+        self.layers_built = 0
+        super().__init__(cfg, dictionary, embed_tokens, **kwargs)
+        self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name=self.__class__.__name__)
+
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> torch.nn.Module:
+        # fairseq builds the layers in order and does not say which one it is at.
+        self.layers_built += 1
+        is_last = self.layers_built == cfg.decoder.layers
+        return wrap_layer(LunaDecoderLayer(cfg, update_packed=not (is_last or cfg.non_contextual_packed)), cfg)
+
+    def forward_embedding(
+        self, prev_output_tokens: Tensor, incremental_state: Optional[IncrementalState] = None
+    ) -> Tensor:
+        """Embed ``prev_output_tokens`` [B, T], or only the last of them when decoding. Returns [T, B, C]."""
+        positions = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            prev_output_tokens = prev_output_tokens[:, -1:]
+            positions = None if positions is None else positions[:, -1:]
+        x = drop_words(self.embed_scale * self.embed_tokens(prev_output_tokens), self.word_dropout_module)
+        for module in (self.quant_noise, self.project_in_dim):
+            x = x if module is None else module(x)
+        if positions is not None:
+            x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x).transpose(0, 1)
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[Dict[str, List[Tensor]]],
+        incremental_state: Optional[IncrementalState] = None,
+        full_context_alignment: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+    ) -> Tuple[Tensor, Dict[str, List[Any]]]:
+        """
+        Args:
+            prev_output_tokens: target shifted right [B, T]
+            encoder_out: what :class:`LunaEncoder` returned
+            incremental_state: fairseq's store for decoding; the last token alone is new then
+            full_context_alignment: must be False: Luna's causal attention has no such form
+            alignment_layer: the layer whose weights over the source are returned (default: the last)
+            alignment_heads: average over the first of its heads only (default: all)
+
+        Returns:
+            features [B, T, C], and ``attn`` [weights over source tokens B x T x S, or None], ``inner_states``
+        """
+        if full_context_alignment:
+            raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
+        last_layer = self.num_layers - 1
+        context = encoder_out["encoder_out"][0]
+        masks = {
+            "encoder_padding_mask": next(iter(encoder_out["encoder_padding_mask"]), None),
+            "packed_padding_mask": next(iter(encoder_out["packed_padding_mask"]), None),
+        }
+        x = self.forward_embedding(prev_output_tokens, incremental_state)
+        new_tokens = prev_output_tokens[:, -x.size(0) :]
+        padding_mask = new_tokens.eq(self.padding_idx)
+        if padding_mask.any():
+            masks["self_attn_padding_mask"] = padding_mask
+
+        attn = None
+        initial_packed = packed = encoder_out["packed_out"][0]
+        inner_states = [x]
+        for i, layer in enumerate(self.layers):
+            if alignment_layer is None:
+                need_attn = i == last_layer and not self.training and layer.need_attn
+            else:
+                need_attn = i == alignment_layer
+            x, packed, weights = layer(
+                x, packed, context, incremental_state=incremental_state, need_attn=need_attn, **masks
+            )
+            if self.cfg.non_contextual_packed:
+                packed = initial_packed
+            inner_states.append(x)
+            attn = weights if weights is not None else attn
+        if attn is not None:
+            attn = attn[:alignment_heads].mean(dim=0)  # [B, T, S]
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)  # [B, T, C]
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x, {"attn": [attn], "inner_states": inner_states}

@@ -1,0 +1,134 @@
+"""The Luna encoder: fairseq's Transformer encoder with the packed sequence P beside X."""
+
+from typing import Any, Dict, List, Optional
+
+import torch
+from torch import Tensor
+
+from fairseq.data import Dictionary
+from fairseq.distributed import fsdp_wrap
+from fairseq.models.transformer import TransformerEncoderBase
+from fairseq.modules import FairseqDropout, LayerNorm
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules.luna_layer import LunaEncoderLayer
+from luna_fairseq.modules.packed_embedding import PackedEmbedding
+
+
+def wrap_layer(layer: torch.nn.Module, cfg: Any) -> torch.nn.Module:
+    """Activation checkpointing and FSDP around one layer, as fairseq's own layers get them."""
+    if cfg.checkpoint_activations:
+        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+
+def drop_words(embedding: Tensor, dropout_module: FairseqDropout) -> Tensor:
+    """Drop whole token vectors of ``embedding`` [B, T, C] and rescale the rest."""
+    if dropout_module.p == 0.0:
+        return embedding
+    return embedding * dropout_module(embedding.new_ones(embedding.shape[:2])).unsqueeze(-1)
+
+
+class LunaEncoder(TransformerEncoderBase):
+    """N Luna layers over tokens and P.
+
+    Args:
+        cfg: fairseq's TransformerConfig with Luna's options added to it
+        dictionary: source dictionary
+        embed_tokens: token embedding
+    """
+
+    def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: torch.nn.Embedding):
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name=self.__class__.__name__)
+        self.packed_embedding = PackedEmbedding(
+            cfg.projection_length,
+            embed_tokens.embedding_dim,
+            dropout=cfg.dropout,
+            scale=not cfg.no_scale_embedding,
+            positions=not (cfg.no_token_positional_embeddings or cfg.encoder.learned_pos),
+            layer_norm=cfg.layernorm_embedding,
+            fix_length=cfg.fix_projection_length,
+        )
+        self.packed_layer_norm = None
+        if cfg.encoder.normalize_before and not cfg.non_contextual_packed:
+            self.packed_layer_norm = LayerNorm(embed_tokens.embedding_dim, export=cfg.export)
+
+    def build_encoder_layer(self, cfg: Any) -> torch.nn.Module:
+        return wrap_layer(LunaEncoderLayer(cfg, update_packed=not cfg.non_contextual_packed), cfg)
+
+    def forward_embedding(self, src_tokens: Tensor, token_embedding: Optional[Tensor] = None):
+        """fairseq's embedding of ``src_tokens`` [B, S], with word dropout before the positions are added."""
+        if token_embedding is None:
+            token_embedding = self.embed_tokens(src_tokens)
+        return super().forward_embedding(src_tokens, drop_words(token_embedding, self.word_dropout_module))
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Optional[Tensor] = None,
+    ) -> Dict[str, List[Any]]:
+        """
+        Args:
+            src_tokens: [B, S], padded on either side
+            src_lengths: not needed: lengths are counted from ``src_tokens``
+            return_all_hiddens: also return X and P after every layer
+            token_embeddings: [B, S, C] in place of the embedding's own
+
+        Returns:
+            what fairseq's encoder returns, and ``packed_out`` [P: L x B x C], ``packed_padding_mask`` [B x L] (empty
+            when no row of P is left out) and ``packed_states``
+
+        Raises:
+            InputError: a source longer than the positions
+        """
+        if src_tokens.size(1) > self.max_positions():
+            raise InputError(
+                f"a source sentence has {src_tokens.size(1)} tokens, the model's positions end at "
+                f"{self.max_positions()}: shorten it, or train with a larger --max-source-positions"
+            )
+        encoder_padding_mask = src_tokens.eq(self.padding_idx)
+        lengths = (~encoder_padding_mask).sum(dim=1)
+        x, encoder_embedding = self.forward_embedding(src_tokens, token_embeddings)
+        has_pads = bool(encoder_padding_mask.any())
+        if has_pads:
+            x = x.masked_fill(encoder_padding_mask.unsqueeze(-1), 0.0)
+        x = x.transpose(0, 1)  # [S, B, C]
+        initial_packed, packed_padding_mask = self.packed_embedding(lengths)
+
+        packed = initial_packed
+        encoder_states = [x] if return_all_hiddens else []
+        packed_states = [packed] if return_all_hiddens else []
+        for layer in self.layers:
+            x, packed = layer(x, packed, encoder_padding_mask if has_pads else None, packed_padding_mask)
+            packed = initial_packed if packed is None else packed
+            if return_all_hiddens:
+                encoder_states.append(x)
+                packed_states.append(packed)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        if self.packed_layer_norm is not None:
+            packed = self.packed_layer_norm(packed)
+        return {
+            "encoder_out": [x],
+            "encoder_padding_mask": [encoder_padding_mask] if has_pads else [],
+            "encoder_embedding": [encoder_embedding],
+            "encoder_states": encoder_states,
+            "packed_out": [packed],
+            "packed_padding_mask": [] if packed_padding_mask is None else [packed_padding_mask],
+            "packed_states": packed_states,
+            "src_tokens": [],
+            "src_lengths": [lengths.unsqueeze(1)],
+        }
+
+    def reorder_encoder_out(self, encoder_out: Dict[str, List[Any]], new_order: Tensor) -> Dict[str, List[Any]]:
+        """``encoder_out`` with sentence ``new_order[i]`` at place i. new_order: [B']."""
+        reordered = super().reorder_encoder_out(encoder_out, new_order)
+        for name in ("packed_out", "packed_states"):
+            reordered[name] = [packed.index_select(1, new_order) for packed in encoder_out[name]]
+        reordered["packed_padding_mask"] = [
+            mask.index_select(0, new_order) for mask in encoder_out["packed_padding_mask"]
+        ]
+        return reordered

@@ -1,0 +1,75 @@
+"""The learned initial P (Luna, section 3.1), as the encoder's first layer receives it."""
+
+import math
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq.modules import FairseqDropout, LayerNorm, SinusoidalPositionalEmbedding
+from luna_fairseq.errors import InputError
+
+
+class PackedEmbedding(nn.Module):
+    """P as a parameter, scaled, with positions, shortened to the batch.
+
+    By default the projection length is dynamic: P is never longer than the longest sentence, and a sentence shorter
+    than P leaves its last rows out. Results then do not depend on the other sentences of a batch.
+
+    Args:
+        projection_length: l, the number of rows
+        embed_dim: C
+        dropout: on P, drawn for every sentence (default: 0)
+        scale: multiply by sqrt(C), as for token embeddings (default: False)
+        positions: add sinusoidal positions 0 .. l-1 (default: False)
+        layer_norm: normalise (default: False)
+        fix_length: always all rows, none left out (default: False)
+
+    Raises:
+        InputError: ``projection_length`` below 1
+    """
+
+    def __init__(
+        self,
+        projection_length: int,
+        embed_dim: int,
+        dropout: float = 0.0,
+        scale: bool = False,
+        positions: bool = False,
+        layer_norm: bool = False,
+        fix_length: bool = False,
+    ):
+        super().__init__()
+        if projection_length < 1:
+            raise InputError(f"projection length is {projection_length}: --projection-length must be 1 or more")
+        self.fix_length = fix_length
+        self.scale = math.sqrt(embed_dim) if scale else 1.0
+        self.weight = nn.Parameter(torch.empty(projection_length, embed_dim))
+        nn.init.normal_(self.weight, mean=0.0, std=embed_dim**-0.5)
+        table = SinusoidalPositionalEmbedding.get_embedding(projection_length, embed_dim) if positions else None
+        self.register_buffer("positions", table, persistent=False)
+        self.layer_norm = LayerNorm(embed_dim) if layer_norm else None
+        self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
+
+    def forward(self, lengths: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
+        """
+        Args:
+            lengths: tokens of each sentence, EOS included [B]
+
+        Returns:
+            P [L, B, C] and its padding mask [B, L], True at rows left out; None where no row is
+        """
+        L = self.weight.size(0)
+        padding_mask = None
+        if not self.fix_length:
+            shortest, longest = torch.stack(torch.aminmax(lengths)).tolist()
+            L = max(1, min(L, longest))
+            if shortest < L:
+                padding_mask = torch.arange(L, device=lengths.device)[None, :] >= lengths[:, None]
+        packed = self.scale * self.weight[:L]
+        if self.positions is not None:
+            packed = packed + self.positions[:L].to(packed)
+        if self.layer_norm is not None:
+            packed = self.layer_norm(packed)
+        packed = packed.unsqueeze(1).expand(-1, lengths.size(0), -1)  # [L, B, C]
+        return self.dropout_module(packed), padding_mask

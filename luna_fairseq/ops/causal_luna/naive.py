@@ -1,0 +1,90 @@
+"""The definition of Luna's causal attention (section 3.3, equations 7 to 9). Slow; what the other forms are held to."""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
+    """f(X, Y, Z) of equation 7: f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
+
+    Args:
+        x: [.., T, M]
+        y: [.., T, M]
+        z: [.., T, N]
+        steps: t, the number of positions in the sum, broadcast to [.., T, 1]
+
+    Returns:
+        [.., T, N]
+    """
+    outer = torch.einsum("...tm,...tn->...tmn", y, z).cumsum(dim=-3)
+    return torch.einsum("...tm,...tmn->...tn", x, outer) / steps
+
+
+def naive_causal_luna(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pack_weights: Tensor,
+    packed_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
+) -> Tuple[Tensor, Tensor]:
+    """A_unpack = softmax(f(Q, K, A_pack)), Y = f(A_unpack, A_pack, V).
+
+    Args:
+        q: queries [B, H, T, K], not yet scaled by K^-0.5
+        k: keys [B, H, T, K]
+        v: values [B, H, T, K]
+        pack_weights: A_pack [B, H, T, L]
+        packed_padding_mask: [B, L], True at rows of P that are left out; all of them left out gives zeros
+        key_padding_mask: [B, T], True at padded positions, which add nothing and are not counted in t
+        dropout: probability with which an unpack weight is dropped
+
+    Returns:
+        output [B, H, T, K] and the unpack weights before dropout [B, H, T, L], in the type of ``q``
+    """
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
+    steps = count_steps(q, key_padding_mask)
+    logits = causal_outer_mean((q * q.size(-1) ** -0.5).to(dtype), k.to(dtype), pack_weights, steps)
+    weights = unpack_weights(logits, packed_padding_mask)
+    output = causal_outer_mean(F.dropout(weights, dropout), pack_weights, v.to(dtype), steps)
+    return output.to(q.dtype), weights.to(q.dtype)
+
+
+def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
+    """Pack weights [B, H, T, L] with zeros at padded positions: A_pack is a factor of both sums over time."""
+    if key_padding_mask is None:
+        return pack_weights
+    return pack_weights.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+
+
+def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
+    """The count t of equation 7: real positions up to and including each one, as integers.
+
+    Args:
+        q: [B, H, T, K], for its length and device
+        key_padding_mask: [B, T]
+        before: [B], positions seen in earlier calls
+
+    Returns:
+        [1 or B, 1, T, 1], at least 1
+    """
+    if key_padding_mask is None:
+        steps = torch.arange(1, q.size(-2) + 1, device=q.device)[None, :]
+    else:
+        steps = (~key_padding_mask).cumsum(dim=1)
+    if before is not None:
+        steps = steps + before[:, None]
+    return steps.clamp(min=1)[:, None, :, None]
+
+
+def unpack_weights(logits: Tensor, packed_padding_mask: Optional[Tensor]) -> Tensor:
+    """Softmax over the rows of P that are not left out. logits [B, H, T, L], mask [B, L]; zeros where none is left."""
+    if packed_padding_mask is None:
+        return logits.softmax(dim=-1)
+    excluded = packed_padding_mask[:, None, None, :]
+    return logits.masked_fill(excluded, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)

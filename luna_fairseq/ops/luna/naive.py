@@ -1,0 +1,37 @@
+"""The definition of pack and unpack attention (Luna, equations 4 and 5): softmax attention with a padding mask."""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def naive_attention(
+    q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Optional[Tensor] = None, dropout: float = 0.0
+) -> Tuple[Tensor, Tensor]:
+    """Softmax attention with its weights written out.
+
+    For *pack*, ``q`` comes from P and ``k``, ``v`` from the context; for *unpack*, ``q`` comes from X and
+    ``k``, ``v`` from the packed context.
+
+    Args:
+        q: queries [B, H, T, K], not yet scaled by K^-0.5
+        k: keys [B, H, S, K]
+        v: values [B, H, S, K]
+        key_padding_mask: [B, S], True at keys that are left out; a sentence whose keys are all left out gets zeros
+        dropout: probability with which a weight is dropped
+
+    Returns:
+        output [B, H, T, K] and the weights before dropout [B, H, T, S], both in the type of ``q``
+    """
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    logits = (q * q.size(-1) ** -0.5).to(dtype) @ k.to(dtype).transpose(-2, -1)
+    if key_padding_mask is None:
+        weights = logits.softmax(dim=-1)
+    else:
+        excluded = key_padding_mask[:, None, None, :]
+        # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient either.
+        weights = logits.masked_fill(excluded, torch.finfo(dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)
+    output = F.dropout(weights, dropout) @ v.to(dtype)
+    return output.to(q.dtype), weights.to(q.dtype)

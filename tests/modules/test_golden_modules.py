@@ -1,0 +1,180 @@
+"""Attentions and layers against vectors of the authors' implementation."""
+
+import pytest
+import torch
+from golden import DTYPES, assert_close, cast, load
+
+from fairseq.models.transformer import TransformerConfig
+from luna_fairseq.models.authors_checkpoint import translate_name
+from luna_fairseq.models.luna import nested_config
+from luna_fairseq.models.luna_config import LunaConfig
+from luna_fairseq.modules import LunaAttention, LunaCausalAttention, LunaDecoderLayer, LunaEncoderLayer
+from luna_fairseq.ops.causal_luna import naive_causal_luna, pack_weights
+
+precisions = pytest.mark.parametrize("precision", ["f32", "f64"])
+
+
+def translated(state_dict, prefix):
+    """The authors' parameters of one module, under our names. ``prefix`` says where in a model it stands."""
+    return {translate_name(prefix + name)[len(prefix) :]: value for name, value in state_dict.items()}
+
+
+def with_grad(inputs, *names):
+    return {name: inputs[name].clone().requires_grad_() for name in names if name in inputs}
+
+
+def check_gradients(module, leaves, renamed, golden, precision, prefix):
+    for name, expected in golden["grads"].items():
+        kind, name = name.split("/", 1)
+        if kind == "input":
+            actual = leaves[renamed.get(name, name)].grad
+        else:
+            actual = module.get_parameter(translate_name(prefix + name)[len(prefix) :]).grad
+        # Gradients are sums over every position: what counts is their size relative to the largest of the tensor.
+        scale = expected.abs().max().clamp(min=1)
+        assert_close(actual / scale, expected / scale, precision, f"gradient of {name}")
+
+
+@precisions
+@pytest.mark.parametrize("file", ["mha_tied_self", "mha_untied_cross"])
+@pytest.mark.parametrize("case", ["nopad", "pad", "pad_pmask"])
+def test_luna_attention(file, case, precision):
+    golden = load(file)
+    config, prefix = golden["config"], "encoder.layers.0.self_attn."
+    module = LunaAttention(
+        config["embed_dim"], config["num_heads"], config["num_pheads"], untie_kv=not config["tie_kv"]
+    ).eval()
+    module.load_state_dict(translated(golden["state_dict"], prefix))
+    module.to(DTYPES[precision])
+    vectors = golden["cases"][case]
+    inputs = cast(vectors["inputs"], DTYPES[precision])
+    leaves = with_grad(inputs, "query", "pquery", "context")
+    context = leaves.get("context", leaves["query"])
+    masks = (inputs.get("context_padding_mask"), inputs.get("pcontext_padding_mask"))
+    output, packed, _ = module(leaves["query"], leaves["pquery"], context, *masks)
+    expected = vectors[precision]
+    assert_close(output, expected["outputs"]["attn"], precision, "output")
+    assert_close(packed, expected["outputs"]["pcontext"], precision, "packed context")
+    loss = (output * inputs["loss_weight_attn"]).sum() + (packed * inputs["loss_weight_pcontext"]).sum()
+    loss.backward()
+    check_gradients(module, leaves, {}, expected, precision, prefix)
+
+    with torch.no_grad():  # with weights: the same output, and theirs over P times the pack weights
+        again, _, weights = module(leaves["query"], leaves["pquery"], context, *masks, need_weights=True)
+        _, mean_pack_weights = module.pack(leaves["pquery"], context, masks[0], need_weights=True)
+    assert_close(again, expected["outputs"]["attn"], precision, "output with weights")
+    over_packed = expected["outputs"]["head_weights"]
+    assert_close(weights, over_packed @ mean_pack_weights, precision, "weights over the context")
+
+
+@precisions
+@pytest.mark.parametrize("case", ["softplus", "softplus_pmask", "softplus_keypad", "elu", "elu_pmask"])
+@pytest.mark.parametrize("backend", ["naive", "chunk"])
+def test_causal_attention(case, backend, precision):
+    golden = load("causal_tied")
+    config, prefix = golden["config"], "decoder.layers.0.self_attn."
+    activation = case.split("_")[0]
+    module = LunaCausalAttention(
+        config["embed_dim"], config["num_heads"], pack_activation=activation, backend=backend
+    ).eval()
+    module.load_state_dict(translated(golden["state_dict"], prefix))
+    module.to(DTYPES[precision])
+    vectors = golden["cases"][case]
+    inputs = cast(vectors["inputs"], DTYPES[precision])
+    leaves = with_grad(inputs, "query", "pquery")
+    packed_mask, key_mask = inputs.get("pkey_padding_mask"), inputs.get("key_padding_mask")
+    output = module(leaves["query"], leaves["pquery"], key_mask, packed_mask)
+    expected = vectors[precision]
+    if key_mask is not None:
+        # The authors ignore this mask, ours leaves padded positions out: up to a sentence's first one they agree.
+        seen = key_mask.cumsum(dim=1).eq(0).t().unsqueeze(-1)
+        assert_close(output * seen, expected["outputs"]["attn_parallel"] * seen, precision, "before padding")
+        return
+    assert_close(output, expected["outputs"]["attn_parallel"], precision, "output")
+    (output * inputs["loss_weight_attn"]).sum().backward()
+    check_gradients(module, leaves, {}, expected, precision, prefix)
+
+    with torch.no_grad():
+        heads = [module._heads(name, leaves["query"]) for name in ("unpack_q", "unpack_kv", "pack_k")]
+        pattern = pack_weights(module._heads("pack_q", leaves["pquery"]), heads[2], activation)
+        _, weights = naive_causal_luna(heads[0], heads[1], heads[1], pattern, packed_mask)
+    assert_close(pattern, expected["outputs"]["pattn"], precision, "pack weights")
+    if "head_weights" in expected["outputs"]:
+        assert_close(weights.transpose(0, 1), expected["outputs"]["head_weights"], precision, "unpack weights")
+
+
+@precisions
+@pytest.mark.parametrize("case", ["softplus", "softplus_pmask", "elu", "elu_pmask"])
+def test_causal_attention_step_by_step_with_reorder(case, precision):
+    golden = load("causal_tied")
+    config, prefix = golden["config"], "decoder.layers.0.self_attn."
+    module = LunaCausalAttention(
+        config["embed_dim"], config["num_heads"], pack_activation=case.split("_")[0]
+    ).eval()
+    module.load_state_dict(translated(golden["state_dict"], prefix))
+    module.to(DTYPES[precision])
+    vectors = golden["cases"][case]
+    inputs = cast(vectors["inputs"], DTYPES[precision])
+    expected = vectors[precision]["outputs"]
+    query, mask = inputs["query"], inputs.get("pkey_padding_mask")
+    state, outputs = {}, []
+    for t in range(query.size(0)):
+        packed = inputs["pquery"] if t == 0 else None
+        outputs.append(module(query[t : t + 1], packed, None, mask, state))
+    assert_close(torch.cat(outputs), expected["attn_incremental"], precision, "step by step")
+    saved = module.get_incremental_state(state, "causal_sums")
+    assert_close(saved["key_sum"], expected["incremental_state"]["prev_key_accum_mat"], precision, "key sum")
+    value_sum = expected["incremental_state"]["prev_value_accum_mat"]
+    if value_sum.shape != saved["value_sum"].shape:
+        value_sum = value_sum.transpose(-2, -1)
+    assert_close(saved["value_sum"], value_sum, precision, "value sum")
+    assert saved["steps"].tolist() == [query.size(0)] * query.size(1)
+
+
+def layer_config(config):
+    side = config["kind"]
+    flat = LunaConfig(
+        encoder_embed_dim=config["embed_dim"],
+        encoder_ffn_embed_dim=config["ffn_dim"],
+        encoder_attention_heads=config["num_heads"],
+        decoder_attention_heads=config["num_heads"],
+        encoder_normalize_before=bool(config["normalize_before"]),
+        decoder_normalize_before=bool(config["normalize_before"]),
+        activation_fn=config["activation_fn"],
+        untie_luna_kv=not config["tie_kv"],
+    )
+    setattr(flat, f"{side}_projected_attention_heads", config["num_pheads"])
+    return nested_config(flat)
+
+
+@precisions
+@pytest.mark.parametrize("variant", ["tied", "untied"])
+@pytest.mark.parametrize("case", ["nomask", "padmask", "masks"])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_layer(side, variant, case, precision):
+    golden = load(f"{side}_layer_postnorm")["variants"][variant]
+    prefix = f"{side}.layers.0."
+    cls = LunaEncoderLayer if side == "encoder" else LunaDecoderLayer
+    layer = cls(layer_config(golden["config"])).eval()
+    layer.load_state_dict(translated(golden["state_dict"], prefix))
+    layer.to(DTYPES[precision])
+    vectors = golden["cases"][case]
+    inputs = cast(vectors["inputs"], DTYPES[precision])
+    leaves = with_grad(inputs, *[name for name, value in inputs.items() if value.is_floating_point()])
+    masks = {}
+    for name, value in inputs.items():
+        if value.dtype == torch.bool:
+            masks["packed_padding_mask" if "proj" in name or name.startswith("p") else "encoder_padding_mask"] = value
+    context = () if side == "encoder" else (leaves["encoder_out"],)
+    x, packed, *_ = layer(leaves["x"], leaves["px"], *context, **masks)
+    expected = vectors[precision]
+    assert_close(x, expected["outputs"]["x"], precision, "x")
+    assert_close(packed, expected["outputs"]["px"], precision, "packed")
+    weights = {name: value for name, value in inputs.items() if name.startswith("loss_weight")}
+    loss = sum((out * weights[f"loss_weight_{name}"]).sum() for name, out in (("x", x), ("px", packed)))
+    loss.backward()
+    check_gradients(layer, leaves, {}, expected, precision, prefix)
+
+
+def test_config_is_nested():
+    assert isinstance(nested_config(LunaConfig()), TransformerConfig)
