@@ -1,7 +1,7 @@
 """Packaging of luna_fairseq.
 
-fairseq is an extra (``pip install "luna_fairseq[engine]"``), not a requirement: most users have a fork or a checkout of
-it already, which is known to pip under other names, and a requirement would put a second copy over it.
+fairseq is an extra (``pip install "luna_fairseq[engine]"``), not a requirement: many users have a fork or a
+checkout of it already, known to pip under another name, and a requirement would put a second copy over it.
 """
 
 import re
