@@ -1,0 +1,1 @@
+"""Datasets, and the grammar that writes the demonstration corpus."""
