@@ -1,0 +1,110 @@
+"""The package as pip installs it: what is in it, its version, its console scripts, and fairseq finding it."""
+
+import configparser
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ("luna-average-checkpoints", "luna-demo-corpus", "luna-prepare-bitext", "luna-score")
+
+
+def run(arguments, cwd, **environment):
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=str(cwd),
+        env=dict(inherited, OMP_NUM_THREADS="1", **environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Folder into which pip installed a copy of the package."""
+    folder = tmp_path_factory.mktemp("installed")
+    source = tmp_path_factory.mktemp("source")
+    # From a copy: setuptools writes build/ and *.egg-info beside setup.py.
+    shutil.copytree(str(ROOT / "luna_fairseq"), str(source / "luna_fairseq"))
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"):
+        shutil.copy(str(ROOT / name), str(source))
+    done = run(
+        ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", folder, source],
+        cwd=source,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    return folder
+
+
+def metadata(folder, name):
+    return next(folder.glob("luna_fairseq-*.dist-info")).joinpath(name).read_text(encoding="utf-8")
+
+
+def test_versions_agree(installed):
+    import luna_fairseq
+
+    assert f"\nVersion: {luna_fairseq.__version__}\n" in metadata(installed, "METADATA")
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {luna_fairseq.__version__}\n" in citation
+    assert f"[{luna_fairseq.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_every_module_and_note_is_installed(installed):
+    package = ROOT / "luna_fairseq"
+    expected = {path.relative_to(ROOT) for kind in ("*.py", "*.md") for path in package.rglob(kind)}
+    missing = {str(path) for path in expected if not (installed / path).is_file()}
+    assert not missing
+    assert not (installed / "tests").exists() and not (installed / "configs").exists()
+
+
+def test_fairseq_is_not_a_requirement(installed):
+    required = re.findall(r"(?m)^Requires-Dist: ([\w-]+)(.*)$", metadata(installed, "METADATA"))
+    names = [name for name, rest in required if "extra ==" not in rest]
+    assert sorted(names) == ["numpy", "sacrebleu", "sentencepiece", "torch", "tqdm"]
+
+
+def test_console_scripts_name_existing_functions(installed):
+    parser = configparser.ConfigParser()
+    parser.read_string(metadata(installed, "entry_points.txt"))
+    scripts = dict(parser["console_scripts"])
+    assert sorted(scripts) == sorted(SCRIPTS)
+    for target in scripts.values():
+        module, function = target.split(":")
+        assert callable(getattr(importlib.import_module(module), function))
+    assert (installed / "bin" / "luna-average-checkpoints").is_file()
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_user_dir_of_an_installed_copy(installed, tmp_path, by_name):
+    """By path, and as the bare name, which fairseq looks up beside its own package."""
+    code = (
+        "import sys, fairseq.utils; fairseq.utils.__file__ = sys.argv[2];"
+        "from argparse import Namespace; fairseq.utils.import_user_module(Namespace(user_dir=sys.argv[1]));"
+        "from fairseq.models import ARCH_MODEL_REGISTRY;"
+        "import luna_fairseq; print(luna_fairseq.__file__, 'luna' in ARCH_MODEL_REGISTRY)"
+    )
+    beside = installed / "fairseq"  # stands for a fairseq installed into the same folder
+    beside.mkdir(exist_ok=True)
+    user_dir = "luna_fairseq" if by_name else installed / "luna_fairseq"
+    done = run(["-c", code, user_dir, beside / "utils.py"], cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-3000:]
+    file, registered = done.stdout.splitlines()[-1].rsplit(" ", 1)
+    assert registered == "True"
+    assert os.path.realpath(file) == os.path.realpath(str(installed / "luna_fairseq" / "__init__.py"))
+
+
+def test_pins_are_in_one_file():
+    """Versions elsewhere would drift from constraints.txt; setup.py's two of the engine are held equal."""
+    pins = dict(re.findall(r"(?m)^([\w-]+)(==[\w.]+;.*)$", (ROOT / "constraints.txt").read_text()))
+    found = re.findall(r"'([\w-]+)(==[^']+)'", (ROOT / "setup.py").read_text())
+    assert found and all(pins[name] == pin for name, pin in found)
+    assert "==" not in (ROOT / "Makefile").read_text()
+    assert not re.findall(r"\w==\d", (ROOT / "scripts" / "setup_venv.sh").read_text())
