@@ -266,9 +266,13 @@ def _warn_about_learning_rate(lr: float, sigma: float) -> None:
     """
     ratio = lr / sigma
     if ratio >= 99.9:  # 100, whatever the rounding
-        hint = f"steps 100 times too large; did you mean lr {lr / 100:g}, or --apollo-sigma (sigma) 1.0?"
+        hint = (
+            f"steps about 100 times too large; did you mean lr {lr / 100:g}, or --apollo-sigma (sigma) 1.0?"
+        )
     elif sigma >= 0.1 and 0 < ratio <= 0.1001:
-        hint = f"steps 100 times too small; did you mean lr {lr * 100:g}, or --apollo-sigma (sigma) 0.01?"
+        hint = (
+            f"steps about 100 times too small; did you mean lr {lr * 100:g}, or --apollo-sigma (sigma) 0.01?"
+        )
     else:
         return
     warnings.warn(

@@ -1,0 +1,297 @@
+"""Apollo in fairseq: configuration, clipping per parameter, and fairseq's fp16 and bf16 wrappers."""
+
+import golden
+import pytest
+import torch
+
+import luna_fairseq.optim  # noqa: F401  registers
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer, fp16_optimizer
+from luna_fairseq.compat import leave_clipping_to_the_optimizer
+from luna_fairseq.optim.apollo import Apollo
+from luna_fairseq.optim.fairseq_apollo import FairseqApollo, clip_each, gradient_norms
+
+SHAPES = [(4, 6), (5,), (2, 3, 2)]
+WRAPPERS = {
+    "bf16": (FP16Optimizer, ["--bf16"], torch.bfloat16),
+    "fp16": (FP16Optimizer, ["--fp16", "--fp16-no-flatten-grads"], torch.float16),
+    "memory-efficient-bf16": (MemoryEfficientFP16Optimizer, ["--memory-efficient-bf16"], torch.bfloat16),
+    "memory-efficient-fp16": (MemoryEfficientFP16Optimizer, ["--memory-efficient-fp16"], torch.float16),
+}
+
+
+def config(*words):
+    command = [
+        "--task",
+        "dummy_lm",
+        "--arch",
+        "transformer_lm",
+        "--optimizer",
+        "apollo",
+        "--lr",
+        "0.01",
+        *words,
+    ]
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+
+
+def make_params(dtype=torch.float32):
+    """Values that float32, float16 and bfloat16 hold exactly."""
+    generator = torch.Generator().manual_seed(1)
+    return [
+        torch.nn.Parameter((torch.randint(-64, 65, shape, generator=generator) / 32).to(dtype))
+        for shape in SHAPES
+    ]
+
+
+def make_grads(seed):
+    """Gradients of very different norms, exact in every type."""
+    generator = torch.Generator().manual_seed(seed)
+    scales = (4.0, 2.0**-6, 1.0)
+    return [torch.randint(-16, 17, s, generator=generator) / 16 * c for s, c in zip(SHAPES, scales)]
+
+
+def optimizer_step(optimizer, params, grads, max_norm, sample_size=4):
+    """What fairseq's trainer does with the gradients of a batch; returns the logged norm."""
+    optimizer.zero_grad()
+    scaler = getattr(optimizer, "scaler", None)
+    factor = sample_size * (scaler.loss_scale if scaler is not None else 1.0)
+    for p, g in zip(params, grads):
+        p.grad = (g * factor).to(p.dtype)
+    optimizer._needs_sync = True
+    optimizer.multiply_grads(1 / sample_size)
+    norm = optimizer.clip_grad_norm(max_norm)
+    optimizer.step()
+    return norm
+
+
+def test_defaults_of_the_command_line_are_those_of_the_class():
+    optimizer = build_optimizer(config().optimizer, make_params())
+    assert isinstance(optimizer, FairseqApollo)
+    assert optimizer.optimizer_config == {
+        "lr": 0.01,
+        "beta": 0.9,
+        "eps": 1e-4,
+        "rebound": "constant",
+        "sigma": 0.01,
+        "weight_decay": 0.0,
+        "weight_decay_type": None,
+    }
+    plain = Apollo(make_params(), lr=0.01).param_groups[0]
+    group = optimizer.optimizer.param_groups[0]
+    assert {k: v for k, v in group.items() if k != "params"} == {
+        k: v for k, v in plain.items() if k != "params"
+    }
+
+
+def test_options_reach_the_optimizer():
+    words = "--apollo-beta 0.8 --apollo-eps 1e-3 --apollo-rebound belief --apollo-sigma 0.5"
+    words += " --weight-decay 0.02 --weight-decay-type stable --clip-mode each --clip-norm 0.1"
+    optimizer = build_optimizer(config(*words.split()).optimizer, make_params())
+    group = dict(optimizer.optimizer.param_groups[0])
+    del group["params"]
+    assert group == {
+        "lr": 0.01,
+        "beta": 0.8,
+        "eps": 1e-3,
+        "rebound": "belief",
+        "sigma": 0.5,
+        "weight_decay": 0.02,
+        "weight_decay_type": "stable",
+        "foreach": None,
+    }
+    # The group is saved in checkpoints, which are read with weights_only: plain strings only.
+    assert type(group["rebound"]) is str and type(group["weight_decay_type"]) is str
+    assert optimizer.clips_each_parameter
+
+
+@pytest.mark.parametrize(
+    "words", ["--clip-mode all", "--apollo-rebound believe", "--weight-decay-type l2"], ids=str.split
+)
+def test_unknown_choices_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        config(*words.split())
+    assert stop.value.code == 2
+    last_line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert words.split()[0] in last_line and "invalid choice" in last_line
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [("--amp", "--amp does not work"), ("--apollo-beta 1", "beta must"), ("--apollo-sigma 0", "sigma must")],
+)
+def test_bad_options_are_refused(words, message):
+    with pytest.raises(ValueError, match=message) as error:
+        build_optimizer(config(*words.split()).optimizer, make_params())
+    assert "\n" not in str(error.value)
+
+
+def test_flattened_fp16_parameters_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    with pytest.raises(RuntimeError, match="please set --fp16-no-flatten-grads"):
+        FP16Optimizer.build_optimizer(config("--fp16"), make_params(torch.float16))
+
+
+@pytest.mark.parametrize("max_norm", [0, 0.1, 1, 100])
+def test_clip_each_golden(max_norm):
+    vectors = golden.load("clip")
+    case = vectors["cases"][f"each_{max_norm}"]
+    grads = [g.clone() for g in vectors["grads"]]
+    norms = clip_each(grads, max_norm)
+    golden.assert_close(norms.max(), torch.tensor(case["returned_norm"]), "f32")
+    for got, want in zip(grads, case["grads_after"]):
+        golden.assert_close(got, want, "f32")
+
+
+@pytest.mark.parametrize("mode", ["total", "each"])
+@pytest.mark.parametrize("max_norm", [0, 0.1, 1, 100])
+def test_clipping_in_training_golden(mode, max_norm, monkeypatch):
+    vectors = golden.load("clip")
+    case = vectors["cases"][f"{mode}_{max_norm}"]
+    params = [torch.nn.Parameter(torch.zeros_like(g)) for g in vectors["grads"]]
+    cfg = config("--clip-mode", mode, "--clip-norm", str(max_norm))
+    optimizer = build_optimizer(cfg.optimizer, params)
+    for p, g in zip(params, vectors["grads"]):
+        p.grad = g.clone()
+    norm = optimizer.clip_grad_norm(cfg.optimization.clip_norm)
+    golden.assert_close(norm, torch.tensor(case["returned_norm"]), "f32")
+    seen = []
+    monkeypatch.setattr(optimizer.optimizer, "step", lambda closure: seen.extend(p.grad for p in params))
+    optimizer.step()
+    for got, want in zip(seen, case["grads_after"]):
+        golden.assert_close(got, want, "f32")
+
+
+def test_clip_each_is_float32_and_takes_nothing():
+    big = torch.full((300,), 300.0, dtype=torch.float16)
+    small = torch.full((4,), 1e-4, dtype=torch.float16)
+    norms = gradient_norms([big, small])
+    assert norms.dtype == torch.float32
+    torch.testing.assert_close(norms, torch.tensor([300 * 300**0.5, 2e-4]), rtol=1e-3, atol=1e-6)
+    assert clip_each([], 1.0).numel() == 0
+    optimizer = build_optimizer(config("--clip-mode", "each").optimizer, make_params())
+    assert optimizer.clip_grad_norm(1.0).item() == 0.0
+    assert torch.isnan(gradient_norms([torch.tensor([float("nan")]), torch.ones(2)]).max())
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPERS))
+@pytest.mark.parametrize("mode", ["each", "total"])
+def test_wrappers_apply_the_mathematics_of_float32(name, mode):
+    wrapper, words, dtype = WRAPPERS[name]
+    words = [*words, "--clip-mode", mode, "--clip-norm", "0.5"]
+    params, exact = make_params(dtype), make_params()
+    wrapped = wrapper.build_optimizer(config(*words), params)
+    plain = build_optimizer(config("--clip-mode", mode, "--clip-norm", "0.5").optimizer, exact)
+    # The wrappers of float32 copies scale in float32; the memory-efficient ones in the gradient's type.
+    copies = wrapper is FP16Optimizer
+    tolerance = 1e-5 if copies else {torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    for seed in range(4):
+        grads = make_grads(seed)
+        norm = optimizer_step(wrapped, params, grads, 0.5)
+        expected = optimizer_step(plain, exact, grads, 0.5)
+        torch.testing.assert_close(float(norm), float(expected), rtol=1e-5, atol=0)
+    updated = wrapped.fp32_params if copies else params
+    for p, q in zip(updated, exact):
+        got, want = wrapped.optimizer.state[p], plain.optimizer.state[q]
+        for key in ("exp_avg_grad", "update"):
+            assert got[key].dtype == torch.float32
+            scale = want[key].abs().max().item()
+            torch.testing.assert_close(got[key], want[key], rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPERS))
+def test_small_gradients_pass_unclipped_beside_large_ones(name):
+    wrapper, words, dtype = WRAPPERS[name]
+    params = make_params(dtype)
+    wrapped = wrapper.build_optimizer(config(*words, "--clip-mode", "each", "--clip-norm", "0.5"), params)
+    grads = make_grads(0)
+    norm = optimizer_step(wrapped, params, grads, 0.5)
+    norms = gradient_norms(grads)
+    assert norms[1] < 0.5 < norms[0]
+    torch.testing.assert_close(float(norm), norms.max().item())
+    inner = [wrapped.optimizer.state[p]["exp_avg_grad"] for p in wrapped.optimizer.param_groups[0]["params"]]
+    assert torch.equal(inner[1], grads[1])
+    torch.testing.assert_close(inner[0].norm().item(), 0.5, rtol=5e-3, atol=0)
+
+
+@pytest.mark.parametrize("name", ["fp16", "memory-efficient-fp16"])
+def test_overflow_is_still_noticed(name):
+    wrapper, words, dtype = WRAPPERS[name]
+    params = make_params(dtype)
+    wrapped = wrapper.build_optimizer(config(*words, "--clip-mode", "each", "--clip-norm", "0.5"), params)
+    before = [p.detach().clone() for p in params]
+    grads = make_grads(0)
+    grads[1][0] = float("inf")
+    with pytest.raises(OverflowError):
+        optimizer_step(wrapped, params, grads, 0.5)
+    assert wrapped.scaler.loss_scale == 64
+    assert all(torch.equal(p, old) for p, old in zip(params, before))
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPERS))
+def test_wrapped_runs_resume_exactly(name):
+    wrapper, words, dtype = WRAPPERS[name]
+
+    def build():
+        params = make_params(dtype)
+        return params, wrapper.build_optimizer(
+            config(*words, "--clip-mode", "each", "--clip-norm", "0.5"), params
+        )
+
+    straight, optimizer = build()
+    for seed in range(6):
+        optimizer_step(optimizer, straight, make_grads(seed), 0.5)
+        if seed == 2:
+            saved = deep_copy(optimizer.state_dict())
+            values = [p.detach().clone() for p in straight]
+            copies = [p.detach().clone() for p in getattr(optimizer, "fp32_params", [])]
+    resumed, optimizer = build()
+    for p, v in zip(resumed, values):
+        p.data.copy_(v)
+    for p, v in zip(getattr(optimizer, "fp32_params", []), copies):
+        p.data.copy_(v)
+    optimizer.load_state_dict(saved)
+    for seed in range(3, 6):
+        optimizer_step(optimizer, resumed, make_grads(seed), 0.5)
+    assert all(torch.equal(p, q) for p, q in zip(straight, resumed))
+
+
+def deep_copy(state):
+    if torch.is_tensor(state):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {k: deep_copy(v) for k, v in state.items()}
+    return [deep_copy(v) for v in state] if isinstance(state, list) else state
+
+
+def test_closure_and_scale_come_before_clipping():
+    params = make_params()
+    optimizer = build_optimizer(config("--clip-mode", "each", "--clip-norm", "0.5").optimizer, params)
+    grads = make_grads(0)
+
+    def closure():
+        for p, g in zip(params, grads):
+            p.grad = g * 8
+
+    optimizer.step(closure, scale=8.0)
+    assert torch.equal(params[1].grad, grads[1])
+    torch.testing.assert_close(params[0].grad.norm().item(), 0.5, rtol=1e-4, atol=0)
+
+
+def test_wrapping_fairseq_twice_changes_nothing():
+    mixins = (fp16_optimizer._FP16OptimizerMixin, fp16_optimizer._MemoryEfficientFP16OptimizerMixin)
+    before = [mixin.clip_grad_norm for mixin in mixins]
+    leave_clipping_to_the_optimizer()
+    assert [mixin.clip_grad_norm for mixin in mixins] == before
+
+
+def test_other_optimizers_are_still_clipped_by_the_wrapper():
+    params = make_params(torch.bfloat16)
+    command = ["--task", "dummy_lm", "--arch", "transformer_lm", "--optimizer", "sgd", "--lr", "1", "--bf16"]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+    wrapped = FP16Optimizer.build_optimizer(cfg, params)
+    before = [p.detach().clone() for p in wrapped.fp32_params]
+    optimizer_step(wrapped, params, make_grads(0), 0.5)
+    change = torch.cat([(p - old).flatten() for p, old in zip(wrapped.fp32_params, before)])
+    torch.testing.assert_close(change.norm().item(), 0.5, rtol=1e-4, atol=0)
