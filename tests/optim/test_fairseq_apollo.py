@@ -1,5 +1,7 @@
 """Apollo in fairseq: configuration, clipping per parameter, and fairseq's fp16 and bf16 wrappers."""
 
+from functools import lru_cache
+
 import golden
 import pytest
 import torch
@@ -21,6 +23,7 @@ WRAPPERS = {
 }
 
 
+@lru_cache(maxsize=None)
 def config(*words):
     command = [
         "--task",

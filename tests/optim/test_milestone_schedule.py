@@ -1,0 +1,168 @@
+"""The milestone schedule: the rate as a function of the update number, options, errors."""
+
+import logging
+import math
+
+import golden
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim import build_optimizer
+from fairseq.optim.lr_scheduler import build_lr_scheduler
+from luna_fairseq.errors import InputError
+from luna_fairseq.optim import (
+    ApolloConfig,
+    FairseqApollo,
+    MilestoneSchedule,
+    MilestoneScheduleConfig,
+    milestone_lr,
+)
+
+
+def parse(*words):
+    """The schedule as fairseq builds it from a command line."""
+    command = ["--task", "dummy_lm", "--arch", "transformer_lm", "--optimizer", "apollo"]
+    command += ["--lr-scheduler", "milestone", *words]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+    return build_lr_scheduler(cfg.lr_scheduler, build_optimizer(cfg.optimizer, make_params()))
+
+
+def make_params():
+    return [torch.nn.Parameter(torch.zeros(2))]
+
+
+def build(**fields):
+    optimizer = FairseqApollo(OmegaConf.structured(ApolloConfig(amp=False, lr=[0.1])), make_params())
+    cfg = OmegaConf.structured(MilestoneScheduleConfig(**{"lr": [0.1], **fields}))
+    return MilestoneSchedule(cfg, optimizer)
+
+
+STRAIGHT = {"warmup_updates": 10, "warmup_init_lr": 1e-5, "milestones": [20, 30]}
+CASES = {
+    "": STRAIGHT,
+    "negative_init_lr": {"warmup_updates": 10, "milestones": [20, 30]},
+    "no_warmup": {"milestones": [20, 30]},
+    "no_milestones": {"warmup_updates": 10, "warmup_init_lr": 1e-5},
+    "milestones_inside_warmup": {**STRAIGHT, "milestones": [5, 10, 20]},
+}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_golden(case):
+    vectors = golden.load("milestone")
+    expected = vectors[case] if case else vectors
+    scheduler = build(**CASES[case])
+    assert scheduler.optimizer.get_lr() == pytest.approx(expected["initial_lr"], rel=1e-12, abs=0)
+    for k, want in enumerate(expected["lr_after_update"], start=1):
+        assert scheduler.step_update(k) == pytest.approx(want, rel=1e-12, abs=0)
+        assert scheduler.optimizer.get_lr() == scheduler.step_update(k)
+
+
+@pytest.mark.parametrize("resumed_at", [5, 10, 20, 25, 30])
+def test_a_resumed_run_has_the_rates_of_a_straight_one(resumed_at):
+    """Where the authors' schedule decays again (at 20 and 30), this one does not."""
+    straight = build(**STRAIGHT)
+    rates = [straight.step_update(k) for k in range(41)]
+    resumed = build(**STRAIGHT)
+    resumed.load_state_dict(straight.state_dict())
+    for _ in range(3):  # fairseq asks several times at the point of resuming, and at the end of an epoch
+        assert resumed.step_update(resumed_at) == rates[resumed_at]
+    resumed.step(1, val_loss=3.0)
+    assert [resumed.step_update(k) for k in range(resumed_at, 41)] == rates[resumed_at:]
+    vectors = golden.load("milestone")
+    assert rates[0] == pytest.approx(vectors["initial_lr"])
+    assert rates[1:] == pytest.approx(vectors["lr_after_update"], rel=1e-12)
+
+
+def test_state_of_the_authors_schedule_is_taken():
+    scheduler = build(milestones=[20])
+    scheduler.load_state_dict({"lr": 1e-5})
+    assert scheduler.step_update(19) == 0.1
+    assert list(scheduler.state_dict()) == ["best"]
+
+
+@given(
+    peak_lr=st.floats(1e-6, 10),
+    warmup_updates=st.integers(0, 50),
+    start=st.floats(0, 1),
+    milestones=st.lists(st.integers(1, 100), unique=True, max_size=5).map(sorted),
+    lr_decay_rate=st.floats(0.01, 1),
+)
+def test_rises_to_the_peak_and_falls_at_milestones_only(
+    peak_lr, warmup_updates, start, milestones, lr_decay_rate
+):
+    kwargs = {
+        "peak_lr": peak_lr,
+        "warmup_updates": warmup_updates,
+        "warmup_init_lr": start * peak_lr,
+        "milestones": milestones,
+        "lr_decay_rate": lr_decay_rate,
+    }
+    rates = [milestone_lr(k, **kwargs) for k in range(120)]
+    assert rates[0] == (start * peak_lr if warmup_updates else peak_lr)
+    assert rates[warmup_updates] == peak_lr
+    for k in range(1, 120):
+        if k <= warmup_updates:
+            assert rates[k - 1] <= rates[k] * (1 + 1e-12)
+        elif k in milestones:
+            assert rates[k] == pytest.approx(rates[k - 1] * lr_decay_rate)
+        else:
+            assert rates[k] == rates[k - 1]
+
+
+@pytest.mark.parametrize("words", ["300 450", "300,450", "[300,450]", "300, 450"])
+def test_milestones_on_the_command_line(words):
+    scheduler = parse("--lr", "0.1", "--milestones", *words.split(), "--lr-decay-rate", "0.5")
+    assert [scheduler.step_update(k) for k in (299, 300, 449, 450)] == [0.1, 0.05, 0.05, 0.025]
+
+
+def test_milestones_must_be_numbers(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse("--lr", "0.1", "--milestones", "300", "data-bin")
+    assert stop.value.code == 2
+    last_line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "--milestones: expected numbers of updates" in last_line and "'300 data-bin'" in last_line
+
+
+def test_options_on_the_command_line():
+    words = "--lr 0.1 --warmup-updates 10 --warmup-init-lr 1e-5 --milestones 20 30 --lr-decay-rate 0.5"
+    scheduler = parse(*words.split())
+    assert scheduler.optimizer.get_lr() == 1e-5
+    assert [scheduler.step_update(k) for k in (10, 19, 20, 30)] == [0.1, 0.1, 0.05, 0.025]
+    constant = parse("--lr", "0.1")
+    assert [constant.step_update(k) for k in (0, 10**6)] == [0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"milestones": [30, 20]}, "strictly increasing, got .30, 20."),
+        ({"milestones": [20, 20]}, "strictly increasing"),
+        ({"milestones": [0, 20]}, "positive"),
+        ({"milestones": [-5]}, "positive"),
+        ({"warmup_updates": -1}, "--warmup-updates must be >= 0"),
+        ({"warmup_updates": 10, "warmup_init_lr": 0.2}, "must not be above the peak rate"),
+        ({"warmup_updates": 10, "warmup_init_lr": math.nan}, "must not be above the peak rate"),
+        ({"warmup_init_lr": 0.01}, "needs a warm-up"),
+        ({"lr_decay_rate": 0.0}, "must be in"),
+        ({"lr_decay_rate": 1.5}, "must be in"),
+        ({"lr": [0.1, 0.01]}, "takes one --lr, the peak rate, got .0.1, 0.01."),
+        ({"lr": [0.0]}, "--lr must be a number > 0"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(fields, message):
+    with pytest.raises(InputError, match=message) as error:
+        build(**fields)
+    assert "\n" not in str(error.value)
+
+
+def test_milestones_within_the_warm_up_are_said_to_have_no_effect(caplog):
+    with caplog.at_level(logging.WARNING):
+        build(warmup_updates=10, milestones=[5, 10, 20])
+    (message,) = [r.getMessage() for r in caplog.records if "milestones" in r.getMessage()]
+    assert message.startswith("--milestones 5 10 lie within the warm-up of 10 updates")
