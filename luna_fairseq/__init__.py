@@ -2,6 +2,10 @@
 
 __version__ = "0.1.0"
 
-import luna_fairseq.compat  # noqa: F401  first: it looks at what is underneath
-import luna_fairseq.models  # noqa: F401
-import luna_fairseq.optim  # noqa: F401
+from luna_fairseq.errors import report_in_one_line
+
+report_in_one_line()
+
+import luna_fairseq.compat  # noqa: E402, F401  first: it looks at what is underneath
+import luna_fairseq.models  # noqa: E402, F401
+import luna_fairseq.optim  # noqa: E402, F401

@@ -2,10 +2,25 @@
 
 import argparse
 import functools
+import importlib.util
+import sys
+import zipfile
+from pathlib import Path
 from typing import Any, Callable, List, Optional
 
 import numpy
 import torch
+
+from luna_fairseq.errors import InputError, MissingRequirementError
+
+
+def require_fairseq() -> None:
+    """Raise MissingRequirementError, naming the engine for this Python, when there is no fairseq."""
+    if importlib.util.find_spec("fairseq") is None:
+        engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
+        raise MissingRequirementError(
+            f"luna_fairseq works inside fairseq, which this Python does not have: pip install {engine}"
+        )
 
 
 def allow_checkpoint_classes() -> None:
@@ -57,4 +72,59 @@ def _without_own_clipping(clip_grad_norm: Callable[..., Any], inner: str) -> Cal
     return wrapped
 
 
+def name_unreadable_checkpoints() -> None:
+    """Have fairseq name a damaged checkpoint file, and an intact one beside it, when it resumes or generates.
+
+    fairseq copies ``checkpoint_last.pt`` in place: a run killed during the copy leaves half a file, which is the
+    only one looked at on resuming.
+    """
+    from fairseq import checkpoint_utils
+
+    load = checkpoint_utils.load_checkpoint_to_cpu
+    if not hasattr(load, "names_unreadable_files"):
+        checkpoint_utils.load_checkpoint_to_cpu = _naming_unreadable_files(load)
+
+
+def _naming_unreadable_files(load: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(load)
+    def wrapped(path: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(path, *args, **kwargs)
+        except Exception as error:
+            fault = _fault_of_file(path)
+            if fault is None:
+                raise
+            raise InputError(f"{path} {fault}{_intact_neighbour(Path(path))}") from error
+
+    wrapped.names_unreadable_files = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _fault_of_file(path: str) -> Optional[str]:
+    """What makes ``path`` no checkpoint, or None when the failure must have another reason."""
+    try:
+        state = torch.load(path, map_location="cpu")
+    except OSError:
+        return None
+    except Exception as error:  # what a damaged file raises depends on where it is damaged
+        if zipfile.is_zipfile(path):
+            refused = next((line.strip() for line in str(error).splitlines() if "Unsupported" in line), str(error))
+            return f"holds what torch.load refuses: {refused[:200]}"
+        return "cannot be read: it is truncated, or no checkpoint"
+    if not isinstance(state, dict) or "model" not in state:
+        return "is no fairseq checkpoint: there is no model in it"
+    return None
+
+
+def _intact_neighbour(path: Path) -> str:
+    # A file that torch wrote to the end is a zip archive; its directory is the last thing in it.
+    others = [p for p in path.parent.glob("checkpoint*.pt") if p.name != path.name and zipfile.is_zipfile(str(p))]
+    if not others:
+        return "; there is no intact checkpoint beside it"
+    newest = max(others, key=lambda p: p.stat().st_mtime)
+    return f"; the newest intact one beside it is {newest}: go on with --restore-file (to generate: --path) {newest}"
+
+
+require_fairseq()
 allow_checkpoint_classes()
+name_unreadable_checkpoints()

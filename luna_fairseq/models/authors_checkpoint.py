@@ -1,7 +1,8 @@
 """Loading: parameter names of the authors' code (fairseq-apollo) become ours, and what does not fit is refused."""
 
 import re
-from typing import Dict
+from contextlib import contextmanager
+from typing import Dict, Iterator
 
 from torch import Tensor, nn
 
@@ -64,3 +65,21 @@ def check_dictionary(state_dict: Dict[str, Tensor], model: nn.Module) -> None:
                 f"the checkpoint's {side} dictionary has {theirs} entries, the data's has {ours}: "
                 "use data preprocessed with the dictionaries the model was trained with"
             )
+
+
+@contextmanager
+def refuse_misfit() -> Iterator[None]:
+    """Raise InputError, naming one of them, in the place of torch's list of parameters that do not fit the model."""
+    try:
+        yield
+    except RuntimeError as error:
+        # The first line names the class; every other is about missing, unexpected or differently shaped parameters.
+        title, *misfits = str(error).splitlines()
+        if "loading state_dict" not in title or not misfits:
+            raise
+        first = misfits[0].strip().rstrip(".")
+        raise InputError(
+            "the checkpoint is of another architecture than the model: "
+            f"{first if len(first) <= 200 else first[:200] + ' ...'}; give the --arch and model options it was "
+            "trained with, or train into another --save-dir"
+        ) from error

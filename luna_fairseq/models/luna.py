@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.authors_checkpoint import check_dictionary, translate_names
+from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit, translate_names
 from luna_fairseq.models.luna_config import LunaConfig
 from luna_fairseq.modules import LunaDecoder, LunaEncoder
 
@@ -60,6 +60,11 @@ class LunaModel(TransformerModelBase):
         translate_names(state_dict, self)
         check_dictionary(state_dict, self)
         super().upgrade_state_dict_named(state_dict, name)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
+        with refuse_misfit():
+            return super().load_state_dict(*args, **kwargs)
 
 
 def nested_config(cfg: Any) -> TransformerConfig:
