@@ -36,9 +36,8 @@ def causal_outer_sum(x: Tensor, y: Tensor, z: Tensor, state: Optional[Tensor] = 
         return output if state is None else output + x @ state
     padding = -T % CHUNK_SIZE
     x, y, z = (F.pad(a, (0, 0, 0, padding)).unflatten(-2, (-1, CHUNK_SIZE)) for a in (x, y, z))  # [B, H, T/c, c, *]
-    before = (y.transpose(-2, -1) @ z).cumsum(dim=2)[:, :, :-1]
-    first = torch.zeros_like(before[:, :, :1])
-    before = torch.cat([first, before], dim=2)  # what came before each chunk [B, H, T/c, M, N]
+    sums = (y.transpose(-2, -1) @ z).cumsum(dim=2)
+    before = F.pad(sums[:, :, :-1], (0, 0, 0, 0, 1, 0))  # what came before each chunk [B, H, T/c, M, N]
     if state is not None:
         before = before + state.unsqueeze(2)
     output = (x @ y.transpose(-2, -1)).tril() @ z + x @ before
