@@ -4,6 +4,7 @@ from typing import Iterable
 
 from torch import Tensor, nn
 
+from fairseq.modules import FairseqDropout
 from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.errors import InputError
 
@@ -32,6 +33,11 @@ def output_projection(embed_dim: int, q_noise: float, block_size: int) -> nn.Mod
     linear = projection(embed_dim, q_noise, block_size, gain=1.0)
     nn.init.zeros_(linear.bias)
     return linear
+
+
+def dropout_probability(module: FairseqDropout) -> float:
+    """The probability for a dropout inside an op: when ``module`` would drop, in training or by --retain-dropout."""
+    return module.p if module.training or module.apply_during_inference else 0.0
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

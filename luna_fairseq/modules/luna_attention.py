@@ -7,7 +7,14 @@ from torch import Tensor, nn
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.heads import check_heads, merge_heads, output_projection, projection, split_heads
+from luna_fairseq.modules.heads import (
+    check_heads,
+    dropout_probability,
+    merge_heads,
+    output_projection,
+    projection,
+    split_heads,
+)
 from luna_fairseq.ops.luna import luna_attention, naive_attention
 
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
@@ -122,7 +129,7 @@ class LunaAttention(nn.Module):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        dropout = self.dropout_module.p if self.dropout_module.training else 0.0
+        dropout = dropout_probability(self.dropout_module)
         if need_weights:
             return naive_attention(q, k, v, mask, dropout)
         return luna_attention(q, k, v, mask, dropout), None

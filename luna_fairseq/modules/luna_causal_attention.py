@@ -9,6 +9,7 @@ from fairseq.modules import FairseqDropout
 from luna_fairseq.modules.heads import (
     check_choice,
     check_heads,
+    dropout_probability,
     merge_heads,
     output_projection,
     projection,
@@ -94,12 +95,14 @@ class LunaCausalAttention(nn.Module):
         q = self._heads("unpack_q", query)
         k = self._heads("unpack_k" if self.untie_kv else "unpack_kv", query)
         v = self._heads("unpack_v", query) if self.untie_kv else k
+        dropout = dropout_probability(self.dropout_module)
         if incremental_state is None:
-            dropout = self.dropout_module.p if self.training else 0.0
             output = causal_luna(q, k, v, weights, packed_padding_mask, key_padding_mask, dropout, self.backend)
         else:
             state = CausalLunaState(*(saved[name] for name in CausalLunaState._fields)) if saved else None
-            output, state = recurrent_causal_luna(q, k, v, weights, state, packed_padding_mask, key_padding_mask)
+            output, state = recurrent_causal_luna(
+                q, k, v, weights, state, packed_padding_mask, key_padding_mask, dropout
+            )
             self.set_incremental_state(incremental_state, "causal_sums", {"pack_q": pack_q, **state._asdict()})
         return self.out_proj(merge_heads(output))
 

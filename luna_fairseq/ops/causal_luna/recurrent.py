@@ -4,6 +4,7 @@ from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.naive import mask_padding, unpack_weights
@@ -18,6 +19,7 @@ def recurrent_causal_luna(
     state: Optional[CausalLunaState] = None,
     packed_padding_mask: Optional[Tensor] = None,
     key_padding_mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
 ) -> Tuple[Tensor, CausalLunaState]:
     """Positions that follow those in ``state``: one while decoding, several for a prefix.
 
@@ -27,18 +29,23 @@ def recurrent_causal_luna(
         state: what the earlier positions left, None at the beginning
         packed_padding_mask: [B, L], True at rows of P that are left out
         key_padding_mask: [B, T], True at new positions that are padding
+        dropout: probability with which an unpack weight is dropped
 
     Returns:
         output [B, H, T, K] and the state after these positions
     """
-    after = add_to_state(k, v, pack_weights, state, key_padding_mask)
-    if q.size(2) > 1:
-        return chunk_causal_luna(q, k, v, pack_weights, packed_padding_mask, key_padding_mask, state=state), after
-    # A single position sees exactly the new state: no sum over positions is left to do.
-    steps = after.steps.clamp(min=1)[:, None, None, None]
-    scaled = q.to(after.key_sum.dtype) * q.size(-1) ** -0.5
-    weights = unpack_weights(scaled @ after.key_sum / steps, packed_padding_mask)
-    return (weights @ after.value_sum / steps).to(q.dtype), after
+    with torch.autocast(q.device.type, enabled=False):  # the state must not lose precision from call to call
+        after = add_to_state(k, v, pack_weights, state, key_padding_mask)
+        if q.size(2) > 1:
+            output = chunk_causal_luna(
+                q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout, state
+            )
+            return output, after
+        # A single position sees exactly the new state: no sum over positions is left to do.
+        steps = after.steps.clamp(min=1)[:, None, None, None]
+        scaled = q.to(after.key_sum.dtype) * q.size(-1) ** -0.5
+        weights = F.dropout(unpack_weights(scaled @ after.key_sum / steps, packed_padding_mask), dropout)
+        return (weights @ after.value_sum / steps).to(q.dtype), after
 
 
 def add_to_state(
