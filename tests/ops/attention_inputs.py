@@ -1,0 +1,58 @@
+"""Random inputs for the ops, with sizes that all differ, and how results are compared."""
+
+import torch
+
+# Batch, heads, head width, packed length, context length: no two alike, so that no transposed dimension passes by luck.
+B, H, K, L, S = 3, 2, 5, 7, 11
+
+
+def causal_inputs(length, dtype=torch.float64, seed=0, batch=B):
+    """q, k, v [B, H, T, K] and positive pack weights [B, H, T, L]."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(batch, H, length, K, generator=generator, dtype=torch.float64) for _ in range(3))
+    pack_weights = torch.rand(batch, H, length, L, generator=generator, dtype=torch.float64) * 2
+    return [x.to(dtype) for x in (q, k, v, pack_weights)]
+
+
+def softmax_inputs(length, dtype=torch.float64, seed=0):
+    """q [B, H, T, K] and k, v [B, H, S, K]."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(B, H, n, K) for n in (length, S, S)]
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def padding_mask(length, left=(0, 0, 0), right=(0, 0, 0)):
+    """[B, T], True at ``left[b]`` positions before and ``right[b]`` positions after sentence b, within the length."""
+    position = torch.arange(length)[None, :]
+    before = position < torch.tensor(left)[:, None]
+    after = position >= length - torch.tensor(right)[:, None]
+    return before | after
+
+
+def packed_mask():
+    """[B, L]: one sentence with every row, one without the last two, one with the first alone."""
+    return torch.arange(L)[None, :] >= torch.tensor([L, L - 2, 1])[:, None]
+
+
+def output_and_gradients(function, inputs, weight=None):
+    """The output of ``function(*inputs)``, and the gradients of its weighted sum with respect to every input."""
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    output = function(*leaves)
+    if weight is None:
+        weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    gradients = torch.autograd.grad((output * weight.to(output.dtype)).sum(), leaves)
+    return [output.detach(), *gradients]
+
+
+def relative_rms(actual, expected):
+    """Root mean square of the difference over that of ``expected``, in float64."""
+    actual, expected = actual.double(), expected.double()
+    return ((actual - expected).pow(2).mean().sqrt() / expected.pow(2).mean().sqrt().clamp(min=1e-30)).item()
+
+
+def assert_equal_up_to(actual, expected, tolerance, what=""):
+    """Largest difference at most ``tolerance`` times the largest expected value (or 1)."""
+    assert actual.shape == expected.shape, what
+    if actual.numel():
+        error = (actual.double() - expected.double()).abs().max() / expected.double().abs().max().clamp(min=1)
+        assert error <= tolerance, f"{what}: {error:.2e}"

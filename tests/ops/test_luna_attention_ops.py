@@ -1,0 +1,136 @@
+"""Pack and unpack softmax attention: the fused form against the definition."""
+
+import pytest
+import torch
+from attention_inputs import (
+    B,
+    H,
+    K,
+    S,
+    assert_equal_up_to,
+    output_and_gradients,
+    padding_mask,
+    relative_rms,
+    softmax_inputs,
+)
+
+from luna_fairseq.ops.luna import fused, fused_attention, luna_attention, naive_attention
+
+NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
+MASKS = {
+    "none": None,
+    "left": padding_mask(S, left=(0, 3, S - 1)),
+    "right": padding_mask(S, right=(4, 0, S - 1)),
+    "whole sentence": padding_mask(S, right=(0, S, 2)),
+}
+kinds = pytest.mark.parametrize("kind", list(MASKS))
+
+
+def naive_form(q, k, v, mask=None, dropout=0.0):
+    return naive_attention(q, k, v, mask, dropout)[0]
+
+
+forms = pytest.mark.parametrize("form", [naive_form, fused_attention])
+
+
+@kinds
+@pytest.mark.parametrize("length", [1, 7, 40])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+def test_fused_equals_naive(length, kind, dtype, tolerance):
+    inputs = softmax_inputs(length, dtype)
+    expected = output_and_gradients(lambda *x: naive_form(*x, MASKS[kind]), [x.double() for x in inputs])
+    for form in (naive_form, fused_attention):
+        actual = output_and_gradients(lambda *x, form=form: form(*x, MASKS[kind]), inputs)
+        for name, a, b in zip(NAMES, actual, expected):
+            assert a.dtype == dtype
+            assert relative_rms(a, b) < tolerance, name
+
+
+@forms
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+def test_half_precision(form, dtype, tolerance):
+    inputs = softmax_inputs(9, dtype)
+    expected = output_and_gradients(lambda *x: naive_form(*x, MASKS["left"]), [x.double() for x in inputs])
+    actual = output_and_gradients(lambda *x: form(*x, MASKS["left"]), inputs)
+    for name, a, b in zip(NAMES, actual, expected):
+        assert a.dtype == dtype
+        assert relative_rms(a, b) < tolerance, name
+
+
+@forms
+@kinds
+def test_gradients_are_those_of_finite_differences(form, kind):
+    inputs = [x.requires_grad_() for x in softmax_inputs(4)]
+    assert torch.autograd.gradcheck(lambda *x: form(*x, MASKS[kind]), inputs, fast_mode=True)
+
+
+@forms
+def test_by_hand(form):
+    q, k, v = softmax_inputs(6)
+    mask = MASKS["left"]
+    output = form(q, k, v, mask)
+    for b in range(B):
+        real = ~mask[b]
+        for h in range(H):
+            weights = (q[b, h] @ k[b, h, real].t() / K**0.5).softmax(dim=-1)
+            assert_equal_up_to(output[b, h], weights @ v[b, h, real], 1e-12)
+
+
+@forms
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_a_sentence_without_keys_gives_zeros_and_finite_gradients(form, dtype):
+    mask = MASKS["whole sentence"]
+    output, *gradients = output_and_gradients(lambda *x: form(*x, mask), softmax_inputs(6, dtype))
+    assert output.isfinite().all() and not output[1].any() and output[0].any() and output[2].any()
+    for gradient in gradients:
+        assert gradient.isfinite().all() and not gradient[1].any()
+
+
+@forms
+def test_keys_left_out_have_no_influence_and_no_gradient(form):
+    q, k, v = softmax_inputs(6)
+    mask = MASKS["left"]
+    expected, *gradients = output_and_gradients(lambda *x: form(*x, mask), [q, k, v])
+    left_out = mask[:, None, :, None]
+    for gradient in gradients[1:]:
+        assert not (gradient * left_out).any() and (gradient * ~left_out).any()
+    other = softmax_inputs(6, seed=1)
+    changed = form(q, torch.where(left_out, other[1], k), torch.where(left_out, other[2], v), mask)
+    assert_equal_up_to(changed, expected, 1e-12)
+
+
+@kinds
+def test_weights_are_a_distribution_over_real_keys(kind):
+    _, weights = naive_attention(*softmax_inputs(6), MASKS[kind])
+    assert weights.shape == (B, H, 6, S)
+    total = torch.ones(B, 1, 1, dtype=weights.dtype)
+    if kind != "none":
+        assert not (weights * MASKS[kind][:, None, None, :]).any()
+        total[MASKS[kind].all(dim=1)] = 0
+    assert_equal_up_to(weights.sum(dim=-1), total.expand(B, H, 6), 1e-12)
+
+
+@forms
+def test_sentences_do_not_mix(form):
+    inputs, mask = softmax_inputs(6), MASKS["right"]
+    together = form(*inputs, mask)
+    for b in range(B):
+        alone = form(*[x[b : b + 1] for x in inputs], mask[b : b + 1])
+        assert_equal_up_to(together[b : b + 1], alone, 1e-12)
+
+
+@forms
+def test_dropout_keeps_the_expectation(form):
+    torch.manual_seed(0)
+    inputs = softmax_inputs(6)
+    expected = form(*inputs)
+    draws = torch.stack([form(*inputs, None, 0.25) for _ in range(1500)])
+    assert relative_rms(draws[0], expected) > 0.1
+    assert relative_rms(draws.mean(dim=0), expected) < 0.05
+
+
+def test_without_a_fused_kernel_the_definition_is_used(monkeypatch):
+    monkeypatch.setattr(fused, "_FUSED", False)
+    inputs = softmax_inputs(6)
+    assert torch.equal(fused_attention(*inputs, MASKS["left"]), naive_form(*inputs, MASKS["left"]))
+    assert luna_attention is fused_attention
