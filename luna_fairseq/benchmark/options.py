@@ -1,0 +1,41 @@
+"""Types of option values, and a parser that says what is wrong in one line."""
+
+import argparse
+import re
+from typing import Callable, NamedTuple, NoReturn
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors come without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Option type: an integer not below ``least``."""
+
+    def convert(text: str) -> int:
+        if not re.fullmatch(r"-?\d+", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of {least} or more")
+        return int(text)
+
+    return convert
+
+
+class BatchSize(NamedTuple):
+    """Sentences and tokens of each, written 32x30."""
+
+    sentences: int
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.sentences}x{self.tokens}"
+
+
+def batch_size(text: str) -> BatchSize:
+    """Option type: a :class:`BatchSize`."""
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not SENTENCESxTOKENS, as in 32x30")
+    return BatchSize(int(match.group(1)), int(match.group(2)))
