@@ -11,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 VENV="${VENV:-.venv}"
+VENV="${VENV%/}"
 TORCH_CPU_INDEX="https://download.pytorch.org/whl/cpu"
 STAMP="$VENV/luna_fairseq.stamp" # hash of what was installed; written last, so a killed install is done again
 OWNER="$VENV/luna_fairseq.made"  # written first: this script made the folder and may remove it
@@ -116,7 +117,9 @@ create() {
   if [[ -e "$VENV" && ! -f "$VENV/pyvenv.cfg" && ! -f "$OWNER" ]] && [[ -n "$(ls -A "$VENV")" ]]; then
     die "$VENV exists and is not a virtual environment: remove it, or name another folder with VENV=path"
   fi
-  if [[ -f "$OWNER" ]] && ! foreign_fairseq; then rm -rf "$VENV"; fi
+  if [[ -f "$OWNER" ]] && ! foreign_fairseq; then # all but the mark of ownership, which a kill must leave
+    find "$VENV" -mindepth 1 -maxdepth 1 ! -path "$OWNER" -exec rm -rf {} +
+  fi
   if [[ -f "$VENV/pyvenv.cfg" ]]; then
     "$VENV/bin/python" -c '' 2>/dev/null || die "$VENV/bin/python does not run: remove $VENV and try again"
     fits "$VENV/bin/python" || die "$VENV holds $("$VENV/bin/python" --version 2>&1): CPython 3.11, 3.12 or 3.13 is needed"
