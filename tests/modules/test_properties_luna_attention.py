@@ -1,0 +1,215 @@
+"""What LunaAttention must be, as a module: blind to padding and batch, the same with a packed context that is kept."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_luna import assert_close
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules import LunaAttention
+
+C, HEADS, PACK_HEADS, L, B, S, T = 12, 3, 2, 5, 4, 7, 6
+PACKED_MASK = torch.arange(L)[None, :] >= torch.tensor([L, 2, L - 1, 1])[:, None]
+CONTEXT_MASK = torch.arange(S)[None, :] >= torch.tensor([3, S, 1, S - 2])[:, None]
+MASKS = {"context_padding_mask": CONTEXT_MASK, "packed_padding_mask": PACKED_MASK}
+variants = pytest.mark.parametrize(
+    "options", [{}, {"untie_kv": True}, {"num_pack_heads": None}], ids=["tied", "untied", "as many pack heads"]
+)
+
+
+def module_and_inputs(dtype=torch.float64, **options):
+    torch.manual_seed(0)
+    module = LunaAttention(C, HEADS, **{"num_pack_heads": PACK_HEADS, **options}).eval().to(dtype)
+    torch.nn.init.normal_(module.out_proj.bias)
+    return module, *(torch.randn(n, B, C).to(dtype) for n in (T, L, S))
+
+
+def reordered(order, masks=MASKS):
+    return {name: mask[order] for name, mask in masks.items()}
+
+
+@variants
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("sizes", [[1] * T, [2, 1, 3], [T]])
+def test_packed_context_is_kept(options, dtype, need_weights, sizes):
+    module, query, packed, context = module_and_inputs(dtype, **options)
+    with torch.no_grad():
+        expected, expected_packed, expected_weights = module(
+            query, packed, context, **MASKS, need_weights=need_weights
+        )
+        state, outputs, weights, start = {}, [], [], 0
+        for size in sizes:
+            # Once it is packed, neither P nor the context is read again.
+            first = start == 0
+            output, packed_context, w = module(
+                query[start : start + size],
+                packed if first else None,
+                context if first else torch.full_like(context, torch.nan),
+                **MASKS,
+                incremental_state=state,
+                need_weights=need_weights,
+            )
+            assert (packed_context is not None) == first
+            if first:
+                assert_close(packed_context, expected_packed, dtype)
+            outputs.append(output)
+            weights.append(w)
+            start += size
+    assert_close(torch.cat(outputs), expected, dtype)
+    if need_weights:
+        assert_close(torch.cat(weights, dim=2), expected_weights, dtype)
+    else:
+        assert expected_weights is None
+
+
+@variants
+@pytest.mark.parametrize("order", [[3, 0, 0, 1], [2], [1, 1, 3, 3, 0, 2, 2]])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_reordered_state_goes_on_as_the_reordered_sentences(options, order, need_weights):
+    module, query, packed, context = module_and_inputs(**options)
+    order, state = torch.tensor(order), {}
+    with torch.no_grad():
+        expected, _, expected_weights = module(
+            query[:, order], packed[:, order], context[:, order], **reordered(order), need_weights=need_weights
+        )
+        module(query[:2], packed, context, **MASKS, incremental_state=state, need_weights=need_weights)
+        module.reorder_incremental_state(state, order)
+        rest, _, weights = module(
+            query[2:, order],
+            None,
+            context[:, order],
+            **reordered(order),
+            incremental_state=state,
+            need_weights=need_weights,
+        )
+    assert_close(rest, expected[2:])
+    if need_weights:
+        assert_close(weights, expected_weights[:, :, 2:])
+
+
+@variants
+@settings(deadline=None, derandomize=True, max_examples=15)
+@given(
+    lengths=st.lists(st.integers(1, S), min_size=B, max_size=B),
+    left=st.lists(st.integers(0, 4), min_size=B, max_size=B),
+    seed=st.integers(0, 99),
+)
+def test_padding_and_batch_do_not_matter(options, lengths, left, seed):
+    module, query, packed, context = module_and_inputs(**options)
+    torch.manual_seed(seed)
+    total = max(a + b for a, b in zip(lengths, left))
+    padded, mask = torch.randn(total, B, C).double() * 9, torch.ones(B, total, dtype=torch.bool)
+    for b in range(B):
+        padded[left[b] : left[b] + lengths[b], b] = context[: lengths[b], b]
+        mask[b, left[b] : left[b] + lengths[b]] = False
+    with torch.no_grad():
+        output, packed_context, weights = module(query, packed, padded, mask, PACKED_MASK, need_weights=True)
+        for b in range(B):
+            one = slice(b, b + 1)
+            alone, packed_alone, weights_alone = module(
+                query[:, one],
+                packed[:, one],
+                context[: lengths[b], one],
+                packed_padding_mask=PACKED_MASK[one],
+                need_weights=True,
+            )
+            assert_close(output[:, one], alone)
+            assert_close(packed_context[:, one], packed_alone)
+            assert_close(weights[:, one, :, left[b] : left[b] + lengths[b]], weights_alone)
+
+
+@variants
+def test_weights_by_hand(options):
+    """Unpack weights per head, times the pack heads' mean: a distribution over the real context positions."""
+    module, query, packed, context = module_and_inputs(**options)
+    with torch.no_grad():
+        output, packed_context, weights = module(query, packed, context, **MASKS, need_weights=True)
+        fused, fused_packed, _ = module(query, packed, context, **MASKS)
+    assert_close(output, fused)
+    assert_close(packed_context, fused_packed)
+    assert weights.shape == (HEADS, B, T, S)
+    assert not (weights * CONTEXT_MASK[None, :, None, :]).any()
+    assert_close(weights.sum(dim=-1), torch.ones(HEADS, B, T).double())
+
+    def softmax(q, k, heads, h, left_out):
+        part = slice(h * C // heads, (h + 1) * C // heads)
+        logits = q[:, part] @ k[:, part].t() / (C / heads) ** 0.5
+        return logits.masked_fill(left_out, -torch.inf).softmax(dim=-1)
+
+    k_of = {step: getattr(module, f"{step}_k{'' if module.untie_kv else 'v'}_proj") for step in ("pack", "unpack")}
+    with torch.no_grad():
+        for b in range(B):
+            pack_q, pack_k = module.pack_q_proj(packed[:, b]), k_of["pack"](context[:, b])
+            heads = module.num_pack_heads
+            pack = sum(softmax(pack_q, pack_k, heads, h, CONTEXT_MASK[b]) for h in range(heads)) / heads
+            unpack_q, unpack_k = module.unpack_q_proj(query[:, b]), k_of["unpack"](packed_context[:, b])
+            for h in range(HEADS):
+                unpack = softmax(unpack_q, unpack_k, HEADS, h, PACKED_MASK[b])
+                assert_close(weights[h, b], unpack @ pack)
+
+
+@variants
+@pytest.mark.parametrize("masked", [False, True])
+def test_every_parameter_and_all_sequences_get_a_gradient(options, masked):
+    module, *inputs = module_and_inputs(**options)
+    inputs = [x.requires_grad_() for x in inputs]
+    output, packed_context, _ = module(*inputs, **(MASKS if masked else {}))
+    (output.pow(2).sum() + packed_context.pow(2).sum()).backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None, name
+        # A bias of keys alone shifts all logits of a query alike: its gradient is nothing but rounding.
+        assert parameter.grad.any() or name.endswith("k_proj.bias"), name
+    for x in inputs:
+        assert x.grad.isfinite().all() and x.grad.any()
+    if masked:
+        assert not (inputs[2].grad * CONTEXT_MASK.t().unsqueeze(-1)).any()
+
+
+@pytest.mark.parametrize("masks", [{"context_padding_mask": CONTEXT_MASK | True}, {"packed_padding_mask": PACKED_MASK | True}])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_nothing_left_to_attend_to_gives_finite_results(masks, need_weights):
+    module, *inputs = module_and_inputs()
+    inputs = [x.requires_grad_() for x in inputs]
+    output, packed_context, _ = module(*inputs, **masks, need_weights=need_weights)
+    (output.sum() + packed_context.sum()).backward()
+    if "packed_padding_mask" in masks:
+        assert_close(output, module.out_proj.bias.expand(T, B, C))
+    for x in (output, packed_context, *(x.grad for x in inputs if x.grad is not None)):
+        assert x.isfinite().all()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_dropout_acts_in_training_and_where_it_is_retained(need_weights):
+    module, *inputs = module_and_inputs(dropout=0.4)
+
+    def run():
+        with torch.no_grad():
+            return module(*inputs, need_weights=need_weights)[0]
+
+    assert torch.equal(run(), run())
+    module.train()
+    torch.manual_seed(1)
+    in_training = run()
+    assert not torch.equal(in_training, run())
+    module.eval()
+    module.dropout_module.make_generation_fast_("", retain_dropout=True)
+    torch.manual_seed(1)
+    assert torch.equal(in_training, run())
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(InputError, match="embedding width 12 is not divisible by 5 attention heads"):
+        LunaAttention(C, 5)
+    with pytest.raises(InputError, match="embedding width 12 is not divisible by 5 projected attention heads"):
+        LunaAttention(C, 3, 5)
+    module, query, packed, context = module_and_inputs()
+    with pytest.raises(InputError, match="no packed sequence was given"):
+        module(query, None, context, incremental_state={})
+    state = {}
+    module(query, packed, context, incremental_state=state)
+    with pytest.raises(InputError, match="after a first step without them"):
+        module(query, None, context, incremental_state=state, need_weights=True)

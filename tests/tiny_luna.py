@@ -1,0 +1,100 @@
+"""A Luna model small enough to run in milliseconds, with sizes that all differ, and batches for it."""
+
+from argparse import Namespace
+
+import torch
+
+from fairseq.data import Dictionary
+from luna_fairseq.models.luna import LunaModel
+
+PAD, EOS = 1, 2
+OPTIONS = {
+    "encoder_embed_dim": 12,
+    "encoder_ffn_embed_dim": 20,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 3,
+    "encoder_projected_attention_heads": 2,
+    "decoder_ffn_embed_dim": 28,
+    "decoder_layers": 3,
+    "decoder_attention_heads": 2,
+    "decoder_projected_attention_heads": 4,
+    "projection_length": 5,
+    "dropout": 0.0,
+    "max_source_positions": 60,
+    "max_target_positions": 70,
+}
+# The variants of the architecture that change what is computed.
+VARIANTS = {
+    "tied": {},
+    "untied": {"untie_luna_kv": True},
+    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    "untied pre-norm": {
+        "untie_luna_kv": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+    },
+    "non-contextual": {"non_contextual_packed": True},
+    "non-contextual pre-norm": {
+        "non_contextual_packed": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+    },
+    "fixed length": {"fix_projection_length": True},
+    "elu": {"pack_activation": "elu"},
+    "layernorm_embedding": {"layernorm_embedding": True},
+    "learned positions": {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    "no positions": {"no_token_positional_embeddings": True},
+}
+
+
+class Task:
+    """What a model needs of a translation task: two dictionaries of different size."""
+
+    def __init__(self, source_size=23, target_size=19):
+        self.source_dictionary, self.target_dictionary = dictionary(source_size), dictionary(target_size)
+
+
+def dictionary(size):
+    result = Dictionary()
+    for i in range(size - len(result)):
+        result.add_symbol(f"w{i}")
+    return result
+
+
+def tiny_model(dtype=torch.float64, seed=0, task=None, **options):
+    """In evaluation mode, with every parameter moved off its initial value: no bias is 0, no norm 1, no pad row 0."""
+    torch.manual_seed(seed)
+    model = LunaModel.build_model(Namespace(**{**OPTIONS, **options}), task or Task())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model.to(dtype).eval()
+
+
+def sentences(lengths, size, seed=0):
+    """Token lists of the given lengths, without special symbols but for the EOS at the end."""
+    generator = torch.Generator().manual_seed(seed)
+    return [[*torch.randint(4, size, (n - 1,), generator=generator).tolist(), EOS] for n in lengths]
+
+
+def batch(token_lists, left=False, extra=0):
+    """[B, T], padded on one side, by ``extra`` more positions than needed."""
+    length = max(len(tokens) for tokens in token_lists) + extra
+    rows = []
+    for tokens in token_lists:
+        padding = [PAD] * (length - len(tokens))
+        rows.append(padding + tokens if left else tokens + padding)
+    return torch.tensor(rows)
+
+
+def example(source_lengths=(9, 4, 6, 2), target_lengths=(5, 8, 1, 7), seed=0):
+    """Source and target token lists; the target is what the decoder reads."""
+    return sentences(source_lengths, 23, seed), sentences(target_lengths, 19, seed + 1)
+
+
+def assert_close(actual, expected, dtype=torch.float64, tolerance=None):
+    """Largest difference relative to the largest expected value (or 1)."""
+    tolerance = tolerance or {torch.float64: 1e-11, torch.float32: 2e-5}[dtype]
+    assert actual.shape == expected.shape
+    error = ((actual - expected).abs().max() / expected.abs().max().clamp(min=1)).item()
+    assert error <= tolerance, f"relative error {error:.2e}"
