@@ -1,0 +1,119 @@
+"""Reading parallel text: two files ``PREFIX.LANG`` whose lines translate one another.
+
+Lines end at ``\\n`` alone: other characters that Unicode calls line separators occur inside sentences, and splitting
+at them would shift one side against the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Callable, Iterator, List, Tuple
+
+from luna_fairseq.errors import InputError
+
+BYTE_ORDER_MARK = "\ufeff"
+
+
+@dataclass(frozen=True)
+class Bitext:
+    """A checked pair of files.
+
+    Attributes:
+        source, target: the files.
+        lines: lines in each file.
+        empty: pairs of which one side, or both, are empty; ``pairs`` leaves them out.
+        digest: SHA-256 of the contents of both files.
+    """
+
+    source: Path
+    target: Path
+    lines: int
+    empty: int
+    digest: str
+
+    def pairs(self) -> Iterator[Tuple[str, str]]:
+        """The pairs in which no side is empty, in the order of the files."""
+        return (pair for pair in zip(read_lines(self.source), read_lines(self.target)) if all(pair))
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file without surrounding white space (and without a byte order mark).
+
+    Raises:
+        InputError: the file is missing or cannot be read, or a line is not UTF-8.
+    """
+    return (_decode(raw, path, number) for number, raw in enumerate(_raw_lines(path), 1))
+
+
+def check_bitext(
+    prefix: str,
+    source_lang: str,
+    target_lang: str,
+    drop_empty: bool,
+    progress: Callable[[Iterator], Iterator] = iter,
+) -> Bitext:
+    """Read both files of a parallel text from beginning to end and check them.
+
+    Args:
+        prefix: path without ``.LANG``.
+        source_lang: suffix of the source file.
+        target_lang: suffix of the target file.
+        drop_empty: whether pairs with an empty side may be there (training text, from which they are dropped).
+        progress: wraps the iterator over pairs of lines.
+
+    Raises:
+        InputError: a file is missing, empty or not UTF-8, the numbers of lines differ, a line is empty that must not
+            be, or no pair is left.
+    """
+    paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
+    digest = hashlib.sha256()
+    counts, empty = [0, 0], 0
+    sides = [_raw_lines(path) for path in paths]
+    for number, pair in enumerate(progress(zip_longest(*sides)), 1):
+        texts = [None if raw is None else _decode(raw, path, number) for raw, path in zip(pair, paths)]
+        for raw in pair:
+            digest.update(b"\0" if raw is None else raw + b"\n")
+        counts = [count + (text is not None) for count, text in zip(counts, texts)]
+        if "" in texts:
+            empty += 1
+            if not drop_empty:
+                path = paths[texts.index("")]
+                raise InputError(f"{path}, line {number} is empty: remove this line from both files")
+    _check_counts(paths, counts, empty)
+    return Bitext(paths[0], paths[1], counts[0], empty, digest.hexdigest())
+
+
+def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
+    for path, count in zip(paths, counts):
+        if not count:
+            raise InputError(f"{path} is empty")
+    if counts[0] != counts[1]:
+        raise InputError(
+            f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: line n of one file must be the "
+            "translation of line n of the other"
+        )
+    if empty == counts[0]:
+        raise InputError(f"{paths[0]} and {paths[1]} have no pair of lines of which neither is empty")
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _decode(raw: bytes, path: Path, number: int) -> str:
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}, line {number} is not UTF-8 ({error.reason}): convert the file") from error
+    if number == 1 and text.startswith(BYTE_ORDER_MARK):
+        text = text[1:]
+    return text.strip()

@@ -1,0 +1,99 @@
+"""A record of finished steps in an output folder, so that a command started again does only what is left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional
+
+from luna_fairseq.errors import InputError
+
+
+class FinishedSteps:
+    """Which steps stand finished in ``folder``, kept in one JSON file there.
+
+    A step is finished if it was recorded with the same key (a digest of its input and options) and if every file it
+    wrote is still there with the size it had.
+
+    Args:
+        folder: the output folder, made if need be.
+        name: file name of the record.
+        owned: names of files that only a folder of ours may hold.
+
+    Raises:
+        InputError: the folder cannot be written to, holds files of others, or holds a broken record.
+    """
+
+    def __init__(self, folder: Path, name: str, owned: List[str]) -> None:
+        self.folder = folder
+        self._path = folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not self._path.exists():
+                self._refuse_foreign(owned)
+                self._steps: Dict[str, Any] = {}
+                self._save()
+            self._steps = json.loads(self._path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"{self._path} is broken: remove it together with the folder's contents"
+            ) from error
+
+    def _refuse_foreign(self, owned: List[str]) -> None:
+        for name in owned:
+            if (self.folder / name).exists():
+                raise InputError(
+                    f"{self.folder / name} is there already, from another program: give an empty folder"
+                )
+
+    def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
+        """What was recorded with the step (see record), or None if it is to be done (again)."""
+        known = self._steps.get(step)
+        if known is None or known["key"] != key:
+            return None
+        for name, size in known["files"].items():
+            path = self.folder / name
+            if not path.is_file() or path.stat().st_size != size:
+                return None
+        return known["facts"]
+
+    def forget(self, step: str) -> None:
+        """Take a step for unfinished from now on, as its files are about to change."""
+        if self._steps.pop(step, None) is not None:
+            self._save()
+
+    def record(self, step: str, key: str, files: List[str], facts: Dict[str, Any]) -> None:
+        """Record a step as finished.
+
+        Args:
+            step: its name.
+            key: digest of its input and options.
+            files: what it wrote, relative to the folder.
+            facts: what is to be known about it later; anything JSON can hold.
+        """
+        sizes = {name: (self.folder / name).stat().st_size for name in files}
+        self._steps[step] = {"key": key, "files": sizes, "facts": facts}
+        self._save()
+
+    def _save(self) -> None:
+        with replacing(self._path) as temporary:
+            temporary.write_text(json.dumps(self._steps, indent=1), encoding="utf-8")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary name beside ``path``, and rename what was written there when all went well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    yield temporary
+    os.replace(temporary, path)
+
+
+def digest(*values: Any) -> str:
+    """SHA-256 of values that JSON can hold."""
+    return hashlib.sha256(json.dumps(values).encode("utf-8")).hexdigest()

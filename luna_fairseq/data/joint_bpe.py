@@ -1,0 +1,99 @@
+"""A joint byte-pair encoding of two languages, by sentencepiece, and fairseq's dictionary of its pieces."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Iterator, Mapping
+
+import sentencepiece
+from fairseq.data import Dictionary
+
+from luna_fairseq.errors import InputError
+
+# The number is stored in the model file, so a constant one makes the file reproducible on any machine.
+LEARNING_THREADS = 4
+LONGEST_LINE_BYTES = 2**30  # sentencepiece's limit; by default it skips lines beyond 4,192 bytes
+PADDING_FACTOR = 8  # as fairseq-preprocess pads
+
+
+def learn_bpe(lines: Iterator[str], vocab_size: int) -> bytes:
+    """Learn a byte-pair encoding.
+
+    Text is encoded as it is: all its characters are covered and none is normalised, save that every run of white
+    space, of whatever kind, is one space. Decoding gives the text back up to white space.
+
+    Args:
+        lines: the training text, both languages.
+        vocab_size: number of pieces, with the three special ones of sentencepiece.
+
+    Returns:
+        The model, as the contents of a sentencepiece model file.
+
+    Raises:
+        InputError: the text does not fit the vocabulary size.
+    """
+    model = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        rules = Path(folder) / "whitespace.tsv"
+        rules.write_text(_whitespace_rules(), encoding="ascii")
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=lines,
+                model_writer=model,
+                model_type="bpe",
+                vocab_size=vocab_size,
+                character_coverage=1.0,
+                normalization_rule_tsv=str(rules),
+                max_sentence_length=LONGEST_LINE_BYTES,
+                num_threads=LEARNING_THREADS,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise InputError(_explain(str(error), vocab_size)) from error
+    return model.getvalue()
+
+
+def _whitespace_rules() -> str:
+    """fairseq splits at every kind of white space, sentencepiece at spaces alone: make all of it spaces."""
+    kinds = (code for code in range(sys.maxunicode + 1) if chr(code).isspace() and chr(code) not in " \n")
+    return "".join(f"{code:X}\t20\n" for code in kinds)
+
+
+def _explain(message: str, vocab_size: int) -> str:
+    too_high = re.search(r"Please set it to a value <= (\d+)", message)
+    if too_high:
+        return f"--vocab-size {vocab_size} is too large for this training text: the most it gives is {too_high[1]}"
+    too_low = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if too_low:
+        return (
+            f"--vocab-size {vocab_size} is too small: the training text has {too_low[1]} different characters"
+        )
+    return f"sentencepiece cannot learn from this text: {message}"
+
+
+def bpe_dictionary(model: sentencepiece.SentencePieceProcessor, counts: Mapping[str, int]) -> Dictionary:
+    """The dictionary of all pieces, most frequent first.
+
+    All are listed, with those that the training text does not contain: other text may, and would lose them as unknown.
+
+    Args:
+        model: the sentencepiece model.
+        counts: piece -> how often it occurs in the encoded training text.
+    """
+    dictionary = Dictionary()
+    pieces = [
+        model.id_to_piece(index) for index in range(model.get_piece_size()) if not _is_special(model, index)
+    ]
+    for piece, count in Counter({piece: counts.get(piece, 0) for piece in pieces}).most_common():
+        dictionary.add_symbol(piece, n=count)
+    dictionary.pad_to_multiple_(PADDING_FACTOR)
+    return dictionary
+
+
+def _is_special(model: sentencepiece.SentencePieceProcessor, index: int) -> bool:
+    return model.is_control(index) or model.is_unknown(index) or model.is_unused(index)
