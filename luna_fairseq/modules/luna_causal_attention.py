@@ -58,7 +58,6 @@ class LunaCausalAttention(nn.Module):
         check_choice("pack activation", pack_activation, PACK_ACTIVATIONS)
         check_choice("Luna backend", backend, BACKENDS)
         self.num_heads = num_heads
-        self.head_dim = embed_dim // num_heads
         self.untie_kv = untie_kv
         self.pack_activation = pack_activation
         self.backend = backend

@@ -125,6 +125,8 @@ class LunaEncoder(TransformerEncoderBase):
 
     def reorder_encoder_out(self, encoder_out: Dict[str, List[Any]], new_order: Tensor) -> Dict[str, List[Any]]:
         """``encoder_out`` with sentence ``new_order[i]`` at place i. new_order: [B']."""
+        # fairseq overwrites the entries of this list; the one it was given stays as it is.
+        encoder_out = {**encoder_out, "encoder_states": list(encoder_out["encoder_states"])}
         reordered = super().reorder_encoder_out(encoder_out, new_order)
         for name in ("packed_out", "packed_states"):
             reordered[name] = [packed.index_select(1, new_order) for packed in encoder_out[name]]

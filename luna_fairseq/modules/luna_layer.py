@@ -1,17 +1,39 @@
-"""Luna's encoder and decoder layers: fairseq's Transformer layers with a second stream, the packed sequence P."""
+"""Luna's encoder and decoder layers: a Transformer layer with a second stream, the packed sequence P.
+
+They do not extend fairseq's layers: that of fairseq 0.12 keeps a second copy of every parameter of its own attention.
+"""
 
 from typing import Any, Dict, Optional, Tuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from fairseq.modules import LayerNorm
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
+from fairseq import utils
+from fairseq.modules import FairseqDropout, LayerNorm
+from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 
 
-class _LunaLayer:
+class _LunaLayer(nn.Module):
     """Dropout, residual and norm around Luna attention and the feed-forward block, before (pre-norm) or after them."""
+
+    def build_feed_forward(self, cfg: Any, side: Any) -> None:
+        """What follows the attentions in a layer of ``side``, the encoder's or the decoder's part of ``cfg``."""
+        noise = {"p": cfg.quant_noise.pq, "block_size": cfg.quant_noise.pq_block_size}
+        self.normalize_before = side.normalize_before
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name=self.__class__.__name__)
+        self.activation_fn = utils.get_activation_fn(cfg.activation_fn)
+        self.activation_dropout_module = FairseqDropout(cfg.activation_dropout, module_name=self.__class__.__name__)
+        self.fc1 = quant_noise(nn.Linear(side.embed_dim, side.ffn_embed_dim), **noise)
+        self.fc2 = quant_noise(nn.Linear(side.ffn_embed_dim, side.embed_dim), **noise)
+        self.final_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
+
+    def build_packed_layer_norm(self, cfg: Any, side: Any, update_packed: bool) -> None:
+        """The norm of Y_P + P, made only where something reads it: a parameter without gradient breaks DDP."""
+        self.update_packed = update_packed
+        self.packed_layer_norm = None
+        if update_packed or side.normalize_before:
+            self.packed_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
 
     def attend(
         self, attention: LunaAttention, layer_norm: LayerNorm, x: Tensor, packed: Optional[Tensor], *args, **kwargs
@@ -23,12 +45,12 @@ class _LunaLayer:
             x = layer_norm(x)
             packed = packed if packed is None else self.packed_layer_norm(packed)
         x, packed_context, weights = attention(x, packed, *args, **kwargs)
-        x = self.residual_connection(self.dropout_module(x), residual)
+        x = residual + self.dropout_module(x)
         if not self.normalize_before:
             x = layer_norm(x)
         if packed_context is None or not self.update_packed:
             return x, None, weights
-        packed = self.residual_connection(self.dropout_module(packed_context), packed_residual)
+        packed = packed_residual + self.dropout_module(packed_context)
         if not self.normalize_before:
             packed = self.packed_layer_norm(packed)
         return x, packed, weights
@@ -39,30 +61,24 @@ class _LunaLayer:
         if self.normalize_before:
             x = self.final_layer_norm(x)
         x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        x = self.residual_connection(self.dropout_module(self.fc2(x)), residual)
+        x = residual + self.dropout_module(self.fc2(x))
         return x if self.normalize_before else self.final_layer_norm(x)
 
-    def build_packed_layer_norm(self, cfg: Any, update_packed: bool) -> None:
-        """The norm of Y_P + P, made only where something reads it: a parameter without gradient breaks DDP."""
-        self.update_packed = update_packed
-        self.packed_layer_norm = None
-        if update_packed or self.normalize_before:
-            self.packed_layer_norm = LayerNorm(self.embed_dim, export=cfg.export)
 
-    def build_luna_attention(self, side: Any, cfg: Any) -> LunaAttention:
-        """Luna attention with the heads of ``side``, the encoder's or the decoder's part of ``cfg``."""
-        return LunaAttention(
-            self.embed_dim,
-            side.attention_heads,
-            num_pack_heads=side.projected_attention_heads,
-            dropout=cfg.attention_dropout,
-            untie_kv=cfg.untie_luna_kv,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-        )
+def build_luna_attention(cfg: Any, side: Any) -> LunaAttention:
+    """Luna attention with the heads of ``side``, the encoder's or the decoder's part of ``cfg``."""
+    return LunaAttention(
+        side.embed_dim,
+        side.attention_heads,
+        num_pack_heads=side.projected_attention_heads,
+        dropout=cfg.attention_dropout,
+        untie_kv=cfg.untie_luna_kv,
+        q_noise=cfg.quant_noise.pq,
+        qn_block_size=cfg.quant_noise.pq_block_size,
+    )
 
 
-class LunaEncoderLayer(_LunaLayer, TransformerEncoderLayerBase):
+class LunaEncoderLayer(_LunaLayer):
     """Luna attention of X and P to X, then the feed-forward block on X.
 
     Args:
@@ -71,11 +87,14 @@ class LunaEncoderLayer(_LunaLayer, TransformerEncoderLayerBase):
     """
 
     def __init__(self, cfg: Any, update_packed: bool = True):
-        super().__init__(cfg)
-        self.build_packed_layer_norm(cfg, update_packed)
+        super().__init__()
+        self.self_attn = build_luna_attention(cfg, cfg.encoder)
+        self.self_attn_layer_norm = LayerNorm(cfg.encoder.embed_dim, export=cfg.export)
+        self.build_feed_forward(cfg, cfg.encoder)
+        self.build_packed_layer_norm(cfg, cfg.encoder, update_packed)
 
-    def build_self_attention(self, embed_dim: int, cfg: Any) -> LunaAttention:
-        return self.build_luna_attention(cfg.encoder, cfg)
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """fairseq's encoder calls this; names are translated for the whole model at once."""
 
     def forward(
         self,
@@ -100,7 +119,7 @@ class LunaEncoderLayer(_LunaLayer, TransformerEncoderLayerBase):
         return self.feed_forward(x), packed
 
 
-class LunaDecoderLayer(_LunaLayer, TransformerDecoderLayerBase):
+class LunaDecoderLayer(_LunaLayer):
     """Luna causal attention through P, Luna attention of X and P to the encoder's output, feed-forward block.
 
     Args:
@@ -109,23 +128,28 @@ class LunaDecoderLayer(_LunaLayer, TransformerDecoderLayerBase):
     """
 
     def __init__(self, cfg: Any, update_packed: bool = True):
-        super().__init__(cfg)
-        self.build_packed_layer_norm(cfg, update_packed)
-
-    def build_self_attention(self, embed_dim: int, cfg: Any, **kwargs: Any) -> LunaCausalAttention:
-        return LunaCausalAttention(
-            embed_dim,
-            cfg.decoder.attention_heads,
+        super().__init__()
+        side = cfg.decoder
+        self.self_attn = LunaCausalAttention(
+            side.embed_dim,
+            side.attention_heads,
             dropout=cfg.attention_dropout,
             untie_kv=cfg.untie_luna_kv,
             pack_activation=cfg.pack_activation,
             backend=cfg.luna_backend,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
+            q_noise=cfg.quant_noise.pq,
+            qn_block_size=cfg.quant_noise.pq_block_size,
         )
+        self.self_attn_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
+        self.encoder_attn = build_luna_attention(cfg, side)
+        self.encoder_attn_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
+        self.build_feed_forward(cfg, side)
+        self.build_packed_layer_norm(cfg, side, update_packed)
+        self.need_attn = True
 
-    def build_encoder_attention(self, embed_dim: int, cfg: Any) -> LunaAttention:
-        return self.build_luna_attention(cfg.decoder, cfg)
+    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
+        """fairseq-generate says here whether it will print alignments."""
+        self.need_attn = need_attn
 
     def forward(
         self,
@@ -157,7 +181,7 @@ class LunaDecoderLayer(_LunaLayer, TransformerDecoderLayerBase):
             x = self.self_attn_layer_norm(x)
         # P enters causal attention as it is, pre-norm or not: the authors' model is defined so.
         x = self.self_attn(x, packed, self_attn_padding_mask, packed_padding_mask, incremental_state)
-        x = self.residual_connection(self.dropout_module(x), residual)
+        x = residual + self.dropout_module(x)
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x)
         x, packed, weights = self.attend(
