@@ -56,7 +56,7 @@ class LunaDecoder(TransformerDecoderBase):
     def extract_features(
         self,
         prev_output_tokens: Tensor,
-        encoder_out: Optional[Dict[str, List[Tensor]]],
+        encoder_out: Dict[str, List[Tensor]],
         incremental_state: Optional[IncrementalState] = None,
         full_context_alignment: bool = False,
         alignment_layer: Optional[int] = None,
