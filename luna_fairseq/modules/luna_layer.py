@@ -31,7 +31,7 @@ class _LunaLayer(nn.Module):
     def build_packed_layer_norm(self, cfg: Any, side: Any, update_packed: bool) -> None:
         """The norm of Y_P + P, made only where something reads it: a parameter without gradient breaks DDP."""
         self.update_packed = update_packed
-        self.packed_layer_norm: Optional[nn.Module] = None
+        self.packed_layer_norm: Any = None
         if update_packed or side.normalize_before:
             self.packed_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
 
