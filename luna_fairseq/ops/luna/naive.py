@@ -26,12 +26,14 @@ def naive_attention(
         output [B, H, T, K] and the weights before dropout [B, H, T, S], both in the type of ``q``
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
-    logits = (q * q.size(-1) ** -0.5).to(dtype) @ k.to(dtype).transpose(-2, -1)
-    if key_padding_mask is None:
-        weights = logits.softmax(dim=-1)
-    else:
-        excluded = key_padding_mask[:, None, None, :]
-        # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient either.
-        weights = logits.masked_fill(excluded, torch.finfo(dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)
-    output = F.dropout(weights, dropout) @ v.to(dtype)
+    with torch.autocast(q.device.type, enabled=False):
+        logits = (q * q.size(-1) ** -0.5).to(dtype) @ k.to(dtype).transpose(-2, -1)
+        if key_padding_mask is None:
+            weights = logits.softmax(dim=-1)
+        else:
+            excluded = key_padding_mask[:, None, None, :]
+            # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient either.
+            logits = logits.masked_fill(excluded, torch.finfo(dtype).min)
+            weights = logits.softmax(dim=-1).masked_fill(excluded, 0.0)
+        output = F.dropout(weights, dropout) @ v.to(dtype)
     return output.to(q.dtype), weights.to(q.dtype)
