@@ -129,6 +129,15 @@ def test_dropout_keeps_the_expectation(form):
     assert relative_rms(draws.mean(dim=0), expected) < 0.05
 
 
+@pytest.mark.parametrize("kind", ["none", "left"])
+def test_weights_are_computed_in_float32_under_autocast(kind):
+    inputs = softmax_inputs(6, torch.float32)
+    expected = naive_attention(*inputs, MASKS[kind])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = naive_attention(*inputs, MASKS[kind])
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected))
+
+
 def test_without_a_fused_kernel_the_definition_is_used(monkeypatch):
     monkeypatch.setattr(fused, "_FUSED", False)
     inputs = softmax_inputs(6)

@@ -1,0 +1,62 @@
+"""Architectures of the translation model: the command line and configs/model agree."""
+
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_REGISTRY
+from luna_fairseq.models import LunaConfig, LunaModel
+from luna_fairseq.models.luna import ARCHITECTURES
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+architectures = pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+
+
+def expected(name):
+    """LunaConfig's defaults with what the architecture sets apart."""
+    values = {key: getattr(value, "value", value) for key, value in asdict(LunaConfig()).items()}
+    values.pop("_name")
+    return {**values, **ARCHITECTURES[name]}
+
+
+def parse(*words):
+    command = ["data", "--task", "translation", *words]
+    args = options.parse_args_and_arch(options.get_training_parser(), command)
+    return OmegaConf.to_container(convert_namespace_to_omegaconf(args).model)
+
+
+def test_published_names():
+    assert sorted(ARCHITECTURES) == ["luna", "luna_base", "luna_base_tied", "luna_base_untied"]
+
+
+@architectures
+def test_command_line(name):
+    assert ARCH_MODEL_REGISTRY[name] is LunaModel
+    assert parse("--arch", name) == {"_name": name, **expected(name)}
+
+
+@architectures
+def test_options_win_over_the_architecture(name):
+    words = "--projection-length 16 --encoder-layers 3 --pack-activation elu --relu-dropout 0.2".split()
+    changed = {"projection_length": 16, "encoder_layers": 3, "pack_activation": "elu", "activation_dropout": 0.2}
+    assert parse("--arch", name, *words) == {"_name": name, **expected(name), **changed}
+
+
+@architectures
+def test_hydra_config(name):
+    path = CONFIGS / "model" / f"{name}.yaml"
+    assert path.read_text(encoding="utf-8").startswith("# @package _group_\n")
+    assert OmegaConf.to_container(OmegaConf.load(str(path))) == {"_name": "luna", **expected(name)}
+
+
+def test_every_hydra_config_has_its_architecture():
+    assert {path.stem for path in (CONFIGS / "model").glob("luna*.yaml")} >= set(ARCHITECTURES)
+
+
+def test_the_translation_recipe_knows_its_options():
+    recipe = OmegaConf.to_container(OmegaConf.load(str(CONFIGS / "translation" / "luna_base.yaml")))
+    assert set(recipe["model"]) <= {field.name for field in fields(LunaConfig)}

@@ -1,0 +1,61 @@
+"""The weights over source tokens that the decoder returns, for alignments and replacing unknown words."""
+
+import pytest
+import torch
+from tiny_luna import PAD, VARIANTS, assert_close, batch, example, tiny_model
+
+from luna_fairseq.modules.heads import split_heads
+from luna_fairseq.ops.luna import naive_attention
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+@pytest.mark.parametrize("left", [False, True])
+def test_alignment_is_a_distribution_over_real_source_tokens(variant, left):
+    model = tiny_model(**VARIANTS[variant])
+    source, target = example()
+    source, target = batch(source, left), batch(target)
+    with torch.no_grad():
+        _, extra = model(source, None, target)
+    (attn,) = extra["attn"]
+    assert attn.shape == (*target.shape, source.size(1))
+    assert not (attn * source.eq(PAD)[:, None, :]).any()
+    assert (attn >= 0).all()
+    assert_close(attn.sum(dim=-1), torch.ones(target.shape).double())
+
+
+@pytest.mark.parametrize("variant", ["tied", "untied", "pre-norm"])
+@pytest.mark.parametrize("layer, heads", [(None, None), (0, None), (1, 1)])
+def test_alignment_by_hand(variant, layer, heads):
+    """Of the last layer or the one asked for: unpack weights of (the first) heads times the mean of the pack weights."""
+    model = tiny_model(**VARIANTS[variant])
+    source, target = example()
+    attention = model.decoder.layers[2 if layer is None else layer].encoder_attn
+    seen = {}
+    attention.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.update(zip(("query", "packed", "context"), args)), with_kwargs=True
+    )
+    with torch.no_grad():
+        out = model.encoder(batch(source))
+        _, extra = model.decoder(batch(target), out, alignment_layer=layer, alignment_heads=heads)
+        names = ("k", "v") if attention.untie_kv else ("kv", "kv")
+        context_mask, packed_mask = out["encoder_padding_mask"][0], out["packed_padding_mask"][0]
+
+        def attend(step, query, context, num_heads, mask):
+            projections = [getattr(attention, f"{step}_{name}_proj") for name in ("q", *names)]
+            tensors = [split_heads(p(x), num_heads) for p, x in zip(projections, (query, context, context))]
+            return naive_attention(*tensors, mask)
+
+        packed_context, pack = attend("pack", seen["packed"], seen["context"], 4, context_mask)
+        packed_context = packed_context.permute(2, 0, 1, 3).flatten(2)
+        _, unpack = attend("unpack", seen["query"], packed_context, 2, packed_mask)
+    expected = unpack[:, :heads].mean(dim=1) @ pack.mean(dim=1)
+    assert_close(extra["attn"][0], expected)
+
+
+def test_no_alignment_in_training_or_when_generation_does_not_want_it():
+    source, target = example()
+    model = tiny_model().train()
+    assert model(batch(source), None, batch(target))[1]["attn"] == [None]
+    model.eval()
+    model.make_generation_fast_(need_attn=False)
+    assert model(batch(source), None, batch(target))[1]["attn"] == [None]

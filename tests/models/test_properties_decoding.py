@@ -1,0 +1,146 @@
+"""Decoding with the whole model: step by step equals all at once, also after hypotheses changed their places."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_luna import PAD, VARIANTS, assert_close, batch, example, tiny_model
+
+from fairseq.sequence_generator import SequenceGenerator
+
+variants = pytest.mark.parametrize("variant", list(VARIANTS))
+
+
+def step_by_step(model, target, encoder_out, state, start=0, end=None):
+    """Logits [B, end - start, V] and alignments; ``target`` is what was decoded so far, a column more at each step."""
+    logits, alignments = [], []
+    for t in range(start, end or target.size(1)):
+        step_logits, extra = model.decoder(target[:, : t + 1], encoder_out, incremental_state=state)
+        assert step_logits.size(1) == 1
+        logits.append(step_logits)
+        alignments.append(extra["attn"][0])
+    return torch.cat(logits, dim=1), torch.cat(alignments, dim=1)
+
+
+def inputs(target_lengths=(8, 8, 8, 8)):
+    source, target = example(target_lengths=target_lengths)
+    return batch(source, left=True), batch(target)
+
+
+@variants
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_step_by_step_equals_all_at_once(variant, dtype):
+    model = tiny_model(dtype, **VARIANTS[variant])
+    source, target = inputs((8, 3, 5, 7))  # shorter ones are padded on the right, as finished hypotheses are
+    with torch.no_grad():
+        encoder_out = model.encoder(source)
+        expected, extra = model.decoder(target, encoder_out)
+        logits, alignments = step_by_step(model, target, encoder_out, {})
+    real = target.ne(PAD)
+    assert_close(logits[real], expected[real], dtype)
+    assert_close(alignments[real], extra["attn"][0][real], dtype)
+
+
+@variants
+@pytest.mark.parametrize("order", [[3, 0, 0, 2], [1, 1], [2, 1, 0, 3, 3, 0, 0]])
+@pytest.mark.parametrize("return_all_hiddens", [False, True])
+def test_reordered_decoding_goes_on_as_the_reordered_sentences(variant, order, return_all_hiddens):
+    model = tiny_model(**VARIANTS[variant])
+    source, target = inputs()
+    order, state = torch.tensor(order), {}
+    with torch.no_grad():
+        expected, extra = model.decoder(target[order], model.encoder(source[order]))
+        encoder_out = model.encoder(source, return_all_hiddens=return_all_hiddens)
+        step_by_step(model, target, encoder_out, state, end=4)
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+        logits, alignments = step_by_step(model, target[order], encoder_out, state, start=4)
+    assert_close(logits, expected[:, 4:])
+    assert_close(alignments, extra["attn"][0][:, 4:])
+
+
+@settings(deadline=None, derandomize=True, max_examples=10)
+@given(data=st.data())
+def test_reordering_at_any_steps(data):
+    model = tiny_model(untie_luna_kv=True)
+    source, target = inputs()
+    state, rows = {}, torch.arange(4)
+    with torch.no_grad():
+        encoder_out = model.encoder(source)
+        for t in range(8):
+            order = torch.tensor(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=6)))
+            if t:
+                model.decoder.reorder_incremental_state_scripting(state, order)
+            encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+            rows = rows[order]
+            logits, _ = step_by_step(model, target[rows], encoder_out, state, t, t + 1)
+            expected, _ = model.decoder(target[rows, : t + 1], model.encoder(source[rows]))
+            assert_close(logits, expected[:, -1:])
+
+
+@variants
+def test_reordered_encoder_output_is_that_of_the_reordered_sentences(variant):
+    model = tiny_model(**VARIANTS[variant])
+    source, _ = inputs()
+    order = torch.tensor([3, 0, 3])
+    with torch.no_grad():
+        original = model.encoder(source, return_all_hiddens=True)
+        untouched = model.encoder(source, return_all_hiddens=True)
+        reordered = model.encoder.reorder_encoder_out(original, order)
+    batch_dim = {
+        "encoder_out": 1,
+        "encoder_states": 1,
+        "packed_out": 1,
+        "packed_states": 1,
+        "encoder_padding_mask": 0,
+        "encoder_embedding": 0,
+        "packed_padding_mask": 0,
+        "src_tokens": 0,
+        "src_lengths": 0,
+    }
+    assert set(reordered) == set(original) == set(batch_dim)
+    assert len(reordered["encoder_states"]) == len(reordered["packed_states"]) == 3
+    for name, dim in batch_dim.items():
+        assert len(reordered[name]) == len(untouched[name])
+        for ours, before, kept in zip(reordered[name], untouched[name], original[name]):
+            assert torch.equal(ours, before.index_select(dim, order)), name
+            assert torch.equal(kept, before), f"{name} of the original was changed"
+
+
+def test_state_does_not_grow():
+    model = tiny_model()
+    source, target = inputs((12, 12, 12, 12))
+    state, sizes = {}, set()
+    with torch.no_grad():
+        encoder_out = model.encoder(source)
+        for t in range(12):
+            step_by_step(model, target, encoder_out, state, t, t + 1)
+            kept = [x for entry in state.values() for x in entry.values() if x is not None]
+            sizes.add((len(kept), sum(x.numel() for x in kept)))
+    assert len(sizes) == 1
+    causal = [entry for name, entry in state.items() if "causal_sums" in name]
+    assert len(causal) == 3
+    assert all(entry["steps"].dtype == torch.int64 and entry["steps"].tolist() == [12] * 4 for entry in causal)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_beam_search_in_a_batch_finds_what_it_finds_alone(beam):
+    model = tiny_model()
+    source, _ = example()
+    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=beam, max_len_a=0, max_len_b=15)
+
+    def search(tokens):
+        lengths = tokens.ne(PAD).sum(dim=1)
+        return generator.generate([model], {"net_input": {"src_tokens": tokens, "src_lengths": lengths}})
+
+    for sentence, found in zip(source, search(batch(source, left=True))):
+        (expected,) = search(torch.tensor([sentence]))
+        assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in expected]
+        for ours, theirs in zip(found, expected):
+            assert float(ours["score"]) == pytest.approx(float(theirs["score"]), abs=1e-5)
+            with torch.no_grad():  # the score is that of the model all at once
+                tokens = ours["tokens"]
+                previous = torch.cat([tokens.new_tensor([2]), tokens[:-1]])[None]
+                logits, _ = model(torch.tensor([sentence]), None, previous)
+                lprobs = logits[0].log_softmax(dim=-1).gather(1, tokens[:, None])
+            assert float(ours["score"]) == pytest.approx(lprobs.mean().item(), abs=1e-5)
