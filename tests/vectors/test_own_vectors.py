@@ -1,0 +1,70 @@
+"""The numbers of the attentions and of two tiny models, pinned in a file of this repository."""
+
+import pytest
+import torch
+from vectors import PATH, build_model, causal_attention, load_flat, run_model, softmax_attention
+
+from luna_fairseq.ops.causal_luna import chunk_causal_luna
+from luna_fairseq.ops.luna import fused_attention
+
+VECTORS = torch.load(PATH, weights_only=True)
+precisions = pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 2e-5)])
+
+
+def cast(tensors, dtype):
+    return {name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()}
+
+
+def assert_outputs(actual, expected, tolerance):
+    assert actual.keys() == expected.keys()
+    for name, value in actual.items():
+        assert value.shape == expected[name].shape, name
+        error = ((value.double() - expected[name]).abs() / expected[name].abs().clamp(min=1)).max().item()
+        assert error <= tolerance, f"{name}: relative error {error:.2e}"
+
+
+@precisions
+@pytest.mark.parametrize("case", list(VECTORS["softmax"]))
+def test_softmax_attention(case, dtype, tolerance):
+    vectors = VECTORS["softmax"][case]
+    inputs = cast(vectors["inputs"], dtype)
+    assert_outputs(softmax_attention(inputs), vectors["outputs"], tolerance)
+    output = {"output": fused_attention(**inputs)}
+    assert_outputs(output, {"output": vectors["outputs"]["output"]}, tolerance)
+
+
+@precisions
+@pytest.mark.parametrize("case", list(VECTORS["causal"]))
+def test_causal_attention(case, dtype, tolerance):
+    vectors = VECTORS["causal"][case]
+    inputs = cast(vectors["inputs"], dtype)
+    outputs = causal_attention(inputs, vectors["activation"])
+    assert_outputs(outputs, vectors["outputs"], tolerance)
+    rest = {name: x for name, x in inputs.items() if not name.startswith("pack_")}
+    output = {"output": chunk_causal_luna(pack_weights=outputs["pack_weights"], **rest)}
+    assert_outputs(output, {"output": vectors["outputs"]["output"]}, tolerance)
+
+
+@precisions
+@pytest.mark.parametrize("case", list(VECTORS["model"]))
+@pytest.mark.parametrize("backend", ["naive", "chunk"])
+def test_model(case, backend, dtype, tolerance):
+    vectors = VECTORS["model"][case]
+    model = build_model({**vectors["options"], "luna_backend": backend}, dtype)
+    load_flat(model, vectors["weights"], vectors["shapes"])
+    assert_outputs(run_model(model, vectors["inputs"]), vectors["outputs"], tolerance)
+
+
+@pytest.mark.parametrize("case", list(VECTORS["model"]))
+def test_model_step_by_step(case):
+    vectors = VECTORS["model"][case]
+    model = build_model(vectors["options"], torch.float64)
+    load_flat(model, vectors["weights"], vectors["shapes"])
+    target, state = vectors["inputs"]["target"], {}
+    with torch.no_grad():
+        out = model.encoder(vectors["inputs"]["source"])
+        steps = range(1, target.size(1) + 1)
+        logits = [model.decoder(target[:, :t], out, incremental_state=state)[0] for t in steps]
+    real = target.ne(1)
+    actual, expected = torch.cat(logits, dim=1)[real], vectors["outputs"]["logits"][real]
+    assert_outputs({"logits": actual}, {"logits": expected}, 1e-9)
