@@ -46,7 +46,7 @@ class LunaConfig(FairseqDataclass):
     dropout: float = option(0.1, "dropout probability")
     attention_dropout: float = option(0.0, "dropout probability for attention weights")
     activation_dropout: float = option(
-        0.0, "dropout probability after activation in FFN", alias="--relu-dropout"
+        0.0, "dropout probability after activation in FFN", argparse_alias="--relu-dropout"
     )
     encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding")
     encoder_embed_dim: int = option(512, "encoder embedding dimension")
