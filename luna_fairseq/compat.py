@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import sys
 import zipfile
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Callable, List, Optional
 
@@ -72,8 +73,8 @@ def _without_own_clipping(clip_grad_norm: Callable[..., Any], inner: str) -> Cal
     return wrapped
 
 
-def name_unreadable_checkpoints() -> None:
-    """Have fairseq name a damaged checkpoint file, and an intact one beside it, when it resumes or generates.
+def mend_checkpoint_loading() -> None:
+    """Have fairseq name a damaged checkpoint file, and an intact one beside it; and load options of older versions.
 
     fairseq copies ``checkpoint_last.pt`` in place: a run killed during the copy leaves half a file, which is the
     only one looked at on resuming.
@@ -81,23 +82,32 @@ def name_unreadable_checkpoints() -> None:
     from fairseq import checkpoint_utils
 
     load = checkpoint_utils.load_checkpoint_to_cpu
-    if not hasattr(load, "names_unreadable_files"):
-        checkpoint_utils.load_checkpoint_to_cpu = _naming_unreadable_files(load)
+    if not hasattr(load, "mended"):
+        checkpoint_utils.load_checkpoint_to_cpu = _mended_load(load)
 
 
-def _naming_unreadable_files(load: Callable[..., Any]) -> Callable[..., Any]:
+def _mended_load(load: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(load)
     def wrapped(path: str, *args: Any, **kwargs: Any) -> Any:
         try:
-            return load(path, *args, **kwargs)
+            return _fill_in_options(load(path, *args, **kwargs))
         except Exception as error:
             fault = _fault_of_file(path)
             if fault is None:
                 raise
             raise InputError(f"{path} {fault}{_intact_neighbour(Path(path))}") from error
 
-    wrapped.names_unreadable_files = True  # type: ignore[attr-defined]
+    wrapped.mended = True  # type: ignore[attr-defined]
     return wrapped
+
+
+def _fill_in_options(state: Any) -> Any:
+    """Give options of --eval-bleu that older versions of fairseq stored as None the value that None stood for."""
+    task = (state.get("cfg") or {}).get("task")
+    for name in ("eval_bleu_args", "eval_bleu_detok_args"):
+        if isinstance(task, MutableMapping) and name in task and task[name] is None:
+            task[name] = "{}"
+    return state
 
 
 def _fault_of_file(path: str) -> Optional[str]:
@@ -108,7 +118,9 @@ def _fault_of_file(path: str) -> Optional[str]:
         return None
     except Exception as error:  # what a damaged file raises depends on where it is damaged
         if zipfile.is_zipfile(path):
-            refused = next((line.strip() for line in str(error).splitlines() if "Unsupported" in line), str(error))
+            refused = next(
+                (line.strip() for line in str(error).splitlines() if "Unsupported" in line), str(error)
+            )
             return f"holds what torch.load refuses: {refused[:200]}"
         return "cannot be read: it is truncated, or no checkpoint"
     if not isinstance(state, dict) or "model" not in state:
@@ -118,13 +130,45 @@ def _fault_of_file(path: str) -> Optional[str]:
 
 def _intact_neighbour(path: Path) -> str:
     # A file that torch wrote to the end is a zip archive; its directory is the last thing in it.
-    others = [p for p in path.parent.glob("checkpoint*.pt") if p.name != path.name and zipfile.is_zipfile(str(p))]
+    others = [
+        p for p in path.parent.glob("checkpoint*.pt") if p.name != path.name and zipfile.is_zipfile(str(p))
+    ]
     if not others:
         return "; there is no intact checkpoint beside it"
     newest = max(others, key=lambda p: p.stat().st_mtime)
     return f"; the newest intact one beside it is {newest}: go on with --restore-file (to generate: --path) {newest}"
 
 
+def keep_incomplete_batches() -> None:
+    """Have fairseq translate, validate and train on every sentence.
+
+    ``--required-batch-size-multiple`` (default 8) asks for batches of at most 8 sentences or a multiple of it. Newer
+    versions of fairseq take it to mean that a last batch of fewer is thrown away, silently, also when decoding: a
+    score is then of another test set.
+    """
+    from fairseq.data import data_utils
+
+    batch_by_size = data_utils.batch_by_size
+    if not hasattr(batch_by_size, "mended"):
+        data_utils.batch_by_size = _with_incomplete_batch(batch_by_size)
+
+
+def _with_incomplete_batch(batch_by_size: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(batch_by_size)
+    def wrapped(indices: Any, *args: Any, **kwargs: Any) -> Any:
+        indices = indices if isinstance(indices, numpy.ndarray) else numpy.fromiter(indices, dtype=numpy.int64)
+        batches = batch_by_size(indices, *args, **kwargs)
+        if kwargs.get("fixed_shapes") is not None:
+            return batches
+        # Batches follow the order of the indices: what is missing at the end is what was thrown away.
+        left = indices[sum(map(len, batches)) :]
+        return [*batches, left] if len(left) else batches
+
+    wrapped.mended = True  # type: ignore[attr-defined]
+    return wrapped
+
+
 require_fairseq()
 allow_checkpoint_classes()
-name_unreadable_checkpoints()
+mend_checkpoint_loading()
+keep_incomplete_batches()
