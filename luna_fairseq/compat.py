@@ -5,7 +5,6 @@ import functools
 import importlib.util
 import sys
 import zipfile
-from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Callable, List, Optional
 
@@ -103,10 +102,10 @@ def _mended_load(load: Callable[..., Any]) -> Callable[..., Any]:
 
 def _fill_in_options(state: Any) -> Any:
     """Give options of --eval-bleu that older versions of fairseq stored as None the value that None stood for."""
-    task = (state.get("cfg") or {}).get("task")
+    options = state.get("args")
     for name in ("eval_bleu_args", "eval_bleu_detok_args"):
-        if isinstance(task, MutableMapping) and name in task and task[name] is None:
-            task[name] = "{}"
+        if getattr(options, name, "") is None:
+            setattr(options, name, "{}")
     return state
 
 

@@ -118,6 +118,23 @@ class FairseqApollo(FairseqOptimizer):
         norms = gradient_norms(self._gradients())
         return norms.max() if len(norms) > 0 else next(iter(self.params)).new_zeros((), dtype=torch.float32)
 
+    def load_state_dict(
+        self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
+    ) -> None:
+        """fairseq's. Raises InputError when the state is of other parameters, as in a checkpoint of the authors' code.
+
+        Args:
+            state_dict: what ``state_dict`` gave.
+            optimizer_overrides: options that replace those of the state.
+        """
+        try:
+            super().load_state_dict(state_dict, optimizer_overrides)
+        except ValueError as error:
+            raise InputError(
+                f"Apollo's state in the checkpoint does not belong to these parameters ({error}): "
+                "give --reset-optimizer to train on from the weights alone"
+            ) from error
+
     def step(self, closure: Optional[Callable] = None, scale: float = 1.0, groups: Any = None) -> None:
         """Clip each parameter's gradient in mode "each", then update.
 
