@@ -108,7 +108,7 @@ def test_gradients_are_those_of_finite_differences(form, kind, single, monkeypat
 
 
 @pytest.mark.parametrize("form", [naive, chunked])
-@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 1e-2), (torch.float16, 1e-3)])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 4e-3), (torch.float16, 4e-4)])
 @pytest.mark.parametrize("length", [45, 300])
 def test_half_precision_is_lost_in_input_and_output_alone(form, dtype, tolerance, length):
     options, inputs = masks("both", length), causal_inputs(length, dtype)
@@ -119,7 +119,7 @@ def test_half_precision_is_lost_in_input_and_output_alone(form, dtype, tolerance
         assert relative_rms(a, b) < tolerance, name
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2.5e-3), (torch.float16, 4e-4)])
 def test_sums_over_long_sequences_do_not_overflow(dtype, tolerance):
     """The sums reach about 2e7: beyond float16, and where bfloat16 no longer counts."""
     q, k, v, weights = causal_inputs(4096)

@@ -50,7 +50,7 @@ def naive_causal_luna(
     with torch.autocast(q.device.type, enabled=False):
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
         steps = count_steps(q, key_padding_mask)
-        logits = causal_outer_mean((q * q.size(-1) ** -0.5).to(dtype), k.to(dtype), pack_weights, steps)
+        logits = causal_outer_mean(q.to(dtype) * q.size(-1) ** -0.5, k.to(dtype), pack_weights, steps)
         weights = unpack_weights(logits, packed_padding_mask)
         output = causal_outer_mean(F.dropout(weights, dropout), pack_weights, v.to(dtype), steps)
     return output.to(q.dtype), weights.to(q.dtype)

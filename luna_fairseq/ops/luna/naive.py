@@ -27,7 +27,7 @@ def naive_attention(
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
-        logits = (q * q.size(-1) ** -0.5).to(dtype) @ k.to(dtype).transpose(-2, -1)
+        logits = (q.to(dtype) * q.size(-1) ** -0.5) @ k.to(dtype).transpose(-2, -1)
         if key_padding_mask is None:
             weights = logits.softmax(dim=-1)
         else:
