@@ -160,7 +160,7 @@ class Preparation:
             for side, language in enumerate(self.languages):
                 lines = (pair[side] for pair in _progress(part.pairs(), f"encode {split}.{language}"))
                 path = self._encoded(split, language)
-                pieces = Counter()
+                pieces: Counter = Counter()
                 with replacing(path) as temporary, temporary.open(
                     "w", encoding="utf-8", newline="\n"
                 ) as file:

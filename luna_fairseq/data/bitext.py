@@ -22,7 +22,7 @@ class Bitext:
     """A checked pair of files.
 
     Attributes:
-        source, target: the files.
+        source, target: the files, as absolute paths.
         lines: lines in each file.
         empty: pairs of which one side, or both, are empty; ``pairs`` leaves them out.
         digest: SHA-256 of the contents of both files.
@@ -83,7 +83,8 @@ def check_bitext(
                 path = paths[texts.index("")]
                 raise InputError(f"{path}, line {number} is empty: remove this line from both files")
     _check_counts(paths, counts, empty)
-    return Bitext(paths[0], paths[1], counts[0], empty, digest.hexdigest())
+    source, target = (path.absolute() for path in paths)
+    return Bitext(source, target, counts[0], empty, digest.hexdigest())
 
 
 def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 import tempfile
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator, Mapping
 
 import sentencepiece
-from fairseq.data import Dictionary
 
+from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 
 # The number is stored in the model file, so a constant one makes the file reproducible on any machine.
@@ -28,7 +30,7 @@ def learn_bpe(lines: Iterator[str], vocab_size: int) -> bytes:
     space, of whatever kind, is one space. Decoding gives the text back up to white space.
 
     Args:
-        lines: the training text, both languages.
+        lines: the training text, both languages. They are drawn while the current folder is another one.
         vocab_size: number of pieces, with the three special ones of sentencepiece.
 
     Returns:
@@ -38,8 +40,8 @@ def learn_bpe(lines: Iterator[str], vocab_size: int) -> bytes:
         InputError: the text does not fit the vocabulary size.
     """
     model = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder:
-        rules = Path(folder) / "whitespace.tsv"
+    with _temporary_current_folder():
+        rules = Path("whitespace.tsv")
         rules.write_text(_whitespace_rules(), encoding="ascii")
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -56,6 +58,18 @@ def learn_bpe(lines: Iterator[str], vocab_size: int) -> bytes:
         except RuntimeError as error:
             raise InputError(_explain(str(error), vocab_size)) from error
     return model.getvalue()
+
+
+@contextmanager
+def _temporary_current_folder() -> Iterator[None]:
+    """The path of the rules is stored in the model file: a relative one makes the file reproducible."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 def _whitespace_rules() -> str:
