@@ -155,7 +155,9 @@ def keep_incomplete_batches() -> None:
 def _with_incomplete_batch(batch_by_size: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(batch_by_size)
     def wrapped(indices: Any, *args: Any, **kwargs: Any) -> Any:
-        indices = indices if isinstance(indices, numpy.ndarray) else numpy.fromiter(indices, dtype=numpy.int64)
+        indices = (
+            indices if isinstance(indices, numpy.ndarray) else numpy.fromiter(indices, dtype=numpy.int64)
+        )
         batches = batch_by_size(indices, *args, **kwargs)
         if kwargs.get("fixed_shapes") is not None:
             return batches
@@ -167,7 +169,26 @@ def _with_incomplete_batch(batch_by_size: Callable[..., Any]) -> Callable[..., A
     return wrapped
 
 
+def let_bf16_run_without_a_tpu() -> None:
+    """Have ``--bf16`` mean bfloat16 on the GPU or CPU there is: fairseq's command line takes it to ask for a TPU."""
+    from fairseq.distributed import utils
+
+    call_main = utils.call_main
+    if hasattr(call_main, "mended"):
+        return
+
+    @functools.wraps(call_main)
+    def wrapped(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
+        if cfg.common.bf16 and "--tpu" not in sys.argv and importlib.util.find_spec("torch_xla") is None:
+            cfg.common.tpu = False
+        return call_main(cfg, main, **kwargs)
+
+    wrapped.mended = True  # type: ignore[attr-defined]
+    utils.call_main = wrapped
+
+
 require_fairseq()
 allow_checkpoint_classes()
 mend_checkpoint_loading()
 keep_incomplete_batches()
+let_bf16_run_without_a_tpu()

@@ -1,0 +1,60 @@
+"""fairseq's commands as a user starts them: processes of their own, on the CPU, with this checkout as --user-dir."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+USER_DIR = str(ROOT / "luna_fairseq")
+# A model small enough to train within a second, with widths that differ wherever they may.
+TINY = (
+    "--encoder-layers 2 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32"
+    " --encoder-ffn-embed-dim 48 --decoder-ffn-embed-dim 40 --encoder-attention-heads 4 --decoder-attention-heads 2"
+)
+
+
+def fairseq(command, *words, folder=None, stdin=None):
+    """Run ``fairseq-<command>``; every word is split at spaces, a Path is one word."""
+    line = [sys.executable, "-m", f"fairseq_cli.{command}"]
+    for word in words:
+        line += [str(word)] if isinstance(word, Path) else word.split()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        line,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder and str(folder),
+        timeout=600,
+    )
+
+
+def succeed(command, *words, folder=None, stdin=None):
+    """Run, expect success, return what it printed on stdout and stderr."""
+    run = fairseq(command, *words, folder=folder, stdin=stdin)
+    assert run.returncode == 0, (run.stdout + run.stderr)[-3000:]
+    return run.stdout + run.stderr
+
+
+def refused(command, *words, folder=None):
+    """Run, expect failure without a traceback, return the last line on stderr."""
+    run = fairseq(command, *words, folder=folder)
+    assert run.returncode != 0, run.stdout[-3000:]
+    assert "Traceback" not in run.stdout + run.stderr, run.stderr[-3000:]
+    return run.stderr.strip().splitlines()[-1]
+
+
+def plugin(data):
+    return ("--user-dir", Path(USER_DIR), data)
+
+
+def lines(output, kind):
+    """{sentence: text} of the lines that fairseq-generate and -interactive begin with ``kind``."""
+    found = {}
+    for line in output.splitlines():
+        if line.startswith(f"{kind}-"):
+            number, text = line[len(kind) + 1 :].split("\t", 1)
+            found[int(number)] = text
+    return found

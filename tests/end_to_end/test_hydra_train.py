@@ -1,0 +1,55 @@
+"""fairseq-hydra-train with the configurations of configs/."""
+
+import torch
+from commands import ROOT, USER_DIR, fairseq, succeed
+
+SMALL = (
+    "model.encoder_layers=1 model.decoder_layers=1 model.encoder_embed_dim=32 model.encoder_ffn_embed_dim=48"
+    " model.encoder_attention_heads=4 model.decoder_attention_heads=4 dataset.max_tokens=100 dataset.num_workers=0"
+    " task.source_lang=src task.target_lang=tgt optimization.max_update=3"
+)
+
+
+def settings(data):
+    return f"task.data={data} common.user_dir={USER_DIR}"
+
+
+def test_the_translation_recipe(data, tmp_path):
+    command = (
+        "--config-dir",
+        ROOT / "configs" / "translation",
+        "--config-name luna_base",
+        settings(data),
+        SMALL,
+    )
+    widths = (
+        "model.decoder_embed_dim=32 model.decoder_ffn_embed_dim=48 model.encoder_projected_attention_heads=2"
+    )
+    succeed("hydra_train", *command, widths, "model.decoder_projected_attention_heads=4", folder=tmp_path)
+    checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
+    cfg = checkpoint["cfg"]
+    assert cfg["optimizer"]["_name"] == "apollo" and cfg["optimizer"]["clip_mode"] == "each"
+    assert cfg["lr_scheduler"]["milestones"] == [300000, 450000]
+    assert cfg["criterion"]["label_smoothing"] == 0.1
+    assert {state["step"] for state in checkpoint["last_optimizer_state"]["state"].values()} == {3}
+
+
+def test_a_model_by_name(data, tmp_path):
+    command = (
+        "--config-dir",
+        ROOT / "configs",
+        "model=luna_base_untied task=translation",
+        settings(data),
+        SMALL,
+    )
+    succeed("hydra_train", *command, "optimizer=adam optimization.lr=[0.001]", folder=tmp_path)
+    checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
+    assert checkpoint["cfg"]["model"]["untie_luna_kv"] is True
+    assert "encoder.layers.0.self_attn.pack_v_proj.weight" in checkpoint["model"]
+
+
+def test_bad_values_are_named(data, tmp_path):
+    command = ("--config-dir", ROOT / "configs", "model=luna_base task=translation", settings(data), SMALL)
+    run = fairseq("hydra_train", *command, "model.projection_length=0", folder=tmp_path)
+    assert run.returncode != 0
+    assert "--projection-length must be 1 or more" in run.stderr

@@ -1,0 +1,82 @@
+"""Bad input ends fairseq's commands with one line that names it, and a status other than zero."""
+
+import pytest
+import torch
+from commands import plugin, refused
+from conftest import AUTHORS_COMMAND, preprocess, write_corpus
+
+GENERATE = "-s src -t tgt --batch-size 8 --beam 1"
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--encoder-attention-heads 5", "width 32 is not divisible by 5"),
+        ("--decoder-attention-heads 5", "width 32 is not divisible by 5"),
+        ("--encoder-projected-attention-heads 3", "width 32 is not divisible by 3"),
+        ("--decoder-projected-attention-heads 3", "width 32 is not divisible by 3"),
+        ("--decoder-embed-dim 16", "--decoder-embed-dim 16 differs from --encoder-embed-dim 32"),
+        ("--projection-length 0", "projection length is 0"),
+        ("--pack-activation gelu", "argument --pack-activation: invalid choice: 'gelu'"),
+        ("--luna-backend fast", "argument --luna-backend: invalid choice: 'fast'"),
+        ("--warmup-init-lr 0.2", "--warmup-init-lr 0.2 must not be above the peak rate --lr 0.1"),
+    ],
+)
+def test_options(words, message, data, tmp_path):
+    line = refused("train", *plugin(data), AUTHORS_COMMAND, words, "--save-dir", tmp_path)
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", ["--encoder-ffn-embed-dim 24", "--untie-luna-kv"])
+def test_resuming_with_another_architecture(words, trained, data):
+    line = refused("train", *plugin(data), AUTHORS_COMMAND, words, "--max-update 20 --save-dir", trained)
+    assert "the checkpoint is of another architecture than the model: " in line
+    assert ("fc1" if "ffn" in words else "pack_k_proj") in line
+
+
+def test_another_dictionary(trained, tmp_path):
+    write_corpus(tmp_path, {"train": 3, "valid": 3, "test": 3})
+    other = preprocess(tmp_path)
+    line = refused("generate", *plugin(other), "--path", trained / "checkpoint_last.pt", GENERATE)
+    assert "the checkpoint's encoder dictionary has 24 entries, the data's has " in line
+
+
+def test_generating_from_half_a_file(trained, data, tmp_path):
+    half = tmp_path / "checkpoint_best.pt"
+    half.write_bytes((trained / "checkpoint_best.pt").read_bytes()[:100_000])
+    line = refused("generate", *plugin(data), "--path", half, GENERATE)
+    assert line.startswith(f"luna_fairseq: error: {half} cannot be read: it is truncated")
+    assert line.endswith("there is no intact checkpoint beside it")
+
+
+def test_files_that_are_no_checkpoints(tmp_path):
+    """The same loader in this process: text, an empty file, a tensor, a class that torch.load refuses."""
+    from fairseq import checkpoint_utils
+    from luna_fairseq.errors import InputError
+
+    contents = {
+        "text": (b"w1 w2 w3\n" * 100, "truncated, or no checkpoint"),
+        "empty": (b"", "truncated, or no checkpoint"),
+        "tensor": (torch.zeros(3), "no fairseq checkpoint"),
+        "class": ({"model": pytest.ExitCode.OK}, "holds what torch.load refuses: .*ExitCode"),
+    }
+    for name, (content, message) in contents.items():
+        path = tmp_path / f"{name}.pt"
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            torch.save(content, str(path))
+        with pytest.raises(InputError, match=message) as error:
+            checkpoint_utils.load_checkpoint_to_cpu(str(path))
+        assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+    with pytest.raises(FileNotFoundError):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "missing.pt"))
+
+
+def test_missing_data(tmp_path):
+    from commands import fairseq
+
+    run = fairseq("train", *plugin(tmp_path / "nowhere"), AUTHORS_COMMAND)
+    assert run.returncode != 0
+    assert "No such file or directory" in run.stderr and "dict.src.txt" in run.stderr.splitlines()[-1]

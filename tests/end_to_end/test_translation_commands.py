@@ -1,0 +1,191 @@
+"""One tiny translation model through fairseq's commands, from the authors' own command line to its translations."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from commands import ROOT, fairseq, lines, plugin, succeed
+from conftest import AUTHORS_COMMAND, SENTENCES
+
+from fairseq.sequence_scorer import SequenceScorer
+from luna_fairseq.models import LunaModel
+
+# Without the last option this fairseq drops the last batch unless its size is a multiple of 8.
+GENERATE = "-s src -t tgt --batch-size 8 --beam 5 --max-len-b 8 --required-batch-size-multiple 1"
+
+
+def load(path):
+    return torch.load(str(path), weights_only=False)
+
+
+def assert_same_run(left, right):
+    """Weights and Apollo's state, bit for bit."""
+    left, right = load(left), load(right)
+    assert left["model"].keys() == right["model"].keys()
+    assert all(torch.equal(value, right["model"][name]) for name, value in left["model"].items())
+    states = [checkpoint["last_optimizer_state"]["state"] for checkpoint in (left, right)]
+    assert states[0].keys() == states[1].keys()
+    for key, state in states[0].items():
+        assert state["step"] == states[1][key]["step"]
+        for name in ("exp_avg_grad", "approx_hessian", "update"):
+            assert torch.equal(state[name], states[1][key][name])
+
+
+def test_the_authors_command(trained):
+    log = (trained / "log").read_text(encoding="utf-8")
+    rates = {int(n): float(lr) for n, lr in re.findall(r"num_updates=(\d+), lr=([\d.e-]+)", log)}
+    assert rates[1] == pytest.approx(1e-5 + (0.1 - 1e-5) / 1000, rel=1e-3)
+    assert rates[12] == pytest.approx(1e-5 + (0.1 - 1e-5) * 12 / 1000, rel=1e-3)
+    assert "bleu" in log
+    checkpoint = load(trained / "checkpoint_last.pt")
+    model = checkpoint["cfg"]["model"]
+    assert model["_name"] == "luna_base_tied" and model["projection_length"] == 16
+    names = set(checkpoint["model"])
+    assert "encoder.layers.0.self_attn.pack_kv_proj.weight" in names
+    # Apollo has a state for every parameter: none of them lacked a gradient, in any update.
+    states = checkpoint["last_optimizer_state"]["state"].values()
+    parameters = {tensor.data_ptr() for name, tensor in checkpoint["model"].items() if "version" not in name}
+    assert len(states) == len(parameters)
+    assert {state["step"] for state in states} == {12}
+
+
+def test_an_interrupted_run_equals_a_straight_one(trained, data, tmp_path):
+    """Interrupted in its first epoch: in later ones fairseq groups sentences of one length anew when it resumes."""
+    for updates in (4, 12):
+        log = succeed(
+            "train", *plugin(data), AUTHORS_COMMAND, f"--max-update {updates}", "--save-dir", tmp_path
+        )
+    assert "Loaded checkpoint" in log and "@ 4 updates" in log
+    assert_same_run(tmp_path / "checkpoint_last.pt", trained / "checkpoint_last.pt")
+
+
+def test_activation_checkpointing_changes_nothing(trained, data, tmp_path):
+    options = (AUTHORS_COMMAND, "--max-update 12 --checkpoint-activations")
+    succeed("train", *plugin(data), *options, "--save-dir", tmp_path)
+    assert_same_run(tmp_path / "checkpoint_last.pt", trained / "checkpoint_last.pt")
+
+
+def test_bf16(data, tmp_path):
+    options = (AUTHORS_COMMAND, "--max-update 4 --bf16 --fp16-no-flatten-grads --disable-validation")
+    log = succeed("train", *plugin(data), *options, "--save-dir", tmp_path)
+    losses = [float(loss) for loss in re.findall(r" loss=([\d.]+|nan|inf)", log)]
+    assert len(losses) == 4 and losses[-1] < losses[0] + 1
+    checkpoint = load(tmp_path / "checkpoint_last.pt")
+    # fairseq widens what it saves; the values show the type they had.
+    weight = checkpoint["model"]["encoder.packed_embedding.weight"]
+    assert torch.equal(weight, weight.bfloat16().float())
+    for state in checkpoint["last_optimizer_state"]["state"].values():
+        assert state["update"].dtype == torch.float32 and state["update"].isfinite().all()
+
+
+def test_average_and_generate(trained, data, tmp_path):
+    average = tmp_path / "average.pt"
+    inputs = [str(trained / name) for name in ("checkpoint1.pt", "checkpoint_last.pt")]
+    command = [sys.executable, "-m", "luna_fairseq.cli.average_checkpoints", "--inputs", *inputs]
+    subprocess.run([*command, "--output", str(average)], check=True, cwd=str(ROOT), capture_output=True)
+    name = "encoder.packed_embedding.weight"
+    mean = (load(inputs[0])["model"][name].double() + load(inputs[1])["model"][name].double()) / 2
+    torch.testing.assert_close(load(average)["model"][name].double(), mean)
+
+    output = succeed("generate", *plugin(data), "--path", average, GENERATE, "--print-alignment soft")
+    hypotheses, scores = lines(output, "H"), lines(output, "P")
+    assert sorted(hypotheses) == list(range(SENTENCES["test"]))
+    assert "Generate test with beam=5: BLEU" in output
+    for number, row in lines(output, "A").items():
+        words = hypotheses[number].split("\t")[1].split()
+        weights = [[float(weight) for weight in word.split(",")] for word in row.split()]
+        assert len(weights) == len(scores[number].split()) == len(words) + 1  # with EOS
+        # A weight for every source token and EOS, none for padding or for rows of P.
+        assert {len(column) for column in weights} == {len(lines(output, "S")[number].split()) + 1}
+        assert all(abs(sum(column) - 1) < 1e-3 for column in weights)
+
+
+def test_hard_alignments_and_interactive(trained, data):
+    sentences = ["w1 w2 w3", "", "w4", "w5 w6 " * 200, "unknown w7"]
+    options = "-s src -t tgt --beam 5 --max-len-b 8 --buffer-size 5 --max-tokens 1000 --print-alignment"
+    output = succeed(
+        "interactive",
+        *plugin(data),
+        "--path",
+        trained / "checkpoint_last.pt",
+        options,
+        stdin="\n".join(sentences) + "\n",
+    )
+    sources, hypotheses = lines(output, "S"), lines(output, "H")
+    assert sorted(sources) == sorted(hypotheses) == [0, 1, 2, 3, 4]
+    assert [sources[i].split() for i in range(4)] == [sentence.split() for sentence in sentences[:4]]
+    assert sources[4] == "<unk> w7"
+    for number, row in lines(output, "A").items():
+        pairs = [tuple(map(int, pair.split("-"))) for pair in row.split()]
+        targets = [target for _, target in pairs]
+        assert targets == sorted(set(targets)) and len(targets) <= len(
+            hypotheses[number].split("\t")[1].split()
+        )
+        assert all(source < len(sentences[number].split()) for source, _ in pairs)
+
+
+def test_validate(trained, data):
+    words = "--valid-subset valid --task translation -s src -t tgt --max-tokens 100"
+    output = succeed("validate", *plugin(data), "--path", trained / "checkpoint_last.pt", words)
+    loss = re.search(r"valid on 'valid' subset \| loss ([\d.]+)", output).group(1)
+    log = (trained / "log").read_text(encoding="utf-8")
+    assert loss == re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", log)[-1]
+
+
+def test_hub_interface(trained, data):
+    hub = LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data), bpe="characters")
+    assert type(hub.bpe).__name__ == "Characters"
+    hub = LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data)).eval()
+    sentences = ["w1 w2 w3 w4", "w5", "w6 w7"]
+    together = hub.translate(sentences, beam=5, max_len_b=8)
+    assert together == [hub.translate(sentence, beam=5, max_len_b=8) for sentence in sentences]
+    assert all(word in hub.tgt_dict.symbols for text in together for word in text.split())
+
+    # What decoding step by step gave every token is what the whole sequence at once gives it.
+    source = hub.encode(sentences[0])
+    hypothesis = hub.generate(source, beam=5, max_len_b=8)[0]
+    target = hypothesis["tokens"].unsqueeze(0)
+    start = target.new_full((1, 1), hub.tgt_dict.eos())
+    net_input = {
+        "src_tokens": source.unsqueeze(0).long(),
+        "src_lengths": torch.tensor([len(source)]),
+        "prev_output_tokens": torch.cat([start, target[:, :-1]], dim=1),
+    }
+    sample = {"net_input": net_input, "target": target}
+    scored = SequenceScorer(hub.tgt_dict).generate(list(hub.models), sample)[0][0]
+    torch.testing.assert_close(
+        scored["positional_scores"], hypothesis["positional_scores"], rtol=0, atol=1e-5
+    )
+
+
+def test_a_source_longer_than_the_positions(trained, data, tmp_path):
+    checkpoint = trained / "checkpoint_last.pt"
+    text = tmp_path / "long"
+    text.write_text("w1 " * 1100 + "\n", encoding="utf-8")
+    run = fairseq(
+        "interactive", *plugin(data), "--path", checkpoint, "-s src -t tgt --max-tokens 5000", "--input", text
+    )
+    assert run.returncode != 0
+    last_line = run.stderr.strip().splitlines()[-1]
+    assert "1101" in last_line and "max_positions=(1024, 1024)" in last_line
+
+
+def test_a_checkpoint_killed_while_it_was_copied(trained, data, tmp_path):
+    """Training goes on from the file that the message names."""
+    for name in ("checkpoint1.pt", "checkpoint_last.pt"):
+        shutil.copy(str(trained / name), str(tmp_path / name))
+    last = tmp_path / "checkpoint_last.pt"
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    run = fairseq("train", *plugin(data), AUTHORS_COMMAND, "--max-update 9", "--save-dir", tmp_path)
+    assert run.returncode == 1 and "Traceback" not in run.stderr
+    message = run.stderr.strip().splitlines()[-1]
+    assert message.startswith(f"luna_fairseq: error: {last} cannot be read")
+    intact = tmp_path / "checkpoint1.pt"
+    assert message.endswith(f"--restore-file (to generate: --path) {intact}")
+
+    words = (AUTHORS_COMMAND, "--max-update 12", "--save-dir", tmp_path, "--restore-file", intact)
+    succeed("train", *plugin(data), *words)
+    assert load(last)["optimizer_history"][-1]["num_updates"] == 12
