@@ -62,7 +62,7 @@ def add_common_options(parser: argparse.ArgumentParser, **override: str) -> None
     def add(name: str, **keywords: object) -> None:
         parser.add_argument(name, **{**keywords, **override})  # type: ignore[arg-type]
 
-    add("--repetitions", type=at_least(2), default=9, metavar="N", help="samples of each form (default: 9)")
+    add("--repetitions", type=at_least(2), default=7, metavar="N", help="samples of each form (default: 7)")
     add("--threads", type=at_least(1), default=None, metavar="N", help="CPU threads (default: torch's own choice)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--seed", type=at_least(0), default=1, metavar="N", help="of inputs, parameters and dropout (default: 1)")

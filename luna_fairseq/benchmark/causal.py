@@ -93,8 +93,10 @@ def run(args: argparse.Namespace, settings: Settings) -> Section:
     """Check, then time, every form at every length.
 
     Raises:
-        InputError: a form of Luna differs from the naive one; nothing is timed then
+        InputError: a form of Luna differs from the naive one, nothing is timed then; or torch is older than 2.0
     """
+    if not hasattr(F, "scaled_dot_product_attention"):
+        raise InputError(f"torch {torch.__version__} has no scaled_dot_product_attention: the peer needs 2.0 or newer")
     shape = Shape(args.batch, args.heads, args.head_dim, args.projection_length, args.dtype)
     for length in (SMALL_LENGTH, *args.lengths):
         check_forms(shape, length, settings)
