@@ -6,7 +6,7 @@ import golden
 import pytest
 import torch
 from commands import lines, plugin, refused, succeed
-from conftest import AUTHORS_COMMAND
+from reversal import AUTHORS_COMMAND
 
 from fairseq import checkpoint_utils
 from luna_fairseq.models import LunaModel

@@ -2,7 +2,7 @@
 
 import pytest
 from commands import lines, plugin, succeed
-from conftest import preprocess, write_corpus
+from reversal import preprocess, write_corpus
 
 MODEL = (
     "--arch luna --projection-length 4 --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 64"

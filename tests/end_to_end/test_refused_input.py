@@ -3,7 +3,7 @@
 import pytest
 import torch
 from commands import plugin, refused
-from conftest import AUTHORS_COMMAND, preprocess, write_corpus
+from reversal import AUTHORS_COMMAND, preprocess, write_corpus
 
 GENERATE = "-s src -t tgt --batch-size 8 --beam 1"
 

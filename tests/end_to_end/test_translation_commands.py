@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from commands import ROOT, fairseq, lines, plugin, succeed
-from conftest import AUTHORS_COMMAND, SENTENCES
+from reversal import AUTHORS_COMMAND, SENTENCES
 
 from fairseq.sequence_scorer import SequenceScorer
 from luna_fairseq.models import LunaModel
