@@ -118,7 +118,8 @@ class Sampler:
         verb = self._pick(plan.verbs)
         past = self._chance(0.45) if plan.past is None else plan.past
         negated = self._chance(0.2) if plan.negated is None else plan.negated
-        relative = self._pick(("subject", "object")) if self._chance(plan.relative) else ""
+        # "nicht" would follow a relative clause of the object, far from what it negates.
+        relative = self._pick(("subject", "subject" if negated else "object")) if self._chance(plan.relative) else ""
         subject = plan.subject or self._subject(verb, negated, relative == "subject")
         target = self._object(verb, subject, negated, relative == "object")
         time = self._time(past) if self._chance(plan.time) else None
@@ -191,7 +192,7 @@ class Sampler:
 
     def _number(self) -> int:
         """2 to 999, small numbers more often; none that ends in 01, which is inflected like an article."""
-        upper = self._pick((12, 99, 999), (5, 4, 1))
+        upper = self._pick((12, 99, 999), (6, 3, 1))
         number = self._random.randint(2, upper)
         return number + 1 if number % 100 == 1 else number
 
