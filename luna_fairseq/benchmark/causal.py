@@ -113,15 +113,16 @@ def run(args: argparse.Namespace, settings: Settings) -> Section:
 
 def make_inputs(shape: Shape, length: int, settings: Settings) -> Tuple[Inputs, Tensor]:
     """Inputs that want gradients, and the gradient of the output [B, H, T, K]."""
-    generator = torch.Generator().manual_seed(settings.seed)
+    generator = torch.Generator(settings.device).manual_seed(settings.seed)
 
     def heads(length: int) -> Tensor:
-        x = torch.randn(length, shape.batch, shape.heads, shape.head_dim, generator=generator)
-        x = x.to(settings.device, DTYPES[shape.dtype]).permute(1, 2, 0, 3)
-        return x.requires_grad_()
+        # Nothing is made that is not kept: freed memory would hide as much of what the job takes.
+        size = (length, shape.batch, shape.heads, shape.head_dim)
+        x = torch.randn(size, generator=generator, dtype=DTYPES[shape.dtype], device=settings.device)
+        return x.permute(1, 2, 0, 3)
 
-    inputs = Inputs(*(heads(n) for n in (length, length, length, length, shape.projection_length)))
-    return inputs, heads(length).detach()
+    inputs = Inputs(*(heads(n).requires_grad_() for n in (length, length, length, length, shape.projection_length)))
+    return inputs, heads(length)
 
 
 def make_form(name: str, shape: Shape, length: int, direction: str, settings: Settings) -> Form:
@@ -136,8 +137,14 @@ def prepare(name: str, shape: Shape, length: int, direction: str, settings: Sett
     inputs, gradient = make_inputs(shape, length, settings)
     form = {**LUNA_FORMS, **PEER_FORMS}[name]
     if direction == "forward":
-        return torch.no_grad()(partial(form, inputs))
+        return partial(outputs, form, inputs, gradient)
     return partial(outputs_and_gradients, form, inputs, gradient)
+
+
+def outputs(form: Callable[[Inputs], Tensor], inputs: Inputs, gradient: Tensor) -> Tensor:
+    """The output alone. ``gradient`` is only held, so that both passes begin with the same memory."""
+    with torch.no_grad():
+        return form(inputs)
 
 
 def outputs_and_gradients(form: Callable[[Inputs], Tensor], inputs: Inputs, gradient: Tensor) -> List[Tensor]:

@@ -192,3 +192,12 @@ def test_repetitions_are_interleaved():
 
 def test_spread():
     assert spread([5.0, 1.0, 3.0, 2.0, 4.0]) == (3.0, 2.0, 4.0)
+
+
+def test_extra_memory_of_a_forward_pass_holds_its_output():
+    shape = causal.Shape(batch=8, heads=8, head_dim=64, projection_length=4, dtype="bfloat16")
+    settings = Settings(repetitions=2, threads=1, device="cpu", seed=1)
+    output_bytes = 8 * 8 * 64 * 512 * 2
+    for name in ("chunk", "sdpa"):
+        form = causal.make_form(name, shape, 512, "forward", settings)
+        assert measure.measure_extra_bytes(form, settings) > 0.8 * output_bytes, name
