@@ -14,8 +14,9 @@ from luna_fairseq.ops.causal_luna.naive import count_steps, mask_padding, unpack
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
 
 # A sentence up to the first length is one chunk without any state; longer input is cut into chunks of the second.
+# A position costs c scores and its share, K L / c, of a state: least at c = sqrt(K L), 32 for heads of 64 and l = 16.
 SINGLE_CHUNK = 128
-CHUNK_SIZE = 64
+CHUNK_SIZE = 32
 
 
 def causal_outer_sum(x: Tensor, y: Tensor, z: Tensor, state: Optional[Tensor] = None) -> Tensor:
@@ -35,7 +36,10 @@ def causal_outer_sum(x: Tensor, y: Tensor, z: Tensor, state: Optional[Tensor] = 
         output = (x @ y.transpose(-2, -1)).tril() @ z
         return output if state is None else output + x @ state
     padding = -T % CHUNK_SIZE
-    x, y, z = (F.pad(a, (0, 0, 0, padding)).unflatten(-2, (-1, CHUNK_SIZE)) for a in (x, y, z))  # [B, H, T/c, c, *]
+    if padding:
+        x, y, z = (F.pad(a, (0, 0, 0, padding)) for a in (x, y, z))
+    # Heads come as views of [T, B, C]: copied once here, they are not copied by each of the products below.
+    x, y, z = (a.contiguous().unflatten(-2, (-1, CHUNK_SIZE)) for a in (x, y, z))  # [B, H, T/c, c, *]
     sums = (y.transpose(-2, -1) @ z).cumsum(dim=2)
     before = F.pad(sums[:, :, :-1], (0, 0, 0, 0, 1, 0))  # what came before each chunk [B, H, T/c, M, N]
     if state is not None:
