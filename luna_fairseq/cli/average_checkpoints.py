@@ -18,6 +18,7 @@ import torch
 from tqdm import tqdm
 
 import luna_fairseq.compat  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
+from luna_fairseq.cli.arguments import positive
 from luna_fairseq.errors import InputError
 
 PROGRAM = "luna-average-checkpoints"
@@ -81,13 +82,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--checkpoint-upper-bound", type=positive, metavar="M", help="leave out epochs (updates) later than M"
     )
     return parser
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
 
 
 def select_checkpoints(

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
+from luna_fairseq.cli.arguments import positive
 from luna_fairseq.data.demo_grammar.english import english_sentence
 from luna_fairseq.data.demo_grammar.german import german_sentence
 from luna_fairseq.data.demo_grammar.sampling import Sampler
@@ -54,13 +55,6 @@ def build_parser() -> argparse.ArgumentParser:
         )
     parser.add_argument("--seed", type=int, default=1, help="seed of the random generator (default: 1)")
     return parser
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
 
 
 def draw_corpus(sizes: Dict[str, int], seed: int) -> Dict[str, List[Pair]]:

@@ -22,6 +22,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 import sentencepiece
 from tqdm import tqdm
 
+from luna_fairseq.cli.arguments import positive
 from luna_fairseq.data.bitext import Bitext, check_bitext
 from luna_fairseq.data.finished_steps import FinishedSteps, digest, replacing
 from luna_fairseq.data.joint_bpe import bpe_dictionary, learn_bpe
@@ -86,13 +87,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="processes (default: one for each core); the output does not depend on it",
     )
     return parser
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
 
 
 class Preparation:

@@ -1,0 +1,11 @@
+"""Types of command-line arguments that several commands have."""
+
+import argparse
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for ``type=`` of an argparse option."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
