@@ -15,7 +15,7 @@ help: ## this list
 venv: ## create or refresh .venv with torch, fairseq and this package
 	@bash scripts/setup_venv.sh
 
-demo: venv ## train a small Luna on a small real corpus, translate and score
+demo: venv ## train a small Luna on an English-German corpus it writes, translate and score
 	@PATH="$$(cd "$(VENV)" && pwd)/bin:$$PATH" bash scripts/demo.sh
 
 test: venv ## tests without the slow ones

@@ -17,8 +17,8 @@ One update of one parameter tensor ``p`` with gradient ``g``, t updates so far i
     d = m / D
     p = p - lr * d
 
-``apollo_update.py`` holds this update in two forms. Norm, inner products and maximum run over the whole tensor, so the result depends on how parameters are cut
-into tensors: Apollo must never be given parameters that are flattened into one tensor or sharded.
+``apollo_update.py`` holds this update in two forms. Norm, inner products and maximum run over the whole tensor, so the
+result depends on how parameters are cut into tensors: Apollo must never be given parameters that are flattened into one tensor or sharded.
 """
 
 import itertools
