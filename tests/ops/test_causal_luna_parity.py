@@ -24,7 +24,7 @@ from luna_fairseq.ops.causal_luna import (
 )
 
 NAMES = ("output", "gradient of q", "gradient of k", "gradient of v", "gradient of the pack weights")
-# On both sides of one chunk (64), of what counts as a single chunk (128), and of a whole number of chunks.
+# On both sides of one chunk (32), of what counts as a single chunk (64), and of a whole number of chunks.
 LENGTHS = (1, 2, 31, 63, 64, 65, 127, 128, 129, 191, 192, 193, 300)
 
 
@@ -52,8 +52,7 @@ def chunked(**options):
 
 
 def small_chunks(monkeypatch, single, size):
-    monkeypatch.setattr(chunk, "SINGLE_CHUNK", single)
-    monkeypatch.setattr(chunk, "CHUNK_SIZE", size)
+    monkeypatch.setattr(chunk, "chunk_size", lambda q, L: q.size(1) if q.size(1) <= single else size)
 
 
 @pytest.mark.parametrize("kind", ["none", "packed", "left", "right", "both"])
@@ -96,6 +95,51 @@ def test_any_chunk_size_gives_the_same(length, size, single, kind, seed):
         actual = output_and_gradients(chunked(**options), inputs)
     for name, a, b in zip(NAMES, actual, expected):
         assert_equal_up_to(a, b, 1e-9, name)
+
+
+@settings(deadline=None, derandomize=True, max_examples=15)
+@given(length=st.integers(1, 40), size=st.integers(1, 17), kind=st.sampled_from(["none", "both"]), dropout=st.booleans())
+def test_tied_keys_and_values_share_one_gradient(length, size, kind, dropout):
+    options = {**masks(kind, length), "dropout": 0.4 if dropout else 0.0}
+    q, k, _, pack_weights = causal_inputs(length)
+    torch.manual_seed(1)
+    expected = output_and_gradients(lambda q, k, a: naive_causal_luna(q, k, k, a, **options)[0], [q, k, pack_weights])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        small_chunks(monkeypatch, 3, size)
+        torch.manual_seed(1)
+        actual = output_and_gradients(lambda q, k, a: chunk_causal_luna(q, k, k, a, **options), [q, k, pack_weights])
+    for a, b in zip(actual, expected):
+        assert_equal_up_to(a, b, 1e-9)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_gradient_goes_through_the_state(tied, monkeypatch):
+    """A sequence in two calls has the gradients of one call, those of the state's positions included."""
+    small_chunks(monkeypatch, 4, 3)
+    inputs = causal_inputs(17)
+
+    def one_call(q, k, v, a):
+        return chunk_causal_luna(q, k, k, a) + 0 * v if tied else chunk_causal_luna(q, k, v, a)
+
+    def two_calls(q, k, v, a):
+        parts = [[x[:, :, :6] for x in (q, k, v, a)], [x[:, :, 6:] for x in (q, k, v, a)]]
+        outputs, state = [], None
+        for q, k, v, a in parts:
+            output, state = recurrent_causal_luna(q, k, k if tied else v, a, state)
+            outputs.append(output + 0 * v)
+        return torch.cat(outputs, dim=2)
+
+    for a, b in zip(output_and_gradients(two_calls, inputs), output_and_gradients(one_call, inputs)):
+        assert_equal_up_to(a, b, 1e-9)
+
+
+@pytest.mark.parametrize("length", [20, 150])
+def test_layout_in_memory_does_not_matter(length):
+    """Heads are views of [T, B, C]: results must not depend on how inputs lie in memory."""
+    inputs = causal_inputs(length)
+    views = [x.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3) for x in inputs]
+    for a, b in zip(output_and_gradients(chunk_causal_luna, views), output_and_gradients(chunk_causal_luna, inputs)):
+        assert_equal_up_to(a, b, 1e-12)
 
 
 @pytest.mark.parametrize("form", [naive, chunked])

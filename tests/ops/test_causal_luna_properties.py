@@ -19,8 +19,7 @@ examples = settings(deadline=None, derandomize=True, max_examples=25)
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(chunk, "SINGLE_CHUNK", 8)
-    monkeypatch.setattr(chunk, "CHUNK_SIZE", 3)
+    monkeypatch.setattr(chunk, "chunk_size", lambda q, L: q.size(1) if q.size(1) <= 8 else 3)
 
 
 def step_by_step(inputs, sizes, state=None, **options):
@@ -168,8 +167,7 @@ def test_any_division_into_calls_gives_the_same(dtype, tolerance, sizes, padded,
     inputs = causal_inputs(length, dtype, seed)
     expected = naive_causal_luna(*inputs, **options)[0]
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(chunk, "SINGLE_CHUNK", 5)
-        monkeypatch.setattr(chunk, "CHUNK_SIZE", 4)
+        monkeypatch.setattr(chunk, "chunk_size", lambda q, L: q.size(1) if q.size(1) <= 5 else 4)
         output, state = step_by_step(inputs, sizes, **options)
     assert_equal_up_to(output, expected, tolerance)
     assert output.dtype == dtype

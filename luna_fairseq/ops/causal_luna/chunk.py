@@ -1,51 +1,26 @@
 """Chunkwise form of causal Luna attention: equal to the naive form, in memory that grows linearly with T.
 
 Inside a chunk, ``x_t sum_j y_j^T z_j = sum_j (x_t . y_j) z_j`` is a small masked matrix product; what came before
-the chunk enters through one M x N state per chunk instead of one per position.
+the chunk enters through one L x K state. The gradient is written out, so that nothing is kept between the passes but
+the inputs and the softmax over the rows of P: products and states are computed again.
 """
 
-from typing import Optional
+import math
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from luna_fairseq.ops.causal_luna.naive import count_steps, mask_padding, unpack_weights
+from luna_fairseq.ops.causal_luna import chunk_gradient
+from luna_fairseq.ops.causal_luna.chunk_gradient import Chunk, States
+from luna_fairseq.ops.causal_luna.naive import count_steps, mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
 
-# A sentence up to the first length is one chunk without any state; longer input is cut into chunks of the second.
-# A position costs c scores and its share, K L / c, of a state: least at c = sqrt(K L), 32 for heads of 64 and l = 16.
-SINGLE_CHUNK = 128
-CHUNK_SIZE = 32
-
-
-def causal_outer_sum(x: Tensor, y: Tensor, z: Tensor, state: Optional[Tensor] = None) -> Tensor:
-    """t f_t of equation 7, chunk by chunk: x_t (state + sum_{j<=t} y_j^T z_j).
-
-    Args:
-        x: [B, H, T, M]
-        y: [B, H, T, M]
-        z: [B, H, T, N]
-        state: sum over earlier positions [B, H, M, N]
-
-    Returns:
-        [B, H, T, N]
-    """
-    T = x.size(-2)
-    if T <= SINGLE_CHUNK:
-        output = (x @ y.transpose(-2, -1)).tril() @ z
-        return output if state is None else output + x @ state
-    padding = -T % CHUNK_SIZE
-    if padding:
-        x, y, z = (F.pad(a, (0, 0, 0, padding)) for a in (x, y, z))
-    # Heads come as views of [T, B, C]: copied once here, they are not copied by each of the products below.
-    x, y, z = (a.contiguous().unflatten(-2, (-1, CHUNK_SIZE)) for a in (x, y, z))  # [B, H, T/c, c, *]
-    sums = (y.transpose(-2, -1) @ z).cumsum(dim=2)
-    before = F.pad(sums[:, :, :-1], (0, 0, 0, 0, 1, 0))  # what came before each chunk [B, H, T/c, M, N]
-    if state is not None:
-        before = before + state.unsqueeze(2)
-    output = (x @ y.transpose(-2, -1)).tril() @ z + x @ before
-    return output.flatten(2, 3)[:, :, :T]
+# Fewer positions than the first are too little work for one operation on a CPU; more than the second no longer stay in
+# its cache. A GPU would rather do more than start more operations.
+CPU_CHUNK, GPU_CHUNK = (32, 128), (256, 256)
 
 
 def chunk_causal_luna(
@@ -60,15 +35,109 @@ def chunk_causal_luna(
 ) -> Tensor:
     """What :func:`naive_causal_luna` defines, going on from ``state`` when it is given. Returns [B, H, T, K].
 
-    The arguments are those of the naive form; everything is summed in float32 (float64 for float64 input).
+    The arguments are those of the naive form; everything is summed in float32 (float64 for float64 input). Where ``v``
+    is ``k`` itself (tied), much is computed once for both.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
+    B, H = q.shape[:2]
     with torch.autocast(q.device.type, enabled=False):
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
         steps = count_steps(q, key_padding_mask, None if state is None else state.steps)
-        key_sum, value_sum = (None, None) if state is None else (state.key_sum, state.value_sum)
-        scaled = q.to(dtype) * q.size(-1) ** -0.5
-        logits = causal_outer_sum(scaled, k.to(dtype), pack_weights, key_sum) / steps
-        weights = F.dropout(unpack_weights(logits, packed_padding_mask), dropout)
-        output = causal_outer_sum(weights, pack_weights, v.to(dtype), value_sum) / steps
-    return output.to(q.dtype)
+        noise = F.dropout(torch.ones_like(pack_weights), dropout).flatten(0, 1) if dropout else None
+        excluded = None if packed_padding_mask is None else per_head(packed_padding_mask[:, None, None, :], B, H)
+        sums = []
+        if state is not None:
+            sums = [state.key_sum.transpose(-2, -1).flatten(0, 1), state.value_sum.flatten(0, 1)]
+        tied = v is k and state is None
+        output = _ChunkCausalLuna.apply(
+            *(x.flatten(0, 1) for x in (q, pack_weights)),
+            *(per_head(steps.to(dtype).reciprocal(), B, H), noise, excluded),
+            *(x.flatten(0, 1) for x in ((k,) if tied else (k, v))),
+            *sums,
+        )
+    return output.unflatten(0, (B, H))
+
+
+def per_head(x: Tensor, B: int, H: int) -> Tensor:
+    """[1 or B, 1, *, *] -> [B H, *, *]."""
+    return x.expand(B, H, -1, -1).flatten(0, 1)
+
+
+class _ChunkCausalLuna(torch.autograd.Function):
+    """The attention of N = B x H heads, with its gradient.
+
+    Inputs: q [N, T, K], pack weights [N, T, L], 1 / t [N, T, 1], noise [N, T, L], excluded [N, 1, L]; k and v, or k
+    alone when it is both, [N, T, K]; after k and v, their states [N, L, K] when there were earlier positions.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Optional[Tensor]) -> Tensor:
+        q = inputs[0]
+        results: List[Tensor] = []
+        for span, chunk, before in ascending(inputs):
+            output, softmax = chunk_gradient.forward(chunk, before)
+            results = put(results, (output.to(q.dtype), softmax), span, q.size(1))
+        output, softmax = results
+        ctx.save_for_backward(softmax, *inputs)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+        softmax, *inputs = ctx.saved_tensors
+        q, pack_weights, _, _, _, *keys_values = inputs
+        results: List[Tensor] = []
+        behind: States = None
+        for span, chunk, before in reversed(list(ascending(inputs))):
+            grad_chunk = grad[:, span].to(softmax.dtype)
+            parts, behind = chunk_gradient.backward(chunk, softmax[:, span], grad_chunk, before, behind)
+            parts = [part.to(x.dtype) for part, x in zip(parts, (q, pack_weights, *keys_values))]
+            results = put(results, parts, span, q.size(1))
+        grad_q, grad_A, *grad_keys_values = results
+        of_initial = behind if len(keys_values) > 2 else ()
+        return (grad_q, grad_A, None, None, None, *grad_keys_values, *of_initial)
+
+
+def ascending(inputs: Sequence[Optional[Tensor]]) -> Iterator[Tuple[slice, Chunk, States]]:
+    """Every chunk in order of time: its positions, its part of the inputs, and the state before it."""
+    q, pack_weights, inverse_steps, noise, excluded, *keys_values = inputs
+    T, dtype, state = q.size(1), pack_weights.dtype, keys_values[2:] or None
+    size = chunk_size(q, pack_weights.size(-1))
+    for start in range(0, T, size):
+        span = slice(start, min(start + size, T))
+        chunk = Chunk(
+            q[:, span].to(dtype),
+            pack_weights[:, span],
+            inverse_steps[:, span],
+            None if noise is None else noise[:, span],
+            excluded,
+            [x[:, span].to(dtype) for x in keys_values[:2]],
+        )
+        yield span, chunk, state
+        if span.stop < T:
+            state = chunk_gradient.next_states(chunk, state)
+
+
+def chunk_size(q: Tensor, L: int) -> int:
+    """Positions in a chunk, for q [N, T, K] and L rows of P: all of them in a sentence of one or two chunks.
+
+    With c positions in a chunk, one of them costs c (K + L) in products within the chunk, and K L with the states, of
+    which it has a share of K L / c in memory: c near sqrt(K L) balances them.
+    """
+    _, T, K = q.shape
+    smallest, largest = GPU_CHUNK if q.is_cuda else CPU_CHUNK
+    size = min(max(2 ** round(math.log2(K * L) / 2), smallest), largest)
+    return T if T <= 2 * size else size
+
+
+def put(results: List[Tensor], parts: Sequence[Tensor], span: slice, T: int) -> List[Tensor]:
+    """Write a chunk's parts [N, c, *] into the results [N, T, *]; a single chunk's parts are the results.
+
+    The results are laid out as [T, N, *], which is how projections have them and take them without a copy.
+    """
+    if span.stop - span.start == T:
+        return list(parts)
+    results = results or [x.new_empty(T, x.size(0), x.size(2)).transpose(0, 1) for x in parts]
+    for result, part in zip(results, parts):
+        result[:, span] = part
+    return results
