@@ -8,11 +8,14 @@ from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.heads import (
+    beams_to_positions,
     check_heads,
     dropout_probability,
     merge_heads,
     output_projection,
+    positions_to_beams,
     projection,
+    sentence_order,
     split_heads,
 )
 from luna_fairseq.ops.luna import luna_attention, naive_attention
@@ -52,6 +55,7 @@ class LunaAttention(nn.Module):
         check_heads(embed_dim, self.num_heads, "attention heads")
         check_heads(embed_dim, self.num_pack_heads, "projected attention heads")
         self.untie_kv = untie_kv
+        self.beam_size = 1
         self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
 
         self.pack_q_proj = projection(embed_dim, q_noise, qn_block_size)
@@ -78,7 +82,8 @@ class LunaAttention(nn.Module):
             context: what is packed [S, B, C]
             context_padding_mask: [B, S], True at padding
             packed_padding_mask: [B, L], True at rows of P that are left out
-            incremental_state: when given, the context is static: it is packed once and kept there
+            incremental_state: when given, the context is static: it is packed once and kept there. After
+                :meth:`set_beam_size` with n, what belongs to the source has B sentences and ``query`` B n hypotheses
             need_weights: also return weights over the context
 
         Returns:
@@ -98,13 +103,15 @@ class LunaAttention(nn.Module):
         else:
             key, value, pack_weights = saved["key"], saved["value"], saved["pack_weights"]
 
-        unpack_q = split_heads(self.unpack_q_proj(query), self.num_heads)
+        beams = 1 if incremental_state is None else self.beam_size
+        unpack_q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
         output, weights = self._attend(unpack_q, key, value, packed_padding_mask, need_weights)
         if need_weights:
             if pack_weights is None:
                 raise InputError("weights over the context were asked for after a first step without them")
-            weights = (weights @ pack_weights.unsqueeze(1)).transpose(0, 1)  # [B, H, T, L] [B, 1, L, S] -> [H, B, T, S]
-        return self.out_proj(merge_heads(output)), packed_context, weights
+            weights = weights @ pack_weights.unsqueeze(1)  # [B, H, T, L] [B, 1, L, S]
+            weights = positions_to_beams(weights, beams).transpose(0, 1)  # [H, B, T, S]
+        return self.out_proj(merge_heads(positions_to_beams(output, beams))), packed_context, weights
 
     def pack(
         self,
@@ -137,9 +144,15 @@ class LunaAttention(nn.Module):
     def _saved(self, incremental_state: Optional[IncrementalState]) -> Optional[Dict[str, Optional[Tensor]]]:
         return self.get_incremental_state(incremental_state, "packed_context")
 
+    def set_beam_size(self, beam_size: int) -> None:
+        """From now on ``beam_size`` hypotheses in a row belong to one sentence in incremental decoding."""
+        self.beam_size = beam_size
+
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Give sentence i what sentence ``new_order[i]`` had. new_order: [B']."""
+        """Give hypothesis i what hypothesis ``new_order[i]`` had. new_order: [B']."""
         saved = self._saved(incremental_state)
-        if saved is not None:
-            saved = {name: None if t is None else t.index_select(0, new_order) for name, t in saved.items()}
-            self.set_incremental_state(incremental_state, "packed_context", saved)
+        if saved is None or len(new_order) == len(saved["key"]) * self.beam_size > len(saved["key"]):
+            return  # hypotheses change places within their sentence, whose packed context stays
+        order = sentence_order(new_order, self.beam_size)
+        saved = {name: None if t is None else t.index_select(0, order) for name, t in saved.items()}
+        self.set_incremental_state(incremental_state, "packed_context", saved)

@@ -1,18 +1,21 @@
 """Luna causal attention: decoder self-attention (Luna, section 3.3)."""
 
-from typing import Dict, Optional
+from typing import Dict, Optional, Tuple
 
 from torch import Tensor, nn
 
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules import FairseqDropout
 from luna_fairseq.modules.heads import (
+    beams_to_positions,
     check_choice,
     check_heads,
     dropout_probability,
     merge_heads,
     output_projection,
+    positions_to_beams,
     projection,
+    sentence_order,
     split_heads,
 )
 from luna_fairseq.ops.causal_luna import (
@@ -61,6 +64,7 @@ class LunaCausalAttention(nn.Module):
         self.untie_kv = untie_kv
         self.pack_activation = pack_activation
         self.backend = backend
+        self.beam_size = 1
         self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
 
         for name in ("pack_q", "pack_k", "unpack_q", *(("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",))):
@@ -81,38 +85,73 @@ class LunaCausalAttention(nn.Module):
             packed: P [L, B, C]; may be None once ``incremental_state`` holds its projection
             key_padding_mask: [B, T], True at padding, left or right: it adds nothing and is not counted
             packed_padding_mask: [B, L], True at rows of P that are left out
-            incremental_state: fairseq's store for decoding
+            incremental_state: fairseq's store for decoding. After :meth:`set_beam_size` with n, ``packed`` and its
+                mask have B sentences and ``query`` B n hypotheses
 
         Returns:
             output [T, B, C]
         """
-        saved = self.get_incremental_state(incremental_state, "causal_sums") or {}
-        pack_q = saved.get("pack_q")
-        if pack_q is None:
-            pack_q = self._heads("pack_q", packed)
-        weights = self.dropout_module(pack_weights(pack_q, self._heads("pack_k", query), self.pack_activation))
-        q = self._heads("unpack_q", query)
-        k = self._heads("unpack_k" if self.untie_kv else "unpack_kv", query)
-        v = self._heads("unpack_v", query) if self.untie_kv else k
+        if incremental_state is not None:
+            return self._continue(query, packed, key_padding_mask, packed_padding_mask, incremental_state)
+        q, k, v = self._unpack_heads(query)
+        weights = self._pack_weights(self._heads("pack_q", packed), query)
         dropout = dropout_probability(self.dropout_module)
-        if incremental_state is None:
-            output = causal_luna(q, k, v, weights, packed_padding_mask, key_padding_mask, dropout, self.backend)
-        else:
-            state = CausalLunaState(*(saved[name] for name in CausalLunaState._fields)) if saved else None
-            output, state = recurrent_causal_luna(
-                q, k, v, weights, state, packed_padding_mask, key_padding_mask, dropout
-            )
-            self.set_incremental_state(incremental_state, "causal_sums", {"pack_q": pack_q, **state._asdict()})
+        output = causal_luna(q, k, v, weights, packed_padding_mask, key_padding_mask, dropout, self.backend)
         return self.out_proj(merge_heads(output))
+
+    def _continue(
+        self,
+        query: Tensor,
+        packed: Optional[Tensor],
+        key_padding_mask: Optional[Tensor],
+        packed_padding_mask: Optional[Tensor],
+        incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
+    ) -> Tensor:
+        saved = self.get_incremental_state(incremental_state, "causal_sums") or {}
+        pack_q = saved["pack_q"] if saved else self._heads("pack_q", packed)
+        state = None
+        if saved:
+            key_sum = saved["key_sum"]
+            state = CausalLunaState(key_sum, saved.get("value_sum", key_sum.transpose(-2, -1)), saved["steps"])
+        if packed_padding_mask is not None:
+            packed_padding_mask = packed_padding_mask.repeat_interleave(self.beam_size, dim=0)
+        q, k, v = self._unpack_heads(query)
+        weights = self._pack_weights(pack_q, query, self.beam_size)
+        dropout = dropout_probability(self.dropout_module)
+        output, state = recurrent_causal_luna(q, k, v, weights, state, packed_padding_mask, key_padding_mask, dropout)
+        saved = {"pack_q": pack_q, **state._asdict()}
+        if not self.untie_kv:
+            del saved["value_sum"]  # the same numbers as key_sum
+        self.set_incremental_state(incremental_state, "causal_sums", saved)
+        return self.out_proj(merge_heads(output))
+
+    def _pack_weights(self, pack_q: Tensor, query: Tensor, beams: int = 1) -> Tensor:
+        pack_k = beams_to_positions(self._heads("pack_k", query), beams)
+        return positions_to_beams(self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation)), beams)
+
+    def _unpack_heads(self, query: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        q = self._heads("unpack_q", query)
+        if self.untie_kv:
+            return q, self._heads("unpack_k", query), self._heads("unpack_v", query)
+        k = self._heads("unpack_kv", query)
+        return q, k, k
 
     def _heads(self, name: str, x: Tensor) -> Tensor:
         return split_heads(getattr(self, f"{name}_proj")(x), self.num_heads)
 
+    def set_beam_size(self, beam_size: int) -> None:
+        """From now on ``beam_size`` hypotheses in a row belong to one sentence in incremental decoding."""
+        self.beam_size = beam_size
+
     def reorder_incremental_state(
         self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
     ) -> None:
-        """Give sentence i what sentence ``new_order[i]`` had. new_order: [B']."""
+        """Give hypothesis i what hypothesis ``new_order[i]`` had. new_order: [B']."""
         saved = self.get_incremental_state(incremental_state, "causal_sums")
-        if saved is not None:
-            saved = {name: t.index_select(0, new_order) for name, t in saved.items()}
-            self.set_incremental_state(incremental_state, "causal_sums", saved)
+        if saved is None:
+            return
+        pack_q = saved.pop("pack_q")
+        if self.beam_size == 1 or len(new_order) != len(pack_q) * self.beam_size:
+            pack_q = pack_q.index_select(0, sentence_order(new_order, self.beam_size))
+        saved = {"pack_q": pack_q, **{name: t.index_select(0, new_order) for name, t in saved.items()}}
+        self.set_incremental_state(incremental_state, "causal_sums", saved)

@@ -77,10 +77,13 @@ class LunaDecoder(TransformerDecoderBase):
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         last_layer = self.num_layers - 1
-        context = encoder_out["encoder_out"][0]
+        # The hypotheses of a sentence share what belongs to its source: it is computed for the first of them.
+        beams = getattr(self, "_beam_size", 1) if incremental_state is not None else 1
+        context = encoder_out["encoder_out"][0][:, ::beams]
         masks = {
-            "encoder_padding_mask": next(iter(encoder_out["encoder_padding_mask"]), None),
-            "packed_padding_mask": next(iter(encoder_out["packed_padding_mask"]), None),
+            name: mask[::beams]
+            for name in ("encoder_padding_mask", "packed_padding_mask")
+            for mask in encoder_out[name]
         }
         x = self.forward_embedding(prev_output_tokens, incremental_state)
         new_tokens = prev_output_tokens[:, -x.size(0) :]
@@ -89,7 +92,7 @@ class LunaDecoder(TransformerDecoderBase):
             masks["self_attn_padding_mask"] = padding_mask
 
         attn = None
-        initial_packed = packed = encoder_out["packed_out"][0]
+        initial_packed = packed = encoder_out["packed_out"][0][:, ::beams]
         inner_states = [x]
         for i, layer in enumerate(self.layers):
             if alignment_layer is None:

@@ -79,6 +79,40 @@ def test_reordering_at_any_steps(data):
 
 
 @variants
+@settings(deadline=None, derandomize=True, max_examples=5)
+@given(data=st.data(), beam=st.integers(2, 3))
+def test_hypotheses_of_a_sentence_share_what_belongs_to_its_source(variant, data, beam):
+    """Hypotheses change places within their sentence, and finished sentences leave, as in beam search."""
+    model = tiny_model(**VARIANTS[variant])
+    model.decoder.set_beam_size(beam)
+    source, target = inputs()
+    hypotheses = torch.randint(4, len(model.decoder.dictionary), (4 * beam, 8))
+    hypotheses[:, 0] = target[0, 0]
+    sentences, state = torch.arange(4), {}
+    with torch.no_grad():
+        encoder_out = model.encoder.reorder_encoder_out(model.encoder(source), sentences.repeat_interleave(beam))
+        for t in range(8):
+            if t:
+                kept = sorted(data.draw(st.sets(st.integers(0, len(sentences) - 1), min_size=1)))
+                places = [[s * beam + data.draw(st.integers(0, beam - 1)) for _ in range(beam)] for s in kept]
+                order = torch.tensor(places).flatten()
+                model.decoder.reorder_incremental_state_scripting(state, order)
+                encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+                hypotheses[: len(order), :t] = hypotheses[order, :t]
+                hypotheses, sentences = hypotheses[: len(order)], sentences[kept]
+            logits, alignments = step_by_step(model, hypotheses, encoder_out, state, t, t + 1)
+            fresh = model.encoder(source[sentences.repeat_interleave(beam)])
+            expected, extra = model.decoder(hypotheses[:, : t + 1], fresh)
+            assert_close(logits, expected[:, -1:])
+            assert_close(alignments, extra["attn"][0][:, -1:])
+    rows = {name: {k: len(x) for k, x in entry.items() if x is not None} for name, entry in state.items()}
+    for entry in rows.values():
+        for name, count in entry.items():
+            per_hypothesis = name in ("key_sum", "value_sum", "steps")
+            assert count == len(sentences) * (beam if per_hypothesis else 1), name
+
+
+@variants
 def test_reordered_encoder_output_is_that_of_the_reordered_sentences(variant):
     model = tiny_model(**VARIANTS[variant])
     source, _ = inputs()
@@ -123,9 +157,10 @@ def test_state_does_not_grow():
     assert all(entry["steps"].dtype == torch.int64 and entry["steps"].tolist() == [12] * 4 for entry in causal)
 
 
+@variants
 @pytest.mark.parametrize("beam", [1, 3])
-def test_beam_search_in_a_batch_finds_what_it_finds_alone(beam):
-    model = tiny_model()
+def test_beam_search_in_a_batch_finds_what_it_finds_alone(beam, variant):
+    model = tiny_model(**VARIANTS[variant])
     source, _ = example()
     generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=beam, max_len_a=0, max_len_b=15)
 
