@@ -39,6 +39,7 @@ class LunaConfig(FairseqDataclass):
         False, "give every layer the learned P instead of what the layer before it packed (ablation)"
     )
     luna_backend: ChoiceEnum(list(BACKENDS)) = option("auto", "form of causal attention used for whole sequences")
+    torch_compile: bool = option(False, "run the layers through torch.compile in training (torch 2.5 or newer)")
     word_dropout: float = option(0.0, "dropout probability for whole token embeddings")
 
     # the Transformer's

@@ -11,12 +11,21 @@ from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import FairseqDropout, LayerNorm
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.compiled_layer import compile_in_training
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 
 def wrap_layer(layer: torch.nn.Module, cfg: Any) -> torch.nn.Module:
-    """Activation checkpointing and FSDP around one layer, as fairseq's own layers get them."""
+    """torch.compile, activation checkpointing and FSDP around one layer; the last two as fairseq's own layers get them.
+
+    Raises:
+        InputError: torch.compile together with activation checkpointing, or with an old torch
+    """
+    if cfg.torch_compile:
+        if cfg.checkpoint_activations:
+            raise InputError("--torch-compile and --checkpoint-activations do not go together: leave one out")
+        layer = compile_in_training(layer)
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)

@@ -1,0 +1,98 @@
+"""--torch-compile: the same numbers, no graph break inside a layer, and no trace of it in evaluation or checkpoints."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from test_properties_training import loss_and_gradients, loss_of
+from tiny_luna import VARIANTS, assert_close, tiny_model
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules import compiled_layer
+
+NEEDED = (2, 5)
+needs_compile = pytest.mark.skipif(
+    tuple(int(part) for part in torch.__version__.split(".")[:2]) < NEEDED, reason="needs torch 2.5 or newer"
+)
+
+
+def compile_by(monkeypatch, **options):
+    """Let layers be compiled with these options of torch.compile; gives the list of what was compiled."""
+    compiled = []
+
+    def compile_forward(layer_class):
+        compiled.append(layer_class)
+        return torch.compile(layer_class.forward, **options)
+
+    monkeypatch.setattr(compiled_layer, "_compiled", functools.lru_cache(compile_forward))
+    torch._dynamo.reset()
+    return compiled
+
+
+def assert_compiled_equals_plain(options):
+    plain, compiled = tiny_model(**options).train(), tiny_model(**options, torch_compile=True).train()
+    compiled.load_state_dict(plain.state_dict())
+    loss, gradients = loss_and_gradients(plain, seed=3)
+    again, again_gradients = loss_and_gradients(compiled, seed=3)
+    assert_close(again, loss)
+    assert again_gradients.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        assert_close(again_gradients[name], gradient)
+    return compiled
+
+
+# What torch's default compiler is given, without the compiler: it alone needs a minute.
+LOWERED = {"backend": "aot_eager_decomp_partition", "fullgraph": True}
+
+
+@needs_compile
+@pytest.mark.parametrize("variant", ["tied", "untied pre-norm", "non-contextual", "elu"])
+def test_whole_layers_are_compiled_and_give_the_same(variant, monkeypatch):
+    compiled = compile_by(monkeypatch, **LOWERED)
+    model = assert_compiled_equals_plain(VARIANTS[variant])
+    assert [c.__name__ for c in compiled] == ["LunaEncoderLayer", "LunaDecoderLayer"]
+    assert set(model.state_dict()) == set(tiny_model(**VARIANTS[variant]).state_dict())
+
+
+@needs_compile
+def test_dropout_is_compiled_too(monkeypatch):
+    """Its draws are others than without compiling: the loss is compared on average."""
+    compile_by(monkeypatch, **LOWERED)
+    options = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.1}
+    plain, compiled = tiny_model(**options).train(), tiny_model(**options, torch_compile=True).train()
+    compiled.load_state_dict(plain.state_dict())
+    losses = [torch.stack([loss_of(model, seed=i).detach() for i in range(60)]) for model in (plain, compiled)]
+    assert all(loss.std() > 1e-3 for loss in losses)
+    assert abs(losses[0].mean() - losses[1].mean()) < 4 * losses[0].std() * (2 / 60) ** 0.5
+    assert all(gradient.isfinite().all() for gradient in loss_and_gradients(compiled)[1].values())
+
+
+@needs_compile
+def test_evaluation_is_not_compiled_and_copies_are_models_of_their_own(monkeypatch):
+    compiled = compile_by(monkeypatch, **LOWERED)
+    model, plain = tiny_model(torch_compile=True), tiny_model()
+    plain.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        assert_close(loss_of(model), loss_of(plain))
+        assert compiled == []
+        other = copy.deepcopy(model)
+        for parameter in other.parameters():
+            parameter.zero_()
+        assert_close(loss_of(model), loss_of(plain))
+        assert abs(loss_of(other) - loss_of(plain)) > 1e-3
+
+
+@needs_compile
+@pytest.mark.slow
+def test_inductor(monkeypatch):
+    compile_by(monkeypatch)
+    assert_compiled_equals_plain({"attention_dropout": 0.0})
+
+
+def test_what_does_not_go_together(monkeypatch):
+    with pytest.raises(InputError, match="--torch-compile and --checkpoint-activations do not go together"):
+        tiny_model(torch_compile=True, checkpoint_activations=True)
+    monkeypatch.setattr(torch, "__version__", "2.1.2")
+    with pytest.raises(InputError, match="--torch-compile needs torch 2.5 or newer, this is 2.1.2"):
+        tiny_model(torch_compile=True)
