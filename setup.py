@@ -31,7 +31,8 @@ ENGINE = [
     'fairseq==0.12.2; python_version < "3.11"',
 ]
 PLOT = ["matplotlib"]
-TEST = ["pytest>=7", "pytest-xdist", "hypothesis"]
+# Triton's interpreter runs the GPU kernels on a CPU.
+TEST = ["pytest>=7", "pytest-xdist", "hypothesis", "triton>=3.0; platform_system == 'Linux'"]
 
 setup(
     name="luna_fairseq",

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 from types import MethodType
-from typing import Any, Callable, Type
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -24,10 +24,11 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
 
 
 def _forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    forward = _compiled(type(layer)) if layer.training else type(layer).forward
+    layer_class: Any = type(layer)
+    forward = _compiled(layer_class) if layer.training else layer_class.forward
     return forward(layer, *args, **kwargs)
 
 
 @lru_cache(maxsize=None)
-def _compiled(layer_class: Type[nn.Module]) -> Callable[..., Any]:
+def _compiled(layer_class: Any) -> Callable[..., Any]:
     return torch.compile(layer_class.forward)

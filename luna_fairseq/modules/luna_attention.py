@@ -154,7 +154,10 @@ class LunaAttention(nn.Module):
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Give hypothesis i what hypothesis ``new_order[i]`` had. new_order: [B']."""
         saved = self._saved(incremental_state)
-        if saved is None or len(new_order) == len(saved["key"]) * self.beam_size > len(saved["key"]):
+        if saved is None:
+            return
+        key = saved["key"]
+        if self.beam_size > 1 and key is not None and len(new_order) == len(key) * self.beam_size:
             return  # hypotheses change places within their sentence, whose packed context stays
         order = sentence_order(new_order, self.beam_size)
         saved = {name: None if t is None else t.index_select(0, order) for name, t in saved.items()}

@@ -2,10 +2,12 @@
 
 from typing import Dict, Optional, Tuple
 
+import torch
 from torch import Tensor, nn
 
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules import FairseqDropout
+from luna_fairseq.errors import InputError
 from luna_fairseq.modules.heads import (
     beams_to_positions,
     check_choice,
@@ -25,7 +27,15 @@ from luna_fairseq.ops.causal_luna import (
     causal_luna,
     pack_weights,
     recurrent_causal_luna,
+    why_not_triton_here,
 )
+
+
+def check_triton() -> None:
+    """Raise InputError where the Triton form cannot run, before a model is built and data loaded for it."""
+    reason = why_not_triton_here(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    if reason:
+        raise InputError(f"--luna-backend triton cannot be used here: {reason}; use auto")
 
 
 @with_incremental_state
@@ -42,7 +52,8 @@ class LunaCausalAttention(nn.Module):
         q_noise, qn_block_size: fairseq's quantisation noise on the projections (default: none)
 
     Raises:
-        InputError: the width is not divisible by the number of heads, or an unknown activation or backend
+        InputError: the width is not divisible by the number of heads; an unknown activation or backend, or one that
+            this machine does not have
     """
 
     def __init__(
@@ -60,6 +71,8 @@ class LunaCausalAttention(nn.Module):
         check_heads(embed_dim, num_heads, "attention heads")
         check_choice("pack activation", pack_activation, PACK_ACTIVATIONS)
         check_choice("Luna backend", backend, BACKENDS)
+        if backend == "triton":
+            check_triton()
         self.num_heads = num_heads
         self.untie_kv = untie_kv
         self.pack_activation = pack_activation

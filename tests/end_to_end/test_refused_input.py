@@ -19,6 +19,11 @@ GENERATE = "-s src -t tgt --batch-size 8 --beam 1"
         ("--projection-length 0", "projection length is 0"),
         ("--pack-activation gelu", "argument --pack-activation: invalid choice: 'gelu'"),
         ("--luna-backend fast", "argument --luna-backend: invalid choice: 'fast'"),
+        pytest.param(
+            "--luna-backend triton",
+            "--luna-backend triton cannot be used here: ",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU it can be used"),
+        ),
         ("--warmup-init-lr 0.2", "--warmup-init-lr 0.2 must not be above the peak rate --lr 0.1"),
     ],
 )

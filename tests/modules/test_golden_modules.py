@@ -125,9 +125,9 @@ def test_causal_attention_step_by_step_with_reorder(case, precision):
     saved = module.get_incremental_state(state, "causal_sums")
     assert_close(saved["key_sum"], expected["incremental_state"]["prev_key_accum_mat"], precision, "key sum")
     value_sum = expected["incremental_state"]["prev_value_accum_mat"]
-    if value_sum.shape != saved["value_sum"].shape:
+    if value_sum.shape != saved["key_sum"].shape:
         value_sum = value_sum.transpose(-2, -1)
-    assert_close(saved["value_sum"], value_sum, precision, "value sum")
+    assert_close(saved["key_sum"], value_sum, precision, "value sum, which tied attention has once with the key sum")
     assert saved["steps"].tolist() == [query.size(0)] * query.size(1)
 
 

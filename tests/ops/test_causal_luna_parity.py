@@ -214,7 +214,7 @@ def test_backends_agree(backend):
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="unknown Luna backend 'triangle'; choose one of auto, naive, chunk"):
+    with pytest.raises(ValueError, match="unknown Luna backend 'triangle'; choose one of auto, naive, chunk, triton"):
         causal_luna(*causal_inputs(3), backend="triangle")
     q, k, _, _ = causal_inputs(3)
     with pytest.raises(ValueError, match="unknown pack activation 'relu'; choose one of softplus, elu"):

@@ -1,4 +1,5 @@
-"""Luna's causal attention (section 3.3) in three forms: naive (the definition), chunk (training), recurrent (decoding)."""
+"""Luna's causal attention (section 3.3) in four forms: naive (the definition), chunk and triton (training), recurrent
+(decoding)."""
 
 from typing import Optional
 
@@ -9,8 +10,9 @@ from luna_fairseq.ops.causal_luna.naive import naive_causal_luna
 from luna_fairseq.ops.causal_luna.pack_activation import PACK_ACTIVATIONS, pack_weights
 from luna_fairseq.ops.causal_luna.recurrent import recurrent_causal_luna
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
+from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton_here
 
-BACKENDS = ("auto", "naive", "chunk")
+BACKENDS = ("auto", "naive", "chunk", "triton")
 
 
 def causal_luna(
@@ -23,18 +25,22 @@ def causal_luna(
     dropout: float = 0.0,
     backend: str = "auto",
 ) -> Tensor:
-    """Causal Luna attention over a whole sequence, by the form that ``backend`` names; ``auto`` takes ``chunk``.
+    """Causal Luna attention over a whole sequence, by the form that ``backend`` names.
+
+    ``auto`` takes ``chunk``, everywhere: ``triton`` agrees with the others in Triton's interpreter, but has not been
+    measured on a GPU yet.
 
     Shapes as in :func:`naive_causal_luna`: q, k, v [B, H, T, K], pack_weights [B, H, T, L]; returns [B, H, T, K].
 
     Raises:
-        ValueError: unknown backend
+        ValueError: unknown backend, or one that does not take these inputs on this device
     """
     if backend not in BACKENDS:
         raise ValueError(f"unknown Luna backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend == "naive":
         return naive_causal_luna(q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout)[0]
-    return chunk_causal_luna(q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout)
+    form = triton_causal_luna if backend == "triton" else chunk_causal_luna
+    return form(q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout)
 
 
 __all__ = [
@@ -46,4 +52,6 @@ __all__ = [
     "naive_causal_luna",
     "pack_weights",
     "recurrent_causal_luna",
+    "triton_causal_luna",
+    "why_not_triton_here",
 ]

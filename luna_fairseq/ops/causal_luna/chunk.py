@@ -71,7 +71,7 @@ class _ChunkCausalLuna(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Optional[Tensor]) -> Tensor:
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
         q = inputs[0]
         results: List[Tensor] = []
         for span, chunk, before in ascending(inputs):
@@ -94,11 +94,12 @@ class _ChunkCausalLuna(torch.autograd.Function):
             parts = [part.to(x.dtype) for part, x in zip(parts, (q, pack_weights, *keys_values))]
             results = put(results, parts, span, q.size(1))
         grad_q, grad_A, *grad_keys_values = results
-        of_initial = behind if len(keys_values) > 2 else ()
-        return (grad_q, grad_A, None, None, None, *grad_keys_values, *of_initial)
+        if behind is not None and len(keys_values) > 2:
+            grad_keys_values += behind
+        return (grad_q, grad_A, None, None, None, *grad_keys_values)
 
 
-def ascending(inputs: Sequence[Optional[Tensor]]) -> Iterator[Tuple[slice, Chunk, States]]:
+def ascending(inputs: Sequence[Any]) -> Iterator[Tuple[slice, Chunk, States]]:
     """Every chunk in order of time: its positions, its part of the inputs, and the state before it."""
     q, pack_weights, inverse_steps, noise, excluded, *keys_values = inputs
     T, dtype, state = q.size(1), pack_weights.dtype, keys_values[2:] or None

@@ -1,0 +1,196 @@
+"""The Triton form of causal Luna attention against the naive form.
+
+Runs on a GPU, or in Triton's interpreter with TRITON_INTERPRET=1, which must be set before Triton is imported:
+test_causal_luna_triton_interpreter.py runs this file so.
+"""
+
+import os
+
+import pytest
+import torch
+from attention_inputs import output_and_gradients, relative_rms
+
+from luna_fairseq.ops.causal_luna import chunk_causal_luna, naive_causal_luna
+from luna_fairseq.ops.causal_luna import triton as form
+
+pytest.importorskip("triton", reason="triton is not installed")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = pytest.mark.skipif(
+    not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device or TRITON_INTERPRET=1"
+)
+DEVICE = "cpu" if INTERPRETED else "cuda"
+NAMES = ("output", "gradient of q", "gradient of k", "gradient of v", "gradient of the pack weights")
+B, H = 2, 2
+
+
+@pytest.fixture(autouse=True)
+def tensor_core_rounding(monkeypatch):
+    """The interpreter's products with their operands cut to tf32 where a GPU would cut them."""
+    if not INTERPRETED:
+        return
+    import numpy
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    exact = InterpreterBuilder.create_dot
+
+    def cut(x):
+        if x.data.dtype != numpy.float32:
+            return x
+        bits = x.data.copy().view(numpy.uint32) & numpy.uint32(0xFFFFE000)
+        return TensorHandle(bits.view(numpy.float32), x.dtype)
+
+    def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
+        if input_precision.name == "TF32":
+            a, b = cut(a), cut(b)
+        return exact(self, a, b, d, input_precision, max_num_imprecise_acc)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+
+
+def inputs_of(T, K, L, dtype=torch.float32, seed=0):
+    """q, k, v as views of [T, B, C] as the modules make them, pack weights [B, H, T, L] in float32."""
+    generator = torch.Generator().manual_seed(seed)
+    heads = [torch.randn(T, B, H * K, generator=generator).to(DEVICE, dtype) for _ in range(3)]
+    q, k, v = (x.unflatten(-1, (H, K)).permute(1, 2, 0, 3) for x in heads)
+    return [q, k, v, (torch.rand(B, H, T, L, generator=generator) * 2).to(DEVICE)]
+
+
+def masks_of(T, L, kind):
+    """Keyword arguments: no masks; left padding; both kinds, with padding on both sides."""
+    position = torch.arange(T, device=DEVICE)[None, :]
+    left = position < torch.tensor([[T // 3], [0]], device=DEVICE)
+    right = position >= torch.tensor([[T], [T - T // 4]], device=DEVICE)
+    packed = torch.arange(L, device=DEVICE)[None, :] >= torch.tensor([[max(1, L - 2)], [L]], device=DEVICE)
+    return {
+        "none": {},
+        "left": {"key_padding_mask": left},
+        "both": {"key_padding_mask": left | right, "packed_padding_mask": packed},
+    }[kind]
+
+
+def errors(inputs, **options):
+    """Relative error of the output and of every gradient against the naive form in float64."""
+    weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).to(DEVICE)
+    run = lambda f, x: output_and_gradients(lambda *y: f(*y, **options), x, weight)  # noqa: E731
+    expected = run(lambda *x, **o: naive_causal_luna(*x, **o)[0], [x.double() for x in inputs])
+    actual = run(form.triton_causal_luna, inputs)
+    for x, a in zip([inputs[0], *inputs], actual):
+        assert a.dtype == x.dtype and a.shape == x.shape
+    # A mean over one position does not depend on q: what little there is of its gradient is rounding.
+    return {
+        name: relative_rms(a, e) if e.abs().max() > 1e-12 else a.abs().max().item()
+        for name, a, e in zip(NAMES, actual, expected)
+    }
+
+
+# One chunk; several in one segment; several segments (PROGRAMS = 1 or so many that each chunk is one); L in blocks.
+CASES = [
+    (1, 8, 5, "none", 512),
+    (2, 33, 1, "left", 512),
+    (17, 64, 130, "both", 512),
+    (33, 33, 16, "both", 512),
+    (33, 64, 40, "none", 512),
+    (65, 8, 130, "both", 512),
+    (65, 64, 32, "left", 1),
+    (200, 33, 16, "both", 14),
+    (200, 8, 5, "none", 1),
+    (97, 128, 16, "left", 512),
+    (40, 128, 256, "both", 512),
+]
+
+
+@pytest.mark.parametrize("T, K, L, masks, programs", CASES)
+def test_equals_naive_in_float32(T, K, L, masks, programs, monkeypatch):
+    monkeypatch.setattr(form, "PROGRAMS", programs)
+    for name, error in errors(inputs_of(T, K, L), **masks_of(T, L, masks)).items():
+        assert error < 3e-6, name
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 1e-3)])
+@pytest.mark.parametrize("T, K, L, masks, programs", [(33, 33, 40, "both", 512), (130, 64, 16, "left", 8)])
+def test_half_precision_is_lost_in_input_output_and_tf32(T, K, L, masks, programs, dtype, tolerance, monkeypatch):
+    # The interpreter cuts bfloat16 results off where a GPU rounds them: twice the error.
+    monkeypatch.setattr(form, "PROGRAMS", programs)
+    found = errors(inputs_of(T, K, L, dtype), **masks_of(T, L, masks))
+    for name, error in found.items():
+        assert error < tolerance, name
+
+
+def test_segments_are_what_the_cases_say(monkeypatch):
+    """One chunk, several in one segment, several segments of several chunks, a segment for every chunk."""
+    shapes = []
+    for T, K, L, _, programs in CASES:
+        monkeypatch.setattr(form, "PROGRAMS", programs)
+        plan = form.make_plan(B * H, T, K, L, 4)
+        shapes.append((plan.segments > 1, plan.chunks > 1, plan.carry, L > plan.block_l))
+    assert {(False, False, False, False), (False, False, False, True), (False, True, True, False)} <= set(shapes)
+    assert {(True, True, True, False), (True, False, True, False), (True, False, False, True)} <= set(shapes)
+
+
+def test_every_row_of_p_left_out_gives_zeros():
+    inputs = inputs_of(20, 8, 5)
+    mask = torch.tensor([[True] * 5, [False] * 5], device=DEVICE)
+    for x in output_and_gradients(lambda *y: form.triton_causal_luna(*y, packed_padding_mask=mask), inputs):
+        assert x[0].eq(0).all() and x.isfinite().all() and x[1].ne(0).any()
+
+
+def test_layout_of_the_inputs_is_kept():
+    """Heads of a [T, B, C] projection come back as such: neither they nor their gradients are copied."""
+    inputs = inputs_of(20, 8, 5)
+    output, dq, dk, dv, da = output_and_gradients(form.triton_causal_luna, inputs)
+    for x, y in zip([inputs[0], *inputs], (output, dq, dk, dv, da)):
+        assert x.stride() == y.stride()
+
+
+def test_slices_and_transposed_inputs():
+    """Heads cut out of one fused projection; a last dimension that is not contiguous."""
+    fused = torch.randn(20, B, 3, H, 8, device=DEVICE)
+    q, k, v = fused.permute(2, 1, 3, 0, 4)
+    weights = torch.rand(B, H, 5, 20, device=DEVICE).transpose(2, 3)
+    expected = naive_causal_luna(q, k, v, weights)[0]
+    assert relative_rms(form.triton_causal_luna(q, k, v, weights), expected) < 1e-6
+    keys = k.transpose(2, 3).contiguous().transpose(2, 3)
+    assert relative_rms(form.triton_causal_luna(q, keys, v, weights), expected) < 1e-6
+
+
+def test_a_wrong_kernel_is_caught(monkeypatch):
+    """The scan over segments left out: every comparison here must be able to fail."""
+    monkeypatch.setattr(form, "PROGRAMS", 1000)
+    monkeypatch.setattr(form, "scan", lambda states, reverse: None)
+    found = errors(inputs_of(70, 8, 5))
+    assert all(error > 1e-3 for error in found.values()), found
+
+
+def test_what_it_does_not_take_is_refused():
+    q, k, v, weights = inputs_of(3, 8, 5)
+    assert form.triton_suits(q, weights)
+    for bad, words in [
+        ((q.double(), k, v, weights), "float16, bfloat16 or float32, not float64"),
+        ((q.repeat(1, 1, 1, 17), k, v, weights), "heads of 136 are wider than 128"),
+        ((q, k, v, weights.repeat(1, 1, 1, 52)), "packed length 260 is above 256"),
+        ((q, k.half(), v, weights), "q, k and v must have one type"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            form.triton_causal_luna(*bad)
+
+
+def test_nothing_to_do():
+    q, k, v, weights = inputs_of(0, 8, 5)
+    assert form.triton_causal_luna(q, k, v, weights).shape == (B, H, 0, 8)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="too slow in the interpreter")
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 6e-3), (torch.float16, 2e-3)])
+@pytest.mark.parametrize("T, K, L", [(1000, 64, 16), (4096, 64, 32), (4096, 128, 16), (2048, 64, 256), (30, 64, 16)])
+def test_equals_chunk_at_size_on_a_gpu(T, K, L, dtype, tolerance):
+    inputs = inputs_of(T, K, L, dtype)
+    for masks in ("none", "both"):
+        options = masks_of(T, L, masks)
+        weight = torch.randn(inputs[0].shape, device=DEVICE)
+        expected = output_and_gradients(
+            lambda *x, o=options: chunk_causal_luna(*x, **o), [x.double() for x in inputs], weight
+        )
+        actual = output_and_gradients(lambda *x, o=options: form.triton_causal_luna(*x, **o), inputs, weight)
+        for name, a, e in zip(NAMES, actual, expected):
+            assert relative_rms(a, e) < tolerance, name

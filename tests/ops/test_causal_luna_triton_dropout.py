@@ -1,0 +1,112 @@
+"""Dropout inside the Triton form: what is drawn, and that forward and backward pass draw the same.
+
+Runs where test_causal_luna_triton.py does.
+"""
+
+import os
+
+import pytest
+import torch
+from attention_inputs import output_and_gradients, relative_rms
+
+from luna_fairseq.ops.causal_luna import triton as form
+from luna_fairseq.ops.causal_luna.naive import causal_outer_mean, count_steps, unpack_weights
+
+triton = pytest.importorskip("triton", reason="triton is not installed")
+tl = triton.language
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if not (INTERPRETED or torch.cuda.is_available()):
+    pytest.skip("needs a CUDA device or TRITON_INTERPRET=1", allow_module_level=True)
+
+from luna_fairseq.ops.causal_luna.triton_kernels import dropout_factor, store_block  # noqa: E402
+
+DEVICE = "cpu" if INTERPRETED else "cuda"
+B, H, K = 2, 2, 8
+
+
+@triton.jit
+def draw_kernel(out, seed, dropout, boost, T, L: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr):
+    bh = tl.program_id(0).to(tl.int64)
+    start = tl.program_id(1) * BLOCK_T
+    first = tl.program_id(2) * BLOCK_L
+    x = dropout_factor(seed, dropout, boost, bh * T + start, first, L, BLOCK_T, BLOCK_L)
+    store_block(out + (bh * T + start) * L, L, T - start, first, x, L, BLOCK_T, BLOCK_L)
+
+
+def factors(seed, dropout, T, L, block_t=64, block_l=64):
+    """What the kernels multiply the unpack weights with [B, H, T, L], drawn in blocks of one's choice."""
+    out = torch.empty(B, H, T, L, device=DEVICE)
+    draw_kernel[(B * H, -(-T // block_t), -(-L // block_l))](
+        out, seed, dropout, form.boost(dropout), T, L=L, BLOCK_T=block_t, BLOCK_L=block_l
+    )
+    return out
+
+
+def seed_after(n):
+    """The seed that the next call draws, with torch's generator put back to where that call will find it."""
+    torch.manual_seed(n)
+    seed = torch.randint(2**62, (1,), device=DEVICE)
+    torch.manual_seed(n)
+    return seed
+
+
+def inputs_of(T, L):
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(B, H, T, K, generator=generator).to(DEVICE) for _ in range(3))
+    return [q, k, v, (torch.rand(B, H, T, L, generator=generator) * 2).to(DEVICE)]
+
+
+def naive_with(factor, q, k, v, a):
+    steps = count_steps(q, None)
+    weights = unpack_weights(causal_outer_mean(q * K**-0.5, k, a, steps), None)
+    return causal_outer_mean(weights * factor, a, v, steps)
+
+
+def test_rate_and_scale():
+    factor = factors(seed_after(0), 0.25, 500, 20)
+    dropped = factor == 0
+    torch.testing.assert_close(factor[~dropped], torch.full_like(factor[~dropped], 4 / 3))
+    # 40,000 draws: a deviation of 0.01 is more than four standard errors.
+    assert abs(dropped.float().mean() - 0.25) < 0.01
+    for rows in (dropped.float().mean((0, 1, 2)), dropped.float().mean((0, 1, 3))):
+        assert rows.std() > 0 and abs(rows - 0.25).max() < 0.25
+    assert not torch.equal(dropped[0, 0], dropped[0, 1])
+
+
+def test_blocks_do_not_change_what_is_drawn():
+    seed = seed_after(1)
+    assert torch.equal(factors(seed, 0.5, 50, 20), factors(seed, 0.5, 50, 20, block_t=16, block_l=16))
+
+
+@pytest.mark.parametrize("T, L, programs", [(17, 5, 512), (70, 16, 1000), (40, 40, 512)])
+def test_equals_naive_with_the_same_weights_dropped(T, L, programs, monkeypatch):
+    monkeypatch.setattr(form, "PROGRAMS", programs)
+    inputs = inputs_of(T, L)
+    weight = torch.randn(B, H, T, K, device=DEVICE)
+    factor = factors(seed_after(2), 0.3, T, L).double()
+    actual = output_and_gradients(lambda *x: form.triton_causal_luna(*x, dropout=0.3), inputs, weight)
+    doubles = [x.double() for x in inputs]
+    expected = output_and_gradients(lambda *x: naive_with(factor, *x), doubles, weight)
+    without = output_and_gradients(lambda *x: naive_with(1.0, *x), doubles, weight)
+    for a, e, o in zip(actual, expected, without):
+        assert relative_rms(a, e) < 3e-6
+        assert relative_rms(o, e) > 1e-2  # what is compared depends on the weights dropped
+
+
+def test_the_generator_decides():
+    inputs = inputs_of(20, 5)
+
+    def run(n):
+        torch.manual_seed(n)
+        return form.triton_causal_luna(*inputs, dropout=0.4)
+
+    first = run(5)
+    assert torch.equal(first, run(5)) and not torch.equal(first, run(6))
+    torch.manual_seed(5)
+    form.triton_causal_luna(*inputs, dropout=0.4)
+    assert not torch.equal(first, form.triton_causal_luna(*inputs, dropout=0.4))
+
+
+def test_all_dropped():
+    results = output_and_gradients(lambda *x: form.triton_causal_luna(*x, dropout=1.0), inputs_of(20, 5))
+    assert all(x.eq(0).all() for x in results)
