@@ -85,18 +85,25 @@ class _ChunkCausalLuna(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
         softmax, *inputs = ctx.saved_tensors
-        q, pack_weights, _, _, _, *keys_values = inputs
-        results: List[Tensor] = []
-        behind: States = None
-        for span, chunk, before in reversed(list(ascending(inputs))):
-            grad_chunk = grad[:, span].to(softmax.dtype)
-            parts, behind = chunk_gradient.backward(chunk, softmax[:, span], grad_chunk, before, behind)
-            parts = [part.to(x.dtype) for part, x in zip(parts, (q, pack_weights, *keys_values))]
-            results = put(results, parts, span, q.size(1))
-        grad_q, grad_A, *grad_keys_values = results
-        if behind is not None and len(keys_values) > 2:
-            grad_keys_values += behind
+        # The caller's autocast may be on here, whatever it was in the forward pass.
+        with torch.autocast(softmax.device.type, enabled=False):
+            gradients = descend(inputs, softmax, grad)
+        grad_q, grad_A, *grad_keys_values = gradients
         return (grad_q, grad_A, None, None, None, *grad_keys_values)
+
+
+def descend(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[Tensor]:
+    """Gradients of q, A, keys and values (or both as one), and of the states before the first chunk if there are any."""
+    q, pack_weights, _, _, _, *keys_values = inputs
+    results: List[Tensor] = []
+    behind: States = None
+    for span, chunk, before in reversed(list(ascending(inputs))):
+        grad_chunk = grad[:, span].to(softmax.dtype)
+        parts, behind = chunk_gradient.backward(chunk, softmax[:, span], grad_chunk, before, behind)
+        parts = [part.to(x.dtype) for part, x in zip(parts, (q, pack_weights, *keys_values))]
+        results = put(results, parts, span, q.size(1))
+    has_states = len(keys_values) > 2
+    return [*results, *(behind or ())] if has_states else results
 
 
 def ascending(inputs: Sequence[Any]) -> Iterator[Tuple[slice, Chunk, States]]:
