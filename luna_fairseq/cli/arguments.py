@@ -9,3 +9,11 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
     return value
+
+
+def at_least_one(text: str) -> float:
+    """A number of at least 1, for ``type=`` of an argparse option."""
+    value = float(text)
+    if not value >= 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return value

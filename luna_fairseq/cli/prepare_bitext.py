@@ -1,10 +1,10 @@
 """``luna-prepare-bitext``: from parallel text to the folder that fairseq-train reads.
 
-Checks the text, learns a joint byte-pair encoding on the training part (sentencepiece, reversible), encodes all parts
-and calls fairseq-preprocess with a joint dictionary. Training pairs with an empty side are dropped and counted. In
-validation and test text they are an error: scores count every line, so no line may vanish. DIR then holds the
-binarised data, the model as sentencepiece.bpe.model, and the encoded text. Started again, it does only what is left or
-what has changed.
+Checks the text, learns a joint byte-pair encoding on the training part, encodes all parts and calls fairseq-preprocess
+with a joint dictionary. Training pairs with an empty side are dropped and counted. In validation and test text they
+are an error: scores count every line, so no line may vanish. DIR then holds the binarised data, the encoding
+(sentencepiece.bpe.model, or bpe.codes), the encoded text, and plain copies of the validation and test text. Started
+again, it does only what is left or what has changed.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from itertools import chain, islice
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-import sentencepiece
 from tqdm import tqdm
 
-from luna_fairseq.cli.arguments import positive
-from luna_fairseq.data.bitext import Bitext, check_bitext
+from luna_fairseq.cli.arguments import at_least_one, positive
+from luna_fairseq.data.batches import map_batches
+from luna_fairseq.data.bitext import Bitext, check_bitext, read_lines
 from luna_fairseq.data.finished_steps import FinishedSteps, digest, replacing
-from luna_fairseq.data.joint_bpe import bpe_dictionary, learn_bpe
+from luna_fairseq.data.length_filter import LengthFilter
+from luna_fairseq.data.subword import ROUTES
 from luna_fairseq.errors import InputError
 
 PROGRAM = "luna-prepare-bitext"
-MODEL = "sentencepiece.bpe.model"
 DICTIONARY = "dict.txt"
-BATCH_LINES = 10000
 # Part of every key: a change of what a step does must not take the old output for finished.
-VERSION = 1
+VERSION = 2
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -76,9 +76,31 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--testpref", metavar="PREFIX", help="test text; several: separated by commas")
     parser.add_argument(
-        "--vocab-size", required=True, type=positive, metavar="N", help="pieces of the encoding"
+        "--vocab-size", required=True, type=positive, metavar="N", help="pieces of the encoding (moses: merges)"
     )
     parser.add_argument("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add_text_arguments(parser)
+    return parser
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that ends in a ``Preparation``."""
+    parser.add_argument(
+        "--subword",
+        choices=list(ROUTES),
+        default="sentencepiece",
+        help="sentencepiece: raw text, reversible (default). moses: punctuation normalised, tokenised with hyphens "
+        "split (sacremoses), then subword-nmt",
+    )
+    parser.add_argument(
+        "--max-length", type=positive, metavar="N", help="drop training pairs with a side of more than N pieces"
+    )
+    parser.add_argument(
+        "--max-ratio",
+        type=at_least_one,
+        metavar="R",
+        help="drop training pairs of which one side has more than R times the pieces of the other",
+    )
     parser.add_argument(
         "--workers",
         type=positive,
@@ -86,11 +108,10 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="processes (default: one for each core); the output does not depend on it",
     )
-    return parser
 
 
 class Preparation:
-    """One run of the command: check, learn, encode, binarise.
+    """One run of the command: check, tokenise if so asked, learn, encode, binarise.
 
     Args:
         args: the parsed command line.
@@ -100,6 +121,8 @@ class Preparation:
         if args.source_lang == args.target_lang:
             raise InputError(f"--source-lang and --target-lang are both {args.source_lang}")
         self.args = args
+        self.route: Any = ROUTES[args.subword]
+        self.filter = LengthFilter(args.max_length, args.max_ratio)
         self.languages = (args.source_lang, args.target_lang)
         self.prefixes = {"train": args.trainpref}
         for split, prefixes in (("valid", args.validpref), ("test", args.testpref)):
@@ -108,18 +131,28 @@ class Preparation:
 
     def run(self) -> None:
         """Do all steps that are not finished yet, and print the counts."""
-        text = {split: self._check(split, prefix) for split, prefix in self.prefixes.items()}
-        owned = [MODEL, *self._binarised()]
+        self.text = {split: self._check(split, prefix) for split, prefix in self.prefixes.items()}
+        owned = [self.route.model_file, *self._binarised()]
         self.steps = FinishedSteps(self.args.destdir, "prepare_bitext.json", owned)
-        key = digest(VERSION, text["train"].digest, self.args.vocab_size, sentencepiece.__version__)
-        self._step("learn", key, lambda: self._learn(text["train"]))
-        key = digest(key, {split: part.digest for split, part in text.items()})
-        facts = self._step("encode", key, lambda: self._encode(text))
-        self._step("binarise", digest(key, self.languages), self._binarise)
-        for split, part in text.items():
+        digests = {split: part.digest for split, part in self.text.items()}
+        key = digest(VERSION, self.route.name, self.route.versions, self.languages)
+        if self._tokenizer():
+            self._step("tokenise", digest(key, digests), self._tokenise)
+        key = digest(key, digests["train"], self.args.vocab_size)
+        self._step("learn", key, self._learn)
+        key = digest(key, digests, self.args.max_length, self.args.max_ratio)
+        facts = self._step("encode", key, self._encode)
+        self._step("binarise", key, self._binarise)
+        self._report(facts)
+
+    def _report(self, facts: Dict[str, Any]) -> None:
+        for split, part in self.text.items():
             tokens = ", ".join(f"{facts[f'{split}.{language}']:,} {language}" for language in self.languages)
-            dropped = f", {part.empty:,} dropped (an empty side)" if split == "train" else ""
-            print(f"{split}: {part.lines - part.empty:,} pairs, tokens: {tokens}{dropped}")
+            reasons = Counter(facts["dropped"]) if split == "train" else Counter()
+            if part.empty:
+                reasons["an empty side"] += part.empty
+            dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in reasons.items())
+            print(f"{split}: {part.lines - sum(reasons.values()):,} pairs, tokens: {tokens}{dropped}")
         print(f"dictionary: {facts['dictionary']:,} entries; data in {self.args.destdir}")
 
     def _step(self, name: str, key: str, work: Any) -> Dict[str, Any]:
@@ -139,45 +172,79 @@ class Preparation:
 
         return check_bitext(prefix, *self.languages, drop_empty=split == "train", progress=progress)
 
-    def _learn(self, train: Bitext) -> Tuple[List[str], Dict[str, Any]]:
-        lines = chain.from_iterable(_progress(train.pairs(), "learn"))
-        model = learn_bpe(lines, self.args.vocab_size)
-        with replacing(self.args.destdir / MODEL) as temporary:
+    def _tokenizer(self) -> Any:
+        return self.route.tokenizer(self.languages)
+
+    def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
+        names = []
+        for split, part in self.text.items():
+            pairs = _progress(part.pairs(), f"tokenise {split}")
+            names += self._write("tokenised", split, map_batches(self._tokenizer(), pairs, self.args.workers))
+        return names, {}
+
+    def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
+        """The pairs that the encoding is learnt from and applied to."""
+        if not self._tokenizer():
+            return _progress(self.text[split].pairs(), description)
+        paths = [self._path("tokenised", split, language) for language in self.languages]
+        return _progress(zip(*map(read_lines, paths)), description)
+
+    def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
+        lines = chain.from_iterable(self._pairs("train", "learn"))
+        model = self.route.learn(lines, self.args.vocab_size)
+        with replacing(self._model()) as temporary:
             temporary.write_bytes(model)
-        return [MODEL], {}
+        return [self.route.model_file], {}
 
-    def _encode(self, text: Dict[str, Bitext]) -> Tuple[List[str], Dict[str, Any]]:
-        model = sentencepiece.SentencePieceProcessor(model_file=str(self.args.destdir / MODEL))
-        counts: Counter = Counter()
-        facts: Dict[str, Any] = {}
-        for split, part in text.items():
-            for side, language in enumerate(self.languages):
-                lines = (pair[side] for pair in _progress(part.pairs(), f"encode {split}.{language}"))
-                path = self._encoded(split, language)
-                pieces: Counter = Counter()
-                with replacing(path) as temporary, temporary.open(
-                    "w", encoding="utf-8", newline="\n"
-                ) as file:
-                    for encoded in self._encoded_lines(model, lines):
-                        pieces.update(encoded)
-                        file.write(" ".join(encoded) + "\n")
-                facts[f"{split}.{language}"] = sum(pieces.values())
-                counts.update(pieces if split == "train" else {})
-        dictionary = bpe_dictionary(model, counts)
-        with replacing(self.args.destdir / "encoded" / DICTIONARY) as temporary:
+    def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
+        pieces: Counter = Counter()
+        tokens: Counter = Counter()
+        dropped: Counter = Counter()
+        names = [f"encoded/{DICTIONARY}"]
+        for split, part in self.text.items():
+            names += self._write("encoded", split, self._encoded(split, pieces, tokens, dropped))
+            if split != "train":  # what translations are scored against
+                names += self._write("plain", split, part.pairs())
+        if not pieces:
+            raise InputError("--max-length and --max-ratio leave no training pair: give larger ones")
+        dictionary = self.route.dictionary(self._model(), pieces)
+        with replacing(self.args.destdir / names[0]) as temporary:
             dictionary.save(str(temporary))
-        facts["dictionary"] = len(dictionary)
-        names = [f"encoded/{split}.{language}" for split in text for language in self.languages]
-        return [*names, f"encoded/{DICTIONARY}"], facts
+        return names, {**tokens, "dictionary": len(dictionary), "dropped": dropped}
 
-    def _encoded_lines(
-        self, model: sentencepiece.SentencePieceProcessor, lines: Iterator[str]
-    ) -> Iterator[List[str]]:
-        for batch in iter(lambda: list(islice(lines, BATCH_LINES)), []):
-            yield from model.encode(batch, out_type=str, num_threads=self.args.workers)
+    def _encoded(
+        self, split: str, pieces: Counter, tokens: Counter, dropped: Counter
+    ) -> Iterator[Tuple[str, ...]]:
+        """Pairs as pieces, those that the filter drops left out; counted in ``pieces`` if they are for training."""
+        lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
+        encoded = self.route.encode(self._model(), lines, self.args.workers)
+        for pair in zip(encoded, encoded):  # the sides take turns
+            if split == "train":
+                reason = self.filter.reason(*pair)
+                if reason is not None:
+                    dropped[reason] += 1
+                    continue
+                pieces.update(chain(*pair))
+            for language, side in zip(self.languages, pair):
+                tokens[f"{split}.{language}"] += len(side)
+            yield tuple(" ".join(side) for side in pair)
 
-    def _encoded(self, split: str, language: str) -> Path:
-        return self.args.destdir / "encoded" / f"{split}.{language}"
+    def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
+        """Write pairs of lines to two files of DIR/folder; returns their names."""
+        names = [f"{folder}/{split}.{language}" for language in self.languages]
+        with ExitStack() as stack:
+            paths = [stack.enter_context(replacing(self.args.destdir / name)) for name in names]
+            files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
+            for pair in pairs:
+                for file, line in zip(files, pair):
+                    file.write(line + "\n")
+        return names
+
+    def _path(self, folder: str, split: str, language: str) -> Path:
+        return self.args.destdir / folder / f"{split}.{language}"
+
+    def _model(self) -> Path:
+        return self.args.destdir / self.route.model_file
 
     def _binarise(self) -> Tuple[List[str], Dict[str, Any]]:
         folder = self.args.destdir / "binarise.tmp"

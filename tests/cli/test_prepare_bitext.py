@@ -11,6 +11,7 @@ from fairseq.data import Dictionary, indexed_dataset
 from fairseq_cli import preprocess
 from luna_fairseq.cli import prepare_bitext
 from luna_fairseq.cli.demo_corpus import draw_corpus, write_corpus
+from luna_fairseq.data import subword
 
 MODEL = "sentencepiece.bpe.model"
 
@@ -134,7 +135,7 @@ def test_a_run_killed_while_encoding_goes_on(prepare, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare_bitext, "bpe_dictionary", killed)
+        patch.setattr(subword, "bpe_dictionary", killed)
         with pytest.raises(KeyboardInterrupt):
             prepare()
     status, out, _ = prepare()

@@ -1,0 +1,48 @@
+"""Members of a .tgz archive, taken for complete only if the whole archive is."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Mapping
+
+from luna_fairseq.errors import InputError
+
+PIECE = 1 << 20
+
+
+def extract(archive: Path, members: Mapping[str, Path]) -> None:
+    """Write members to files, reading the archive to its end, so that its checksum is verified.
+
+    Args:
+        archive: a gzipped tar file.
+        members: name in the archive -> file to write.
+
+    Raises:
+        InputError: the archive is damaged or incomplete, or has no such member. Files may have been written.
+    """
+    left = dict(members)
+    try:
+        with gzip.open(archive, "rb") as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
+                for entry in tar:
+                    target = left.pop(_name(entry), None)
+                    content = tar.extractfile(entry) if target is not None else None
+                    if target is not None and content is not None:
+                        with target.open("wb") as file:
+                            shutil.copyfileobj(content, file, PIECE)
+            while stream.read(PIECE):  # what follows the last member, and the checksum of it all
+                pass
+    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+        raise InputError(
+            f"{archive} is damaged or incomplete ({error}): remove it, and start again to get it anew"
+        ) from error
+    if left:
+        raise InputError(f"{archive} has no member {', '.join(sorted(left))}")
+
+
+def _name(entry: tarfile.TarInfo) -> str:
+    return entry.name[2:] if entry.name.startswith("./") else entry.name

@@ -1,0 +1,138 @@
+"""Files from public addresses: resumed where they broke off, and taken for complete only when they are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Optional
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from tqdm import tqdm
+
+from luna_fairseq.errors import InputError
+
+ATTEMPTS = 5
+TIMEOUT = 60  # seconds without a byte
+PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """
+    Attributes:
+        url: public address; its last part is the file's name.
+        size: bytes.
+        checksum: algorithm and hexadecimal digest, as "sha256:..."; None where none is published.
+    """
+
+    url: str
+    size: int
+    checksum: Optional[str] = None
+
+    @property
+    def name(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+
+def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
+    """The complete file, downloaded into ``folder`` unless it is there or lies in a local mirror.
+
+    Args:
+        file: what to get. Size and checksum hold for its public address; a mirror's files may be others.
+        folder: where downloads go, in part as NAME.part.
+        mirror: another folder, or an address (``http://...``) to which the name is appended; None: the public one.
+
+    Raises:
+        InputError: the file cannot be got, or is not the published one.
+    """
+    if mirror is not None and "://" not in mirror:
+        path = Path(mirror) / file.name
+        if not path.is_file():
+            raise InputError(f"{path} does not exist: --mirror must be a folder that holds {file.name}")
+        return path
+    path = folder / file.name
+    if path.is_file() and (mirror is not None or path.stat().st_size == file.size):
+        return path
+    url = file.url if mirror is None else f"{mirror.rstrip('/')}/{file.name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    _download(url, part)
+    if mirror is None:
+        _check(file, part)
+    os.replace(part, path)
+    return path
+
+
+def _download(url: str, part: Path) -> None:
+    for attempt in range(ATTEMPTS):
+        try:
+            _transfer(url, part)
+            return
+        except HTTPError as error:
+            reason = f"HTTP {error.code} {error.reason}"
+            if error.code < 500:
+                break
+        except (OSError, HTTPException) as error:  # URLError and timeouts are OSErrors
+            reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+        if attempt < ATTEMPTS - 1:
+            time.sleep(2**attempt)
+    kept = f"; {part} holds what came so far: start again to go on from there" if part.exists() else ""
+    raise InputError(f"cannot download {url}: {reason}{kept}")
+
+
+def _transfer(url: str, part: Path) -> None:
+    """Append what is missing to ``part``; raises OSError when the connection ends too early."""
+    start = part.stat().st_size if part.exists() else 0
+    try:
+        response = urlopen(Request(url, headers={"Range": f"bytes={start}-"} if start else {}), timeout=TIMEOUT)
+    except HTTPError as error:
+        if error.code != 416:
+            raise
+        if error.headers.get("Content-Range") == f"bytes */{start}":
+            return  # it was complete
+        part.unlink()  # longer than the file: it was another one
+        raise ConnectionError("the partial download did not fit the file") from error
+    with response:
+        if response.status != 206:  # the server starts from the beginning
+            start = 0
+        length = response.headers.get("Content-Length")
+        with part.open("ab" if start else "wb") as file:
+            received = start + _copy(response, file, start, length, part.stem)
+        if length is not None and received != start + int(length):
+            raise ConnectionError(f"the connection broke off after {received:,} of {start + int(length):,} bytes")
+
+
+def _copy(response: Any, file: Any, start: int, length: Optional[str], name: str) -> int:
+    total = None if length is None else start + int(length)
+    with tqdm(desc=name, total=total, initial=start, unit="B", unit_scale=True, leave=False, disable=None) as bar:
+        copied = 0
+        for piece in iter(lambda: response.read(PIECE), b""):
+            file.write(piece)
+            copied += len(piece)
+            bar.update(len(piece))
+    return copied
+
+
+def _check(file: RemoteFile, path: Path) -> None:
+    """Remove and refuse what is not the published file."""
+    size = path.stat().st_size
+    problem = f"has {size:,} bytes instead of {file.size:,}" if size != file.size else None
+    if problem is None and file.checksum is not None:
+        algorithm, _, expected = file.checksum.partition(":")
+        digest = hashlib.new(algorithm)
+        with path.open("rb") as content:
+            for piece in iter(lambda: content.read(PIECE), b""):
+                digest.update(piece)
+        if digest.hexdigest() != expected:
+            problem = f"has another {algorithm} than the published one"
+    if problem is not None:
+        path.unlink()
+        raise InputError(
+            f"{file.url} {problem}: start again, or, if the file has changed there, get it yourself and give its "
+            "folder as --mirror"
+        )
