@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import sacremoses
 import sentencepiece
@@ -79,4 +79,4 @@ class Moses:
         return merges_dictionary(counts)
 
 
-ROUTES: Dict[str, object] = {route.name: route for route in (SentencePiece(), Moses())}
+ROUTES: Dict[str, Any] = {route.name: route for route in (SentencePiece(), Moses())}
