@@ -45,7 +45,15 @@ setup(
     python_requires=">=3.8",
     packages=find_packages(include=["luna_fairseq", "luna_fairseq.*"]),
     package_data={"luna_fairseq": ["*.md", "*/*.md", "*/*/*.md"]},
-    install_requires=["numpy", "sacrebleu>=2.0", "sentencepiece", "torch>=1.13", "tqdm"],
+    install_requires=[
+        "numpy",
+        "sacrebleu>=2.0",
+        "sacremoses>=0.0.53",
+        "sentencepiece",
+        "subword-nmt>=0.3.8",
+        "torch>=1.13",
+        "tqdm",
+    ],
     extras_require={
         "engine": ENGINE,
         "plot": PLOT,
@@ -56,7 +64,9 @@ setup(
         "console_scripts": [
             "luna-average-checkpoints = luna_fairseq.cli.average_checkpoints:main",
             "luna-demo-corpus = luna_fairseq.cli.demo_corpus:main",
+            "luna-evaluate = luna_fairseq.cli.evaluate:main",
             "luna-prepare-bitext = luna_fairseq.cli.prepare_bitext:main",
+            "luna-prepare-wmt14-en-de = luna_fairseq.cli.prepare_wmt14_en_de:main",
             "luna-score = luna_fairseq.cli.score:main",
         ]
     },

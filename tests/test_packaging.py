@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = ("luna-average-checkpoints", "luna-demo-corpus", "luna-prepare-bitext", "luna-score")
+SCRIPTS = (
+    "luna-average-checkpoints",
+    "luna-demo-corpus",
+    "luna-evaluate",
+    "luna-prepare-bitext",
+    "luna-prepare-wmt14-en-de",
+    "luna-score",
+)
 
 
 def run(arguments, cwd, **environment):
@@ -68,7 +75,15 @@ def test_every_module_and_note_is_installed(installed):
 def test_fairseq_is_not_a_requirement(installed):
     required = re.findall(r"(?m)^Requires-Dist: ([\w-]+)(.*)$", metadata(installed, "METADATA"))
     names = [name for name, rest in required if "extra ==" not in rest]
-    assert sorted(names) == ["numpy", "sacrebleu", "sentencepiece", "torch", "tqdm"]
+    assert sorted(names) == [
+        "numpy",
+        "sacrebleu",
+        "sacremoses",
+        "sentencepiece",
+        "subword-nmt",
+        "torch",
+        "tqdm",
+    ]
 
 
 def test_console_scripts_name_existing_functions(installed):

@@ -276,3 +276,48 @@ def test_record_names_only_files_that_are_there(prepare, tmp_path):
     for step in record.values():
         for name, size in step["files"].items():
             assert Path(tmp_path / "out" / name).stat().st_size == size
+
+
+def test_moses_tokens_and_merges(prepare, text, tmp_path):
+    odd = "Ein Mann & sein „Nord-Hund“\u2028heißt\tfido."
+    lines = read(text / "train.de")
+    (text / "train.de").write_text("\n".join([odd, *lines[1:]]) + "\n", encoding="utf-8")
+    status, out, err = prepare("--subword", "moses", vocab_size=100)
+    assert (status, err) == (0, "") and "tokenise ..." in out and "train: 200 pairs" in out
+    folder = tmp_path / "out"
+    tokens = 'Ein Mann &amp; sein &quot; Nord @-@ Hund &quot; heißt fido .'
+    assert read(folder / "tokenised" / "train.de")[0] == tokens
+    dictionary = Dictionary.load(str(folder / "dict.de.txt"))
+    assert dictionary == Dictionary.load(str(folder / "dict.en.txt")) and len(dictionary) % 8 == 0
+    data = indexed_dataset.make_dataset(str(folder / "train.en-de.de"), "mmap")
+    assert [dictionary.string(line, "subword_nmt") for line in data] == read(folder / "tokenised" / "train.de")
+    assert read(folder / "plain" / "test.de") == read(text / "test.de")
+    assert len(read(folder / "bpe.codes")) == 100 + 1  # a version line, and merges
+
+
+def test_moses_output_does_not_depend_on_the_workers(prepare, tmp_path):
+    prepare("--subword", "moses", vocab_size=60, out="first")
+    _, out, _ = prepare("--subword", "moses", "--workers", "2", vocab_size=60, out="second")
+    assert contents(tmp_path / "first") == contents(tmp_path / "second")
+    _, out, _ = prepare("--subword", "moses", vocab_size=60, out="second")
+    assert out.count("finished before") == 4
+
+
+def test_more_merges_than_the_text_gives(prepare):
+    status, _, err = prepare("--subword", "moses", vocab_size=100000)
+    assert status == 1 and "--vocab-size 100000 is too large for this training text: it gives " in err
+
+
+def test_long_and_unequal_pairs_are_dropped_from_training_text_only(prepare, text, tmp_path):
+    pairs = list(zip(read(text / "train.en"), read(text / "train.de")))
+    pairs[1] = ("No.", pairs[1][1] + " " + pairs[2][1])
+    pairs[4] = (" ".join(pair[0] for pair in pairs[5:25]), " ".join(pair[1] for pair in pairs[5:25]))
+    for side, language in enumerate(("en", "de")):
+        lines = "".join(pair[side] + "\n" for pair in pairs)
+        (text / f"train.{language}").write_text(lines, encoding="utf-8")
+    status, out, _ = prepare("--max-length", "250", "--max-ratio", "3")
+    assert status == 0 and "train: 198 pairs" in out and "test: 10 pairs" in out
+    assert "1 dropped (lengths in a ratio above 3)" in out and "1 dropped (more than 250 pieces)" in out
+    assert len(read(tmp_path / "out" / "encoded" / "train.en")) == 198
+    status, _, err = prepare("--max-length", "1", out="none")
+    assert status == 1 and "leave no training pair" in err

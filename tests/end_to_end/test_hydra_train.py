@@ -17,8 +17,8 @@ def settings(data):
 def test_the_translation_recipe(data, tmp_path):
     command = (
         "--config-dir",
-        ROOT / "configs" / "translation",
-        "--config-name luna_base",
+        ROOT / "configs" / "wmt14_en_de",
+        "--config-name luna_16_softplus_tied",
         settings(data),
         SMALL,
     )
@@ -26,9 +26,10 @@ def test_the_translation_recipe(data, tmp_path):
         "model.decoder_embed_dim=32 model.decoder_ffn_embed_dim=48 model.encoder_projected_attention_heads=2"
     )
     succeed("hydra_train", *command, widths, "model.decoder_projected_attention_heads=4", folder=tmp_path)
-    checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
+    checkpoints = tmp_path / "checkpoints" / "luna_16_softplus_tied"
+    checkpoint = torch.load(str(checkpoints / "checkpoint_last.pt"), weights_only=False)
     cfg = checkpoint["cfg"]
-    assert cfg["optimizer"]["_name"] == "apollo" and cfg["optimizer"]["clip_mode"] == "each"
+    assert cfg["optimizer"]["_name"] == "apollo" and cfg["optimizer"]["clip_mode"] == "total"
     assert cfg["lr_scheduler"]["milestones"] == [300000, 450000]
     assert cfg["criterion"]["label_smoothing"] == 0.1
     assert {state["step"] for state in checkpoint["last_optimizer_state"]["state"].values()} == {3}

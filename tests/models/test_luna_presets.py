@@ -57,6 +57,7 @@ def test_every_hydra_config_has_its_architecture():
     assert {path.stem for path in (CONFIGS / "model").glob("luna*.yaml")} >= set(ARCHITECTURES)
 
 
-def test_the_translation_recipe_knows_its_options():
-    recipe = OmegaConf.to_container(OmegaConf.load(str(CONFIGS / "translation" / "luna_base.yaml")))
-    assert set(recipe["model"]) <= {field.name for field in fields(LunaConfig)}
+def test_the_translation_recipes_know_their_options():
+    for path in (CONFIGS / "wmt14_en_de").glob("luna*.yaml"):
+        recipe = OmegaConf.to_container(OmegaConf.load(str(path)))
+        assert set(recipe["model"]) - {"_name"} <= {field.name for field in fields(LunaConfig)}, path
