@@ -76,7 +76,7 @@ def test_sentencepiece_with_a_tuned_length_penalty(tmp_path):
     plain = (data / "plain" / "test.de").read_text(encoding="utf-8").split("\n")
     assert plain[:-1] == corpus()["newstest2014"][1]
     save_dir = tmp_path / "checkpoints"
-    train = [data, *TINY, "--save-dir", save_dir, "--max-epoch", 2]
+    train = [data, *TINY, "--save-dir", save_dir, "--max-update", 100, "--max-epoch", 2]
     succeed("train_wmt14_en_de.sh", "transformer_base_adam", *train)
     assert "averaging 2 checkpoints" in succeed("average_checkpoints.sh", save_dir, 2)
     evaluate = [data, "--path", save_dir / "averaged.pt", "--results", tmp_path / "results", "--test-set", "none"]
