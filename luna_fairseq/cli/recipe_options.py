@@ -134,19 +134,20 @@ def _update_freq(content: Dict[str, Any], given: Sequence[str], gpus: int) -> Tu
     batch = RECIPE_GPUS * content["dataset"]["max_tokens"] * content["optimization"]["update_freq"][0]
     if found.update_freq is not None:
         return [], f"batch: {devices} GPUs x {max_tokens:,} tokens x --update-freq {found.update_freq}, as given"
-    frequency, rest = divmod(batch, devices * max_tokens)
-    if rest:
+    frequency = max(1, round(batch / (devices * max_tokens)))
+    total = devices * max_tokens * frequency
+    if abs(total - batch) > batch / 1000:
         raise InputError(
             f"{devices} GPUs x {max_tokens:,} tokens do not divide the recipe's batch of {batch:,} tokens: give "
             f"--max-tokens {_fitting(batch, devices, max_tokens)}, use another number of GPUs (CUDA_VISIBLE_DEVICES), "
             "or give --update-freq for another batch"
         )
-    text = f"batch: {devices} GPUs x {max_tokens:,} tokens x --update-freq {frequency} = {batch:,} tokens"
+    text = f"batch: {devices} GPUs x {max_tokens:,} tokens x --update-freq {frequency} = {total:,} tokens"
     return ["--update-freq", str(frequency)], text
 
 
 def _fitting(batch: int, devices: int, max_tokens: int) -> int:
-    """The most tokens per GPU, up to ``max_tokens``, that make the batch (or nearly, where no number divides it)."""
+    """The most tokens per GPU, up to ``max_tokens``, that make the batch, to within a token each time."""
     frequency = -(-batch // (devices * max_tokens))
     return batch // (devices * frequency)
 

@@ -157,8 +157,9 @@ def test_the_batch_is_that_of_eight_gpus(given, gpus, frequency):
 def test_another_batch_only_if_asked_for():
     with pytest.raises(InputError, match="16 GPUs x 8,192 tokens do not divide.* --max-tokens 4096"):
         launch("luna_16_elu_tied", gpus=16)
-    with pytest.raises(InputError, match="3 GPUs x 8,192"):
+    with pytest.raises(InputError, match="3 GPUs x 8,192 .* --max-tokens 7281"):
         launch("luna_16_elu_tied", gpus=3)
+    assert launch("luna_16_elu_tied", "--max-tokens", "7281", gpus=3)[1][0].endswith("--update-freq 3 = 65,529 tokens")
     words, said = launch("luna_16_elu_tied", "--update-freq", "5", gpus=3)
     assert words[-2:] == ["--update-freq", "5"] and words.count("--update-freq") == 2 and "as given" in said[0]
 
