@@ -1,5 +1,6 @@
 """Luna models; one file registers one model with fairseq."""
 
 from luna_fairseq.models.luna import LunaConfig, LunaModel
+from luna_fairseq.models.luna_masked_lm import LunaMaskedLM, LunaMaskedLMConfig
 
-__all__ = ["LunaConfig", "LunaModel"]
+__all__ = ["LunaConfig", "LunaMaskedLM", "LunaMaskedLMConfig", "LunaModel"]

@@ -17,14 +17,22 @@ _OTHER = {
     "encoder.projected_embeddings": "encoder.packed_embedding.weight",
     "encoder.layernorm_porjected_embedding": "encoder.packed_embedding.layer_norm",
     "encoder.proj_layer_norm": "encoder.packed_layer_norm",
+    "encoder.emb_layer_norm": "encoder.layernorm_embedding",
+    "encoder.proj_emb_layer_norm": "encoder.packed_embedding.layer_norm",
 }
+# In masked language models the encoder is one level down.
+_SENTENCE_ENCODER = "encoder.sentence_encoder."
 _LAYER_NORM = re.compile(r"\.(self_atten|encoder_atten)_proj_layer_norm\.")
 _PROJECTION = re.compile(r"(?P<side>encoder|decoder)(?P<layer>\.layers\.\d+\.)(?P<kind>self_attn|encoder_attn)\.(?P<old>[a-z]+)_proj\.")
-_THEIRS = "encoder.projected_embeddings"
+_HEAD_NORM = re.compile(r"^(classification_heads\.[^.]+)\.layernorm\.")
+_THEIRS = "projected_embeddings"
 
 
 def translate_name(name: str) -> str:
     """Our name for a parameter of the authors' code."""
+    if name.startswith(_SENTENCE_ENCODER):
+        return _SENTENCE_ENCODER + translate_name("encoder." + name[len(_SENTENCE_ENCODER) :])[len("encoder.") :]
+    name = _HEAD_NORM.sub(r"\1.layer_norm.", name)
     for old, new in _OTHER.items():
         if name == old or name.startswith(old + "."):
             return new + name[len(old) :]
@@ -40,31 +48,43 @@ def translate_name(name: str) -> str:
 def translate_names(state_dict: Dict[str, Tensor], model: nn.Module) -> None:
     """Rename, in place, the entries of a state dict saved by the authors' code; leave one of ours as it is.
 
-    Their buffer of positions, and norms of P that never had a gradient and that ``model`` does not have, are dropped.
+    Their buffer of positions, and norms of P that never had a gradient and that ``model`` does not have, are dropped;
+    in a masked language model, whose heads may come with the checkpoint, the model itself sees to the norm of the last P.
     """
-    if _THEIRS not in state_dict:
+    if not any(name.endswith(_THEIRS) for name in state_dict):
         return
     ours = model.state_dict().keys()
     for old in list(state_dict):
         new = translate_name(old)
         value = state_dict.pop(old)
         unused_norm = new not in ours and new.rsplit(".", 1)[0].endswith(("packed_layer_norm", "proj_layer_norm"))
-        if not (old == "encoder.projected_positions" or unused_norm):
+        unused_norm = unused_norm and not new.startswith(_SENTENCE_ENCODER)
+        if not (old.endswith("projected_positions") or unused_norm):
             state_dict[new] = value
 
 
 def check_dictionary(state_dict: Dict[str, Tensor], model: nn.Module) -> None:
     """Raise InputError when the token embeddings of ``state_dict`` belong to dictionaries of another size."""
-    for side in ("encoder", "decoder"):
-        name = f"{side}.embed_tokens.weight"
+    for module, which in (("encoder", "encoder "), ("decoder", "decoder "), ("encoder.sentence_encoder", "")):
+        name = f"{module}.embed_tokens.weight"
         if name not in state_dict:
             continue
-        theirs, ours = state_dict[name].size(0), model.get_submodule(side).embed_tokens.num_embeddings
+        theirs, ours = state_dict[name].size(0), model.get_submodule(module).embed_tokens.num_embeddings
         if theirs != ours:
             raise InputError(
-                f"the checkpoint's {side} dictionary has {theirs} entries, the data's has {ours}: "
+                f"the checkpoint's {which}dictionary has {theirs} entries, the data's has {ours}: "
                 "use data preprocessed with the dictionaries the model was trained with"
             )
+
+
+def check_positions(state_dict: Dict[str, Tensor], name: str, positions: nn.Module) -> None:
+    """Raise InputError when ``name`` in ``state_dict`` is a table of another number of learned positions."""
+    if name in state_dict and state_dict[name].size(0) != positions.num_embeddings:
+        surplus = positions.num_embeddings - positions.max_positions
+        theirs = state_dict[name].size(0) - surplus
+        raise InputError(
+            f"the checkpoint has {theirs} positions, the model {positions.max_positions}: give --max-positions {theirs}"
+        )
 
 
 @contextmanager

@@ -7,9 +7,11 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from fairseq.data import Dictionary
-from fairseq.models import register_model, register_model_architecture
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit, translate_names
 from luna_fairseq.models.luna_config import LunaConfig
 from luna_fairseq.modules import LunaDecoder, LunaEncoder
@@ -67,11 +69,17 @@ class LunaModel(TransformerModelBase):
             return super().load_state_dict(*args, **kwargs)
 
 
-def nested_config(cfg: Any) -> TransformerConfig:
-    """fairseq's nested view of a flat config (dataclass, DictConfig or Namespace), with open defaults filled in."""
-    options = dict(vars(LunaConfig()))
+def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
+    """Options of a flat config (dataclass, DictConfig or Namespace), with ``defaults`` where it has none."""
+    options = dict(vars(defaults))
     given = OmegaConf.to_container(cfg, enum_to_str=True) if isinstance(cfg, DictConfig) else vars(cfg)
     options.update((name, value) for name, value in given.items() if value is not None)
+    return options
+
+
+def nested_config(cfg: Any) -> TransformerConfig:
+    """fairseq's nested view of a flat config (dataclass, DictConfig or Namespace), with open defaults filled in."""
+    options = flat_options(cfg, LunaConfig())
     defaults = {
         "decoder_embed_dim": "encoder_embed_dim",
         "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
@@ -87,23 +95,10 @@ def nested_config(cfg: Any) -> TransformerConfig:
 
 
 # What each architecture sets apart from LunaConfig's defaults, which are the paper's base size with tied keys and values.
-ARCHITECTURES: Dict[str, Dict[str, Any]] = {
+ARCHITECTURES: Presets = {
     "luna": {},
     "luna_base": {},
     "luna_base_tied": {},
     "luna_base_untied": {"untie_luna_kv": True},
 }
-
-
-def _register(name: str, preset: Dict[str, Any]) -> None:
-    def architecture(args: Any) -> None:
-        for option, value in preset.items():
-            if getattr(args, option, None) is None:
-                setattr(args, option, value)
-
-    register_model_architecture("luna", name)(architecture)
-
-
-for _name, _preset in ARCHITECTURES.items():
-    if _name != "luna":  # registered with the model itself
-        _register(_name, _preset)
+register_architectures("luna", ARCHITECTURES)

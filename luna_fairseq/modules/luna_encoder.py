@@ -45,9 +45,20 @@ class LunaEncoder(TransformerEncoderBase):
         cfg: fairseq's TransformerConfig with Luna's options added to it
         dictionary: source dictionary
         embed_tokens: token embedding
+        sentence_encoder: there is no decoder that reads the last P. Its norm then has neither gain nor bias before
+            :meth:`learn_packed_norm`, and rows of P that are left out begin as zeros (default: False)
     """
 
-    def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: torch.nn.Embedding):
+    def __init__(
+        self,
+        cfg: Any,
+        dictionary: Dictionary,
+        embed_tokens: torch.nn.Embedding,
+        sentence_encoder: bool = False,
+    ):
+        self.sentence_encoder = sentence_encoder
+        self.positions_option = "--max-positions" if sentence_encoder else "--max-source-positions"
+        self.layers_built = 0
         super().__init__(cfg, dictionary, embed_tokens)
         self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name=self.__class__.__name__)
         self.packed_embedding = PackedEmbedding(
@@ -58,13 +69,31 @@ class LunaEncoder(TransformerEncoderBase):
             positions=not (cfg.no_token_positional_embeddings or cfg.encoder.learned_pos),
             layer_norm=cfg.layernorm_embedding,
             fix_length=cfg.fix_projection_length,
+            zero_padding=sentence_encoder,
         )
         self.packed_layer_norm = None
-        if cfg.encoder.normalize_before and not cfg.non_contextual_packed:
+        if sentence_encoder:
+            self.packed_layer_norm = LayerNorm(embed_tokens.embedding_dim, elementwise_affine=False)
+        elif cfg.encoder.normalize_before and not cfg.non_contextual_packed:
             self.packed_layer_norm = LayerNorm(embed_tokens.embedding_dim, export=cfg.export)
 
     def build_encoder_layer(self, cfg: Any) -> torch.nn.Module:
-        return wrap_layer(LunaEncoderLayer(cfg, update_packed=not cfg.non_contextual_packed), cfg)
+        # fairseq builds the layers in order and does not say which one it is at.
+        self.layers_built += 1
+        is_last = self.layers_built == cfg.encoder.layers
+        layer = LunaEncoderLayer(
+            cfg,
+            update_packed=not cfg.non_contextual_packed,
+            normalize_packed=not (is_last and self.sentence_encoder),
+        )
+        return wrap_layer(layer, cfg)
+
+    def learn_packed_norm(self) -> None:
+        """Give the norm of a sentence encoder's last P its gain and bias, because something reads it from now on."""
+        if self.packed_layer_norm.weight is None:
+            like = self.packed_embedding.weight
+            norm = LayerNorm(self.embed_tokens.embedding_dim, export=self.cfg.export)
+            self.packed_layer_norm = norm.to(device=like.device, dtype=like.dtype)
 
     def forward_embedding(self, src_tokens: Tensor, token_embedding: Optional[Tensor] = None):
         """fairseq's embedding of ``src_tokens`` [B, S], with word dropout before the positions are added."""
@@ -96,7 +125,7 @@ class LunaEncoder(TransformerEncoderBase):
         if src_tokens.size(1) > self.max_positions():
             raise InputError(
                 f"a source sentence has {src_tokens.size(1)} tokens, the model's positions end at "
-                f"{self.max_positions()}: shorten it, or train with a larger --max-source-positions"
+                f"{self.max_positions()}: shorten it, or train with a larger {self.positions_option}"
             )
         encoder_padding_mask = src_tokens.eq(self.padding_idx)
         lengths = (~encoder_padding_mask).sum(dim=1)

@@ -3,15 +3,23 @@
 They do not extend fairseq's layers: that of fairseq 0.12 keeps a second copy of every parameter of its own attention.
 """
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fairseq import utils
 from fairseq.modules import FairseqDropout, LayerNorm
 from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+
+
+def activation_function(name: str) -> Callable[[Tensor], Tensor]:
+    """fairseq's activation function of this name."""
+    # Its gelu goes through float32 and back: torch computes that of half precision in float32 anyway, and float64
+    # would lose half its digits.
+    return F.gelu if name == "gelu" else utils.get_activation_fn(name)
 
 
 class _LunaLayer(nn.Module):
@@ -22,18 +30,27 @@ class _LunaLayer(nn.Module):
         noise = {"p": cfg.quant_noise.pq, "block_size": cfg.quant_noise.pq_block_size}
         self.normalize_before = side.normalize_before
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=self.__class__.__name__)
-        self.activation_fn = utils.get_activation_fn(cfg.activation_fn)
+        self.activation_fn = activation_function(cfg.activation_fn)
         self.activation_dropout_module = FairseqDropout(cfg.activation_dropout, module_name=self.__class__.__name__)
         self.fc1 = quant_noise(nn.Linear(side.embed_dim, side.ffn_embed_dim), **noise)
         self.fc2 = quant_noise(nn.Linear(side.ffn_embed_dim, side.embed_dim), **noise)
         self.final_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
 
-    def build_packed_layer_norm(self, cfg: Any, side: Any, update_packed: bool) -> None:
+    def build_packed_layer_norm(
+        self, cfg: Any, side: Any, update_packed: bool, normalize_packed: bool = True
+    ) -> None:
         """The norm of Y_P + P, made only where something reads it: a parameter without gradient breaks DDP."""
         self.update_packed = update_packed
         self.packed_layer_norm: Any = None
-        if update_packed or side.normalize_before:
+        if (update_packed and normalize_packed) or side.normalize_before:
             self.packed_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
+
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
+        # A last layer that was an inner one before layers were pruned has a norm of P that nothing reads any more.
+        if self.packed_layer_norm is None:
+            for name in ("weight", "bias"):
+                state_dict.pop(f"{prefix}packed_layer_norm.{name}", None)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def attend(
         self, attention: LunaAttention, layer_norm: LayerNorm, x: Tensor, packed: Optional[Tensor], *args, **kwargs
@@ -51,7 +68,7 @@ class _LunaLayer(nn.Module):
         if packed_context is None or not self.update_packed:
             return x, None, weights
         packed = packed_residual + self.dropout_module(packed_context)
-        if not self.normalize_before:
+        if not self.normalize_before and self.packed_layer_norm is not None:
             packed = self.packed_layer_norm(packed)
         return x, packed, weights
 
@@ -84,14 +101,15 @@ class LunaEncoderLayer(_LunaLayer):
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
         update_packed: pass the packed context on as the next layer's P (default: True)
+        normalize_packed: in a post-norm layer, normalise that P; otherwise the caller does (default: True)
     """
 
-    def __init__(self, cfg: Any, update_packed: bool = True):
+    def __init__(self, cfg: Any, update_packed: bool = True, normalize_packed: bool = True):
         super().__init__()
         self.self_attn = build_luna_attention(cfg, cfg.encoder)
         self.self_attn_layer_norm = LayerNorm(cfg.encoder.embed_dim, export=cfg.export)
         self.build_feed_forward(cfg, cfg.encoder)
-        self.build_packed_layer_norm(cfg, cfg.encoder, update_packed)
+        self.build_packed_layer_norm(cfg, cfg.encoder, update_packed, normalize_packed)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """fairseq's encoder calls this; names are translated for the whole model at once."""

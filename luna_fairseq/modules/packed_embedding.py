@@ -24,6 +24,7 @@ class PackedEmbedding(nn.Module):
         positions: add sinusoidal positions 0 .. l-1 (default: False)
         layer_norm: normalise (default: False)
         fix_length: always all rows, none left out (default: False)
+        zero_padding: make rows that are left out zero (default: False)
 
     Raises:
         InputError: ``projection_length`` below 1
@@ -38,11 +39,13 @@ class PackedEmbedding(nn.Module):
         positions: bool = False,
         layer_norm: bool = False,
         fix_length: bool = False,
+        zero_padding: bool = False,
     ):
         super().__init__()
         if projection_length < 1:
             raise InputError(f"projection length is {projection_length}: --projection-length must be 1 or more")
         self.fix_length = fix_length
+        self.zero_padding = zero_padding
         self.scale = math.sqrt(embed_dim) if scale else 1.0
         self.weight = nn.Parameter(torch.empty(projection_length, embed_dim))
         nn.init.normal_(self.weight, mean=0.0, std=embed_dim**-0.5)
@@ -71,5 +74,7 @@ class PackedEmbedding(nn.Module):
             packed = packed + self.positions[:L].to(packed)
         if self.layer_norm is not None:
             packed = self.layer_norm(packed)
-        packed = packed.unsqueeze(1).expand(-1, lengths.size(0), -1)  # [L, B, C]
-        return self.dropout_module(packed), padding_mask
+        packed = self.dropout_module(packed.unsqueeze(1).expand(-1, lengths.size(0), -1))  # [L, B, C]
+        if self.zero_padding and padding_mask is not None:
+            packed = packed.masked_fill(padding_mask.t().unsqueeze(-1), 0.0)
+        return packed, padding_mask

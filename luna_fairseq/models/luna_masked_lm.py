@@ -1,0 +1,266 @@
+"""The Luna masked language model (Luna, section 4.3): fairseq's RoBERTa on the Luna encoder, and its architectures."""
+
+from argparse import Namespace
+from typing import Any, Dict, Optional, Tuple
+
+from torch import Tensor, nn
+
+from fairseq.data import Dictionary
+from fairseq.models import register_model
+from fairseq.models.roberta import RobertaEncoder, RobertaModel
+from fairseq.models.roberta.model import RobertaLMHead
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.architectures import Presets, register_architectures
+from luna_fairseq.models.authors_checkpoint import (
+    check_dictionary,
+    check_positions,
+    refuse_misfit,
+    translate_names,
+)
+from luna_fairseq.models.luna import flat_options, nested_config
+from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
+from luna_fairseq.modules import LunaEncoder, PackedEmbedding
+from luna_fairseq.modules.classification_heads import PACKED_HEADS
+from luna_fairseq.modules.luna_layer import activation_function
+
+_ENCODER = "encoder.sentence_encoder."
+# What sets a sentence encoder apart from the translation model's, besides its options.
+_SENTENCE_ENCODER_OPTIONS = {"encoder_learned_pos": True, "no_scale_embedding": True, "layernorm_embedding": True}
+
+
+class LunaMaskedLMEncoder(RobertaEncoder):
+    """RoBERTa's encoder and LM head, with a :class:`LunaEncoder` as its sentence encoder."""
+
+    def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> LunaEncoder:
+        options = {**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
+        return LunaEncoder(nested_config(Namespace(**options)), dictionary, embed_tokens, sentence_encoder=True)
+
+    def build_lm_head(
+        self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
+    ) -> RobertaLMHead:
+        head = super().build_lm_head(embed_dim, output_dim, activation_fn, weight)
+        head.activation_fn = activation_function(activation_fn)
+        return head
+
+    def extract_features(
+        self, src_tokens: Tensor, return_all_hiddens: bool = False, **kwargs: Any
+    ) -> Tuple[Tensor, Dict[str, Any]]:
+        """
+        Args:
+            src_tokens: [B, T]
+            return_all_hiddens: also return X and P after every layer
+            token_embeddings: [B, T, C] in place of the embedding's own
+
+        Returns:
+            features [B, T, C], and a dictionary: ``packed_features`` [B, L, C], the last P, normalised;
+            ``packed_padding_mask`` [B, L], True at rows of P that are left out, or None; ``inner_states`` and
+            ``packed_states``, lists of [T, B, C] and [L, B, C], or None. The last of ``packed_states`` is not normalised.
+        """
+        out = self.sentence_encoder(
+            src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=kwargs.get("token_embeddings")
+        )
+        extra = {
+            "inner_states": out["encoder_states"] if return_all_hiddens else None,
+            "packed_states": out["packed_states"] if return_all_hiddens else None,
+            "packed_features": out["packed_out"][0].transpose(0, 1),
+            "packed_padding_mask": next(iter(out["packed_padding_mask"]), None),
+        }
+        return out["encoder_out"][0].transpose(0, 1), extra
+
+
+@register_model("luna_masked_lm", dataclass=LunaMaskedLMConfig)
+class LunaMaskedLM(RobertaModel):
+    """Luna encoder with RoBERTa's LM head and classification heads.
+
+    Args:
+        args: a :class:`LunaMaskedLMConfig` or a namespace with its fields
+        encoder: :class:`LunaMaskedLMEncoder`
+    """
+
+    def __init__(self, args: Any, encoder: LunaMaskedLMEncoder):
+        super().__init__(args, encoder)
+        self.apply(_init_packed_embedding)
+
+    @classmethod
+    def hub_models(cls) -> Dict[str, str]:
+        return {}
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Options of :class:`LunaMaskedLMConfig`; defaults come from the architecture, then from the dataclass."""
+        super(RobertaModel, cls).add_args(parser)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
+        """Build the model for the dictionary of ``task``.
+
+        Raises:
+            InputError: widths, heads or projection length that cannot be, or a task with longer sequences than positions
+        """
+        args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
+        longest = task.max_positions()
+        if longest is not None and longest > args.max_positions:
+            raise InputError(
+                f"the task's sequences have up to {longest} tokens, the model has {args.max_positions} positions: "
+                f"give --tokens-per-sample {args.max_positions}, or --max-positions {longest}"
+            )
+        args.untie_weights_roberta = args.untie_weights_luna
+        return cls(args, LunaMaskedLMEncoder(args, task.source_dictionary))
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """See :func:`luna_fairseq.models.masked_lm_hub.from_pretrained`."""
+        from luna_fairseq.models.masked_lm_hub import from_pretrained
+
+        return from_pretrained(*args, **kwargs)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        classification_head_name: Optional[str] = None,
+        **kwargs: Any,
+    ) -> Tuple[Tensor, Dict[str, Any]]:
+        """
+        Args:
+            src_tokens: [B, T], padded on the right
+            features_only: leave out the LM head
+            return_all_hiddens: also return X and P after every layer
+            classification_head_name: apply this head
+            masked_tokens: [B, T], True where the LM head's output is wanted (default: everywhere)
+
+        Returns:
+            logits [B, T, V] ([N, V] with ``masked_tokens``), features [B, T, C] or the head's logits [B, classes]; and
+            what :meth:`LunaMaskedLMEncoder.extract_features` describes
+
+        Raises:
+            InputError: a head that the model does not have, or a sequence longer than the positions
+        """
+        x, extra = super().forward(
+            src_tokens,
+            features_only or classification_head_name is not None,
+            return_all_hiddens,
+            **kwargs,
+        )
+        if classification_head_name is not None:
+            x = self.classify(classification_head_name, x, extra)
+        return x, extra
+
+    def classify(self, head: str, features: Tensor, extra: Dict[str, Any]) -> Tensor:
+        """Logits [B, classes] of ``head`` for what :meth:`forward` returned with ``features_only``."""
+        if head not in self.classification_heads:
+            there = ", ".join(self.classification_heads) or "none"
+            raise InputError(f"the model has no classification head {head!r}; its heads: {there}")
+        return self.classification_heads[head](
+            features, packed=extra["packed_features"], packed_padding_mask=extra["packed_padding_mask"]
+        )
+
+    def register_classification_head(
+        self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any
+    ) -> None:
+        """Add a head on ``<s>``, or on the last P when the name says so.
+
+        Args:
+            name: ``pooling_classification_head`` (maximum over P), ``mean_classification_head`` (mean of P),
+                ``attention_classification_head`` (attention of ``<s>`` to P), or any other name (``<s>``)
+            num_classes: number of logits
+            inner_dim: width of the head's hidden layer (default: the encoder's)
+        """
+        super().register_classification_head(name, num_classes, inner_dim, **kwargs)
+        if name not in PACKED_HEADS:
+            return
+        args = self.args
+        options: Dict[str, Any] = {}
+        if name == "attention_classification_head":
+            options = {"num_heads": args.encoder_attention_heads, "attention_dropout": args.attention_dropout}
+        self.classification_heads[name] = PACKED_HEADS[name](
+            args.encoder_embed_dim,
+            inner_dim or args.encoder_embed_dim,
+            num_classes,
+            args.pooler_activation_fn,
+            args.pooler_dropout,
+            args.quant_noise_pq,
+            args.quant_noise_pq_block_size,
+            args.spectral_norm_classification_head,
+            **options,
+        )
+        self.encoder.sentence_encoder.learn_packed_norm()
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """Translate a checkpoint of the authors' code; refuse one with another dictionary or number of positions."""
+        translate_names(state_dict, self)
+        check_dictionary(state_dict, self)
+        positions = self.encoder.sentence_encoder.embed_positions
+        check_positions(state_dict, f"{_ENCODER}embed_positions.weight", positions)
+        super().upgrade_state_dict_named(state_dict, name)
+        self._upgrade_packed_norm(state_dict)
+
+    def _upgrade_packed_norm(self, state_dict: Dict[str, Tensor]) -> None:
+        """The norm of the last P: theirs is in the last layer; it is ours only where a head reads P."""
+        encoder = self.encoder.sentence_encoder
+        layers = [int(name[len(_ENCODER) :].split(".")[1]) for name in state_dict if name.startswith(f"{_ENCODER}layers.")]
+        for part in ("weight", "bias"):
+            ours, theirs = f"{_ENCODER}packed_layer_norm.{part}", f"{_ENCODER}layers.{max(layers)}.packed_layer_norm.{part}"
+            if not self.args.encoder_normalize_before and theirs in state_dict:
+                state_dict[ours] = state_dict.pop(theirs)
+            value = getattr(encoder.packed_layer_norm, part)
+            if value is None:
+                state_dict.pop(ours, None)
+            else:
+                state_dict.setdefault(ours, value)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
+        with refuse_misfit():
+            return super().load_state_dict(*args, **kwargs)
+
+
+def _init_packed_embedding(module: nn.Module) -> None:
+    """P begins as BERT's embeddings do; everything else that BERT's initialisation knows, RoBERTa has initialised."""
+    if isinstance(module, PackedEmbedding):
+        nn.init.normal_(module.weight, mean=0.0, std=0.02)
+
+
+_LARGE = {
+    "encoder_layers": 24,
+    "encoder_embed_dim": 1024,
+    "encoder_ffn_embed_dim": 4096,
+    "encoder_attention_heads": 16,
+}
+_SMALL = {
+    "projection_length": 32,
+    "encoder_layers": 4,
+    "encoder_embed_dim": 256,
+    "encoder_ffn_embed_dim": 1024,
+    "encoder_attention_heads": 4,
+}
+_TINY = {
+    "projection_length": 16,
+    "encoder_layers": 2,
+    "encoder_embed_dim": 128,
+    "encoder_ffn_embed_dim": 512,
+    "encoder_attention_heads": 2,
+}
+_2048 = {"max_positions": 2048, "projection_length": 256}
+_4096 = {"max_positions": 4096, "projection_length": 256}
+_UNTIED = {"untie_luna_kv": True}
+
+# What each architecture sets apart from LunaMaskedLMConfig's defaults, the paper's base size with tied keys and values.
+# The small ones are for a laptop.
+ARCHITECTURES: Presets = {
+    "luna_masked_lm": {},
+    "luna_bert": {},
+    "luna_base_512": {},
+    "luna_base_tied_512": {},
+    "luna_base_untied_512": _UNTIED,
+    "luna_base_2048": _2048,
+    "luna_base_untied_2048": {**_2048, **_UNTIED},
+    "luna_base_4096": _4096,
+    "luna_base_untied_4096": {**_4096, **_UNTIED},
+    "luna_large_512": _LARGE,
+    "luna_large_2048": {**_LARGE, **_2048},
+    "luna_small_512": _SMALL,
+    "luna_tiny_512": _TINY,
+}
+register_architectures("luna_masked_lm", ARCHITECTURES)

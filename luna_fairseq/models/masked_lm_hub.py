@@ -1,0 +1,212 @@
+"""A trained masked language model for use from Python: RoBERTa's hub interface, extended to P and to batches."""
+
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairseq import hub_utils, utils
+from fairseq.data import Dictionary, data_utils
+from fairseq.models.roberta import RobertaHubInterface
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules.classification_heads import mean_of_packed
+
+MASK = "<mask>"
+Tokens = Union[Tensor, Sequence[Tensor]]
+
+
+class Words:
+    """The tokenizer of data that was prepared without one: words separated by spaces."""
+
+    def encode(self, text: str) -> str:
+        return text
+
+    def decode(self, text: str) -> str:
+        return text
+
+
+class MaskedLMHub(RobertaHubInterface):
+    """Encode, decode, fill masks, extract features, classify; see :func:`from_pretrained`.
+
+    ``tokens`` are what :meth:`encode` returns [T], a list of such, or a batch [B, T] padded on the right. Results do not
+    depend on what else is in the batch.
+
+    Raises:
+        InputError: the tokenizer belongs to another dictionary
+    """
+
+    def __init__(self, cfg: Any, task: Any, model: Any):
+        super().__init__(cfg, task, model)
+        self.dictionary: Dictionary = task.source_dictionary
+        self.bpe = Words() if self.bpe is None else self.bpe
+        check_tokenizer(self.bpe, self.dictionary)
+
+    def decode(self, tokens: Tensor) -> Union[str, List[str]]:
+        """The text of ``tokens`` [T]; a list when there are several sentences. Padding is left out."""
+        if tokens.dim() != 1:
+            raise InputError(f"decode takes one sentence [T], not a tensor of shape {tuple(tokens.shape)}")
+        tokens = tokens[tokens.ne(self.dictionary.pad())]
+        return super().decode(tokens.cpu())
+
+    def extract_features(
+        self, tokens: Tokens, return_all_hiddens: bool = False, return_packed: bool = False
+    ) -> Any:
+        """
+        Args:
+            tokens: see the class
+            return_all_hiddens: instead of the last features, those after the embedding and after every layer
+            return_packed: also return P
+
+        Returns:
+            features [B, T, C]; a list of them with ``return_all_hiddens``; with ``return_packed`` followed by the last P
+            [B, L, C] and its padding mask [B, L], True at rows that are left out, or None
+
+        Raises:
+            InputError: a sequence longer than the model's positions
+        """
+        features, extra = self._run(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
+        if return_all_hiddens:
+            features = [state.transpose(0, 1) for state in extra["inner_states"]]
+        if return_packed:
+            return features, extra["packed_features"], extra["packed_padding_mask"]
+        return features
+
+    def sentence_embedding(self, tokens: Tokens) -> Tensor:
+        """One vector for each sentence [B, C]: the mean of the last P's rows. ``tokens`` as for the class."""
+        _, packed, mask = self.extract_features(tokens, return_packed=True)
+        return mean_of_packed(packed, mask)
+
+    def predict(self, head: str, tokens: Tokens, return_logits: bool = False) -> Tensor:
+        """Log-probabilities, or logits, of classes [B, classes] by the classification head ``head``.
+
+        Raises:
+            InputError: the model has no such head
+        """
+        features, extra = self._run(tokens, features_only=True)
+        logits = self.model.classify(head, features, extra)
+        return logits if return_logits else F.log_softmax(logits, dim=-1)
+
+    def fill_mask(self, masked_input: str, topk: int = 5) -> List[Tuple[str, float, str]]:
+        """The most probable tokens for the one ``<mask>`` in a text.
+
+        Returns:
+            ``topk`` times (text with the mask filled, probability, token), most probable first
+
+        Raises:
+            InputError: not exactly one ``<mask>``
+        """
+        if masked_input.count(MASK) != 1:
+            raise InputError(
+                f"fill_mask needs exactly one {MASK} in the text, not {masked_input.count(MASK)}: {masked_input!r}"
+            )
+        before, after = (self.bpe.encode(part.rstrip()) for part in masked_input.split(MASK))
+        line = f"<s> {before} {MASK} {after} </s>"
+        tokens = self.dictionary.encode_line(line, append_eos=False, add_if_not_exist=False).long()
+        mask = self.dictionary.index(MASK)
+        with torch.no_grad(), utils.model_eval(self.model):
+            logits, _ = self._run(tokens, masked_tokens=tokens.eq(mask).unsqueeze(0).to(self.device))
+        probabilities = logits[0].softmax(dim=-1).masked_fill(self._not_words().to(self.device), -1.0)
+        values, indices = probabilities.topk(min(topk, int((probabilities >= 0).sum())))
+        target = f" {MASK}" if f" {MASK}" in masked_input else MASK
+        filled = []
+        for value, index in zip(values.tolist(), indices.tolist()):
+            token = self._surface(self.dictionary[index])
+            filled.append((masked_input.replace(target, token).strip(), value, token))
+        return filled
+
+    def _run(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
+        if not torch.is_tensor(tokens):
+            tokens = data_utils.collate_tokens(list(tokens), pad_idx=self.dictionary.pad())
+        elif tokens.dim() == 1:
+            tokens = tokens.unsqueeze(0)
+        return self.model(tokens.to(device=self.device), **options)
+
+    def _not_words(self) -> Tensor:
+        """[V], True at symbols that stand for no text."""
+        dictionary = self.dictionary
+        special = [i < dictionary.nspecial or _is_filler(symbol) for i, symbol in enumerate(dictionary.symbols)]
+        return torch.tensor(special)
+
+    def _surface(self, symbol: str) -> str:
+        """The text of one symbol, with the space before it if it begins a word."""
+        text = self.bpe.decode(symbol)
+        return f" {text}" if isinstance(self.bpe, Words) or symbol.startswith("\u2581") else text
+
+
+def from_pretrained(
+    model_name_or_path: str,
+    checkpoint_file: str = "model.pt",
+    data_name_or_path: str = ".",
+    bpe: Optional[str] = None,
+    **kwargs: Any,
+) -> MaskedLMHub:
+    """A checkpoint of a masked language model, its classification heads included, in evaluation mode.
+
+    Args:
+        model_name_or_path: folder of the checkpoint
+        checkpoint_file: its name
+        data_name_or_path: folder of ``dict.txt`` (of ``input0/dict.txt`` for a fine-tuned model); beginning with ``.``, it is
+            relative to the checkpoint's
+        bpe: fairseq's name of a tokenizer, with its options as further arguments. By default the one whose files are in
+            one of the two folders: ``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2. Where
+            there are none, text is words separated by spaces.
+        kwargs: overrides of the checkpoint's options
+
+    Raises:
+        InputError: the dictionary or the tokenizer is another one than the checkpoint's
+    """
+    if bpe is None:
+        folder = Path(model_name_or_path)
+        data = folder / data_name_or_path if data_name_or_path.startswith(".") else Path(data_name_or_path)
+        kwargs = {**find_tokenizer([folder, data]), **kwargs}
+    else:
+        kwargs["bpe"] = bpe
+    found = hub_utils.from_pretrained(
+        str(model_name_or_path),
+        checkpoint_file,
+        str(data_name_or_path),
+        load_checkpoint_heads=True,
+        **kwargs,
+    )
+    return MaskedLMHub(found["args"], found["task"], found["models"][0]).eval()
+
+
+def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
+    """fairseq's options for the tokenizer whose files are in the first of ``folders`` that has some; or none."""
+    for folder in folders:
+        model = folder / "sentencepiece.bpe.model"
+        encoder, merges = folder / "encoder.json", folder / "vocab.bpe"
+        if model.is_file():
+            return {"bpe": "sentencepiece", "sentencepiece_model": str(model)}
+        if encoder.is_file() and merges.is_file():
+            return {"bpe": "gpt2", "gpt2_encoder_json": str(encoder), "gpt2_vocab_bpe": str(merges)}
+    return {}
+
+
+def check_tokenizer(bpe: Any, dictionary: Dictionary) -> None:
+    """Raise InputError when ``bpe``, of sentencepiece or GPT-2, has other pieces than ``dictionary``.
+
+    Pieces that the training text did not contain may be missing from the dictionary.
+    """
+    if hasattr(bpe, "sp"):
+        pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}
+    elif hasattr(bpe, "bpe") and hasattr(bpe.bpe, "encoder"):
+        pieces = set(map(str, bpe.bpe.encoder.values()))
+    else:
+        return
+    symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not _is_filler(s)]
+    unknown = [symbol for symbol in symbols if symbol not in pieces]
+    # Of a smaller vocabulary's encoding all pieces may be in a larger one's, which then has many more.
+    too_large = hasattr(bpe, "sp") and len(symbols) < 0.9 * len(pieces) - dictionary.nspecial
+    if unknown or too_large:
+        example = f"for example {unknown[0]!r} is no piece of it" if unknown else "it has many more pieces"
+        raise InputError(
+            f"the tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} symbols): "
+            f"{example}; give the tokenizer with which the data was prepared"
+        )
+
+
+def _is_filler(symbol: str) -> bool:
+    return symbol == MASK or symbol.startswith("madeupword")

@@ -1,0 +1,45 @@
+"""A small monolingual corpus with some structure, and labels, for language models and classifiers."""
+
+import random
+
+from commands import succeed
+
+WORDS = [f"w{i}" for i in range(20)]
+SENTENCES = {"train": 120, "valid": 16, "test": 12}
+MODEL = (
+    "--encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 48 --encoder-attention-heads 4"
+    " --projection-length 8 --max-positions 64"
+)
+ADAM = "--optimizer adam --adam-betas (0.9,0.98) --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0 --lr 0.003"
+ADAM += " --log-format simple --log-interval 1 --num-workers 0 --seed 1 --required-batch-size-multiple 1"
+PRETRAIN = f"--task masked_lm --criterion masked_lm -a luna_bert {MODEL} {ADAM} --tokens-per-sample 64 --batch-size 8"
+
+
+def sentences(number, seed):
+    """Word lists in which every word follows from the one before it."""
+    generator = random.Random(seed)
+    for _ in range(number):
+        first, step = generator.randrange(20), generator.choice((1, 3))
+        yield [WORDS[(first + step * i) % 20] for i in range(generator.randint(3, 8))]
+
+
+def write_text(folder):
+    """train, valid and test: one sentence a line."""
+    for seed, (split, number) in enumerate(SENTENCES.items()):
+        text = "".join(" ".join(words) + "\n" for words in sentences(number, seed))
+        (folder / split).write_text(text, encoding="utf-8")
+
+
+def write_labelled(folder):
+    """``<split>.input0`` and ``<split>.label``: which of the two steps a sentence has."""
+    for seed, (split, number) in enumerate(SENTENCES.items()):
+        lines = list(sentences(number, seed + 10))
+        labels = ["near" if WORDS.index(b) - WORDS.index(a) in (1, -19) else "far" for a, b, *_ in lines]
+        (folder / f"{split}.input0").write_text("".join(" ".join(w) + "\n" for w in lines), encoding="utf-8")
+        (folder / f"{split}.label").write_text("".join(label + "\n" for label in labels), encoding="utf-8")
+
+
+def preprocess(folder, destination, suffix="", *words):
+    prefixes = [w for s in SENTENCES for w in (f"--{'train' if s == 'train' else s}pref", folder / f"{s}{suffix}")]
+    succeed("preprocess", "--only-source --workers 1", *prefixes, "--destdir", destination, *words)
+    return destination
