@@ -66,6 +66,7 @@ setup(
             "luna-demo-corpus = luna_fairseq.cli.demo_corpus:main",
             "luna-evaluate = luna_fairseq.cli.evaluate:main",
             "luna-prepare-bitext = luna_fairseq.cli.prepare_bitext:main",
+            "luna-prepare-text = luna_fairseq.cli.prepare_text:main",
             "luna-prepare-wmt14-en-de = luna_fairseq.cli.prepare_wmt14_en_de:main",
             "luna-score = luna_fairseq.cli.score:main",
         ]

@@ -17,6 +17,7 @@ SCRIPTS = (
     "luna-demo-corpus",
     "luna-evaluate",
     "luna-prepare-bitext",
+    "luna-prepare-text",
     "luna-prepare-wmt14-en-de",
     "luna-score",
 )

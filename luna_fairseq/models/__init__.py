@@ -1,6 +1,14 @@
 """Luna models; one file registers one model with fairseq."""
 
 from luna_fairseq.models.luna import LunaConfig, LunaModel
+from luna_fairseq.models.luna_lm import LunaLanguageModel, LunaLanguageModelConfig
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM, LunaMaskedLMConfig
 
-__all__ = ["LunaConfig", "LunaMaskedLM", "LunaMaskedLMConfig", "LunaModel"]
+__all__ = [
+    "LunaConfig",
+    "LunaLanguageModel",
+    "LunaLanguageModelConfig",
+    "LunaMaskedLM",
+    "LunaMaskedLMConfig",
+    "LunaModel",
+]

@@ -1,4 +1,7 @@
-"""The Luna decoder: fairseq's Transformer decoder, with the encoder's last packed sequence as its P."""
+"""The Luna decoder: fairseq's Transformer decoder, with the encoder's last packed sequence as its P.
+
+Without an encoder it is a language model, and every layer has a P of its own.
+"""
 
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -8,6 +11,7 @@ from torch import Tensor
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import FairseqDropout
+from luna_fairseq.errors import InputError
 from luna_fairseq.modules.luna_encoder import drop_words, wrap_layer
 from luna_fairseq.modules.luna_layer import LunaDecoderLayer
 
@@ -21,6 +25,7 @@ class LunaDecoder(TransformerDecoderBase):
         cfg: fairseq's TransformerConfig with Luna's options added to it
         dictionary: target dictionary
         embed_tokens: token embedding
+        no_encoder_attn: there is no encoder (default: False)
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: torch.nn.Embedding, **kwargs: Any):
@@ -32,13 +37,16 @@ class LunaDecoder(TransformerDecoderBase):
         # fairseq builds the layers in order and does not say which one it is at.
         self.layers_built += 1
         is_last = self.layers_built == cfg.decoder.layers
-        return wrap_layer(LunaDecoderLayer(cfg, update_packed=not (is_last or cfg.non_contextual_packed)), cfg)
+        update_packed = not (is_last or cfg.non_contextual_packed)
+        return wrap_layer(LunaDecoderLayer(cfg, update_packed, no_encoder_attn), cfg)
 
     def forward_embedding(
         self, prev_output_tokens: Tensor, incremental_state: Optional[IncrementalState] = None
     ) -> Tensor:
         """Embed ``prev_output_tokens`` [B, T], or only the last of them when decoding. Returns [T, B, C]."""
         positions = None
+        if isinstance(self.embed_positions, torch.nn.Embedding):  # sinusoidal ones have no end
+            self._check_positions(prev_output_tokens.size(1))
         if self.embed_positions is not None:
             positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
         if incremental_state is not None:
@@ -53,10 +61,17 @@ class LunaDecoder(TransformerDecoderBase):
             x = self.layernorm_embedding(x)
         return self.dropout_module(x).transpose(0, 1)
 
+    def _check_positions(self, length: int) -> None:
+        if length > self.max_positions():
+            raise InputError(
+                f"a sequence has {length} tokens, the model's positions end at {self.max_positions()}: shorten it, or "
+                "train with a larger --max-target-positions"
+            )
+
     def extract_features(
         self,
         prev_output_tokens: Tensor,
-        encoder_out: Dict[str, List[Tensor]],
+        encoder_out: Optional[Dict[str, List[Tensor]]] = None,
         incremental_state: Optional[IncrementalState] = None,
         full_context_alignment: bool = False,
         alignment_layer: Optional[int] = None,
@@ -65,7 +80,7 @@ class LunaDecoder(TransformerDecoderBase):
         """
         Args:
             prev_output_tokens: target shifted right [B, T]
-            encoder_out: what :class:`LunaEncoder` returned
+            encoder_out: what :class:`LunaEncoder` returned; None without an encoder
             incremental_state: fairseq's store for decoding; the last token alone is new then
             full_context_alignment: must be False: Luna's causal attention has no such form
             alignment_layer: the layer whose weights over the source are returned (default: the last)
@@ -73,18 +88,23 @@ class LunaDecoder(TransformerDecoderBase):
 
         Returns:
             features [B, T, C], and ``attn`` [weights over source tokens B x T x S, or None], ``inner_states``
+
+        Raises:
+            InputError: more tokens than learned positions
         """
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         last_layer = self.num_layers - 1
         # The hypotheses of a sentence share what belongs to its source: it is computed for the first of them.
         beams = getattr(self, "_beam_size", 1) if incremental_state is not None else 1
-        context = encoder_out["encoder_out"][0][:, ::beams]
-        masks = {
-            name: mask[::beams]
-            for name in ("encoder_padding_mask", "packed_padding_mask")
-            for mask in encoder_out[name]
-        }
+        context, initial_packed, masks = None, None, {}
+        if encoder_out is not None:
+            context, initial_packed = encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams]
+            masks = {
+                name: mask[::beams]
+                for name in ("encoder_padding_mask", "packed_padding_mask")
+                for mask in encoder_out[name]
+            }
         x = self.forward_embedding(prev_output_tokens, incremental_state)
         new_tokens = prev_output_tokens[:, -x.size(0) :]
         padding_mask = new_tokens.eq(self.padding_idx)
@@ -92,7 +112,7 @@ class LunaDecoder(TransformerDecoderBase):
             masks["self_attn_padding_mask"] = padding_mask
 
         attn = None
-        initial_packed = packed = encoder_out["packed_out"][0][:, ::beams]
+        packed = initial_packed
         inner_states = [x]
         for i, layer in enumerate(self.layers):
             if alignment_layer is None:

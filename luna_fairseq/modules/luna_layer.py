@@ -5,6 +5,7 @@ They do not extend fairseq's layers: that of fairseq 0.12 keeps a second copy of
 
 from typing import Any, Callable, Dict, Optional, Tuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,13 +14,17 @@ from fairseq.modules import FairseqDropout, LayerNorm
 from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.modules.packed_embedding import PackedEmbedding
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Exact GELU, of half precision in float32 as fairseq's; unlike fairseq's, of float64 in float64."""
+    return F.gelu(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    """fairseq's activation function of this name."""
-    # Its gelu goes through float32 and back: torch computes that of half precision in float32 anyway, and float64
-    # would lose half its digits.
-    return F.gelu if name == "gelu" else utils.get_activation_fn(name)
+    """fairseq's activation function of this name, and our :func:`gelu`."""
+    return gelu if name == "gelu" else utils.get_activation_fn(name)
 
 
 class _LunaLayer(nn.Module):
@@ -140,12 +145,15 @@ class LunaEncoderLayer(_LunaLayer):
 class LunaDecoderLayer(_LunaLayer):
     """Luna causal attention through P, Luna attention of X and P to the encoder's output, feed-forward block.
 
+    Without an encoder the second is left out, and P is a parameter of the layer (Luna, section 3.3).
+
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
         update_packed: pass the packed context on as the next layer's P; the last layer does not (default: True)
+        no_encoder_attn: there is no encoder (default: False)
     """
 
-    def __init__(self, cfg: Any, update_packed: bool = True):
+    def __init__(self, cfg: Any, update_packed: bool = True, no_encoder_attn: bool = False):
         super().__init__()
         side = cfg.decoder
         self.self_attn = LunaCausalAttention(
@@ -159,10 +167,20 @@ class LunaDecoderLayer(_LunaLayer):
             qn_block_size=cfg.quant_noise.pq_block_size,
         )
         self.self_attn_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
-        self.encoder_attn = build_luna_attention(cfg, side)
-        self.encoder_attn_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
+        self.encoder_attn: Any = None
+        self.packed_embedding: Any = None
+        self.packed_layer_norm: Any = None
+        if no_encoder_attn:
+            scale = not cfg.no_scale_embedding
+            self.packed_embedding = PackedEmbedding(
+                cfg.projection_length, side.embed_dim, scale=scale, fix_length=True
+            )
+        else:
+            self.encoder_attn = build_luna_attention(cfg, side)
+            self.encoder_attn_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
         self.build_feed_forward(cfg, side)
-        self.build_packed_layer_norm(cfg, side, update_packed)
+        if not no_encoder_attn:
+            self.build_packed_layer_norm(cfg, side, update_packed)
         self.need_attn = True
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
@@ -172,8 +190,8 @@ class LunaDecoderLayer(_LunaLayer):
     def forward(
         self,
         x: Tensor,
-        packed: Optional[Tensor],
-        encoder_out: Tensor,
+        packed: Optional[Tensor] = None,
+        encoder_out: Optional[Tensor] = None,
         encoder_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
         self_attn_padding_mask: Optional[Tensor] = None,
@@ -183,8 +201,8 @@ class LunaDecoderLayer(_LunaLayer):
         """
         Args:
             x: [T, B, C]
-            packed: P [L, B, C]; None after the first step of incremental decoding
-            encoder_out: [S, B, C]
+            packed: P [L, B, C]; None after the first step of incremental decoding, and without an encoder
+            encoder_out: [S, B, C]; None without an encoder
             encoder_padding_mask: [B, S], True at padding
             packed_padding_mask: [B, L], True at rows of P that are left out
             self_attn_padding_mask: [B, T], True at padding
@@ -197,11 +215,15 @@ class LunaDecoderLayer(_LunaLayer):
         residual = x
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)
+        if self.packed_embedding is not None:
+            packed, _ = self.packed_embedding(x.new_full((x.size(1),), x.size(0)))
         # P enters causal attention as it is, pre-norm or not: the authors' model is defined so.
         x = self.self_attn(x, packed, self_attn_padding_mask, packed_padding_mask, incremental_state)
         x = residual + self.dropout_module(x)
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x)
+        if self.encoder_attn is None:
+            return self.feed_forward(x), None, None
         x, packed, weights = self.attend(
             self.encoder_attn,
             self.encoder_attn_layer_norm,

@@ -2,7 +2,8 @@
 
 import random
 
-from commands import succeed
+from fairseq import options
+from fairseq_cli import preprocess as fairseq_preprocess
 
 WORDS = [f"w{i}" for i in range(20)]
 SENTENCES = {"train": 120, "valid": 16, "test": 12}
@@ -40,6 +41,9 @@ def write_labelled(folder):
 
 
 def preprocess(folder, destination, suffix="", *words):
-    prefixes = [w for s in SENTENCES for w in (f"--{'train' if s == 'train' else s}pref", folder / f"{s}{suffix}")]
-    succeed("preprocess", "--only-source --workers 1", *prefixes, "--destdir", destination, *words)
+    """Binarise ``<split><suffix>`` in this process, which is faster; returns ``destination``."""
+    line = ["--only-source", "--workers", "1", "--destdir", str(destination), *map(str, words)]
+    for split in SENTENCES:
+        line += [f"--{split}pref", str(folder / f"{split}{suffix}")]
+    fairseq_preprocess.main(options.get_preprocessing_parser().parse_args(line))
     return destination

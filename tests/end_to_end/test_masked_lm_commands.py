@@ -1,6 +1,7 @@
 """A tiny masked language model through fairseq's commands: pretrained, validated, fine-tuned, used from Python."""
 
 import re
+import shutil
 
 import pytest
 import torch
@@ -52,14 +53,10 @@ def fine_tuned(pretrained, labelled, tmp_path_factory):
     return folder
 
 
-def losses(log, kind):
-    return [float(loss) for loss in re.findall(rf"{kind}.*?\bloss[= ]+([\d.]+)", log)]
-
-
 def test_pretraining_learns(pretrained):
     log = (pretrained / "log").read_text(encoding="utf-8")
-    found = losses(log, "train_inner|epoch")
-    assert len(found) >= 30 and found[-1] < 0.9 * found[0]
+    found = [float(loss) for loss in re.findall(r"num_updates=\d+.*| loss=([\d.]+), ppl", log) if loss]
+    assert len(found) == 30 and found[-1] < 0.9 * found[0]
     checkpoint = torch.load(str(pretrained / "checkpoint_last.pt"), weights_only=False)
     assert checkpoint["cfg"]["model"]["_name"] == "luna_bert"
     # Adam has a state for every parameter: none of them lacked a gradient.
@@ -67,7 +64,7 @@ def test_pretraining_learns(pretrained):
     assert len(checkpoint["last_optimizer_state"]["state"]) == len(names)
 
 
-def test_validation_and_resuming(pretrained, text):
+def test_validation(pretrained, text):
     words = "--task masked_lm --criterion masked_lm --valid-subset valid --batch-size 8"
     output = succeed("validate", *plugin(text), "--path", pretrained / "checkpoint_last.pt", words)
     loss = re.search(r"valid on 'valid' subset \| loss ([\d.]+)", output).group(1)
@@ -76,8 +73,7 @@ def test_validation_and_resuming(pretrained, text):
 
 def test_fine_tuning(fine_tuned, labelled):
     log = (fine_tuned / "log").read_text(encoding="utf-8")
-    found = losses(log, "epoch")
-    assert found and "accuracy" in log and "Overwriting classification_heads" in log
+    assert "Overwriting classification_heads.attention_classification_head.attn" in log
     words = "--task sentence_prediction --criterion sentence_prediction --valid-subset valid --batch-size 8"
     words += " --classification-head-name attention_classification_head"
     output = succeed("validate", *plugin(labelled), "--path", fine_tuned / "checkpoint_last.pt", words)
@@ -115,24 +111,14 @@ def test_use_from_python(pretrained, fine_tuned, text, labelled):
         torch.testing.assert_close(row, alone[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("--tokens-per-sample 100", "up to 100 tokens, the model has 64 positions: give --tokens-per-sample 64"),
-        ("--encoder-attention-heads 5", "width 32 is not divisible by 5"),
-    ],
-)
-def test_refused_options(words, message, text, tmp_path):
-    line = refused("train", *plugin(text), PRETRAIN, words, "--save-dir", tmp_path)
-    assert line.startswith("luna_fairseq: error: ") and message in line
+def test_refused_options(text, tmp_path):
+    line = refused("train", *plugin(text), PRETRAIN, "--tokens-per-sample 100", "--save-dir", tmp_path)
+    assert line.startswith("luna_fairseq: error: the task's sequences have up to 100 tokens")
+    assert "the model has 64 positions: give --tokens-per-sample 64, or --max-positions 100" in line
 
 
-def test_another_dictionary(pretrained, labelled, tmp_path):
-    write_labelled(tmp_path)
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.input0").write_text("a b c\n" * 4, encoding="utf-8")
-        (tmp_path / f"{split}.label").write_text("x\n" * 4, encoding="utf-8")
-    preprocess(tmp_path, tmp_path / "bin", ".input0")
-    words = "--task masked_lm --criterion masked_lm --valid-subset valid"
-    line = refused("validate", *plugin(tmp_path / "bin"), "--path", pretrained / "checkpoint_last.pt", words)
-    assert "the checkpoint's dictionary has 25 entries, the data's has" in line
+def test_another_dictionary(pretrained, text, tmp_path):
+    shutil.copytree(str(text), str(tmp_path / "other"))
+    (tmp_path / "other" / "dict.txt").write_text("w1 1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="checkpoint's dictionary has 25 entries, the data's has 6"):
+        LunaMaskedLM.from_pretrained(str(pretrained), "checkpoint_last.pt", str(tmp_path / "other"))

@@ -1,0 +1,89 @@
+"""Encoding text for language models: sentencepiece's or GPT-2's pieces, in several processes, and their dictionary."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import islice
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional
+
+import sentencepiece
+
+from fairseq.data import Dictionary
+from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+from luna_fairseq.data.joint_bpe import PADDING_FACTOR
+from luna_fairseq.errors import InputError
+
+BATCH_LINES = 1000
+BATCHES_PER_WORKER = 4  # read ahead by no more than these: the text may be larger than memory
+
+EncodeLines = Callable[[List[str]], List[str]]
+_encode: Optional[EncodeLines] = None  # of a worker process
+
+
+def sentencepiece_encoder(model: str) -> EncodeLines:
+    """Lines to lines of pieces, by the sentencepiece model file ``model``."""
+    processor = sentencepiece.SentencePieceProcessor(model_file=model)
+    return lambda lines: [" ".join(pieces) for pieces in processor.encode(lines, out_type=str)]
+
+
+def gpt2_encoder(encoder_json: str, vocab_bpe: str) -> EncodeLines:
+    """Lines to lines of piece numbers, by GPT-2's two files."""
+    bpe = get_encoder(encoder_json, vocab_bpe)
+    return lambda lines: [" ".join(map(str, bpe.encode(line))) for line in lines]
+
+
+def encode_lines(
+    lines: Iterable[str], make_encoder: Callable[..., EncodeLines], files: List[str], workers: int
+) -> Iterator[str]:
+    """Encode ``lines`` in ``workers`` processes, in order and streaming; an empty line stays empty.
+
+    Args:
+        lines: the text
+        make_encoder: :func:`sentencepiece_encoder` or :func:`gpt2_encoder`
+        files: its arguments
+        workers: processes
+    """
+    lines = iter(lines)
+    batches = iter(lambda: list(islice(lines, BATCH_LINES)), [])
+    with Pool(workers, initializer=_start_worker, initargs=(make_encoder, files)) as pool:
+        for window in iter(lambda: list(islice(batches, BATCHES_PER_WORKER * workers)), []):
+            for encoded in pool.map(_encode_batch, window, chunksize=1):
+                yield from encoded
+
+
+def _start_worker(make_encoder: Callable[..., EncodeLines], files: List[str]) -> None:
+    global _encode
+    _encode = make_encoder(*files)
+
+
+def _encode_batch(lines: List[str]) -> List[str]:
+    if _encode is None:
+        raise RuntimeError("the worker was not started")
+    return _encode(lines)
+
+
+def gpt2_pieces(encoder_json: Path) -> List[str]:
+    """The numbers of all pieces, as text.
+
+    Raises:
+        InputError: the file is missing or is no table of pieces
+    """
+    try:
+        table: Dict[str, int] = json.loads(encoder_json.read_text(encoding="utf-8"))
+        return [str(number) for number in sorted(table.values())]
+    except OSError as error:
+        raise InputError(f"cannot read {encoder_json}: {error.strerror}") from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"{encoder_json} is not GPT-2's encoder.json: {error}") from error
+
+
+def dictionary_of(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
+    """fairseq's dictionary of all ``pieces``, most frequent first, padded as fairseq-preprocess pads."""
+    dictionary = Dictionary()
+    for piece, count in Counter({piece: counts.get(piece, 0) for piece in pieces}).most_common():
+        dictionary.add_symbol(piece, n=count)
+    dictionary.pad_to_multiple_(PADDING_FACTOR)
+    return dictionary

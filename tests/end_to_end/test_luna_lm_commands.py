@@ -1,0 +1,75 @@
+"""A tiny causal language model through fairseq's commands: trained, validated, scored, generating."""
+
+import re
+
+import pytest
+import torch
+from commands import lines, plugin, succeed
+from copying import ADAM, preprocess, write_text
+
+from luna_fairseq.models import LunaLanguageModel
+
+MODEL = "--decoder-layers 2 --decoder-embed-dim 32 --decoder-ffn-embed-dim 48 --decoder-attention-heads 4"
+TRAIN = f"--task language_modeling -a luna_lm {MODEL} {ADAM} --projection-length 8 --tokens-per-sample 64"
+TRAIN += " --batch-size 8 --max-update 30 --no-epoch-checkpoints"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    write_text(folder)
+    return preprocess(folder, folder / "bin")
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lm")
+    log = succeed("train", *plugin(data), TRAIN, "--save-dir", folder)
+    (folder / "log").write_text(log, encoding="utf-8")
+    return folder
+
+
+def test_training_learns(trained):
+    found = [float(loss) for loss in re.findall(r" loss=([\d.]+), ppl", (trained / "log").read_text(encoding="utf-8"))]
+    assert len(found) == 30 and found[-1] < 0.9 * found[0]
+    names = torch.load(str(trained / "checkpoint_last.pt"), weights_only=False)["model"]
+    assert names["decoder.layers.1.packed_embedding.weight"].shape == (8, 32)
+    assert not any("encoder_attn" in name for name in names)
+
+
+def test_eval_lm_agrees_with_validation(trained, data):
+    options = "--gen-subset valid --batch-size 8 --sample-break-mode none --tokens-per-sample 64"
+    output = succeed("eval_lm", *plugin(data), "--path", trained / "checkpoint_last.pt", options)
+    scored = float(re.search(r"Loss \(base 2\): ([\d.]+)", output).group(1))
+    logged = re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", (trained / "log").read_text(encoding="utf-8"))
+    assert scored == pytest.approx(float(logged[-1]), abs=2e-3)
+
+
+def test_generation_goes_on_from_its_prefix(trained, data):
+    words = "--task language_modeling --beam 3 --max-len-b 12 --batch-size 4 --gen-subset test"
+    output = succeed("generate", *plugin(data), "--path", trained / "checkpoint_last.pt", words, "--sample-break-mode eos")
+    hypotheses = lines(output, "H")
+    assert len(hypotheses) == 12 and all(text.split("\t")[1].split() for text in hypotheses.values())
+    words = "--task language_modeling --beam 3 --max-len-b 12 --buffer-size 3 --max-tokens 100"
+    output = succeed(
+        "interactive",
+        *plugin(data),
+        "--path",
+        trained / "checkpoint_last.pt",
+        words,
+        stdin="w1 w2 w3\nw5\nw7 w10\n",
+    )
+    found = [lines(output, "H")[n].split("\t")[1].split() for n in range(3)]
+    assert [f[: len(p)] for f, p in zip(found, (["w1", "w2", "w3"], ["w5"], ["w7", "w10"]))] == [
+        ["w1", "w2", "w3"],
+        ["w5"],
+        ["w7", "w10"],
+    ]
+
+
+def test_from_python(trained, data):
+    hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
+    together = hub.sample(["w1 w2", "w5 w6 w7"], beam=2, max_len_b=10)
+    assert together == [hub.sample(text, beam=2, max_len_b=10) for text in ("w1 w2", "w5 w6 w7")]
+    score = hub.score("w1 w2 w3")["positional_scores"]
+    assert score.exp().lt(1).all() and score.isfinite().all()

@@ -1,0 +1,131 @@
+"""The causal language model: no look ahead, step by step as all at once, padding and batch without influence."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_luna import PAD, assert_close, batch, dictionary, sentences
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.luna_lm import LunaLanguageModel
+
+OPTIONS = {
+    "decoder_embed_dim": 12,
+    "decoder_ffn_embed_dim": 20,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 3,
+    "projection_length": 5,
+    "dropout": 0.0,
+    "max_target_positions": 30,
+}
+VARIANTS = {
+    "tied": {},
+    "untied": {"untie_luna_kv": True},
+    "pre-norm": {"decoder_normalize_before": True},
+    "elu": {"pack_activation": "elu"},
+    "learned positions": {"decoder_learned_pos": True, "share_decoder_input_output_embed": True},
+}
+variants = pytest.mark.parametrize("variant", list(VARIANTS))
+lengths = st.lists(st.integers(1, 12), min_size=1, max_size=4)
+
+
+class Task:
+    def __init__(self, size=23):
+        self.source_dictionary = self.target_dictionary = dictionary(size)
+
+
+def tiny_model(dtype=torch.float64, **options):
+    torch.manual_seed(0)
+    model = LunaLanguageModel.build_model(Namespace(**{**OPTIONS, **options}), Task())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model.to(dtype).eval()
+
+
+def assert_same_one_at_a_time(model, token_lists, left=False, extra=0):
+    tokens = batch(token_lists, left, extra)
+    with torch.no_grad():
+        together, _ = model(tokens)
+        for b, sentence in enumerate(token_lists):
+            alone, _ = model(torch.tensor([sentence]))
+            assert_close(together[b, tokens[b].ne(PAD)], alone[0])
+
+
+@settings(max_examples=10, deadline=None)
+@given(counts=lengths, left=st.booleans(), variant=st.sampled_from(list(VARIANTS)))
+def test_batch_and_padding_do_not_matter(counts, left, variant):
+    assert_same_one_at_a_time(tiny_model(**VARIANTS[variant]), sentences(counts, 23), left, extra=2)
+
+
+@settings(max_examples=10, deadline=None)
+@given(length=st.integers(2, 12), t=st.integers(0, 10), variant=st.sampled_from(list(VARIANTS)))
+def test_logits_do_not_depend_on_later_tokens(length, t, variant):
+    t = min(t, length - 2)
+    model = tiny_model(**VARIANTS[variant])
+    tokens = batch(sentences((length,), 23))
+    changed = tokens.clone()
+    changed[:, t + 1 :] = 4 + (tokens[:, t + 1 :] + 3) % 19
+    with torch.no_grad():
+        (one, _), (other, _) = model(tokens), model(changed)
+    assert_close(one[:, : t + 1], other[:, : t + 1])
+    assert (one[:, t + 1 :] - other[:, t + 1 :]).abs().max() > 1e-6
+
+
+@variants
+def test_step_by_step_equals_all_at_once_with_a_state_of_constant_size(variant):
+    model = tiny_model(**VARIANTS[variant])
+    tokens = batch(sentences((9, 9, 9), 23))
+    state, logits, sizes = {}, [], set()
+    with torch.no_grad():
+        for t in range(1, tokens.size(1) + 1):
+            logits.append(model.decoder(tokens[:, :t], incremental_state=state)[0])
+            sizes.add(sum(kept.numel() for entry in state.values() for kept in entry.values()))
+        expected, _ = model(tokens)
+    assert_close(torch.cat(logits, dim=1), expected)
+    assert len(sizes) == 1
+
+
+@variants
+@pytest.mark.parametrize("options", [{}, {"checkpoint_activations": True}])
+def test_every_parameter_gets_a_gradient(variant, options):
+    model = tiny_model(**VARIANTS[variant], **options).train()
+    tokens = batch(sentences((9, 4, 6), 23))
+    logits, _ = model(tokens)
+    loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD)
+    loss.backward()
+    assert sum("packed_embedding.weight" in name for name, _ in model.named_parameters()) == 2
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.any() or name.endswith("pack_k_proj.bias"), name
+
+
+@pytest.mark.parametrize("noise", ["dropout", "attention_dropout", "activation_dropout", "decoder_layerdrop"])
+def test_noise_acts_in_training_alone(noise):
+    model = tiny_model(**{noise: 0.4})
+    tokens = batch(sentences((9, 4, 6), 23))
+
+    def results():
+        found = set()
+        for seed in range(5):
+            torch.manual_seed(seed)
+            found.add(model(tokens)[0].sum().item())
+        return found
+
+    assert len(results()) == 1
+    model.train()
+    assert len(results()) > 1
+
+
+def test_bad_input():
+    model = tiny_model(decoder_learned_pos=True)
+    with pytest.raises(InputError, match="a sequence has 31 tokens, the model's positions end at 30"):
+        model(torch.full((1, 31), 5))
+    with pytest.raises(InputError, match="decoder dictionary has 23 entries, the data's has 31"):
+        other = LunaLanguageModel.build_model(Namespace(**OPTIONS, decoder_learned_pos=True), Task(31))
+        other.load_state_dict(model.state_dict())
+    with pytest.raises(InputError, match="of another architecture"):
+        tiny_model().load_state_dict(model.state_dict())
+    with pytest.raises(InputError, match="width 12 is not divisible by 5"):
+        tiny_model(decoder_attention_heads=5)
