@@ -40,7 +40,12 @@ from luna_fairseq.data.text_encoding import (
 from luna_fairseq.errors import InputError
 
 PROGRAM = "luna-prepare-text"
-SENTENCEPIECE, ENCODER, MERGES, DICTIONARY = "sentencepiece.bpe.model", "encoder.json", "vocab.bpe", "dict.txt"
+SENTENCEPIECE, ENCODER, MERGES, DICTIONARY = (
+    "sentencepiece.bpe.model",
+    "encoder.json",
+    "vocab.bpe",
+    "dict.txt",
+)
 LEARNING_LINES = 5_000_000  # sentencepiece keeps all it learns from in memory: more is thinned out evenly
 VERSION = 1  # part of every key: a change of what a step does must not take the old output for finished
 
@@ -74,9 +79,16 @@ def build_parser() -> argparse.ArgumentParser:
     add("--test", nargs="+", type=Path, default=[], metavar="FILE", help="test text")
     add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
     add("--vocab-size", type=positive, metavar="N", help="pieces of the sentencepiece encoding to learn")
-    add("--gpt2-encoder-json", type=Path, metavar="FILE", help="GPT-2's encoder.json, instead of --vocab-size")
+    add(
+        "--gpt2-encoder-json", type=Path, metavar="FILE", help="GPT-2's encoder.json, instead of --vocab-size"
+    )
     add("--gpt2-vocab-bpe", type=Path, metavar="FILE", help="GPT-2's vocab.bpe")
-    add("--dict", type=Path, metavar="FILE", help="dictionary to use (default: all pieces, by their frequency)")
+    add(
+        "--dict",
+        type=Path,
+        metavar="FILE",
+        help="dictionary to use (default: all pieces, by their frequency)",
+    )
     add("--shards", type=positive, default=1, metavar="N", help="parts of the training text (default: 1)")
     add(
         "--workers",
@@ -128,7 +140,9 @@ class TextPreparation:
         data = os.pathsep.join(dict.fromkeys(str(self._folder(part)) for part in self.parts))
         print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {data}")
 
-    def _step(self, name: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]]) -> Dict[str, Any]:
+    def _step(
+        self, name: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]]
+    ) -> Dict[str, Any]:
         facts = self.steps.find(name, key)
         if facts is not None:
             print(f"{name}: finished before")
@@ -188,7 +202,9 @@ class TextPreparation:
         """Encode one split into its parts, document by document in turn; counts of its pieces."""
         parts = [part for part, (_, name) in self.parts.items() if name == split]
         make = gpt2_encoder if self.gpt2 else sentencepiece_encoder
-        encoded = encode_lines(self._lines(split), make, [str(path) for path in self.tokenizer], self.args.workers)
+        encoded = encode_lines(
+            self._lines(split), make, [str(path) for path in self.tokenizer], self.args.workers
+        )
         pieces: Counter = Counter()
         documents, inside = 0, False
         with ExitStack() as stack:
@@ -243,7 +259,11 @@ class TextPreparation:
         return self.args.destdir / self.parts[part][0]
 
     def _binarised(self) -> List[str]:
-        return [str(Path(folder) / f"{split}.{end}") for folder, split in self.parts.values() for end in ("bin", "idx")]
+        return [
+            str(Path(folder) / f"{split}.{end}")
+            for folder, split in self.parts.values()
+            for end in ("bin", "idx")
+        ]
 
 
 def _progress(items: Iterable, description: str) -> Iterator:

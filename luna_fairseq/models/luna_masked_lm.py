@@ -25,7 +25,11 @@ from luna_fairseq.modules.luna_layer import activation_function
 
 _ENCODER = "encoder.sentence_encoder."
 # What sets a sentence encoder apart from the translation model's, besides its options.
-_SENTENCE_ENCODER_OPTIONS = {"encoder_learned_pos": True, "no_scale_embedding": True, "layernorm_embedding": True}
+_SENTENCE_ENCODER_OPTIONS = {
+    "encoder_learned_pos": True,
+    "no_scale_embedding": True,
+    "layernorm_embedding": True,
+}
 
 
 class LunaMaskedLMEncoder(RobertaEncoder):
@@ -33,7 +37,9 @@ class LunaMaskedLMEncoder(RobertaEncoder):
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> LunaEncoder:
         options = {**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
-        return LunaEncoder(nested_config(Namespace(**options)), dictionary, embed_tokens, sentence_encoder=True)
+        return LunaEncoder(
+            nested_config(Namespace(**options)), dictionary, embed_tokens, sentence_encoder=True
+        )
 
     def build_lm_head(
         self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
@@ -198,13 +204,17 @@ class LunaMaskedLM(RobertaModel):
 
     def _upgrade_packed_norm(self, state_dict: Dict[str, Tensor]) -> None:
         """The norm of the last P: theirs is in the last layer; it is ours only where a head reads P."""
-        encoder = self.encoder.sentence_encoder
-        layers = [int(name[len(_ENCODER) :].split(".")[1]) for name in state_dict if name.startswith(f"{_ENCODER}layers.")]
+        norm = self.encoder.sentence_encoder.packed_layer_norm
+        layers = f"{_ENCODER}layers."
+        last = max(
+            (int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)),
+            default=0,
+        )
         for part in ("weight", "bias"):
-            ours, theirs = f"{_ENCODER}packed_layer_norm.{part}", f"{_ENCODER}layers.{max(layers)}.packed_layer_norm.{part}"
+            ours, theirs = f"{_ENCODER}packed_layer_norm.{part}", f"{layers}{last}.packed_layer_norm.{part}"
             if not self.args.encoder_normalize_before and theirs in state_dict:
                 state_dict[ours] = state_dict.pop(theirs)
-            value = getattr(encoder.packed_layer_norm, part)
+            value = getattr(norm, part)
             if value is None:
                 state_dict.pop(ours, None)
             else:

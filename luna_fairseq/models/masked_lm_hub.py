@@ -126,7 +126,9 @@ class MaskedLMHub(RobertaHubInterface):
     def _not_words(self) -> Tensor:
         """[V], True at symbols that stand for no text."""
         dictionary = self.dictionary
-        special = [i < dictionary.nspecial or _is_filler(symbol) for i, symbol in enumerate(dictionary.symbols)]
+        special = [
+            i < dictionary.nspecial or _is_filler(symbol) for i, symbol in enumerate(dictionary.symbols)
+        ]
         return torch.tensor(special)
 
     def _surface(self, symbol: str) -> str:

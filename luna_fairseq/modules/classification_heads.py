@@ -58,7 +58,9 @@ class MeanPoolingHead(PackedClassificationHead):
 class AttentionPoolingHead(PackedClassificationHead):
     """Ordinary attention of the first token to P's rows, normalised."""
 
-    def __init__(self, input_dim: int, *args: Any, num_heads: int, attention_dropout: float = 0.0, **kwargs: Any):
+    def __init__(
+        self, input_dim: int, *args: Any, num_heads: int, attention_dropout: float = 0.0, **kwargs: Any
+    ):
         super().__init__(input_dim, *args, **kwargs)
         self.attn = MultiheadAttention(
             input_dim, num_heads, dropout=attention_dropout, encoder_decoder_attention=True

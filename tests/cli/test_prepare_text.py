@@ -13,7 +13,12 @@ from luna_fairseq.cli import prepare_text
 from luna_fairseq.models.masked_lm_hub import find_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [["the cat sat on the mat", "it was a red cat"], ["a dog ran"], ["the dog sat", "a mat ran"], ["red dog"]]
+DOCUMENTS = [
+    ["the cat sat on the mat", "it was a red cat"],
+    ["a dog ran"],
+    ["the dog sat", "a mat ran"],
+    ["red dog"],
+]
 
 
 @pytest.fixture
@@ -27,7 +32,9 @@ def text(tmp_path):
 
 def write_gpt2(folder):
     """A byte-pair encoding in GPT-2's files: characters, and one merge."""
-    characters = sorted({c for document in DOCUMENTS for line in document for c in line.replace(" ", "\u0120")})
+    characters = sorted(
+        {c for document in DOCUMENTS for line in document for c in line.replace(" ", "\u0120")}
+    )
     pieces = [*characters, "th"]
     (folder / "encoder.json").write_text(json.dumps({p: i for i, p in enumerate(pieces)}), encoding="utf-8")
     (folder / "vocab.bpe").write_text("#version\nt h\n", encoding="utf-8")
@@ -35,7 +42,14 @@ def write_gpt2(folder):
 
 
 def prepare(text, *words):
-    arguments = ["--train", str(text / "train"), "--valid", str(text / "valid"), "--destdir", str(text / "data")]
+    arguments = [
+        "--train",
+        str(text / "train"),
+        "--valid",
+        str(text / "valid"),
+        "--destdir",
+        str(text / "data"),
+    ]
     return prepare_text.main([*arguments, "--workers", "1", *map(str, words)])
 
 
@@ -62,7 +76,9 @@ def test_sentencepiece_in_shards(text, capsys):
     dealt = [[] for _ in range(3)]
     for number, document in enumerate(DOCUMENTS * 5):
         dealt[number % 3] += [*document, ""]
-    assert [[line for line in shard if line] for shard in found] == [[line for line in s if line] for s in dealt]
+    assert [[line for line in shard if line] for shard in found] == [
+        [line for line in s if line] for s in dealt
+    ]
     assert found[0][2] == ""  # between two documents
     assert [words_of(p) for p in sentences(data / "shard0", "valid") if p] == sum(DOCUMENTS, [])
     assert find_tokenizer([data])["bpe"] == "sentencepiece"
@@ -108,7 +124,16 @@ def test_a_line_that_is_not_utf8(text, capsys):
 
 
 def test_pretraining_script_refuses_a_batch_that_does_not_divide(tmp_path):
-    command = ["bash", str(ROOT / "scripts" / "pretrain_mlm.sh"), "--data", "x", "--preset", "small", "--gpus", "3"]
+    command = [
+        "bash",
+        str(ROOT / "scripts" / "pretrain_mlm.sh"),
+        "--data",
+        "x",
+        "--preset",
+        "small",
+        "--gpus",
+        "3",
+    ]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     run = subprocess.run(
         [*command, "--out", str(tmp_path)], capture_output=True, text=True, env={**os.environ, "PATH": path}

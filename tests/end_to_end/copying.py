@@ -11,7 +11,9 @@ MODEL = (
     "--encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 48 --encoder-attention-heads 4"
     " --projection-length 8 --max-positions 64"
 )
-ADAM = "--optimizer adam --adam-betas (0.9,0.98) --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0 --lr 0.003"
+ADAM = (
+    "--optimizer adam --adam-betas (0.9,0.98) --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0 --lr 0.003"
+)
 ADAM += " --log-format simple --log-interval 1 --num-workers 0 --seed 1 --required-batch-size-multiple 1"
 PRETRAIN = f"--task masked_lm --criterion masked_lm -a luna_bert {MODEL} {ADAM} --tokens-per-sample 64 --batch-size 8"
 

@@ -30,7 +30,10 @@ def trained(data, tmp_path_factory):
 
 
 def test_training_learns(trained):
-    found = [float(loss) for loss in re.findall(r" loss=([\d.]+), ppl", (trained / "log").read_text(encoding="utf-8"))]
+    found = [
+        float(loss)
+        for loss in re.findall(r" loss=([\d.]+), ppl", (trained / "log").read_text(encoding="utf-8"))
+    ]
     assert len(found) == 30 and found[-1] < 0.9 * found[0]
     names = torch.load(str(trained / "checkpoint_last.pt"), weights_only=False)["model"]
     assert names["decoder.layers.1.packed_embedding.weight"].shape == (8, 32)
@@ -41,13 +44,17 @@ def test_eval_lm_agrees_with_validation(trained, data):
     options = "--gen-subset valid --batch-size 8 --sample-break-mode none --tokens-per-sample 64"
     output = succeed("eval_lm", *plugin(data), "--path", trained / "checkpoint_last.pt", options)
     scored = float(re.search(r"Loss \(base 2\): ([\d.]+)", output).group(1))
-    logged = re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", (trained / "log").read_text(encoding="utf-8"))
+    logged = re.findall(
+        r"valid on 'valid' subset \| loss ([\d.]+)", (trained / "log").read_text(encoding="utf-8")
+    )
     assert scored == pytest.approx(float(logged[-1]), abs=2e-3)
 
 
 def test_generation_goes_on_from_its_prefix(trained, data):
     words = "--task language_modeling --beam 3 --max-len-b 12 --batch-size 4 --gen-subset test"
-    output = succeed("generate", *plugin(data), "--path", trained / "checkpoint_last.pt", words, "--sample-break-mode eos")
+    output = succeed(
+        "generate", *plugin(data), "--path", trained / "checkpoint_last.pt", words, "--sample-break-mode eos"
+    )
     hypotheses = lines(output, "H")
     assert len(hypotheses) == 12 and all(text.split("\t")[1].split() for text in hypotheses.values())
     words = "--task language_modeling --beam 3 --max-len-b 12 --buffer-size 3 --max-tokens 100"

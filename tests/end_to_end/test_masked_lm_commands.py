@@ -37,7 +37,9 @@ def labelled(text, tmp_path_factory):
 @pytest.fixture(scope="module")
 def pretrained(text, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretrained")
-    log = succeed("train", *plugin(text), PRETRAIN, "--max-update 30 --no-epoch-checkpoints", "--save-dir", folder)
+    log = succeed(
+        "train", *plugin(text), PRETRAIN, "--max-update 30 --no-epoch-checkpoints", "--save-dir", folder
+    )
     (folder / "log").write_text(log, encoding="utf-8")
     return folder
 
@@ -68,7 +70,9 @@ def test_validation(pretrained, text):
     words = "--task masked_lm --criterion masked_lm --valid-subset valid --batch-size 8"
     output = succeed("validate", *plugin(text), "--path", pretrained / "checkpoint_last.pt", words)
     loss = re.search(r"valid on 'valid' subset \| loss ([\d.]+)", output).group(1)
-    assert loss == re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", (pretrained / "log").read_text())[-1]
+    assert (
+        loss == re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", (pretrained / "log").read_text())[-1]
+    )
 
 
 def test_fine_tuning(fine_tuned, labelled):
@@ -88,7 +92,9 @@ def test_use_from_python(pretrained, fine_tuned, text, labelled):
     assert [hub.decode(t) for t in tokens] == ["w1 w2 w3 w4", "w7", "w5 w8 w11"]
     assert hub.decode(hub.encode("w1 w2", "w3")) == ["w1 w2", "w3"]
     features, packed, mask = hub.extract_features(tokens, return_packed=True)
-    assert features.shape == (3, 6, 32) and packed.shape == (3, 6, 32) and mask.sum(dim=1).tolist() == [0, 3, 1]
+    assert (
+        features.shape == (3, 6, 32) and packed.shape == (3, 6, 32) and mask.sum(dim=1).tolist() == [0, 3, 1]
+    )
     assert len(hub.extract_features(tokens, return_all_hiddens=True)) == 3
     embeddings = hub.sentence_embedding(tokens)
     assert embeddings.shape == (3, 32)

@@ -94,7 +94,9 @@ def test_masked_lm(variant, case, precision):
     masked_logits = model(tokens, masked_tokens=masked)[0]
     assert_close(masked_logits / scale, outputs["masked_logits"] / scale, precision, "masked_logits")
     loss = torch.nn.functional.cross_entropy(masked_logits, tokens[masked], reduction="sum")
-    assert loss.item() == pytest.approx(expected["loss_masked_sum"], rel=2e-6 if precision == "f32" else 1e-10)
+    assert loss.item() == pytest.approx(
+        expected["loss_masked_sum"], rel=2e-6 if precision == "f32" else 1e-10
+    )
     loss.backward()
     assert_gradients(model, expected["grad_norms"], expected.get("grads", {}), precision)
 

@@ -15,7 +15,10 @@ from luna_fairseq.models.luna_masked_lm import ARCHITECTURES as MASKED
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "model"
 MODELS = {name: ("luna_masked_lm", "masked_lm", LunaMaskedLM, LunaMaskedLMConfig, MASKED) for name in MASKED}
-MODELS.update((name, ("luna_lm", "language_modeling", LunaLanguageModel, LunaLanguageModelConfig, CAUSAL)) for name in CAUSAL)
+MODELS.update(
+    (name, ("luna_lm", "language_modeling", LunaLanguageModel, LunaLanguageModelConfig, CAUSAL))
+    for name in CAUSAL
+)
 architectures = pytest.mark.parametrize("name", sorted(MODELS))
 TASKS_OWN = ("tokens_per_sample", "max_target_positions")
 
@@ -29,7 +32,14 @@ def expected(name):
 
 
 def test_published_names():
-    named = {"luna_masked_lm", "luna_bert", "luna_base_512", "luna_base_tied_512", "luna_base_untied_512", "luna_lm"}
+    named = {
+        "luna_masked_lm",
+        "luna_bert",
+        "luna_base_512",
+        "luna_base_tied_512",
+        "luna_base_untied_512",
+        "luna_lm",
+    }
     assert named <= set(MODELS)
 
 
@@ -37,7 +47,9 @@ def test_published_names():
 def test_command_line(name):
     _, task, model, _, _ = MODELS[name]
     assert ARCH_MODEL_REGISTRY[name] is model
-    args = options.parse_args_and_arch(options.get_training_parser(), ["data", "--task", task, "--arch", name])
+    args = options.parse_args_and_arch(
+        options.get_training_parser(), ["data", "--task", task, "--arch", name]
+    )
     found = OmegaConf.to_container(convert_namespace_to_omegaconf(args).model)
     wanted = {"_name": name, **expected(name)}
     assert {k: v for k, v in found.items() if k not in TASKS_OWN} == {

@@ -94,7 +94,9 @@ def test_every_parameter_gets_a_gradient(variant, options):
     model = tiny_model(**VARIANTS[variant], **options).train()
     tokens = batch(sentences((9, 4, 6), 23))
     logits, _ = model(tokens)
-    loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD)
+    loss = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD
+    )
     loss.backward()
     assert sum("packed_embedding.weight" in name for name, _ in model.named_parameters()) == 2
     for name, parameter in model.named_parameters():
