@@ -4,6 +4,7 @@ import argparse
 import functools
 import importlib.util
 import sys
+import types
 import zipfile
 from pathlib import Path
 from typing import Any, Callable, List, Optional
@@ -187,8 +188,24 @@ def let_bf16_run_without_a_tpu() -> None:
     utils.call_main = wrapped
 
 
+def let_sentences_be_blocks() -> None:
+    """Have ``--sample-break-mode eos``, and language models that generate, work with numpy 2.
+
+    fairseq asks for ``numpy.compat.long`` there, which numpy 2 no longer has.
+    """
+    from fairseq.data import language_pair_dataset, token_block_dataset
+
+    for module in (language_pair_dataset, token_block_dataset):
+        if not hasattr(module.np, "compat"):
+            mended = types.ModuleType("numpy")
+            vars(mended).update(vars(numpy))
+            mended.compat = types.SimpleNamespace(long=int)  # type: ignore[attr-defined]
+            module.np = mended
+
+
 require_fairseq()
 allow_checkpoint_classes()
 mend_checkpoint_loading()
 keep_incomplete_batches()
 let_bf16_run_without_a_tpu()
+let_sentences_be_blocks()
