@@ -37,10 +37,13 @@ class MaskedLMHub(RobertaHubInterface):
         InputError: the tokenizer belongs to another dictionary
     """
 
+    bpe: Any  # the tokenizer, of which fairseq has no type
+
     def __init__(self, cfg: Any, task: Any, model: Any):
         super().__init__(cfg, task, model)
         self.dictionary: Dictionary = task.source_dictionary
-        self.bpe = Words() if self.bpe is None else self.bpe
+        if self.bpe is None:
+            self.bpe = Words()
         check_tokenizer(self.bpe, self.dictionary)
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
@@ -117,11 +120,9 @@ class MaskedLMHub(RobertaHubInterface):
         return filled
 
     def _run(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
-        if not torch.is_tensor(tokens):
-            tokens = data_utils.collate_tokens(list(tokens), pad_idx=self.dictionary.pad())
-        elif tokens.dim() == 1:
-            tokens = tokens.unsqueeze(0)
-        return self.model(tokens.to(device=self.device), **options)
+        rows = [tokens] if isinstance(tokens, Tensor) and tokens.dim() == 1 else list(tokens)
+        batch = data_utils.collate_tokens(rows, pad_idx=self.dictionary.pad())
+        return self.model(batch.to(device=self.device), **options)
 
     def _not_words(self) -> Tensor:
         """[V], True at symbols that stand for no text."""

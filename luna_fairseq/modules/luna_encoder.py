@@ -71,7 +71,7 @@ class LunaEncoder(TransformerEncoderBase):
             fix_length=cfg.fix_projection_length,
             zero_padding=sentence_encoder,
         )
-        self.packed_layer_norm = None
+        self.packed_layer_norm: Any = None
         if sentence_encoder:
             self.packed_layer_norm = LayerNorm(embed_tokens.embedding_dim, elementwise_affine=False)
         elif cfg.encoder.normalize_before and not cfg.non_contextual_packed:
