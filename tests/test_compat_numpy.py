@@ -1,0 +1,14 @@
+"""fairseq's sentence blocks with the numpy there is."""
+
+import numpy
+import torch
+
+import luna_fairseq  # noqa: F401  mends fairseq
+from fairseq.data import TokenBlockDataset
+
+
+def test_blocks_of_one_sentence():
+    sentences = [torch.tensor([5, 6, 2]), torch.tensor([7, 2])]
+    blocks = TokenBlockDataset(sentences, [3, 2], block_size=None, pad=1, eos=2, break_mode="eos")
+    assert [blocks[i].tolist() for i in range(len(blocks))] == [[5, 6, 2], [7, 2]]
+    assert int(numpy.__version__.split(".")[0]) < 2 or not hasattr(numpy, "compat")
