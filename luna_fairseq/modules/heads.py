@@ -46,6 +46,13 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
 
 
+def packed_heads(linear: nn.Module, packed: Tensor, num_heads: int) -> Tensor:
+    """The heads [B, H, L, K] of P [L, B, C], projected. P that is expanded over the sentences, as the learned one is where
+    dropout has not touched it, is projected once for all."""
+    x = packed[:, :1] if packed.stride(1) == 0 else packed
+    return split_heads(linear(x), num_heads).expand(packed.size(1), -1, -1, -1)
+
+
 def merge_heads(x: Tensor) -> Tensor:
     """[B, H, T, K] -> [T, B, C]."""
     return x.permute(2, 0, 1, 3).flatten(-2)

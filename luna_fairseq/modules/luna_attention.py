@@ -13,6 +13,7 @@ from luna_fairseq.modules.heads import (
     dropout_probability,
     merge_heads,
     output_projection,
+    packed_heads,
     positions_to_beams,
     projection,
     sentence_order,
@@ -121,10 +122,7 @@ class LunaAttention(nn.Module):
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Pack attention: packed [L, B, C], context [S, B, C] -> Y_P [L, B, C] and mean weights [B, L, S] or None."""
-        # An expanded P is the same for every sentence: before the first update, where dropout has not touched it.
-        same = packed.stride(1) == 0
-        pack_q = split_heads(self.pack_q_proj(packed[:, :1] if same else packed), self.num_pack_heads)
-        pack_q = pack_q.expand(packed.size(1), -1, -1, -1)
+        pack_q = packed_heads(self.pack_q_proj, packed, self.num_pack_heads)
         key, value = self._key_value("pack", context, self.num_pack_heads)
         output, weights = self._attend(pack_q, key, value, context_padding_mask, need_weights)
         return merge_heads(output), None if weights is None else weights.mean(dim=1)

@@ -15,6 +15,7 @@ from luna_fairseq.modules.heads import (
     dropout_probability,
     merge_heads,
     output_projection,
+    packed_heads,
     positions_to_beams,
     projection,
     sentence_order,
@@ -107,7 +108,7 @@ class LunaCausalAttention(nn.Module):
         if incremental_state is not None:
             return self._continue(query, packed, key_padding_mask, packed_padding_mask, incremental_state)
         q, k, v = self._unpack_heads(query)
-        weights = self._pack_weights(self._heads("pack_q", packed), query)
+        weights = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
         dropout = dropout_probability(self.dropout_module)
         output = causal_luna(q, k, v, weights, packed_padding_mask, key_padding_mask, dropout, self.backend)
         return self.out_proj(merge_heads(output))
@@ -121,7 +122,7 @@ class LunaCausalAttention(nn.Module):
         incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
     ) -> Tensor:
         saved = self.get_incremental_state(incremental_state, "causal_sums") or {}
-        pack_q = saved["pack_q"] if saved else self._heads("pack_q", packed)
+        pack_q = saved["pack_q"] if saved else packed_heads(self.pack_q_proj, packed, self.num_heads)
         state = None
         if saved:
             key_sum = saved["key_sum"]
