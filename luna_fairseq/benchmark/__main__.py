@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence
 
 import torch
 
-from luna_fairseq.benchmark import causal, train
+from luna_fairseq.benchmark import apollo, attention, causal, decode, plot, train
 from luna_fairseq.benchmark.measure import Settings
 from luna_fairseq.benchmark.options import OneLineParser, at_least
 from luna_fairseq.benchmark.report import (
@@ -24,7 +24,7 @@ PROGRAM = "python -m luna_fairseq.benchmark"
 DESCRIPTION = """Speed and memory of Luna beside named peers. Every figure is a median (with quartiles) of
 interleaved repetitions, every ratio is of speeds in the same run, above 1 where the row is faster than the peer.
 Without a sub-command all of them run, with default sizes."""
-COMMANDS = {"causal": causal, "train": train}
+COMMANDS = {"causal": causal, "attention": attention, "train": train, "decode": decode, "apollo": apollo}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -55,6 +55,7 @@ def build_parser() -> OneLineParser:
         # Given before or after the sub-command; what is not given after it must not undo what came before.
         add_common_options(command, default=argparse.SUPPRESS)
         module.add_options(command)
+        command.add_argument("--without", nargs="+", default=[], metavar="FORM", help="leave these rows out")
     return parser
 
 
@@ -67,12 +68,16 @@ def add_common_options(parser: argparse.ArgumentParser, **override: str) -> None
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--seed", type=at_least(0), default=1, metavar="N", help="of inputs, parameters and dropout (default: 1)")
     add("--json", type=Path, default=None, metavar="FILE", help="write everything measured to FILE")
+    add("--plot", type=Path, default=None, metavar="FILE", help="draw everything measured into FILE, a PNG")
 
 
 def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> List[Section]:
-    """Measure, print, and write what ``--json`` names."""
-    if args.json is not None:
-        check_writable(args.json)
+    """Measure, print, and write what ``--json`` and ``--plot`` name."""
+    for option, path in (("--json", args.json), ("--plot", args.plot)):
+        if path is not None:
+            check_writable(path, option)
+    if args.plot is not None:
+        plot.require_matplotlib()
     check_device(args.device)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
@@ -88,6 +93,8 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> List[Secti
     if args.json is not None:
         values = {s.name: {"notes": list(s.notes), "peers": list(s.peers), "results": records(s)} for s in sections}
         write_json(args.json, {"environment": where, **values})
+    if args.plot is not None:
+        plot.write_png(args.plot, sections, where)
     return sections
 
 

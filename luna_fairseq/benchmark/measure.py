@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import torch
 from tqdm import tqdm
@@ -38,6 +38,10 @@ class Form(NamedTuple):
     name: str
     prepare: Callable[[], Job]
     warm_up: Callable[[], Job]
+
+
+# What a comparison's forms have in common, by the table's column names; and the forms.
+Case = Tuple[Dict[str, Any], Sequence[Form]]
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,14 @@ def speed_ratio(result: Result, peer: Result) -> Spread:
     return spread([theirs / ours for ours, theirs in zip(result.seconds, peer.seconds)])
 
 
-def count_steps(forms: int, settings: Settings) -> int:
-    """Steps by which :func:`compare` moves its progress bar on."""
-    return forms * (settings.repetitions + 2)
+def compare_cases(cases: Sequence[Case], settings: Settings) -> List[Result]:
+    """:func:`compare` in every case, with a progress bar that leaves nothing behind."""
+    steps = sum(len(forms) for _, forms in cases) * (settings.repetitions + 2)
+    results: List[Result] = []
+    with tqdm(total=steps, leave=False) as progress:
+        for case, forms in cases:
+            results += compare(case, forms, settings, progress)
+    return results
 
 
 def compare(case: Dict[str, Any], forms: Sequence[Form], settings: Settings, progress: tqdm) -> List[Result]:

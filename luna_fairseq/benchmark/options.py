@@ -2,7 +2,16 @@
 
 import argparse
 import re
-from typing import Callable, NamedTuple, NoReturn
+from typing import Callable, Dict, NamedTuple, NoReturn, Sequence, TypeVar
+
+import torch
+
+from luna_fairseq.errors import InputError
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Of whole models: as fairseq's --bf16 and --fp16 hold their parameters.
+MODEL_DTYPES = {name: DTYPES[name] for name in ("float32", "bfloat16", "float16")}
+FormT = TypeVar("FormT")
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -39,3 +48,14 @@ def batch_size(text: str) -> BatchSize:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not SENTENCESxTOKENS, as in 32x30")
     return BatchSize(int(match.group(1)), int(match.group(2)))
+
+
+def select(forms: Dict[str, FormT], without: Sequence[str]) -> Dict[str, FormT]:
+    """The forms that ``--without`` leaves. Raises InputError for a name that is none, or when none is left."""
+    for name in without:
+        if name not in forms:
+            raise InputError(f"--without {name}: there is no such form here; choose of {', '.join(forms)}")
+    left = {name: form for name, form in forms.items() if name not in without}
+    if not left:
+        raise InputError("--without leaves nothing to measure")
+    return left

@@ -6,7 +6,7 @@ import platform
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
@@ -28,6 +28,9 @@ class Section:
         peers: forms that every form of the same case is compared with
         results: in the table's order
         rate: unit of a job's size, as ``tokens`` (default: the table shows no rate)
+        length: column of the case that the plot has as its abscissa (default: it shows ratios as bars)
+        panels: columns of the case by whose values the plot has panels of their own
+        rate: unit of a job's size, as ``tokens`` (default: the table shows no rate)
         sizes: job size in that unit by result, when there is a rate
     """
 
@@ -35,6 +38,8 @@ class Section:
     notes: Sequence[str]
     peers: Sequence[str]
     results: Sequence[Result]
+    length: Optional[str] = None
+    panels: Sequence[str] = ()
     rate: Optional[str] = None
     sizes: Sequence[int] = ()
 
@@ -98,7 +103,9 @@ def records(section: Section) -> List[Dict[str, Any]]:
             "seconds": {**spread(result.seconds)._asdict(), "samples": result.seconds},
             "calls_per_sample": result.calls,
             "speed_ratio": {
-                peer: speed_ratio(result, peers[str(result.case), peer])._asdict() for peer in section.peers
+                peer: speed_ratio(result, peers[str(result.case), peer])._asdict()
+                for peer in section.peers
+                if (str(result.case), peer) in peers
             },
             "extra_bytes": result.extra_bytes,
         }
@@ -125,8 +132,8 @@ def format_section(section: Section) -> str:
         if section.rate:
             row.append(f"{record[section.rate + '_per_second']:,.0f}")
         for peer in section.peers:
-            is_peer = record["form"] == peer
-            row.append("1" if is_peer else format_spread(**record["speed_ratio"][peer]))
+            ratio = record["speed_ratio"].get(peer)
+            row.append("-" if ratio is None else "1" if record["form"] == peer else format_spread(**ratio))
         row.append(f"{record['extra_bytes'] / MIB:,.1f}")
         rows.append(row)
     return "\n".join(lines + align(rows, left=len(section.results[0].case) + 1))
@@ -152,18 +159,23 @@ def align(rows: Sequence[Sequence[str]], left: int) -> List[str]:
     return lines
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, option: str) -> None:
     """Raise InputError unless a file can be written there: before anything is measured, not after."""
     folder = path.resolve().parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write {path}: give --json a file name in a folder that exists and is writable")
+        raise InputError(f"cannot write {path}: give {option} a file name in a folder that exists and is writable")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write beside the target and rename, so that a reader never meets half a file."""
+    """Write ``value`` to a file."""
+    replace_file(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8"))
+
+
+def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
+    """Have ``write`` write beside the target and rename, so that a reader never meets half a file."""
     temporary = path.with_name(f"{path.name}.tmp{os.getpid()}")
     try:
-        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        write(temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -1,136 +1,144 @@
-"""``train``: training speed of whole translation models, Luna's beside fairseq's Transformer of the same size."""
+"""``train``: training speed of whole models, Luna's beside fairseq's Transformer of the same size."""
 
 import argparse
-from argparse import Namespace
 from functools import partial
-from typing import Any, Dict
+from typing import Any, Callable, Dict, List
 
 import torch
-from tqdm import tqdm
 
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from fairseq.data import Dictionary
-from fairseq.models.transformer import TransformerModel, base_architecture
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from luna_fairseq.benchmark.measure import Form, Job, Settings, compare, count_steps
-from luna_fairseq.benchmark.options import BatchSize, at_least, batch_size
-from luna_fairseq.benchmark.report import Section
-from luna_fairseq.models.luna import LunaModel
-
-HELP = "training step of a whole translation model: Luna tied and untied beside fairseq's Transformer"
-NOTES = (
-    "Forward pass in training mode (dropout 0.1), label-smoothed cross entropy, backward pass; float32. The optimizer",
-    "is left out: it would cost all models the same and draw the ratios towards 1. Batches of random tokens, source",
-    "and target of the same length, without padding. tokens are the target's. Extra memory includes the gradients.",
+from luna_fairseq.benchmark import classify, translate
+from luna_fairseq.benchmark.heads import relative_rms
+from luna_fairseq.benchmark.measure import Case, Form, Job, Settings, compare_cases
+from luna_fairseq.benchmark.models import (
+    PRESETS,
+    TINY,
+    Kind,
+    add_projection_length,
+    add_size_options,
+    describe,
 )
-PRESETS: Dict[str, Dict[str, int]] = {
-    "base": {"layers": 6, "embed_dim": 512, "ffn_embed_dim": 2048, "attention_heads": 8},
-    "small": {"layers": 3, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4},
-}
-TINY = {"layers": 1, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2}
-TRANSFORMER = "transformer"
-# What each model has beyond its preset.
-MODELS: Dict[str, Dict[str, Any]] = {
-    TRANSFORMER: {},
-    "luna-tied": {"untie_luna_kv": False},
-    "luna-untied": {"untie_luna_kv": True},
-}
+from luna_fairseq.benchmark.options import MODEL_DTYPES, BatchSize, batch_size, select
+from luna_fairseq.benchmark.report import Section
+from luna_fairseq.errors import InputError
+
+HELP = "training step of a whole model: Luna tied and untied beside fairseq's Transformer"
+TASKS: Dict[str, Any] = {"translate": translate, "classify": classify}
+DEFAULT_BATCH = {"translate": BatchSize(32, 30), "classify": BatchSize(1, 1024)}
+# Sentences of different length, for the comparison before anything is timed.
+CHECKED_LENGTHS = (11, 7, 2)
+TOLERANCE = 1e-4
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the sub-command."""
     add = parser.add_argument
-    add("--preset", choices=list(PRESETS), default="base", help="6+6 layers of 512, or 3+3 of 256 (default: base)")
+    add(
+        "--task",
+        choices=list(TASKS),
+        default="translate",
+        help="encoder-decoders, or encoders that classify byte sequences (default: translate)",
+    )
+    add_size_options(parser)
+    parser.set_defaults(preset=None, dictionary_size=None)
     add(
         "--batch",
         type=batch_size,
         nargs="+",
-        default=[BatchSize(32, 30)],
+        default=None,
         metavar="NxT",
-        help="sentences x tokens in each, several allowed (default: 32x30)",
+        help="sentences x tokens in each, several allowed (default: 32x30, to classify 1x1024)",
     )
-    add("--dictionary-size", type=at_least(8), default=32000, metavar="N", help="shared (default: 32000)")
-    add("--projection-length", type=at_least(1), default=16, metavar="N", help="Luna's l (default: 16)")
+    add_projection_length(parser)
+    add("--dtype", choices=list(MODEL_DTYPES), default="float32", help="of the parameters (default: float32)")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> Section:
-    """Time the training step of every model at every batch size."""
-    results, tokens = [], []
-    with tqdm(total=len(args.batch) * count_steps(len(MODELS), settings), leave=False) as progress:
-        for batch in args.batch:
-            sizes = model_sizes(PRESETS[args.preset], args.projection_length, batch)
-            forms = [make_form(name, sizes, args.dictionary_size, batch, settings) for name in MODELS]
-            results += compare({"batch": str(batch)}, forms, settings, progress)
-            tokens += [batch.sentences * batch.tokens] * len(MODELS)
-    size = ", ".join(f"{name} {value}" for name, value in PRESETS[args.preset].items())
-    size += f", dictionary {args.dictionary_size} (all embeddings shared), l {args.projection_length}"
-    return Section("train", (*NOTES, f"{args.preset}: {size}"), (TRANSFORMER,), results, "tokens", tokens)
+    """Check that forms of one model agree, then time the training step of every model at every batch size."""
+    task, preset, size = TASKS[args.task], sizes_of(args), dictionary_size(args)
+    kinds = select(task.kinds(args.projection_length), args.without)
+    for name, kind in kinds.items():
+        check_model(name, kind, args.task, preset, size, settings)
+    cases: List[Case] = []
+    tokens: List[int] = []
+    for batch in args.batch or [DEFAULT_BATCH[args.task]]:
+        forms = [
+            make_form(name, kind, args.task, preset, size, batch, args.dtype, settings) for name, kind in kinds.items()
+        ]
+        cases.append(({"sentences": batch.sentences, "T": batch.tokens}, forms))
+        tokens += [batch.sentences * batch.tokens] * len(forms)
+    peers = [name for name in task.PEERS if name in kinds]
+    notes = (*task.NOTES, f"{args.task}: {describe(preset, size)}, {args.dtype}")
+    return Section("train", notes, peers, compare_cases(cases, settings), "T", (), "tokens", tokens)
 
 
-def model_sizes(preset: Dict[str, int], projection_length: int, batch: BatchSize) -> Dict[str, Any]:
-    """Options that all models have in common, under fairseq's names."""
-    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in preset.items()}
-    positions = max(1024, batch.tokens)
-    return {
-        **sizes,
-        "dropout": 0.1,
-        "share_all_embeddings": True,
-        "max_source_positions": positions,
-        "max_target_positions": positions,
-        "projection_length": projection_length,
-    }
+def sizes_of(args: argparse.Namespace) -> Dict[str, int]:
+    """Sizes of the models. Raises InputError for ``--preset`` where there is only one."""
+    if args.task == "translate":
+        return PRESETS[args.preset or "base"]
+    if args.preset is not None:
+        raise InputError("--preset is of --task translate; the classifiers have the size of Long Range Arena's text task")
+    return classify.SIZES
 
 
-def make_form(name: str, sizes: Dict[str, Any], dictionary_size: int, batch: BatchSize, settings: Settings) -> Form:
-    """The training step of the model ``name``, warmed up with a tiny model of that kind."""
-    tiny_batch = BatchSize(1, 4)
-    tiny_sizes = model_sizes(TINY, 2, tiny_batch)
+def dictionary_size(args: argparse.Namespace) -> int:
+    """Entries of the dictionary. Raises InputError for ``--dictionary-size`` where these are bytes."""
+    if args.task == "translate":
+        return args.dictionary_size or 32000
+    if args.dictionary_size is not None:
+        raise InputError("--dictionary-size is of --task translate; the classifiers read bytes")
+    return classify.DICTIONARY
+
+
+def make_form(
+    name: str, kind: Kind, task: str, preset: Dict[str, int], size: int, batch: BatchSize, dtype: str, settings: Settings
+) -> Form:
+    """The training step of the model, warmed up with a tiny one of its kind."""
     return Form(
         name,
-        prepare=partial(prepare, name, sizes, dictionary_size, batch, settings),
-        warm_up=partial(prepare, name, tiny_sizes, 8, tiny_batch, settings),
+        prepare=partial(prepare, kind, task, preset, size, batch, dtype, settings),
+        warm_up=partial(prepare, kind, task, TINY, 8, BatchSize(1, 4), dtype, settings),
     )
 
 
-def prepare(name: str, sizes: Dict[str, Any], dictionary_size: int, batch: BatchSize, settings: Settings) -> Job:
-    """One training step of the model ``name``."""
+def prepare(
+    kind: Kind, task: str, preset: Dict[str, int], size: int, batch: BatchSize, dtype: str, settings: Settings
+) -> Job:
+    """One training step of the model."""
     torch.manual_seed(settings.seed)
-    task = make_task(dictionary_size)
-    options = Namespace(**sizes, **MODELS[name])
-    if name == TRANSFORMER:
-        base_architecture(options)
-    model = (TransformerModel if name == TRANSFORMER else LunaModel).build_model(options, task)
-    model = model.to(settings.device).train()
-    criterion = LabelSmoothedCrossEntropyCriterion(task, sentence_avg=False, label_smoothing=0.1)
-    return partial(step, model, criterion, make_sample(task, batch, settings))
+    model = TASKS[task].build(kind, preset, size, batch).to(settings.device, MODEL_DTYPES[dtype])
+    return partial(step, model, TASKS[task].make_loss(model, size, batch, settings.device))
 
 
-def make_task(dictionary_size: int) -> TranslationTask:
-    """A translation task with one dictionary of that size, its special symbols included."""
-    dictionary = Dictionary()
-    for i in range(dictionary_size - len(dictionary)):
-        dictionary.add_symbol(f"w{i}")
-    return TranslationTask(TranslationConfig(), dictionary, dictionary)
-
-
-def make_sample(task: TranslationTask, batch: BatchSize, settings: Settings) -> Dict[str, Any]:
-    """A batch as fairseq's translation dataset collates it, of random tokens [B, T], EOS last."""
-    dictionary = task.target_dictionary
-    first = dictionary.nspecial
-
-    def sentences() -> torch.Tensor:
-        tokens = torch.randint(first, len(dictionary), (batch.sentences, batch.tokens))
-        tokens[:, -1] = dictionary.eos()
-        return tokens.to(settings.device)
-
-    source, target = sentences(), sentences()
-    lengths = torch.full((batch.sentences,), batch.tokens, device=settings.device)
-    net_input = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": target.roll(1, dims=1)}
-    return {"net_input": net_input, "target": target, "ntokens": target.numel()}
-
-
-def step(model: torch.nn.Module, criterion: torch.nn.Module, sample: Dict[str, Any]) -> None:
+def step(model: torch.nn.Module, loss: Callable[[], torch.Tensor]) -> None:
     """Forward, loss, backward; the gradients are dropped, as an optimizer's step would have used them."""
-    loss, sample_size, _ = criterion(model, sample)
-    (loss / sample_size).backward()
+    loss().backward()
     model.zero_grad(set_to_none=True)
+
+
+def check_model(
+    name: str, kind: Kind, task: str, preset: Dict[str, int], size: int, settings: Settings
+) -> None:
+    """Raise InputError when loss or gradients differ from those of the model's definition with the same parameters."""
+    actual, expected = (loss_and_gradients(k, task, preset, size, settings) for k in (kind, TASKS[task].definition(kind)))
+    for what, ours, theirs in zip(("loss", "gradient"), actual, expected):
+        error = relative_rms(ours, theirs)
+        if not error <= TOLERANCE:
+            raise InputError(
+                f"{name} is not timed because it is wrong: its {what} differs from that of the written-out model by "
+                f"{error:.1e} (relative RMS, {TOLERANCE:.0e} is allowed)"
+            )
+
+
+def loss_and_gradients(
+    kind: Kind, task: str, preset: Dict[str, int], size: int, settings: Settings
+) -> List[torch.Tensor]:
+    """Of a batch with padding, without dropout, in float32; the gradients of all parameters as one vector."""
+    batch = BatchSize(len(CHECKED_LENGTHS), CHECKED_LENGTHS[0])
+    torch.manual_seed(settings.seed)
+    model = TASKS[task].build(kind, preset, size, batch, dropout=0.0).to(settings.device)
+    torch.manual_seed(settings.seed)
+    loss = TASKS[task].make_loss(model, size, batch, settings.device, CHECKED_LENGTHS)()
+    loss.backward()
+    # Sorted, because a parameter that moved to another module comes at another place.
+    parameters = sorted(model.named_parameters())
+    return [loss.detach(), torch.cat([p.grad.flatten() for _, p in parameters if p.grad is not None])]
