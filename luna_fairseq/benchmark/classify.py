@@ -72,9 +72,10 @@ def build(
     else:
         base_architecture(options)
         encoder = TransformerEncoderBase(TransformerConfig.from_namespace(options), dictionary, embed)
-        if kind.attention is not None:
-            ATTENTIONS[kind.attention](encoder)
-    return Classifier(encoder, preset["embed_dim"], dictionary.pad()).train()
+    model = Classifier(encoder, preset["embed_dim"], dictionary.pad()).train()
+    if kind.attention is not None:
+        ATTENTIONS[kind.attention](model)  # last: a new module draws random numbers
+    return model
 
 
 def make_loss(

@@ -93,6 +93,7 @@ def prepare(
     # Both count without EOS.
     length = batch.tokens - 1
     generator = SequenceGenerator([model], dictionary, beam_size=beam, max_len_a=0, max_len_b=length, min_len=length)
+    torch.manual_seed(settings.seed)  # the same batch for every model
     tokens = random_sentences(dictionary, batch, settings.device)
     lengths = torch.full((batch.sentences,), batch.tokens, device=settings.device)
     return partial(translate, generator, {"net_input": {"src_tokens": tokens, "src_lengths": lengths}})

@@ -18,8 +18,9 @@ from luna_fairseq.errors import InputError
 
 # A sample lasts at least so long [s]: the clock and a passing interrupt then weigh little.
 SHORTEST_SAMPLE = 0.02
-# Modules that the process from which the memory children are forked has imported already.
-PRELOAD = ["luna_fairseq", "luna_fairseq.benchmark.measure"]
+# Modules that the process from which the memory children are forked has imported already
+# (torch imports the last on the first use of some operations).
+PRELOAD = ["luna_fairseq", "luna_fairseq.benchmark.measure", "torch.fx.experimental.symbolic_shapes"]
 
 Job = Callable[[], Any]
 

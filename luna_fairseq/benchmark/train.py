@@ -106,6 +106,7 @@ def prepare(
     """One training step of the model."""
     torch.manual_seed(settings.seed)
     model = TASKS[task].build(kind, preset, size, batch).to(settings.device, MODEL_DTYPES[dtype])
+    torch.manual_seed(settings.seed)  # the same batch for every model
     return partial(step, model, TASKS[task].make_loss(model, size, batch, settings.device))
 
 

@@ -1,0 +1,61 @@
+"""The sub-command of pack and unpack attention at tiny sizes. No test looks at a clock."""
+
+import pytest
+from benchmark_checks import check_refused, check_results, no_children, run_command  # noqa: F401
+
+from luna_fairseq.benchmark import attention, fused_softmax
+from luna_fairseq.benchmark.heads import DTYPES, Shape
+from luna_fairseq.benchmark.measure import Settings
+
+COMMAND = "attention --batch 2 --heads 2 --head-dim 4 --projection-length 3".split()
+SETTINGS = Settings(repetitions=2, threads=1, device="cpu", seed=3)
+
+
+def test_attention(tmp_path, no_children):  # noqa: F811
+    options = ["--lengths", "9", "30", "--max-naive-length", "20"]
+    section = run_command([*COMMAND, *options], tmp_path)["attention"]
+    long = [r for r in section["results"] if r["case"]["T"] == 30]
+    short = [r for r in section["results"] if r["case"]["T"] == 9]
+    check_results({**section, "results": short}, ["luna-naive", "luna", "softmax", "sdpa"], cases=4)
+    check_results({**section, "results": long}, ["luna-naive", "luna", "sdpa"], cases=4)
+    assert {r["case"]["padding"] for r in short} == {"none", "half"}
+
+
+def test_half_of_the_sentences_are_half_padded():
+    shape = Shape(4, 2, 4, 3, "float32", padded=True)
+    mask = attention.make_inputs(shape, 9, SETTINGS)[0].key_padding_mask
+    assert mask.sum(dim=1).tolist() == [0, 4, 0, 4] and mask[1, -1]
+    assert attention.make_inputs(Shape(4, 2, 4, 3, "float32"), 9, SETTINGS)[0].key_padding_mask is None
+
+
+def wrong_luna(inputs):
+    return 1.001 * attention.pack_and_unpack(inputs, attention.luna_attention)
+
+
+def blind_to_padding(inputs):
+    return attention.pack_and_unpack(inputs._replace(key_padding_mask=None), attention.luna_attention)
+
+
+@pytest.mark.parametrize(
+    "form, words", [(wrong_luna, "output differs from luna-naive"), (blind_to_padding, "at length 7 its output")]
+)
+def test_wrong_form_is_refused(form, words, monkeypatch, capsys):
+    monkeypatch.setitem(attention.LUNA_FORMS, "luna", form)
+    monkeypatch.setattr(attention, "compare_cases", lambda *_: pytest.fail("was timed"))
+    check_refused([*COMMAND, "--lengths", "9"], ["luna is not timed", words], capsys)
+
+
+@pytest.mark.parametrize("limit", ["1024", "8"])
+def test_wrong_peer_is_refused(limit, monkeypatch, capsys):
+    monkeypatch.setattr(fused_softmax, "sdpa", lambda q, k, v, **_: 2.0 * attention.naive(q, k, v))
+    command = [*COMMAND, "--lengths", "9", "--max-naive-length", limit]
+    check_refused(command, ["sdpa is not timed", "differs from softmax"], capsys)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_forms_are_within_the_tolerance_of_every_dtype(dtype, padded):
+    shape = Shape(batch=2, heads=2, head_dim=16, projection_length=5, dtype=dtype, padded=padded)
+    functions, _ = attention.usable(shape, SETTINGS, [])
+    for length in (1, 33, 130):
+        attention.check_forms(functions, shape, length, 100, SETTINGS)

@@ -1,0 +1,52 @@
+"""The decoding sub-command at tiny sizes. No test looks at a clock."""
+
+import pytest
+import torch
+from benchmark_checks import check_refused, check_results, no_children, run_command  # noqa: F401
+
+from luna_fairseq.benchmark import decode
+from luna_fairseq.benchmark.measure import Settings
+from luna_fairseq.benchmark.models import TINY, Kind
+from luna_fairseq.benchmark.options import BatchSize
+from luna_fairseq.modules.luna_decoder import LunaDecoder
+
+COMMAND = "decode --preset small --dictionary-size 40 --projection-length 3".split()
+SETTINGS = Settings(repetitions=2, threads=1, device="cpu", seed=3)
+
+
+def test_decode(tmp_path, no_children):  # noqa: F811
+    section = run_command([*COMMAND, "--lengths", "4", "6", "--batch", "2", "--beam", "3"], tmp_path)["decode"]
+    check_results(section, ["transformer", "luna-3-tied", "luna-3-untied"], cases=2)
+    for result in section["results"]:
+        assert result["sentences_per_second"] == pytest.approx(2 / result["seconds"]["median"])
+
+
+@pytest.mark.parametrize("kind", [Kind(), Kind(luna=True, projection_length=3)], ids=["transformer", "luna"])
+def test_every_hypothesis_has_the_length_asked_for(kind):
+    job = decode.prepare(kind, TINY, 20, BatchSize(3, 11), 5, "float32", SETTINGS)
+    generator, sample = job.args
+    hypotheses = generator.generate([], sample)
+    assert [[len(h["tokens"]) for h in of_sentence] for of_sentence in hypotheses] == [[11] * 5] * 3
+    sample["net_input"]["src_tokens"] = sample["net_input"]["src_tokens"][:, 1:]
+    with pytest.raises(ValueError, match="has 11 tokens instead of 10"):
+        job()
+
+
+def test_positions_suffice_beyond_their_default():
+    decode.prepare(Kind(luna=True), TINY, 20, BatchSize(1, 1030), 1, "float32", SETTINGS)()
+
+
+def test_wrong_decoding_is_refused(monkeypatch, capsys):
+    right = LunaDecoder.forward
+
+    def wrong(self, *args, incremental_state=None, **kwargs):
+        output, extra = right(self, *args, incremental_state=incremental_state, **kwargs)
+        return (output if incremental_state is None else output + torch.ones_like(output)), extra
+
+    monkeypatch.setattr(LunaDecoder, "forward", wrong)
+    monkeypatch.setattr(decode, "compare_cases", lambda *_: pytest.fail("was timed"))
+    check_refused(COMMAND, ["luna-3-tied is not timed", "logits in decoding"], capsys)
+
+
+def test_beam_beyond_the_dictionary_is_refused(capsys):
+    check_refused([*COMMAND, "--beam", "40"], ["--beam 40 needs a larger --dictionary-size than 40"], capsys)

@@ -1,0 +1,93 @@
+"""The training sub-command at tiny sizes. No test looks at a clock."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from benchmark_checks import check_png, check_refused, check_results, no_children, run_command  # noqa: F401
+
+from fairseq.modules import MultiheadAttention
+from luna_fairseq.benchmark import classify, peers, train
+
+TRAIN = "train --preset small --dictionary-size 40 --batch 2x5 --repetitions 2".split()
+
+
+def test_train_as_a_process(tmp_path):
+    path, picture = tmp_path / "train.json", tmp_path / "train.png"
+    command = [sys.executable, "-m", "luna_fairseq.benchmark", "--threads", "1", *TRAIN]
+    command += ["--projection-length", "2", "--json", str(path), "--plot", str(picture)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "tokens/s" in done.stdout and "speed / transformer-sdpa" in done.stdout and "DEBUG" not in done.stderr
+    check_png(picture)
+    values = json.loads(path.read_text())
+    assert values["environment"]["threads"] == 1
+    check_results(values["train"], ["transformer", "transformer-sdpa", "luna-2-tied", "luna-2-untied"], cases=1)
+    for result in values["train"]["results"]:
+        assert result["tokens_per_second"] == pytest.approx(10 / result["seconds"]["median"])
+        # At least the gradients of the embedding and of the feed-forward blocks.
+        assert result["extra_bytes"] > 6 * 2 * 256 * 1024 * 4
+
+
+def test_classify(tmp_path, no_children, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(classify, "SIZES", {"layers": 2, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2})
+    options = "--task classify --batch 2x40 1x9 --projection-length 2 3 --dtype bfloat16".split()
+    section = run_command(["train", *options], tmp_path)["train"]
+    lunas = [f"luna-{n}-{kv}" for n in (2, 3) for kv in ("tied", "untied")]
+    check_results(section, ["transformer-softmax", "transformer-sdpa", *lunas], cases=2)
+    assert section["results"][0]["case"] == {"sentences": 2, "T": 40}
+
+
+@pytest.mark.parametrize("kwargs", [{"self_attention": True}, {"encoder_decoder_attention": True}])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_fused_attention_is_fairseqs(kwargs, padded, causal):
+    if causal and "encoder_decoder_attention" in kwargs:
+        pytest.skip("no decoder has such an attention")
+    torch.manual_seed(1)
+    theirs = MultiheadAttention(12, 3, dropout=0.3, **kwargs).double().eval()
+    ours = peers.FusedAttention.in_place_of(theirs)
+    assert not ours.training and ours.dropout_module.p == 0.3
+    query = torch.randn(6, 2, 12, dtype=torch.double)
+    key = query if "self_attention" in kwargs else torch.randn(5, 2, 12, dtype=torch.double)
+    mask = torch.zeros(2, key.size(0), dtype=torch.bool)
+    mask[1, 4:] = True
+    options = {"key_padding_mask": mask if padded else None}
+    if causal:
+        options["attn_mask"] = torch.full((6, 6), float("-inf"), dtype=torch.double).triu(1)
+    expected = theirs(query, key, key, need_weights=False, **options)[0]
+    torch.testing.assert_close(ours(query, key, key, **options)[0], expected)
+    peers.use_written_out_attention(theirs)
+    torch.testing.assert_close(theirs(query, key, key, need_weights=False, **options)[0], expected)
+
+
+@pytest.mark.parametrize("task, name", [(TRAIN, "transformer-sdpa"), (["train", "--task", "classify"], "transformer-sdpa")])
+def test_wrong_model_is_refused(task, name, monkeypatch, capsys):
+    class Wrong(peers.FusedAttention):
+        def forward(self, *args, **kwargs):
+            return 1.01 * super().forward(*args, **kwargs)[0], None
+
+    monkeypatch.setattr(peers, "FusedAttention", Wrong)
+    monkeypatch.setattr(train, "compare_cases", lambda *_: pytest.fail("was timed"))
+    check_refused(task, [f"{name} is not timed", "differs from that of the written-out model"], capsys)
+
+
+def test_wrong_backend_is_refused(monkeypatch, capsys):
+    from luna_fairseq.modules import luna_causal_attention as module
+
+    right = module.causal_luna
+
+    def wrong(*args, **kwargs):
+        backend = kwargs.get("backend", args[-1])
+        return right(*args, **kwargs) * (1.0 if backend == "naive" else 1.01)
+
+    monkeypatch.setattr(module, "causal_luna", wrong)
+    monkeypatch.setattr(train, "compare_cases", lambda *_: pytest.fail("was timed"))
+    check_refused(TRAIN, ["luna-16-tied is not timed"], capsys)
+
+
+@pytest.mark.parametrize("option", [["--preset", "small"], ["--dictionary-size", "40"]])
+def test_options_of_the_other_task_are_refused(option, capsys):
+    check_refused(["train", "--task", "classify", *option], [f"{option[0]} is of --task translate"], capsys)
