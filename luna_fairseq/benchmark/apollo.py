@@ -71,7 +71,10 @@ def run(args: argparse.Namespace, settings: Settings) -> Section:
     check_optimizers(forms, settings)
     forms = select(forms, args.without)
     case = {"parameters": f"{count:,}"}
-    timed = [Form(n, partial(prepare, f, shapes, settings), partial(prepare, f, [(2, 3)], settings)) for n, f in forms.items()]
+    timed = [
+        Form(name, partial(prepare, make, shapes, settings), partial(prepare, make, [(2, 3)], settings))
+        for name, make in forms.items()
+    ]
     peers = [name for name in PEERS if name in forms]
     what = f"{TRANSFORMER}, {args.preset}, dictionary {args.dictionary_size}: {len(shapes)} tensors"
     return Section("apollo", (*NOTES, *notes, what), peers, compare_cases([(case, timed)], settings))
@@ -97,7 +100,8 @@ def parameters(shapes: Sizes, settings: Settings) -> List[Tensor]:
 def check_optimizers(forms: Dict[str, Any], settings: Settings) -> None:
     """Raise InputError when two forms of one optimizer lead to different parameters."""
     for variants in OPTIMIZERS.values():
-        changes: Dict[str, Tensor] = {name: change_after_steps(forms[name], settings) for name in variants if name in forms}
+        here = [name for name in variants if name in forms]
+        changes = {name: change_after_steps(forms[name], settings) for name in here}
         if not changes:
             continue
         reference, *others = changes
@@ -105,8 +109,8 @@ def check_optimizers(forms: Dict[str, Any], settings: Settings) -> None:
             error = relative_rms(changes[name], changes[reference])
             if not error <= TOLERANCE:
                 raise InputError(
-                    f"{name} is not timed because it is wrong: after {STEPS} steps the change of its parameters differs "
-                    f"from {reference}'s by {error:.1e} (relative RMS, {TOLERANCE:.0e} is allowed)"
+                    f"{name} is not timed because it is wrong: after {STEPS} steps the change of its parameters "
+                    f"differs from {reference}'s by {error:.1e} (relative RMS, {TOLERANCE:.0e} is allowed)"
                 )
 
 

@@ -55,7 +55,8 @@ def make_inputs(shape: Shape, length: int, settings: Settings) -> Tuple[Inputs, 
     if shape.padded:
         mask = torch.zeros(shape.batch, length, dtype=torch.bool, device=settings.device)
         mask[1::2, (length + 1) // 2 :] = True
-    return Inputs(*(x.requires_grad_() for x in heads), mask), gradient
+    q, k, v, pack_q = (x.requires_grad_() for x in heads)
+    return Inputs(q, k, v, pack_q, mask), gradient
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Optional[Tensor] = None) -> Tensor:

@@ -17,10 +17,10 @@ from luna_fairseq.models.luna import nested_config
 from luna_fairseq.modules import LunaEncoder
 
 NOTES = (
-    "Two-class classifiers of random bytes: an encoder, the mean over positions, a linear layer; forward pass in training",
-    "mode (dropout 0.1), cross entropy, backward pass, no optimizer. transformer-softmax is fairseq's encoder with the",
-    "attention weights written out, transformer-sdpa the same on scaled_dot_product_attention. No padding. Extra memory",
-    "includes the gradients.",
+    "Two-class classifiers of random bytes: an encoder, the mean over positions, a linear layer; forward pass in",
+    "training mode (dropout 0.1), cross entropy, backward pass, no optimizer. transformer-softmax is fairseq's encoder",
+    "with the attention weights written out, transformer-sdpa the same on scaled_dot_product_attention. No padding.",
+    "Extra memory includes the gradients.",
 )
 SIZES = {"layers": 4, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4}
 # Every byte, and fairseq's four special symbols.

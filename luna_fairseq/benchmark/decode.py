@@ -30,8 +30,8 @@ from luna_fairseq.errors import InputError
 HELP = "beam search: Luna tied and untied beside fairseq's Transformer"
 NOTES = (
     "fairseq's SequenceGenerator and models prepared as fairseq-generate prepares them, with random weights. Every",
-    "hypothesis has exactly T tokens, EOS included, and so has every source sentence: EOS is forbidden before and forced",
-    "there. Before anything is timed, decoding token by token was compared with the decoder on whole sentences.",
+    "hypothesis has exactly T tokens, EOS included, and so has every source sentence: EOS is forbidden before and",
+    "forced there. Before anything is timed, decoding token by token was compared with the decoder on whole sentences.",
 )
 CHECKED_LENGTH = 9
 TOLERANCE = 1e-4
@@ -84,7 +84,13 @@ def build(kind: Kind, preset: Dict[str, int], dictionary_size: int, length: int,
 
 
 def prepare(
-    kind: Kind, preset: Dict[str, int], dictionary_size: int, batch: BatchSize, beam: int, dtype: str, settings: Settings
+    kind: Kind,
+    preset: Dict[str, int],
+    dictionary_size: int,
+    batch: BatchSize,
+    beam: int,
+    dtype: str,
+    settings: Settings,
 ) -> Job:
     """One batch translated by beam search."""
     model = build(kind, preset, dictionary_size, batch.tokens, dtype, settings)

@@ -31,7 +31,7 @@ class FusedAttention(MultiheadAttention):
             setattr(fused, name, getattr(other, name))
         return fused.train(other.training)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         query: Tensor,
         key: Tensor,

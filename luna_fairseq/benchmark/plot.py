@@ -65,7 +65,7 @@ def layout(section: Section) -> List[List[Tuple[Any, List[Dict[str, Any]]]]]:
 
 
 def draw_times(ax: Any, section: Section, values: List[Dict[str, Any]]) -> None:
-    """Median milliseconds against length, with the band of the quartiles; of batches, by the token or the sentence."""
+    """Median milliseconds against length, with the band of the quartiles; per token or sentence."""
     for name, points in by_form(values).items():
         lengths = [p["case"][section.length] for p in points]
         median, low, high = ([1000 * p["seconds"][q] / p.get("size", 1) for p in points] for q in ("median", "q1", "q3"))

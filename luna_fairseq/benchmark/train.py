@@ -76,7 +76,7 @@ def sizes_of(args: argparse.Namespace) -> Dict[str, int]:
     if args.task == "translate":
         return PRESETS[args.preset or "base"]
     if args.preset is not None:
-        raise InputError("--preset is of --task translate; the classifiers have the size of Long Range Arena's text task")
+        raise InputError("--preset is of --task translate; the classifiers are of one size")
     return classify.SIZES
 
 
@@ -90,7 +90,14 @@ def dictionary_size(args: argparse.Namespace) -> int:
 
 
 def make_form(
-    name: str, kind: Kind, task: str, preset: Dict[str, int], size: int, batch: BatchSize, dtype: str, settings: Settings
+    name: str,
+    kind: Kind,
+    task: str,
+    preset: Dict[str, int],
+    size: int,
+    batch: BatchSize,
+    dtype: str,
+    settings: Settings,
 ) -> Form:
     """The training step of the model, warmed up with a tiny one of its kind."""
     return Form(
@@ -120,7 +127,8 @@ def check_model(
     name: str, kind: Kind, task: str, preset: Dict[str, int], size: int, settings: Settings
 ) -> None:
     """Raise InputError when loss or gradients differ from those of the model's definition with the same parameters."""
-    actual, expected = (loss_and_gradients(k, task, preset, size, settings) for k in (kind, TASKS[task].definition(kind)))
+    pair = (kind, TASKS[task].definition(kind))
+    actual, expected = (loss_and_gradients(k, task, preset, size, settings) for k in pair)
     for what, ours, theirs in zip(("loss", "gradient"), actual, expected):
         error = relative_rms(ours, theirs)
         if not error <= TOLERANCE:

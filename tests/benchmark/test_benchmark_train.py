@@ -63,15 +63,15 @@ def test_fused_attention_is_fairseqs(kwargs, padded, causal):
     torch.testing.assert_close(theirs(query, key, key, need_weights=False, **options)[0], expected)
 
 
-@pytest.mark.parametrize("task, name", [(TRAIN, "transformer-sdpa"), (["train", "--task", "classify"], "transformer-sdpa")])
-def test_wrong_model_is_refused(task, name, monkeypatch, capsys):
+@pytest.mark.parametrize("arguments", [TRAIN, ["train", "--task", "classify"]], ids=["translate", "classify"])
+def test_wrong_model_is_refused(arguments, monkeypatch, capsys):
     class Wrong(peers.FusedAttention):
         def forward(self, *args, **kwargs):
             return 1.01 * super().forward(*args, **kwargs)[0], None
 
     monkeypatch.setattr(peers, "FusedAttention", Wrong)
     monkeypatch.setattr(train, "compare_cases", lambda *_: pytest.fail("was timed"))
-    check_refused(task, [f"{name} is not timed", "differs from that of the written-out model"], capsys)
+    check_refused(arguments, ["transformer-sdpa is not timed", "differs from that of the written-out model"], capsys)
 
 
 def test_wrong_backend_is_refused(monkeypatch, capsys):
