@@ -9,7 +9,7 @@ from torch import Tensor
 
 from luna_fairseq.benchmark.heads import Shape, random_heads
 from luna_fairseq.benchmark.measure import Settings
-from luna_fairseq.ops.causal_luna import BACKENDS, causal_luna, pack_weights
+from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
 
 
 class Inputs(NamedTuple):
@@ -97,8 +97,6 @@ def available(shape: Shape, settings: Settings) -> Tuple[List[str], List[str]]:
 
 def why_no_triton(shape: Shape, settings: Settings) -> str:
     """Why the Triton form does not run, or nothing."""
-    if "triton" not in BACKENDS:
-        return "this version of luna_fairseq has no such backend"
     if not settings.device.startswith("cuda") or torch.cuda.get_device_capability(settings.device) < (8, 0):
         return "it needs an NVIDIA GPU of compute capability 8.0 or later"
     if shape.projection_length > 256 or shape.head_dim > 128 or shape.dtype == "float64":
