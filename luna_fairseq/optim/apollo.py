@@ -34,6 +34,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.optim.apollo_blocks import blocked_update
 from luna_fairseq.optim.apollo_update import FOREACH_AVAILABLE, multi_tensor_update, single_tensor_update
 
 REBOUNDS = ("constant", "belief")
@@ -69,8 +70,9 @@ class Apollo(Optimizer):
         weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient; "decoupled" adds it to the direction;
             "stable" adds it to the direction divided by the mean curvature. Default: "L2" for "constant",
             "decoupled" for "belief".
-        foreach: True takes the multi-tensor implementation (several tensors per kernel), False the
-            single-tensor one; by default the former for parameters on a CUDA device.
+        foreach: True takes the multi-tensor implementation (several tensors per kernel), False the formulas as
+            they are written, tensor by tensor; by default the former for parameters on a CUDA device, and for
+            those on a CPU the latter in blocks that stay in its cache.
 
     State of each parameter: ``step`` (int), ``exp_avg_grad`` (m), ``approx_hessian`` (B), ``update`` (d).
     A parameter without gradient is skipped and keeps its own step count.
@@ -191,7 +193,10 @@ class Apollo(Optimizer):
         foreach = group["foreach"]
         if foreach is None:
             foreach = FOREACH_AVAILABLE and device.type == "cuda"
-        update = multi_tensor_update if foreach else single_tensor_update
+            one_by_one = blocked_update if device.type == "cpu" else single_tensor_update
+        else:
+            one_by_one = single_tensor_update
+        update = multi_tensor_update if foreach else one_by_one
         for chunk in _chunks(params, _MULTI_TENSOR_ELEMENTS if foreach else 1):
             dtype = _compute_dtype(chunk[0])
             values = [p.to(dtype) for p in chunk]

@@ -49,7 +49,7 @@ def single_tensor_update(
         if decay_type == "L2":
             g = g.add(p, alpha=decay)
         y = g - m
-        n = d.norm(p=4).add_(_norm_offset(group))
+        n = d.norm(p=4).add_(norm_offset(group))
         u = d / n
         u_squared = u * u
         change = -alpha * (y / n).mul_(u).sum() - (hessian * u_squared).sum()
@@ -88,7 +88,7 @@ def multi_tensor_update(
         torch._foreach_add_(ys, params, alpha=decay)
     torch._foreach_add_(exp_avg_grads, ys, alpha=alpha)
     floors = () if constant else torch._foreach_norm(ys, math.inf)
-    _update_hessians(ys, approx_hessians, updates, alpha, _norm_offset(group))
+    _update_hessians(ys, approx_hessians, updates, alpha, norm_offset(group))
     del ys
 
     denominators = torch._foreach_abs(approx_hessians)
@@ -122,6 +122,6 @@ def _update_hessians(
     torch._foreach_addcmul_(hessians, squares, list(scales.unbind()), value=-1)
 
 
-def _norm_offset(group: Dict[str, Any]) -> float:
+def norm_offset(group: Dict[str, Any]) -> float:
     """What is added to the norm of the previous direction, in that direction's own scale."""
     return group["eps"] / group["sigma"] if group["rebound"] == "constant" else group["eps"]

@@ -1,5 +1,6 @@
-"""Apollo as a torch optimizer: properties, both implementations, state, errors, warnings."""
+"""Apollo as a torch optimizer: properties, its implementations, state, errors, warnings."""
 
+import contextlib
 import copy
 import io
 import math
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.optim import apollo as apollo_module
+from luna_fairseq.optim import apollo_blocks
 from luna_fairseq.optim.apollo import Apollo
 
 SHAPES = [(3, 5), (7,), (), (1, 1), (2, 3, 1)]
@@ -26,6 +28,15 @@ def set_grads(params, seed, scale=1.0):
     generator = torch.Generator().manual_seed(1000 + seed)
     for p in params:
         p.grad = (scale * torch.randn(p.shape, generator=generator)).to(p.dtype)
+
+
+@contextlib.contextmanager
+def small_blocks():
+    """Cut even small tensors into blocks of four elements, where blocks are used."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(apollo_blocks, "SMALL_TENSOR", 0)
+        monkeypatch.setattr(apollo_blocks, "BLOCK", 4)
+        yield
 
 
 def run(optimizer, params, steps, start=0):
@@ -111,19 +122,31 @@ def test_default_weight_decay_type_follows_the_rebound():
     sigma=st.sampled_from([0.01, 0.3, 1.0]),
     seed=st.integers(0, 10**6),
 )
-def test_both_implementations_agree(shapes, dtype, rebound, decay_type, weight_decay, beta, eps, sigma, seed):
+def test_all_implementations_agree(shapes, dtype, rebound, decay_type, weight_decay, beta, eps, sigma, seed):
     tolerance = 1e-4 if dtype == torch.float32 else 1e-10
     trajectories = []
-    for foreach in (False, True):
+    for foreach in (False, True, None):
         params = make_params(dtype, shapes, seed)
         optimizer = Apollo(
             params, 0.2 * sigma, beta, eps, rebound, sigma, weight_decay, decay_type, foreach=foreach
         )
-        run(optimizer, params, 4, start=seed)
+        with small_blocks():
+            run(optimizer, params, 4, start=seed)
         trajectories.append(snapshot(params) + [optimizer.state[p]["update"] for p in params])
-    for p, q in zip(*trajectories):
+    for p, *others in zip(*trajectories):
         assert p.dtype == dtype
-        torch.testing.assert_close(p, q, rtol=tolerance, atol=tolerance * p.abs().max().item())
+        for q in others:
+            torch.testing.assert_close(p, q, rtol=tolerance, atol=tolerance * p.abs().max().item())
+
+
+def test_blocks_are_for_large_contiguous_tensors():
+    """Others are updated by the very formulas, to the last bit; a transposed parameter among them."""
+    reference, blocked = (make_params(shapes=[(3, 5), (300, 400)]) for _ in range(2))
+    for params in (reference, blocked):
+        params[1] = torch.nn.Parameter(params[1].detach().t())
+        run(Apollo(params, lr=0.01, foreach=False if params is reference else None), params, 3)
+    for p, q in zip(reference, blocked):
+        assert torch.equal(p, q)
 
 
 def test_multi_tensor_form_works_in_chunks(monkeypatch):
@@ -159,7 +182,7 @@ def test_parameters_without_gradient_are_skipped(foreach):
     assert torch.equal(params[1], reference[1])
 
 
-@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("foreach", [False, True, None])
 def test_zero_gradients_and_empty_tensors_stay_finite(foreach):
     for rebound in ("constant", "belief"):
         params = [torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.empty(0, 3))]
