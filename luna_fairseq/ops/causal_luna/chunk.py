@@ -21,6 +21,8 @@ from luna_fairseq.ops.causal_luna.state import CausalLunaState
 # Fewer positions than the first are too little work for one operation on a CPU; more than the second no longer stay in
 # its cache. A GPU would rather do more than start more operations.
 CPU_CHUNK, GPU_CHUNK = (32, 128), (256, 256)
+# From here on inputs and gradients no longer stay in a CPU's cache either, and twice the chunk costs less than the states.
+LONG_SEQUENCE = 2048
 
 
 def chunk_causal_luna(
@@ -134,7 +136,8 @@ def chunk_size(q: Tensor, L: int) -> int:
     """
     _, T, K = q.shape
     smallest, largest = GPU_CHUNK if q.is_cuda else CPU_CHUNK
-    size = min(max(2 ** round(math.log2(K * L) / 2), smallest), largest)
+    balanced = 2 ** round(math.log2(K * L) / 2)
+    size = min(max(balanced if T < LONG_SEQUENCE else 2 * balanced, smallest), largest)
     return T if T <= 2 * size else size
 
 
