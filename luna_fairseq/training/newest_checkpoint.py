@@ -133,7 +133,7 @@ def _updates(path: Path) -> Optional[int]:
         return None
     try:
         state = torch.load(str(path), map_location="cpu")
-        needed = state["model"], state["extra_state"]["train_iterator"]
-        return int(state["optimizer_history"][-1]["num_updates"]) if all(needed) else None
+        whole = state["model"] and state["extra_state"]["train_iterator"] and "last_optimizer_state" in state
+        return int(state["optimizer_history"][-1]["num_updates"]) if whole else None
     except Exception:  # any content whatever
         return None

@@ -1,0 +1,82 @@
+"""A resumed run equals one that never stopped, to the last bit, with dropout, in the middle and at the end of an epoch."""
+
+import pytest
+import torch
+from commands import TINY
+from forked import train
+from reversal import AUTHORS_COMMAND
+
+ADAM = f"""
+    --seed 1 -s src -t tgt -a transformer {TINY} --share-all-embeddings --max-tokens 100
+    --optimizer adam --adam-betas (0.9,0.98) --lr 0.01 --clip-norm 1.0 --weight-decay 1e-4
+    --lr-scheduler inverse_sqrt --warmup-updates 5 --dropout 0.1 --attention-dropout 0.1
+    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --num-workers 0
+"""
+EVERY_UPDATE = "--save-interval-updates 1 --keep-interval-updates -1 --keep-last-epochs -1 --disable-validation"
+# Options, and checkpoints to go on from: in the middle of the second epoch, at the end of the first.
+CASES = {
+    "apollo": (AUTHORS_COMMAND, ("checkpoint_2_10", "checkpoint1")),
+    "adam": (ADAM, ("checkpoint_2_11",)),
+    "bf16": (f"{AUTHORS_COMMAND} --bf16 --update-freq 2 --num-workers 1", ("checkpoint_2_6",)),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(data, tmp_path_factory):
+    """Folder with the straight run of each case, and a folder beside it for each resumed one."""
+    folder = tmp_path_factory.mktemp("runs")
+    all_runs = []
+    for name, (words, checkpoints) in CASES.items():
+        common, straight = (data, words, EVERY_UPDATE, "--max-update 13"), folder / name
+        all_runs.append((*common, "--save-dir", straight))
+        for start in checkpoints:
+            target = folder / f"{name}-{start}"
+            all_runs.append((*common, "--restore-file", straight / f"{start}.pt", "--save-dir", target))
+    train(*all_runs)
+    return folder
+
+
+def load(path):
+    return torch.load(str(path), map_location="cpu", weights_only=False)
+
+
+def assert_equal(left, right, where=""):
+    """The same bits. (torch adds defaults of its own to the options of an optimizer that it loads.)"""
+    assert type(left) is type(right), where
+    if isinstance(left, dict):
+        assert set(left) <= set(right), where
+        for key in left:
+            assert_equal(left[key], right[key], f"{where}/{key}")
+    elif isinstance(left, (list, tuple)):
+        assert len(left) == len(right), where
+        for number, (one, other) in enumerate(zip(left, right)):
+            assert_equal(one, other, f"{where}/{number}")
+    elif isinstance(left, torch.Tensor):
+        assert torch.equal(left, right), where
+    else:
+        assert left == right, where
+
+
+def assert_same_training(left, right):
+    """Weights, optimizer, schedule, position in the data, best validation loss."""
+    assert_equal(left["model"], right["model"], "model")
+    assert_equal(left["last_optimizer_state"], right["last_optimizer_state"], "optimizer")
+    assert_equal(left["optimizer_history"][-1], right["optimizer_history"][-1], "schedule")
+    for part in ("train_iterator", "best"):
+        assert_equal(left["extra_state"].get(part), right["extra_state"].get(part), part)
+
+
+@pytest.mark.parametrize("name, start", [(name, start) for name in CASES for start in CASES[name][1]])
+def test_resumed_equals_straight(name, start, runs):
+    straight, resumed = (load(runs / folder / "checkpoint_last.pt") for folder in (name, f"{name}-{start}"))
+    assert straight["optimizer_history"][-1]["num_updates"] == 13
+    assert straight["extra_state"]["train_iterator"]["epoch"] == (4 if name == "bf16" else 2)
+    assert_same_training(straight, resumed)
+
+
+def test_float32_weights_are_kept(runs):
+    """Without them a run of --bf16 would go on from rounded weights."""
+    state = load(runs / "bf16" / "checkpoint_last.pt")
+    exact = state["last_optimizer_state"]["fp32_params"]
+    assert all(weights.dtype is torch.float32 for weights in exact)
+    assert not all(torch.equal(weights, weights.bfloat16().float()) for weights in exact)
