@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from checkpoints import assert_same_training, load
 from commands import TINY
 from forked import train
 from reversal import AUTHORS_COMMAND
@@ -34,36 +35,6 @@ def runs(data, tmp_path_factory):
             all_runs.append((*common, "--restore-file", straight / f"{start}.pt", "--save-dir", target))
     train(*all_runs)
     return folder
-
-
-def load(path):
-    return torch.load(str(path), map_location="cpu", weights_only=False)
-
-
-def assert_equal(left, right, where=""):
-    """The same bits. (torch adds defaults of its own to the options of an optimizer that it loads.)"""
-    assert type(left) is type(right), where
-    if isinstance(left, dict):
-        assert set(left) <= set(right), where
-        for key in left:
-            assert_equal(left[key], right[key], f"{where}/{key}")
-    elif isinstance(left, (list, tuple)):
-        assert len(left) == len(right), where
-        for number, (one, other) in enumerate(zip(left, right)):
-            assert_equal(one, other, f"{where}/{number}")
-    elif isinstance(left, torch.Tensor):
-        assert torch.equal(left, right), where
-    else:
-        assert left == right, where
-
-
-def assert_same_training(left, right):
-    """Weights, optimizer, schedule, position in the data, best validation loss."""
-    assert_equal(left["model"], right["model"], "model")
-    assert_equal(left["last_optimizer_state"], right["last_optimizer_state"], "optimizer")
-    assert_equal(left["optimizer_history"][-1], right["optimizer_history"][-1], "schedule")
-    for part in ("train_iterator", "best"):
-        assert_equal(left["extra_state"].get(part), right["extra_state"].get(part), part)
 
 
 @pytest.mark.parametrize("name, start", [(name, start) for name in CASES for start in CASES[name][1]])

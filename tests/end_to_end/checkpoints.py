@@ -1,0 +1,37 @@
+"""Checkpoints of training runs, compared."""
+
+import torch
+
+
+def load(path):
+    return torch.load(str(path), map_location="cpu", weights_only=False)
+
+
+def updates(path):
+    return load(path)["optimizer_history"][-1]["num_updates"]
+
+
+def assert_equal(left, right, where=""):
+    """The same bits. (torch adds defaults of its own to the options of an optimizer that it loads.)"""
+    assert type(left) is type(right), where
+    if isinstance(left, dict):
+        assert set(left) <= set(right), where
+        for key in left:
+            assert_equal(left[key], right[key], f"{where}/{key}")
+    elif isinstance(left, (list, tuple)):
+        assert len(left) == len(right), where
+        for number, (one, other) in enumerate(zip(left, right)):
+            assert_equal(one, other, f"{where}/{number}")
+    elif isinstance(left, torch.Tensor):
+        assert torch.equal(left, right), where
+    else:
+        assert left == right, where
+
+
+def assert_same_training(left, right):
+    """Weights, optimizer, schedule, position in the data, best validation loss."""
+    assert_equal(left["model"], right["model"], "model")
+    assert_equal(left["last_optimizer_state"], right["last_optimizer_state"], "optimizer")
+    assert_equal(left["optimizer_history"][-1], right["optimizer_history"][-1], "schedule")
+    for part in ("train_iterator", "best"):
+        assert_equal(left["extra_state"].get(part), right["extra_state"].get(part), part)

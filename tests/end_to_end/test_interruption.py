@@ -1,0 +1,84 @@
+"""fairseq-train killed or terminated at some moment, and started again with the same command."""
+
+import os
+import re
+
+import pytest
+from checkpoints import assert_same_training, load, updates
+from forked import forked
+from reversal import AUTHORS_COMMAND
+
+END = 14  # updates: two epochs
+EACH = "--save-interval-updates 1 --keep-interval-updates 2 --disable-validation"
+
+
+def command(data, folder, *words):
+    return {"argvs": [(data, AUTHORS_COMMAND, EACH, f"--max-update {END}", "--save-dir", folder, *words)]}
+
+
+@pytest.fixture(scope="module")
+def straight(data, tmp_path_factory):
+    """Last checkpoint of a run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("straight")
+    ((statuses, log),) = forked(command(data, folder))
+    assert statuses == [0], log[-2000:]
+    return load(folder / "checkpoint_last.pt")
+
+
+def saved(log):
+    """Numbers of updates of the saves that were complete."""
+    return [int(n) for n in re.findall(r"Saved checkpoint \S+ \(epoch \d+ @ (\d+) updates", log)]
+
+
+def went_on_from(log):
+    found = re.findall(r"Loaded checkpoint \S+ \(epoch \d+ @ (\d+) updates\)", log)
+    return int(found[0]) if found else 0
+
+
+def test_killed_at_any_moment(data, straight, tmp_path):
+    """SIGKILL at several moments of one run, also while a checkpoint is written: what was saved is never lost."""
+    run = command(data, tmp_path)
+    moments = [f"Preparing to save checkpoint for epoch {e} @ {n} " for e, n in ((1, 1), (1, 4), (1, 7), (2, 9))]
+    moments[2:2] = ["checkpoint_1_6.pt (epoch 1 @ 6 updates", "begin training epoch"]
+    runs = [{**run, "signal": "SIGKILL", "after": moment} for moment in moments]
+    complete = 0
+    for statuses, log in forked(*runs, run):
+        assert statuses == [-9] or statuses == [0], log[-2000:]
+        assert went_on_from(log) >= complete
+        complete = max([went_on_from(log), *saved(log)])
+    assert statuses == [0] and complete == END
+    assert_same_training(straight, load(tmp_path / "checkpoint_last.pt"))
+
+
+def test_terminated(data, straight, tmp_path):
+    """SIGTERM to all processes of the job, the data loader's worker too."""
+    run = command(data, tmp_path, "--save-interval-updates 1000 --num-workers 1")
+    first, second = forked({**run, "signal": "SIGTERM", "after": "num_updates=3,"}, run)
+    assert first[0] == [143], first[1][-2000:]
+    assert "stopped by SIGTERM after " in first[1] and "Traceback" not in first[1]
+    assert 3 <= went_on_from(second[1]) < END and second[0] == [0]
+    assert_same_training(straight, load(tmp_path / "checkpoint_last.pt"))
+
+
+def test_terminated_at_the_end_of_an_epoch(data, straight, tmp_path):
+    """What is due at the end of the epoch happens first: the run goes on in the next one."""
+    run = command(data, tmp_path, "--save-interval-updates 1000")
+    first, second = forked({**run, "signal": "SIGTERM", "after": "Preparing to save checkpoint for epoch 1 @ 7"}, run)
+    assert first[0] == [143] and saved(first[1]) == [7], first[1][-2000:]
+    assert went_on_from(second[1]) == 7 and second[0] == [0]
+    assert_same_training(straight, load(tmp_path / "checkpoint_last.pt"))
+
+
+def test_half_a_last_checkpoint(data, straight, tmp_path):
+    """As a fairseq without this plugin leaves it when it is killed: training goes on from the newest intact file."""
+    run = command(data, tmp_path)
+    forked({**run, "signal": "SIGKILL", "after": "checkpoint_1_5.pt (epoch 1 @ 5 updates"})
+    last = tmp_path / "checkpoint_last.pt"
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    os.utime(str(last))
+    newest = max(tmp_path.glob("checkpoint_1_*.pt"), key=updates)
+    ((statuses, log),) = forked(run)
+    assert statuses == [0], log[-2000:]
+    assert f"{last} is truncated, or no checkpoint: going on from {newest}, the newest intact one" in log
+    assert went_on_from(log) == int(newest.stem.split("_")[-1])
+    assert_same_training(straight, load(last))
