@@ -85,6 +85,10 @@ def _wait_for(text, log, process):
 
 
 if __name__ == "__main__":
-    import fairseq_cli.train  # noqa: F401  imported once, for all processes to come
+    # Imported once, for all processes to come; torch imports the last one when it makes an optimizer.
+    sys.path.insert(0, os.path.dirname(USER_DIR))
+    import fairseq_cli.train
+    import luna_fairseq
+    import torch._dynamo  # noqa: F401
 
     print(json.dumps([_carry_out(run) for run in json.loads(sys.argv[1])]))

@@ -1,0 +1,139 @@
+"""Two processes on this machine's CPU against one with twice the batch; one of them fails, or the job is terminated."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from checkpoints import load
+from commands import ROOT, USER_DIR, refused
+from forked import forked, split
+from reversal import AUTHORS_COMMAND
+from test_resuming import ADAM
+
+UPDATES = 10
+# Both processes draw the same random numbers, one process draws on.
+COMMON = f"--dropout 0 --attention-dropout 0 --activation-dropout 0 --disable-validation --max-update {UPDATES}"
+OPTIMIZERS = {"apollo": AUTHORS_COMMAND, "adam": ADAM}
+BACKENDS = ("c10d", "legacy_ddp")
+
+
+def address():
+    return f"tcp://localhost:{random.randint(20000, 60000)}"
+
+
+@pytest.fixture(scope="module")
+def runs(data, tmp_path_factory):
+    """Folder with the runs APOLLO-one, APOLLO-c10d, and so on."""
+    folder = tmp_path_factory.mktemp("runs")
+    plan = []
+    for name, words in OPTIMIZERS.items():
+        base = (data, words, COMMON)
+        plan.append({"argvs": [(*base, "--update-freq 2 --save-dir", folder / f"{name}-one")]})
+        for backend in BACKENDS:
+            two = f"--distributed-world-size 2 --distributed-no-spawn --distributed-init-method {address()}"
+            two += f" --ddp-backend {backend} --distributed-rank"
+            target = ("--save-dir", folder / f"{name}-{backend}")
+            plan.append({"argvs": [(*base, f"{two} {rank}", *target) for rank in (0, 1)]})
+    for (statuses, log), run in zip(forked(*plan), plan):
+        assert statuses == [0] * len(run["argvs"]), log[-3000:]
+    return folder
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_two_equal_one_with_twice_the_batch(name, backend, runs):
+    """To rounding: the sum over the sentences of two batches is taken in another order."""
+    one, two = (load(runs / f"{name}-{kind}" / "checkpoint_last.pt") for kind in ("one", backend))
+    assert one["optimizer_history"][-1] == two["optimizer_history"][-1]
+    assert two["cfg"]["distributed_training"]["distributed_world_size"] == 2
+    for key, expected in one["model"].items():
+        assert relative_error(two["model"][key], expected) < 1e-5, key
+    states = one["last_optimizer_state"]["state"], two["last_optimizer_state"]["state"]
+    for key, expected in states[0].items():
+        for part in expected:
+            if hasattr(expected[part], "norm") and expected[part].dim() > 0:
+                assert relative_error(states[1][key][part], expected[part]) < 1e-3, (key, part)
+
+
+def relative_error(found, expected):
+    return float((found - expected).double().norm() / (expected.double().norm() + 1e-12))
+
+
+def start(*words, launcher=()):
+    """Start fairseq-train in a session of its own, on the CPU."""
+    line = [sys.executable, *launcher, "-m", "fairseq_cli.train", "--user-dir", USER_DIR, *split(words)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(line, env=environment, cwd=str(ROOT), start_new_session=True, **options)
+
+
+def read_until(process, text):
+    read = []
+    for line in process.stdout:
+        read.append(line)
+        if text in line:
+            return "".join(read)
+    raise AssertionError("".join(read)[-3000:])
+
+
+def workers(process):
+    """Process ids of the spawned processes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+        except (OSError, IndexError):  # it has ended
+            continue
+    return sorted(found)
+
+
+ENDLESS = "--max-update 100000 --disable-validation --distributed-world-size 2 --cpu"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+def test_a_process_that_dies_ends_the_job(data, tmp_path):
+    with start(data, AUTHORS_COMMAND, ENDLESS, "--save-dir", tmp_path) as process:
+        read_until(process, "num_updates=3,")
+        both = workers(process)
+        assert len(both) == 2
+        os.kill(both[1], signal.SIGKILL)
+        began = time.monotonic()
+        rest = process.communicate(timeout=90)[0]
+    assert process.returncode == 1 and time.monotonic() - began < 60
+    assert not any(Path(f"/proc/{pid}").exists() for pid in both)
+    assert rest.strip().splitlines()[-1].startswith("luna_fairseq: error: "), rest[-2000:]
+
+
+def test_terminating_the_parent(data, tmp_path):
+    """Both stop after the same update, having saved."""
+    with start(data, AUTHORS_COMMAND, ENDLESS, "--save-dir", tmp_path) as process:
+        read_until(process, "num_updates=3,")
+        process.terminate()
+        rest = process.communicate(timeout=90)[0]
+    assert process.returncode == 143 and "Traceback" not in rest, rest[-3000:]
+    stopped = [int(n) for n in re.findall(r"stopped by SIGTERM after (\d+) updates", rest)]
+    assert len(stopped) == 2 and stopped[0] == stopped[1] >= 3
+    assert load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == stopped[0]
+
+
+def test_torchrun(data, runs, tmp_path):
+    words = (data, AUTHORS_COMMAND, COMMON, "--ddp-backend c10d --save-dir", tmp_path)
+    launcher = "-m torch.distributed.run --nproc_per_node 2 --master_port".split() + [address().split(":")[-1]]
+    with start(*words, launcher=launcher) as process:
+        output = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, output[-3000:]
+    found, expected = (load(path / "checkpoint_last.pt")["model"] for path in (tmp_path, runs / "apollo-c10d"))
+    assert all((found[key] == expected[key]).all() for key in expected)
+
+
+def test_sharding_is_refused_for_apollo(data, tmp_path):
+    line = refused("train", "--user-dir", Path(USER_DIR), data, AUTHORS_COMMAND, "--ddp-backend fully_sharded")
+    assert "--ddp-backend fully_sharded does not work with --optimizer apollo" in line
