@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Trains a recipe with torch's launcher, on one node or several. See --help.
+set -euo pipefail
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+SCRIPT="${TRAIN_SCRIPT:-$ROOT/scripts/train_wmt14_en_de.sh}"
+
+usage() {
+  cat <<'HELP'
+usage: scripts/train_torchrun.sh [--gpus N] [--nodes N --node-rank K --master HOST[:PORT]] [--dry-run]
+                                 RECIPE DATA [fairseq-train options]
+
+Starts scripts/train_wmt14_en_de.sh RECIPE DATA (TRAIN_SCRIPT names another) once for each GPU by torch's launcher. With
+several nodes, start it on each with its own --node-rank (0, 1, ...) and the name of node 0 as --master.
+  --gpus N     processes on this node (default: the GPUs it has)
+  --dry-run    print the command and do nothing
+Status 143: stopped by SIGTERM, having saved; start it again and it goes on.
+HELP
+}
+
+die() {
+  printf 'train_torchrun: error: %s\n' "$*" >&2
+  exit 1
+}
+
+gpus='' nodes=1 rank='' master='' dry_run=''
+while (($#)); do
+  case "$1" in
+    -h | --help) usage && exit 0 ;;
+    --dry-run) dry_run=1 && shift ;;
+    --gpus | --nodes | --node-rank | --master)
+      (($# > 1)) || die "$1 needs a value"
+      case "$1" in --gpus) gpus="$2" ;; --nodes) nodes="$2" ;; --node-rank) rank="$2" ;; --master) master="$2" ;; esac
+      shift 2
+      ;;
+    -*) die "unknown option $1 before RECIPE: see --help" ;;
+    *) break ;;
+  esac
+done
+(($# > 1)) || die "RECIPE and DATA are missing: see --help"
+[[ "$nodes" =~ ^[1-9][0-9]*$ ]] || die "--nodes must be a positive number, got $nodes"
+if [[ -z "$gpus" ]]; then
+  gpus="$(python -c 'import torch; print(torch.cuda.device_count())')"
+  ((gpus > 0)) || die "this node has no GPU: give --gpus N to train with N processes on its CPU"
+fi
+[[ "$gpus" =~ ^[1-9][0-9]*$ ]] || die "--gpus must be a positive number, got $gpus"
+
+launch=(python -m torch.distributed.run --nproc_per_node "$gpus")
+if ((nodes == 1)); then
+  launch+=(--standalone)
+else
+  [[ "$rank" =~ ^[0-9]+$ ]] && ((rank < nodes)) || die "--nodes $nodes needs --node-rank 0 to $((nodes - 1))"
+  [[ -n "$master" ]] || die "--nodes $nodes needs --master HOST, the name of the node of rank 0"
+  port=29500
+  if [[ "$master" == *:* ]]; then port="${master##*:}" master="${master%:*}"; fi
+  launch+=(--nnodes "$nodes" --node_rank "$rank" --master_addr "$master" --master_port "$port")
+fi
+launch+=(--no_python "$SCRIPT" "$@" --distributed-world-size "$((nodes * gpus))")
+if [[ -n "$dry_run" ]]; then
+  printf '%q ' "${launch[@]}" && echo
+  exit 0
+fi
+
+# torch's launcher, terminated, kills its processes after 30 seconds (newer versions: after this time). They are asked
+# directly, and have the time they need to finish the update and to save.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-600}"
+terminated=''
+"${launch[@]}" &
+launcher=$!
+trap 'terminated=1; pkill -TERM -P "$launcher" || true' TERM
+trap 'kill -INT "$launcher" || true' INT
+status=0
+wait "$launcher" || status=$?
+while kill -0 "$launcher" 2>/dev/null; do # the signal ended the wait, not the launcher
+  status=0
+  wait "$launcher" || status=$?
+done
+if [[ -n "$terminated" ]]; then exit 143; fi
+exit "$status"

@@ -1,0 +1,98 @@
+"""scripts/train_torchrun.sh and scripts/train_slurm.sbatch: what they start, and what they do with SIGTERM."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+TORCHRUN, SBATCH = SCRIPTS / "train_torchrun.sh", SCRIPTS / "train_slurm.sbatch"
+JOB = {"SLURM_JOB_ID": "1050007", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "8"}
+
+
+def write(path, text):
+    path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+    path.chmod(0o755)
+
+
+def run(script, *words, path=None, **environment):
+    front = f"{path}:" if path else ""
+    environment = {**os.environ, "PATH": front + os.environ["PATH"], **environment}
+    return subprocess.run(
+        ["bash", str(script), *words], capture_output=True, text=True, env=environment, timeout=60
+    )
+
+
+@pytest.mark.parametrize("script", [TORCHRUN, SBATCH])
+def test_syntax(script):
+    assert subprocess.run(["bash", "-n", str(script)]).returncode == 0
+    assert os.access(str(script), os.X_OK)
+
+
+def test_one_node():
+    words = run(TORCHRUN, "--gpus", "8", "--dry-run", "luna_16", "data", "--seed", "2").stdout.split()
+    assert words[:7] == "python -m torch.distributed.run --nproc_per_node 8 --standalone".split() + ["--no_python"]
+    script, *rest = words[7:]
+    assert script == str(SCRIPTS / "train_wmt14_en_de.sh")
+    assert rest == "luna_16 data --seed 2 --distributed-world-size 8".split()
+
+
+def test_several_nodes():
+    options = "--gpus 4 --nodes 3 --node-rank 2 --master first:1234 --dry-run".split()
+    command = run(TORCHRUN, *options, "r", "d").stdout
+    assert "--nnodes 3 --node_rank 2 --master_addr first --master_port 1234 " in command
+    assert command.strip().endswith("r d --distributed-world-size 12")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--gpus 2 recipe", "RECIPE and DATA are missing"),
+        ("--gpus none r d", "--gpus must be a positive number, got none"),
+        ("--gpus 2 --nodes 2 r d", "--nodes 2 needs --node-rank 0 to 1"),
+        ("--gpus 2 --nodes 2 --node-rank 0 r d", "--nodes 2 needs --master HOST"),
+        ("--cpus 2 r d", "unknown option --cpus before RECIPE"),
+    ],
+)
+def test_mistakes(words, message):
+    done = run(TORCHRUN, *words.split())
+    assert done.returncode == 1 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_terminated_launcher(tmp_path):
+    """The processes are asked to end, and the launcher waited for; the status is 143."""
+    write(tmp_path / "python", 'bash -c \'trap "echo saved; exit 143" TERM; echo ready; while :; do sleep 0.05; done\'; exit 1')
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        ["bash", str(TORCHRUN), "--gpus", "1", "r", "d"], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30)[0] == "saved\n" and process.returncode == 143
+
+
+@pytest.mark.parametrize("status", [0, 1, 143])
+def test_slurm_job(status, tmp_path):
+    write(tmp_path / "srun", f'echo srun "$@"; exit {status}')
+    write(tmp_path / "scontrol", 'echo scontrol "$@"')
+    done = run(SBATCH, "luna_16", "data", "--seed", "2", path=tmp_path, SLURM_SUBMIT_DIR=str(SCRIPTS.parent), **JOB)
+    lines = done.stdout.splitlines()
+    script = SCRIPTS / "train_wmt14_en_de.sh"
+    assert lines[0] == (
+        f"srun --ntasks-per-node=1 --kill-on-bad-exit=1 {script} luna_16 data --seed 2"
+        " --distributed-world-size 16 --distributed-port 10007"
+    )
+    assert lines[1:] == (["scontrol requeue 1050007"] if status == 143 else [])
+    assert done.returncode == status
+
+
+def test_slurm_mistakes(tmp_path):
+    assert "usage: sbatch" in run(SBATCH, "luna_16").stderr
+    done = run(SBATCH, "r", "d", SLURM_SUBMIT_DIR=str(tmp_path), **JOB)
+    assert done.returncode == 1 and "submit from the root" in done.stderr
+    done = run(SBATCH, "r", "d", SLURM_SUBMIT_DIR=str(SCRIPTS.parent), **{**JOB, "SLURM_GPUS_ON_NODE": ""})
+    assert done.returncode == 1 and "the job has no GPUs" in done.stderr
