@@ -90,7 +90,7 @@ def _in_charge_of_children(call: Callable[..., Any], *args: Any, **kwargs: Any) 
     """Call what starts a process per device; hand SIGTERM on to these, end all when one fails, say why in one line."""
     from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
-    previous = signal.signal(signal.SIGTERM, lambda *_: [p.terminate() for p in multiprocessing.active_children()])
+    previous = signal.signal(signal.SIGTERM, _terminate_children)
     ended = threading.Event()
     threading.Thread(target=_kill_survivors, args=(ended,), daemon=True).start()
     try:
@@ -108,6 +108,11 @@ def _in_charge_of_children(call: Callable[..., Any], *args: Any, **kwargs: Any) 
     finally:
         ended.set()
         signal.signal(signal.SIGTERM, previous)
+
+
+def _terminate_children(*_: Any) -> None:
+    for process in multiprocessing.active_children():
+        process.terminate()
 
 
 def _kill_survivors(ended: threading.Event) -> None:

@@ -2,11 +2,12 @@
 
     python forked.py '[{"argvs": [["option", ...], ...], "log": "file"}, ...]'
 
-The runs follow one another. The processes of one run (one for each list of options) are together in a session of their
-own and write to one log. With "signal" and "after", the session is sent that signal as soon as "after" stands in the log.
+The runs follow one another. The processes of one run (one for each list of options) are a process group and write to
+one log. With "signal" and "after", the group is sent that signal as soon as "after" stands in the log.
 Prints the list of the runs' lists of exit statuses, -N for a process that signal N ended.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -50,7 +51,7 @@ def train(*runs):
 
 
 def _start(argv, log, leader):
-    """Fork a process that trains; it leads a session, or joins that of the leader."""
+    """Fork a process that trains; it leads a process group, or joins that of the leader."""
     process = os.fork()
     if process:
         return process
@@ -87,8 +88,7 @@ def _wait_for(text, log, process):
 if __name__ == "__main__":
     # Imported once, for all processes to come; torch imports the last one when it makes an optimizer.
     sys.path.insert(0, os.path.dirname(USER_DIR))
-    import fairseq_cli.train
-    import luna_fairseq
-    import torch._dynamo  # noqa: F401
+    for module in ("fairseq_cli.train", "luna_fairseq", "torch._dynamo"):
+        importlib.import_module(module)
 
     print(json.dumps([_carry_out(run) for run in json.loads(sys.argv[1])]))

@@ -173,19 +173,16 @@ def test_a_source_longer_than_the_positions(trained, data, tmp_path):
     assert "1101" in last_line and "max_positions=(1024, 1024)" in last_line
 
 
-def test_a_checkpoint_killed_while_it_was_copied(trained, data, tmp_path):
-    """Training goes on from the file that the message names."""
-    for name in ("checkpoint1.pt", "checkpoint_last.pt"):
-        shutil.copy(str(trained / name), str(tmp_path / name))
-    last = tmp_path / "checkpoint_last.pt"
-    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
-    run = fairseq("train", *plugin(data), AUTHORS_COMMAND, "--max-update 9", "--save-dir", tmp_path)
+def test_going_on_from_half_a_checkpoint_by_name(trained, data, tmp_path):
+    """A file that is asked for is not replaced by another; the message names one that would do."""
+    for name in ("checkpoint1.pt", "checkpoint2.pt"):
+        shutil.copy(str(trained / name.replace("2", "_last")), str(tmp_path / name))
+    half, intact = tmp_path / "checkpoint2.pt", tmp_path / "checkpoint1.pt"
+    half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
+    folder = tmp_path / "other"
+    words = (AUTHORS_COMMAND, "--max-update 9", "--save-dir", folder, "--restore-file", half)
+    run = fairseq("train", *plugin(data), *words)
     assert run.returncode == 1 and "Traceback" not in run.stderr
     message = run.stderr.strip().splitlines()[-1]
-    assert message.startswith(f"luna_fairseq: error: {last} cannot be read")
-    intact = tmp_path / "checkpoint1.pt"
+    assert message.startswith(f"luna_fairseq: error: {half} cannot be read")
     assert message.endswith(f"--restore-file (to generate: --path) {intact}")
-
-    words = (AUTHORS_COMMAND, "--max-update 12", "--save-dir", tmp_path, "--restore-file", intact)
-    succeed("train", *plugin(data), *words)
-    assert load(last)["optimizer_history"][-1]["num_updates"] == 12

@@ -29,7 +29,7 @@ def address():
 
 @pytest.fixture(scope="module")
 def runs(data, tmp_path_factory):
-    """Folder with the runs APOLLO-one, APOLLO-c10d, and so on."""
+    """Folder with the runs apollo-one, apollo-c10d, and so on."""
     folder = tmp_path_factory.mktemp("runs")
     plan = []
     for name, words in OPTIMIZERS.items():
@@ -66,11 +66,11 @@ def relative_error(found, expected):
 
 
 def start(*words, launcher=()):
-    """Start fairseq-train in a session of its own, on the CPU."""
+    """Start fairseq-train on the CPU."""
     line = [sys.executable, *launcher, "-m", "fairseq_cli.train", "--user-dir", USER_DIR, *split(words)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(line, env=environment, cwd=str(ROOT), start_new_session=True, **options)
+    return subprocess.Popen(line, env=environment, cwd=str(ROOT), **options)
 
 
 def read_until(process, text):
