@@ -60,6 +60,7 @@ def test_terminated(data, straight, tmp_path):
     assert_same_training(straight, load(tmp_path / "checkpoint_last.pt"))
 
 
+@pytest.mark.slow
 def test_terminated_at_the_end_of_an_epoch(data, straight, tmp_path):
     """What is due at the end of the epoch happens first: the run goes on in the next one."""
     run = command(data, tmp_path, "--save-interval-updates 1000")
@@ -69,6 +70,7 @@ def test_terminated_at_the_end_of_an_epoch(data, straight, tmp_path):
     assert_same_training(straight, load(tmp_path / "checkpoint_last.pt"))
 
 
+@pytest.mark.slow
 def test_half_a_last_checkpoint(data, straight, tmp_path):
     """As a fairseq without this plugin leaves it when it is killed: training goes on from the newest intact file."""
     run = command(data, tmp_path)

@@ -112,6 +112,7 @@ def test_a_process_that_dies_ends_the_job(data, tmp_path):
     assert rest.strip().splitlines()[-1].startswith("luna_fairseq: error: "), rest[-2000:]
 
 
+@pytest.mark.slow
 def test_terminating_the_parent(data, tmp_path):
     """Both stop after the same update, having saved."""
     with start(data, AUTHORS_COMMAND, ENDLESS, "--save-dir", tmp_path) as process:
@@ -124,6 +125,7 @@ def test_terminating_the_parent(data, tmp_path):
     assert load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == stopped[0]
 
 
+@pytest.mark.slow
 def test_torchrun(data, runs, tmp_path):
     words = (data, AUTHORS_COMMAND, COMMON, "--ddp-backend c10d --save-dir", tmp_path)
     launcher = "-m torch.distributed.run --nproc_per_node 2 --master_port".split() + [address().split(":")[-1]]
