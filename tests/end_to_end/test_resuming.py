@@ -1,5 +1,7 @@
 """A resumed run equals one that never stopped, to the last bit, with dropout, in the middle and at the end of an epoch."""
 
+import functools
+
 import pytest
 import torch
 from checkpoints import assert_same_training, load
@@ -24,30 +26,43 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def runs(data, tmp_path_factory):
-    """Folder with the straight run of each case, and a folder beside it for each resumed one."""
-    folder = tmp_path_factory.mktemp("runs")
-    all_runs = []
-    for name, (words, checkpoints) in CASES.items():
+    """Makes, once, the straight run of a case and the resumed ones, in folders beside each other."""
+
+    @functools.lru_cache(maxsize=None)
+    def make(name):
+        words, checkpoints = CASES[name]
+        folder = tmp_path_factory.mktemp(name)
         common, straight = (data, words, EVERY_UPDATE, "--max-update 13"), folder / name
-        all_runs.append((*common, "--save-dir", straight))
-        for start in checkpoints:
-            target = folder / f"{name}-{start}"
-            all_runs.append((*common, "--restore-file", straight / f"{start}.pt", "--save-dir", target))
-    train(*all_runs)
-    return folder
+        resumed = [
+            (*common, "--restore-file", straight / f"{start}.pt", "--save-dir", folder / f"{name}-{start}")
+            for start in checkpoints
+        ]
+        train((*common, "--save-dir", straight), *resumed)
+        return folder
+
+    return make
 
 
-@pytest.mark.parametrize("name, start", [(name, start) for name in CASES for start in CASES[name][1]])
+# One case in the fast tests: each trains several times.
+EVERY_CASE = [
+    pytest.param(name, start, marks=[] if name == "apollo" else [pytest.mark.slow])
+    for name in CASES
+    for start in CASES[name][1]
+]
+
+
+@pytest.mark.parametrize("name, start", EVERY_CASE)
 def test_resumed_equals_straight(name, start, runs):
-    straight, resumed = (load(runs / folder / "checkpoint_last.pt") for folder in (name, f"{name}-{start}"))
+    straight, resumed = (load(runs(name) / folder / "checkpoint_last.pt") for folder in (name, f"{name}-{start}"))
     assert straight["optimizer_history"][-1]["num_updates"] == 13
     assert straight["extra_state"]["train_iterator"]["epoch"] == (4 if name == "bf16" else 2)
     assert_same_training(straight, resumed)
 
 
+@pytest.mark.slow
 def test_float32_weights_are_kept(runs):
     """Without them a run of --bf16 would go on from rounded weights."""
-    state = load(runs / "bf16" / "checkpoint_last.pt")
+    state = load(runs("bf16") / "bf16" / "checkpoint_last.pt")
     exact = state["last_optimizer_state"]["fp32_params"]
     assert all(weights.dtype is torch.float32 for weights in exact)
     assert not all(torch.equal(weights, weights.bfloat16().float()) for weights in exact)

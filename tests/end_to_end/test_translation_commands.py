@@ -52,16 +52,6 @@ def test_the_authors_command(trained):
     assert {state["step"] for state in states} == {12}
 
 
-def test_an_interrupted_run_equals_a_straight_one(trained, data, tmp_path):
-    """Interrupted in its first epoch: in later ones fairseq groups sentences of one length anew when it resumes."""
-    for updates in (4, 12):
-        log = succeed(
-            "train", *plugin(data), AUTHORS_COMMAND, f"--max-update {updates}", "--save-dir", tmp_path
-        )
-    assert "Loaded checkpoint" in log and "@ 4 updates" in log
-    assert_same_run(tmp_path / "checkpoint_last.pt", trained / "checkpoint_last.pt")
-
-
 def test_activation_checkpointing_changes_nothing(trained, data, tmp_path):
     options = (AUTHORS_COMMAND, "--max-update 12 --checkpoint-activations")
     succeed("train", *plugin(data), *options, "--save-dir", tmp_path)
