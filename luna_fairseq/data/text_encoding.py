@@ -35,6 +35,11 @@ def gpt2_encoder(encoder_json: str, vocab_bpe: str) -> EncodeLines:
     return lambda lines: [" ".join(map(str, bpe.encode(line))) for line in lines]
 
 
+def words_encoder() -> EncodeLines:
+    """Lines as they are: words separated by spaces."""
+    return lambda lines: lines
+
+
 def encode_lines(
     lines: Iterable[str], make_encoder: Callable[..., EncodeLines], files: List[str], workers: int
 ) -> Iterator[str]:
@@ -42,7 +47,7 @@ def encode_lines(
 
     Args:
         lines: the text
-        make_encoder: :func:`sentencepiece_encoder` or :func:`gpt2_encoder`
+        make_encoder: :func:`sentencepiece_encoder`, :func:`gpt2_encoder` or :func:`words_encoder`
         files: its arguments
         workers: processes
     """
