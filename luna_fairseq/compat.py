@@ -188,6 +188,49 @@ def let_bf16_run_without_a_tpu() -> None:
     utils.call_main = wrapped
 
 
+def keep_patience_in_checkpoints() -> None:
+    """Have ``--patience`` go on counting in a run that is started again.
+
+    fairseq keeps how long the metric has not improved in the process alone: a run that was killed would go on for
+    longer than one that was not.
+    """
+    from fairseq.trainer import Trainer
+
+    if not hasattr(Trainer.load_checkpoint, "mended"):
+        Trainer.save_checkpoint = _saving_patience(Trainer.save_checkpoint)
+        Trainer.load_checkpoint = _loading_patience(Trainer.load_checkpoint)
+
+
+def _saving_patience(save_checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(save_checkpoint)
+    def wrapped(self: Any, filename: str, extra_state: Any) -> Any:
+        counter = _early_stopping()
+        if hasattr(counter, "best"):
+            extra_state = {**extra_state, "patience": [float(counter.best), counter.num_runs]}
+        return save_checkpoint(self, filename, extra_state)
+
+    return wrapped
+
+
+def _loading_patience(load_checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(load_checkpoint)
+    def wrapped(self: Any, *args: Any, reset_meters: bool = False, **kwargs: Any) -> Any:
+        extra_state = load_checkpoint(self, *args, reset_meters=reset_meters, **kwargs)
+        counter = _early_stopping()
+        if counter is not None and extra_state and "patience" in extra_state and not reset_meters:
+            counter.best, counter.num_runs = extra_state["patience"]
+        return extra_state
+
+    wrapped.mended = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _early_stopping() -> Any:
+    """fairseq-train's function that counts, on which it keeps the count; None in another program."""
+    programs = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
+    return next((f for f in (getattr(m, "should_stop_early", None) for m in programs) if f), None)
+
+
 def let_sentences_be_blocks() -> None:
     """Have ``--sample-break-mode eos``, and language models that generate, work with numpy 2.
 
@@ -209,3 +252,4 @@ mend_checkpoint_loading()
 keep_incomplete_batches()
 let_bf16_run_without_a_tpu()
 let_sentences_be_blocks()
+keep_patience_in_checkpoints()

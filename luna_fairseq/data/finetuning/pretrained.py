@@ -1,0 +1,81 @@
+"""A pretrained checkpoint seen from fine-tuning: the options with which fairseq-train builds the model that fits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List
+
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from luna_fairseq.errors import InputError
+
+_VALUES = (
+    "projection_length",
+    "encoder_layers",
+    "encoder_embed_dim",
+    "encoder_ffn_embed_dim",
+    "encoder_attention_heads",
+    "activation_fn",
+    "pooler_activation_fn",
+)
+_FLAGS = (
+    "fix_projection_length",
+    "untie_luna_kv",
+    "encoder_normalize_before",
+    "untie_weights_luna",
+    "untie_weights_roberta",
+)
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A masked language model's checkpoint.
+
+    Attributes:
+        path: the file.
+        options: its model's, as words of fairseq-train's command line.
+        positions: the longest sequence.
+        dictionary_size: entries, ``<mask>`` included.
+    """
+
+    path: Path
+    options: List[str]
+    positions: int
+    dictionary_size: int
+
+    @classmethod
+    def load(cls, path: Path) -> Pretrained:
+        """Raises InputError when there is no such file, or it is no checkpoint of a masked language model."""
+        if not path.is_file():
+            raise InputError(f"{path} does not exist: give the checkpoint of a pretrained model")
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+        embeddings = {name.rsplit(".", 2)[-2]: value for name, value in state["model"].items() if _is_embedding(name)}
+        if set(embeddings) != {"embed_tokens", "embed_positions"}:
+            raise InputError(f"{path} is no masked language model with learned positions")
+        model = _as_dictionary(state["cfg"]["model"])
+        # Two positions are those of padding and before it.
+        positions = embeddings["embed_positions"].size(0) - 2
+        options = ["--arch", str(model.get("_name") or model["arch"]), "--max-positions", str(positions)]
+        for name in _VALUES:
+            if model.get(name) is not None:
+                options += [f"--{name.replace('_', '-')}", str(model[name])]
+        options += [f"--{name.replace('_', '-')}" for name in _FLAGS if model.get(name)]
+        return cls(path, options, positions, embeddings["embed_tokens"].size(0))
+
+    def check_dictionary(self, path: Path) -> None:
+        """Raise InputError when the dictionary at ``path`` has another size than the checkpoint's."""
+        size = len(Dictionary.load(str(path))) + 1  # fairseq's tasks add <mask>
+        if size != self.dictionary_size:
+            raise InputError(
+                f"the checkpoint's dictionary has {self.dictionary_size} entries, that of {path} has {size}: prepare the "
+                "task with the vocabulary of the pretrained model"
+            )
+
+
+def _is_embedding(name: str) -> bool:
+    return "sentence_encoder." in name and name.endswith(("embed_tokens.weight", "embed_positions.weight"))
+
+
+def _as_dictionary(config: Any) -> Dict[str, Any]:
+    return dict(config) if hasattr(config, "keys") else vars(config)
