@@ -1,0 +1,132 @@
+"""fairseq's encoding of a model as a tokenizer of Hugging Face's tokenizers: the same ids, without fairseq."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Tuple
+
+import sentencepiece
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from fairseq.data import Dictionary
+from luna_fairseq.errors import InputError
+
+SPACE = "\u2581"
+BOS, EOS, PAD, UNKNOWN, MASK = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
+_PROBE = "\ufb01\u2460\u00c5"  # a ligature, a circled digit, a letter that has a second form
+
+
+def build_tokenizer(files: Mapping[str, str], dictionary: Dictionary, positions: int) -> PreTrainedTokenizerFast:
+    """A tokenizer whose ids are those of ``dictionary``, its pairs those of RoBERTa.
+
+    Args:
+        files: fairseq's options of the tokenizer, as ``find_tokenizer`` gives them; empty where text is words.
+        dictionary: with ``<mask>``.
+        positions: the longest sequence.
+
+    Raises:
+        InputError: the tokenizer is none of GPT-2's or sentencepiece's byte-pair encodings, or has pieces that the
+            dictionary lacks.
+    """
+    ids = {dictionary[index]: index for index in range(len(dictionary))}
+    if not files:
+        tokenizer = _words(ids)
+    elif files["bpe"] == "gpt2":
+        tokenizer = _gpt2(files, ids)
+    else:
+        tokenizer = _sentencepiece(sentencepiece.SentencePieceProcessor(model_file=files["sentencepiece_model"]), ids)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A {EOS}",
+        pair=f"{BOS} $A {EOS} {EOS} $B {EOS}",
+        special_tokens=[(BOS, ids[BOS]), (EOS, ids[EOS])],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        cls_token=BOS,
+        sep_token=EOS,
+        pad_token=PAD,
+        # <unk> stays the tokenizer's own affair: where text has these five characters, they are encoded as characters.
+        # The mask takes the space before it, as in RoBERTa.
+        mask_token=AddedToken(MASK, lstrip=True, special=True),
+        model_max_length=positions,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _words(ids: Dict[str, int]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.Sequence([decoders.Metaspace(replacement=" ", prepend_scheme="never")])
+    return tokenizer
+
+
+def _gpt2(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
+    """fairseq's dictionary has the numbers of GPT-2's pieces as its symbols."""
+    pieces = json.loads(Path(files["gpt2_encoder_json"]).read_text(encoding="utf-8"))
+    lines = Path(files["gpt2_vocab_bpe"]).read_text(encoding="utf-8").split("\n")[1:]
+    merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
+    vocabulary = _special(ids)
+    for piece, number in pieces.items():
+        if str(number) in ids:
+            vocabulary[piece] = ids[str(number)]
+    tokenizer = Tokenizer(_byte_pairs(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _sentencepiece(model: Any, ids: Dict[str, int]) -> Tokenizer:
+    pieces = [
+        model.id_to_piece(index)
+        for index in range(model.get_piece_size())
+        if not (model.is_control(index) or model.is_unknown(index) or model.is_unused(index))
+    ]
+    _check_kind(model, pieces)
+    vocabulary = _special(ids)
+    vocabulary.update((piece, ids[piece]) for piece in pieces if piece in ids)
+    # The pair that makes the piece learnt first is merged first.
+    rank = {piece: number for number, piece in enumerate(pieces)}
+    pairs = [
+        (rank[piece], piece[:cut], piece[cut:])
+        for piece in pieces
+        for cut in range(1, len(piece))
+        if piece[:cut] in rank and piece[cut:] in rank
+    ]
+    tokenizer = Tokenizer(_byte_pairs(vocabulary, [(left, right) for _, left, right in sorted(pairs)]))
+    space = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(f"[{space}]+"), " "),
+            normalizers.Replace(Regex("^ | $"), ""),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    return tokenizer
+
+
+def _check_kind(model: Any, pieces: List[str]) -> None:
+    """Learnt pieces of a byte-pair encoding score 0, -1, -2, ...; those of other kinds have probabilities."""
+    scores = [model.get_score(model.piece_to_id(piece)) for piece in pieces]
+    if scores != [-float(number) for number in range(len(scores))]:
+        raise InputError("the sentencepiece model is no byte-pair encoding: only such a one can be exported")
+    if "".join(model.encode(_PROBE, out_type=str)) != SPACE + _PROBE:
+        raise InputError("the sentencepiece model normalises text: only one that does not can be exported")
+
+
+def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> models.BPE:
+    lacking = [piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary]
+    if lacking:
+        raise InputError(
+            f"the dictionary lacks {len(set(lacking)):,} of the tokenizer's pieces, such as {lacking[0]!r}: "
+            "the tokenizer of another vocabulary, or a dictionary of the frequent pieces alone"
+        )
+    return models.BPE(vocab=vocabulary, merges=merges, unk_token=UNKNOWN, fuse_unk=True)
+
+
+def _special(ids: Dict[str, int]) -> Dict[str, int]:
+    return {symbol: ids[symbol] for symbol in (BOS, PAD, EOS, UNKNOWN, MASK)}
