@@ -1,0 +1,215 @@
+"""A tiny masked language model fine-tuned by a sweep that is killed, on multiple choice, and exported to transformers."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from commands import plugin, refused, succeed
+from copying import ADAM, PRETRAIN, preprocess, sentences, write_text
+
+from luna_fairseq.data.finetuning.prepared import PreparedTask
+from luna_fairseq.models import LunaMaskedLM
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+PATIENCE = 3
+
+
+def started(program, *words, **environment):
+    line = [sys.executable, "-m", f"luna_fairseq.cli.{program}", *map(str, words)]
+    # A group of its own, so that it can be killed with its children.
+    return subprocess.Popen(
+        line,
+        env={**ENVIRONMENT, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def luna(program, *words):
+    process = started(program, *words)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output[-3000:]
+    return output
+
+
+def luna_refuses(program, *words):
+    process = started(program, *words)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 1 and "Traceback" not in output, output[-3000:]
+    return output.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    write_text(folder)
+    return preprocess(folder, folder / "bin")
+
+
+@pytest.fixture(scope="module")
+def pretrained(text, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretrained")
+    succeed("train", *plugin(text), PRETRAIN, "--max-update 2 --no-epoch-checkpoints", "--save-dir", folder)
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def sst2(text, tmp_path_factory):
+    """Sentences labelled by their first step, without a line of names; prepared."""
+    folder = tmp_path_factory.mktemp("sst2")
+    for seed, (name, number) in enumerate((("train", 40), ("dev", 12))):
+        lines = (f"{' '.join(words)}\t{len(words) % 2}\n" for words in sentences(number, seed))
+        (folder / f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
+    luna("prepare_task", "SST-2", folder, "--vocabulary", text, "--destdir", folder / "bin", "--workers", 1)
+    return folder / "bin"
+
+
+def test_prepared(sst2):
+    prepared = PreparedTask.load(sst2)
+    assert prepared.examples == {"train": 40, "valid": 12} and prepared.labelled == ["train", "valid"]
+    assert prepared.longest["train"] == 10  # eight words, <s> and </s>
+    assert (sst2 / "label" / "dict.txt").read_text(encoding="utf-8") == "0 1\n1 1\n"
+
+
+def test_a_killed_sweep_goes_on(sst2, pretrained, tmp_path):
+    """Killed in its second run, it keeps the first, and ends the second at the same epoch with the same weights."""
+
+    def command(name, *batch_sizes):
+        words = ["SST-2", sst2, "--pretrained", pretrained, "--out", tmp_path / name, "--lrs", "1e-9"]
+        words += ["--patience", PATIENCE, "--batch-sizes", *batch_sizes, "--head", "mean_classification_head"]
+        return [*words, "--at-a-time", 8, "--", "--num-workers", "0"]
+
+    process = started("finetune", *command("killed", 8, 16))
+    log = tmp_path / "killed" / "batch16-lr1e-09" / "train.log"
+    give_up = time.time() + 300
+    while not (log.is_file() and "end of epoch 2 " in log.read_text(encoding="utf-8")):
+        assert process.poll() is None and time.time() < give_up, process.stdout.read()[-3000:]
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = (tmp_path / "killed" / "batch8-lr1e-09" / "train.log").stat().st_size
+
+    output = luna("finetune", *command("killed", 8, 16))
+    luna("finetune", *command("whole", 16))
+    assert (tmp_path / "killed" / "batch8-lr1e-09" / "train.log").stat().st_size == before
+    runs = [tmp_path / name / "batch16-lr1e-09" / "checkpoint_last.pt" for name in ("killed", "whole")]
+    killed, whole = (torch.load(str(path), weights_only=False) for path in runs)
+    # Such a rate changes no prediction: the first epoch stays the best.
+    assert whole["extra_state"]["train_iterator"]["epoch"] == 1 + PATIENCE
+    assert killed["extra_state"]["train_iterator"] == whole["extra_state"]["train_iterator"]
+    assert all(torch.equal(value, whole["model"][name]) for name, value in killed["model"].items())
+    table = re.findall(r"^(batch\d+-lr1e-09) +([\d.]+)$", output, flags=re.MULTILINE)
+    assert [name for name, _ in table] == ["batch8-lr1e-09", "batch16-lr1e-09"]
+    best = re.search(r"^best: (\S+), accuracy ([\d.]+): (\S+)$", output, flags=re.MULTILINE)
+    assert best[2] == max((value for _, value in table), key=float) and Path(best[3]).is_file()
+
+    line = luna_refuses("finetune", *command("killed", 8, 16), "--dropout", "0.3")
+    assert "holds a run with other options or data: give another --out, or remove it" in line
+    predictions = tmp_path / "predictions"
+    output = luna("evaluate_task", sst2, "--path", best[3], "--predictions", predictions)
+    assert f"SST-2 valid, 12 examples:  accuracy {best[2]}" in output
+    check_predictions(best[3], sst2, predictions.read_text(encoding="utf-8").split())
+
+
+def check_predictions(checkpoint, data, predicted):
+    """Against the interface for Python."""
+    path = Path(checkpoint)
+    hub = LunaMaskedLM.from_pretrained(str(path.parent), path.name, str(data))
+    with torch.no_grad():
+        rows = [hub.predict("mean_classification_head", hub.encode(" ".join(words))) for words in sentences(12, 1)]
+    assert [str(int(row.argmax())) for row in rows] == predicted
+
+
+def test_commonsense_qa(text, pretrained, tmp_path):
+    """Multiple choice, by fairseq's sentence_ranking; the test set has no answers."""
+    splits = {"train_rand_split": 16, "dev_rand_split": 8, "test_rand_split_no_answers": 4}
+    for seed, (name, number) in enumerate(splits.items()):
+        lines = []
+        for count, words in enumerate(sentences(number, seed)):
+            choices = [{"label": label, "text": f"w{n}"} for n, label in enumerate("ABCDE")]
+            entry = {"question": {"stem": " ".join(words), "choices": choices}}
+            entry.update({} if "no_answers" in name else {"answerKey": "ABCDE"[count % 5]})
+            lines.append(json.dumps(entry) + "\n")
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    data = tmp_path / "bin"
+    luna("prepare_task", "CommonsenseQA", tmp_path, "--vocabulary", text, "--destdir", data, "--workers", 1)
+    words = ["CommonsenseQA", data, "--pretrained", pretrained, "--out", tmp_path / "out", "--epochs", 1]
+    output = luna("finetune", *words, "--at-a-time", 8)
+    assert re.search(r"^best: batch64-lr1e-05, accuracy [\d.]+:", output, flags=re.MULTILINE)
+    checkpoint = tmp_path / "out" / "batch64-lr1e-05" / "checkpoint_best.pt"
+    words = [data, "--path", checkpoint, "--split", "test", "--predictions", tmp_path / "predictions"]
+    assert "4 examples:  no answers to compare with" in luna("evaluate_task", *words)
+    assert set((tmp_path / "predictions").read_text(encoding="utf-8").split()) <= set("ABCDE")
+
+
+def test_refused(sst2, pretrained, text, tmp_path):
+    words = [sst2, "--pretrained", pretrained, "--out", tmp_path / "out"]
+    assert luna_refuses("finetune", "RTE", *words).endswith(f"{sst2} holds SST-2, not RTE")
+    line = luna_refuses("evaluate_task", sst2, "--path", pretrained)
+    assert "was not fine-tuned on SST-2: it is of the task masked_lm" in line
+    (tmp_path / "train.tsv").write_text("w1 w2\t1\nw3\tgood\n", encoding="utf-8")
+    (tmp_path / "dev.tsv").write_text("w1 w2\t1\n", encoding="utf-8")
+    words = ["SST-2", tmp_path, "--destdir", tmp_path / "bin", "--workers", 1]
+    line = luna_refuses("prepare_task", *words, "--vocabulary", text)
+    assert f"{tmp_path / 'train.tsv'}, line 2: 'good' is no label of SST-2; its labels: 0, 1" in line
+    (tmp_path / "train.tsv").write_text("w1 w2\t1\n", encoding="utf-8")
+    (tmp_path / "dict.txt").write_text("w1 1\nw2 1\n", encoding="utf-8")
+    luna("prepare_task", *words, "--vocabulary", tmp_path)
+    words = [tmp_path / "bin", "--pretrained", pretrained, "--out", tmp_path / "out"]
+    line = luna_refuses("finetune", "SST-2", *words)
+    assert "the checkpoint's dictionary has 25 entries, that of" in line and "has 7: prepare the task with" in line
+
+
+def test_more_positions_than_the_model_has(sst2, pretrained, tmp_path):
+    words = "--task sentence_prediction --criterion sentence_prediction -a luna_bert --num-classes 2 --max-update 1"
+    model = "--encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 48 --encoder-attention-heads 4"
+    model += " --projection-length 8 --max-positions 100 --batch-size 8"
+    restore = ("--finetune-from-model", pretrained, "--save-dir", tmp_path)
+    line = refused("train", *plugin(sst2), words, model, ADAM, *restore)
+    assert line.startswith("luna_fairseq: error: ") and "64" in line and "100" in line
+
+
+LOAD = """
+import sys
+sys.modules["fairseq"] = sys.modules["luna_fairseq"] = None
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+model = AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+batch = tokenizer(["w1 w2 w3", "w4"], padding=True, return_tensors="pt")
+with torch.no_grad():
+    torch.save({"ids": batch["input_ids"], "logits": model(**batch).logits}, sys.argv[2])
+"""
+
+
+def test_export(pretrained, text, tmp_path):
+    """Loaded by transformers, where there is neither fairseq nor this package."""
+    pytest.importorskip("transformers")
+    words = [tmp_path / "hf", "--path", pretrained, "--data", text]
+    luna("export_huggingface", *words)
+    code = ["configuration_luna.py", "model.safetensors", "modeling_luna.py"]
+    assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == [
+        *["config.json", *code, "tokenizer.json", "tokenizer_config.json"]
+    ]
+    environment = {**ENVIRONMENT, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    line = [sys.executable, "-c", LOAD, str(tmp_path / "hf"), str(tmp_path / "out.pt")]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = torch.load(str(tmp_path / "out.pt"))
+    hub = LunaMaskedLM.from_pretrained(str(pretrained.parent), pretrained.name, str(text))
+    sentence = [hub.encode("w1 w2 w3"), hub.encode("w4")]
+    assert [row[row.ne(1)].tolist() for row in found["ids"]] == [tokens.tolist() for tokens in sentence]
+    with torch.no_grad():
+        for tokens, logits in zip(sentence, found["logits"]):
+            expected, _ = hub.model(tokens.unsqueeze(0))
+            torch.testing.assert_close(logits[: len(tokens)], expected[0], rtol=0, atol=1e-5)
+    assert "is there already: give another folder" in luna_refuses("export_huggingface", *words)
