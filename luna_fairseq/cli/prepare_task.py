@@ -100,8 +100,7 @@ class TaskPreparation:
     def run(self) -> None:
         """Read and check all splits, then encode and write them, and print their sizes."""
         steps = FinishedSteps(self.args.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
-        read = sorted(path for path in self.args.folder.rglob("*") if path.is_file())
-        files = [*read, self.args.vocabulary / DICTIONARY, *self.tokenizer]
+        files = [*self._published(), self.args.vocabulary / DICTIONARY, *self.tokenizer]
         stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
         key = digest(VERSION, self.task.name, stamps)
         if steps.find("prepare", key) is None:
@@ -128,6 +127,11 @@ class TaskPreparation:
                 shutil.copyfile(str(path), str(temporary))
         return [*writer.files(), *(path.name for path in self.tokenizer)]
 
+    def _published(self) -> List[Path]:
+        """The task's files; of a folder all that are in it."""
+        paths = [self.args.folder / name for name in self.task.splits.values()]
+        return sorted(p for path in paths for p in (path, *path.rglob("*")) if p.is_file())
+
     def _is_there(self, split: str) -> bool:
         """Only training and the first validation text must be; reading them complains."""
         return split in ("train", "valid") or (self.args.folder / self.task.splits[split]).exists()
@@ -139,7 +143,7 @@ def _tokenizer(folder: Path, dictionary: Dictionary) -> Tuple[Callable[..., Enco
     if not options:
         return words_encoder, []
     check_tokenizer(encoders.build_bpe(argparse.Namespace(**options)), dictionary)
-    make = {"sentencepiece": sentencepiece_encoder, "gpt2": gpt2_encoder}[options["bpe"]]
+    make: Callable[..., EncodeLines] = gpt2_encoder if options["bpe"] == "gpt2" else sentencepiece_encoder
     return make, [Path(path) for name, path in options.items() if name != "bpe"]
 
 

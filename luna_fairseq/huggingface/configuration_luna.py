@@ -61,4 +61,4 @@ class LunaConfig(PretrainedConfig):
         self.hidden_dropout = hidden_dropout
         self.attention_dropout = attention_dropout
         self.activation_dropout = activation_dropout
-        super().__init__(pad_token_id=pad_token_id, **kwargs)
+        super().__init__(**{**kwargs, "pad_token_id": pad_token_id})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from fairseq.criterions.sentence_prediction import SentencePredictionConfig
 from luna_fairseq.data.finetuning.task import FineTuningTask
@@ -52,8 +52,8 @@ class Settings:
         return [*_ADAM, *map(str, words)]
 
 
-_SWEEP = {"batch_sizes": (16, 32), "learning_rates": (1e-5, 2e-5, 3e-5)}
-_TABLE_9 = {"batch_sizes": (64,), "learning_rates": (1e-5,)}
+_SWEEP: Dict[str, Any] = {"batch_sizes": (16, 32), "learning_rates": (1e-5, 2e-5, 3e-5)}
+_TABLE_9: Dict[str, Any] = {"batch_sizes": (64,), "learning_rates": (1e-5,)}
 _GLUE = Settings(**_SWEEP, weight_decay=0.1, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1,
                  schedule="polynomial_decay", warmup=0.06)  # fmt: skip
 _SST_2 = Settings(**_SWEEP, weight_decay=0.1, dropout=0.1, attention_dropout=0.1, activation_dropout=0.0,
