@@ -29,10 +29,12 @@ def read_readme() -> str:
 ENGINE = [
     'fairseq-fixed==0.12.3.1; python_version >= "3.11"',
     'fairseq==0.12.2; python_version < "3.11"',
+    "scikit-learn",
 ]
+HUGGINGFACE = ["safetensors", "tokenizers", "transformers>=4.40"]
 PLOT = ["matplotlib"]
 # Triton's interpreter runs the GPU kernels on a CPU.
-TEST = ["pytest>=7", "pytest-xdist", "hypothesis", "triton>=3.0; platform_system == 'Linux'"]
+TEST = ["pytest>=7", "pytest-xdist", "hypothesis", "triton>=3.0; platform_system == 'Linux'", *HUGGINGFACE]
 
 setup(
     name="luna_fairseq",
@@ -56,6 +58,7 @@ setup(
     ],
     extras_require={
         "engine": ENGINE,
+        "huggingface": HUGGINGFACE,
         "plot": PLOT,
         "test": TEST,
         "dev": TEST + PLOT + ["ruff", "mypy"],
@@ -65,7 +68,11 @@ setup(
             "luna-average-checkpoints = luna_fairseq.cli.average_checkpoints:main",
             "luna-demo-corpus = luna_fairseq.cli.demo_corpus:main",
             "luna-evaluate = luna_fairseq.cli.evaluate:main",
+            "luna-evaluate-task = luna_fairseq.cli.evaluate_task:main",
+            "luna-export-huggingface = luna_fairseq.cli.export_huggingface:main",
+            "luna-finetune = luna_fairseq.cli.finetune:main",
             "luna-prepare-bitext = luna_fairseq.cli.prepare_bitext:main",
+            "luna-prepare-task = luna_fairseq.cli.prepare_task:main",
             "luna-prepare-text = luna_fairseq.cli.prepare_text:main",
             "luna-prepare-wmt14-en-de = luna_fairseq.cli.prepare_wmt14_en_de:main",
             "luna-score = luna_fairseq.cli.score:main",
