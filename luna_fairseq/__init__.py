@@ -7,6 +7,8 @@ from luna_fairseq.errors import report_in_one_line
 report_in_one_line()
 
 import luna_fairseq.compat  # noqa: E402, F401  first: it looks at what is underneath
+import luna_fairseq.criterions  # noqa: E402, F401
 import luna_fairseq.models  # noqa: E402, F401
 import luna_fairseq.optim  # noqa: E402, F401
+import luna_fairseq.tasks  # noqa: E402, F401
 import luna_fairseq.training  # noqa: E402, F401

@@ -7,7 +7,7 @@ import shutil
 import tarfile
 import zlib
 from pathlib import Path
-from typing import Mapping
+from typing import IO, Iterator, Mapping, Tuple
 
 from luna_fairseq.errors import InputError
 
@@ -25,23 +25,36 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
         InputError: the archive is damaged or incomplete, or has no such member. Files may have been written.
     """
     left = dict(members)
+    for name, content in stream(archive):
+        target = left.pop(name, None)
+        if target is not None:
+            with target.open("wb") as file:
+                shutil.copyfileobj(content, file, PIECE)
+    if left:
+        raise InputError(f"{archive} has no member {', '.join(sorted(left))}")
+
+
+def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
+    """Names and contents of the files in an archive, in its order; read to its end, so that its checksum is verified.
+
+    A content can be read until the next one is asked for.
+
+    Raises:
+        InputError: the archive is damaged or incomplete.
+    """
     try:
-        with gzip.open(archive, "rb") as stream:
-            with tarfile.open(fileobj=stream, mode="r|") as tar:
+        with gzip.open(archive, "rb") as compressed:
+            with tarfile.open(fileobj=compressed, mode="r|") as tar:
                 for entry in tar:
-                    target = left.pop(_name(entry), None)
-                    content = tar.extractfile(entry) if target is not None else None
-                    if target is not None and content is not None:
-                        with target.open("wb") as file:
-                            shutil.copyfileobj(content, file, PIECE)
-            while stream.read(PIECE):  # what follows the last member, and the checksum of it all
+                    content = tar.extractfile(entry)
+                    if content is not None:
+                        yield _name(entry), content
+            while compressed.read(PIECE):  # what follows the last member, and the checksum of it all
                 pass
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
         raise InputError(
             f"{archive} is damaged or incomplete ({error}): remove it, and start again to get it anew"
         ) from error
-    if left:
-        raise InputError(f"{archive} has no member {', '.join(sorted(left))}")
 
 
 def _name(entry: tarfile.TarInfo) -> str:

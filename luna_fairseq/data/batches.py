@@ -16,7 +16,7 @@ WAITING_PER_WORKER = 3
 
 
 def map_batches(
-    function: Callable[[List[Any]], List[Any]], items: Iterable[Any], workers: int
+    function: Callable[[List[Any]], List[Any]], items: Iterable[Any], workers: int, batch: int = BATCH
 ) -> Iterator[Any]:
     """Results of ``function``, in the order of the items.
 
@@ -24,12 +24,13 @@ def map_batches(
         function: takes a list of items and returns as many results; sent to other processes.
         items: drawn as they are needed.
         workers: processes; 1 works in this one.
+        batch: how many items are given to ``function`` at a time.
 
     Raises:
         InputError: a process was killed.
     """
     items = iter(items)
-    batches = iter(lambda: list(islice(items, BATCH)), [])
+    batches = iter(lambda: list(islice(items, batch)), [])
     if workers == 1:
         return chain.from_iterable(map(function, batches))
     return chain.from_iterable(_in_processes(function, batches, workers))

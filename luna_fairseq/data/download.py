@@ -26,12 +26,12 @@ class RemoteFile:
     """
     Attributes:
         url: public address; its last part is the file's name.
-        size: bytes.
+        size: bytes; None where none is published.
         checksum: algorithm and hexadecimal digest, as "sha256:..."; None where none is published.
     """
 
     url: str
-    size: int
+    size: Optional[int]
     checksum: Optional[str] = None
 
     @property
@@ -56,7 +56,7 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
             raise InputError(f"{path} does not exist: --mirror must be a folder that holds {file.name}")
         return path
     path = folder / file.name
-    if path.is_file() and (mirror is not None or path.stat().st_size == file.size):
+    if path.is_file() and (mirror is not None or file.size in (None, path.stat().st_size)):
         return path
     url = file.url if mirror is None else f"{mirror.rstrip('/')}/{file.name}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,9 @@ def _copy(response: Any, file: Any, start: int, length: Optional[str], name: str
 def _check(file: RemoteFile, path: Path) -> None:
     """Remove and refuse what is not the published file."""
     size = path.stat().st_size
-    problem = f"has {size:,} bytes instead of {file.size:,}" if size != file.size else None
+    problem = None
+    if file.size not in (None, size):
+        problem = f"has {size:,} bytes instead of {file.size:,}"
     if problem is None and file.checksum is not None:
         algorithm, _, expected = file.checksum.partition(":")
         digest = hashlib.new(algorithm)

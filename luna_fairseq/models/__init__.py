@@ -1,10 +1,13 @@
 """Luna models; one file registers one model with fairseq."""
 
 from luna_fairseq.models.luna import LunaConfig, LunaModel
+from luna_fairseq.models.luna_classifier import LunaClassifier, LunaClassifierConfig
 from luna_fairseq.models.luna_lm import LunaLanguageModel, LunaLanguageModelConfig
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM, LunaMaskedLMConfig
 
 __all__ = [
+    "LunaClassifier",
+    "LunaClassifierConfig",
     "LunaConfig",
     "LunaLanguageModel",
     "LunaLanguageModelConfig",

@@ -1,6 +1,6 @@
 """The Luna encoder: fairseq's Transformer encoder with the packed sequence P beside X."""
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import torch
 from torch import Tensor
@@ -31,6 +31,18 @@ def wrap_layer(layer: torch.nn.Module, cfg: Any) -> torch.nn.Module:
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 
+class RepeatedLayer(torch.nn.ModuleList):
+    """One layer that is iterated over ``times`` times; it has its parameters once."""
+
+    def __init__(self, layers: torch.nn.ModuleList, times: int):
+        super().__init__(layers)
+        self.times = times
+
+    def __iter__(self) -> Iterator[torch.nn.Module]:
+        for _ in range(self.times):
+            yield from super().__iter__()
+
+
 def drop_words(embedding: Tensor, dropout_module: FairseqDropout) -> Tensor:
     """Drop whole token vectors of ``embedding`` [B, T, C] and rescale the rest."""
     if dropout_module.p == 0.0:
@@ -47,6 +59,8 @@ class LunaEncoder(TransformerEncoderBase):
         embed_tokens: token embedding
         sentence_encoder: there is no decoder that reads the last P. Its norm then has neither gain nor bias before
             :meth:`learn_packed_norm`, and rows of P that are left out begin as zeros (default: False)
+        layer_repeats: apply the one layer that ``cfg`` asks for so many times (default: 1, every layer once). Its
+            post-norm of P is then also that of the last P
     """
 
     def __init__(
@@ -55,11 +69,15 @@ class LunaEncoder(TransformerEncoderBase):
         dictionary: Dictionary,
         embed_tokens: torch.nn.Embedding,
         sentence_encoder: bool = False,
+        layer_repeats: int = 1,
     ):
         self.sentence_encoder = sentence_encoder
+        self.layers_normalize_packed = layer_repeats > 1 and not cfg.encoder.normalize_before
         self.positions_option = "--max-positions" if sentence_encoder else "--max-source-positions"
         self.layers_built = 0
         super().__init__(cfg, dictionary, embed_tokens)
+        if layer_repeats > 1:
+            self.layers = RepeatedLayer(self.layers, layer_repeats)
         self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name=self.__class__.__name__)
         self.packed_embedding = PackedEmbedding(
             cfg.projection_length,
@@ -72,7 +90,7 @@ class LunaEncoder(TransformerEncoderBase):
             zero_padding=sentence_encoder,
         )
         self.packed_layer_norm: Any = None
-        if sentence_encoder:
+        if sentence_encoder and not self.layers_normalize_packed:
             self.packed_layer_norm = LayerNorm(embed_tokens.embedding_dim, elementwise_affine=False)
         elif cfg.encoder.normalize_before and not cfg.non_contextual_packed:
             self.packed_layer_norm = LayerNorm(embed_tokens.embedding_dim, export=cfg.export)
@@ -80,17 +98,17 @@ class LunaEncoder(TransformerEncoderBase):
     def build_encoder_layer(self, cfg: Any) -> torch.nn.Module:
         # fairseq builds the layers in order and does not say which one it is at.
         self.layers_built += 1
-        is_last = self.layers_built == cfg.encoder.layers
+        leaves_norm = self.sentence_encoder and self.layers_built == cfg.encoder.layers
         layer = LunaEncoderLayer(
             cfg,
             update_packed=not cfg.non_contextual_packed,
-            normalize_packed=not (is_last and self.sentence_encoder),
+            normalize_packed=self.layers_normalize_packed or not leaves_norm,
         )
         return wrap_layer(layer, cfg)
 
     def learn_packed_norm(self) -> None:
         """Give the norm of a sentence encoder's last P its gain and bias, because something reads it from now on."""
-        if self.packed_layer_norm.weight is None:
+        if self.packed_layer_norm is not None and self.packed_layer_norm.weight is None:
             like = self.packed_embedding.weight
             norm = LayerNorm(self.embed_tokens.embedding_dim, export=self.cfg.export)
             self.packed_layer_norm = norm.to(device=like.device, dtype=like.dtype)

@@ -1,0 +1,112 @@
+"""ListOps of Long Range Arena (Nangia and Bowman, 2018; Tay et al., 2021): nested operations on digits, and their values.
+
+An expression is a digit, or ``[OP`` followed by expressions and ``]``. Operators are MAX, MIN, MED (the median, rounded
+down) and SM (the sum modulo 10).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Callable, Dict, List, Sequence, Tuple
+
+from luna_fairseq.errors import InputError
+
+END = "]"
+DIGITS = tuple("0123456789")
+
+
+def _median(values: Sequence[int]) -> int:
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+
+
+OPERATORS: Dict[str, Callable[[Sequence[int]], int]] = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": _median,
+    "[SM": lambda values: sum(values) % 10,
+}
+VOCABULARY = (*DIGITS, *OPERATORS, END)
+
+# The published settings.
+MIN_LENGTH, MAX_LENGTH = 500, 2000
+MAX_DEPTH, MAX_ARGUMENTS = 10, 10
+OPERATION_PROBABILITY = 0.25
+
+Example = Tuple[List[str], int]
+
+
+def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> Example:
+    """A random expression and its value.
+
+    A tree of depth 10 at most: with probability 1/4 a place in it is an operation on 2 to 10 arguments, otherwise, and
+    always at the greatest depth, a digit. Trees are drawn until one has more than ``min_length`` and fewer than
+    ``max_length`` tokens.
+
+    Args:
+        seed: of the random generator.
+        min_length, max_length: bounds of the number of tokens, both exclusive as in the published generator.
+    """
+    generator = random.Random(seed)
+    while True:
+        tokens: List[str] = []
+        value = _draw(generator, 1, tokens, max_length)
+        if min_length < len(tokens) < max_length:
+            return tokens, value
+
+
+def _draw(generator: random.Random, depth: int, tokens: List[str], max_length: int) -> int:
+    """Append an expression to ``tokens`` and return its value; what comes after ``max_length`` tokens is left out."""
+    # The whole expression has to be an operation: a lone digit is always too short.
+    chance = generator.random() if 1 < depth < MAX_DEPTH else float(depth > 1)
+    if chance > OPERATION_PROBABILITY:
+        value = generator.randrange(10)
+        tokens.append(DIGITS[value])
+        return value
+    operator = generator.choice(tuple(OPERATORS))
+    tokens.append(operator)
+    values = [0]
+    for number in range(generator.randint(2, MAX_ARGUMENTS)):
+        if len(tokens) >= max_length:
+            break
+        values[number:] = [_draw(generator, depth + 1, tokens, max_length)]
+    tokens.append(END)
+    return OPERATORS[operator](values)
+
+
+def parse(text: str) -> Example:
+    """Tokens and value of a written expression; the round brackets of the published files are left out.
+
+    Raises:
+        InputError: it is malformed; the message says where.
+    """
+    tokens = [token for token in text.split() if token not in ("(", ")")]
+    return tokens, evaluate(tokens)
+
+
+def evaluate(tokens: Sequence[str]) -> int:
+    """Value of an expression.
+
+    Raises:
+        InputError: it is malformed; the message says where.
+    """
+    # What is open: an operator and its arguments so far; at the bottom, the value of the whole.
+    open_operations: List[Tuple[str, List[int]]] = [("", [])]
+    for position, token in enumerate(tokens, 1):
+        if len(open_operations) == 1 and open_operations[0][1]:
+            raise InputError(f"token {position}, {token!r}: expected nothing after the end of the expression")
+        if token in OPERATORS:
+            open_operations.append((token, []))
+        elif token == END:
+            operator, values = open_operations.pop()
+            if not operator or not values:
+                raise InputError(f"token {position}, {token!r}: expected an operator or a digit")
+            open_operations[-1][1].append(OPERATORS[operator](values))
+        elif token in DIGITS:
+            open_operations[-1][1].append(int(token))
+        else:
+            raise InputError(f"token {position}, {token!r}: expected one of {' '.join(VOCABULARY)}")
+    if len(open_operations) > 1 or not open_operations[0][1]:
+        missing = f"{len(open_operations) - 1} {END!r}" if len(open_operations) > 1 else "an expression"
+        raise InputError(f"the line ends too early: expected {missing}")
+    return open_operations[0][1][0]

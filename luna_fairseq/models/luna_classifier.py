@@ -1,0 +1,241 @@
+"""The classifier of long sequences (Luna, section 4.1): the Luna encoder, or its Transformer twin, and a head."""
+
+from argparse import Namespace
+from typing import Any, Dict, Optional
+
+import torch
+from torch import Tensor, nn
+
+from fairseq.models import BaseFairseqModel, register_model
+from fairseq.modules.transformer_sentence_encoder import init_bert_params
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.architectures import Presets, register_architectures
+from luna_fairseq.models.authors_checkpoint import refuse_misfit
+from luna_fairseq.models.luna import flat_options, nested_config
+from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
+from luna_fairseq.modules.classification_heads import mean_of_packed
+from luna_fairseq.modules.luna_encoder import LunaEncoder
+from luna_fairseq.modules.luna_layer import activation_function
+from luna_fairseq.modules.sequence_encoder import PixelEmbedding, TransformerSequenceEncoder
+
+# Parts of a layer that P, on its way through it, depends on.
+_FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
+
+
+@register_model("lra", dataclass=LunaClassifierConfig)
+class LunaClassifier(BaseFairseqModel):
+    """An encoder of tokens or pixels, one vector for each sequence, and a feed-forward classifier on it.
+
+    Args:
+        args: namespace with the fields of :class:`LunaClassifierConfig`, all filled in
+        encoder: :class:`LunaEncoder` or :class:`TransformerSequenceEncoder`
+        pairs: sequences come in pairs, both through the one encoder (default: False)
+    """
+
+    def __init__(self, args: Any, encoder: nn.Module, pairs: bool = False):
+        super().__init__()
+        self.args = args
+        self.encoder = encoder
+        self.pairs = pairs
+        width = args.encoder_embed_dim
+        if pairs:
+            width *= {"concat": 2, "nli": 4}[args.pair_combination]
+        widths = [width] + [args.classifier_out_dim] * args.classifier_layers
+        self.classifier = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
+        self.classifier_activation = activation_function(args.classifier_activation_fn)
+        self.sentence_projection_layer = nn.Linear(widths[-1], args.sentence_class_num, bias=False)
+        if args.apply_bert_init:
+            self.apply(init_bert_params)
+            if args.layer_type == "luna":
+                nn.init.normal_(encoder.packed_embedding.weight, std=0.02)
+        if args.use_p:
+            self._read_packed()
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "LunaClassifier":
+        """Build the model for the dictionary of ``task``; for pixels where it has none.
+
+        Raises:
+            InputError: options that do not go together, or widths, heads or projection length that cannot be
+        """
+        args = Namespace(**flat_options(cfg, LunaClassifierConfig()))
+        check_options(args, "image" if task.source_dictionary is None else "text")
+        return cls(args, build_encoder(args, task.source_dictionary), task.pairs)
+
+    def _read_packed(self) -> None:
+        """Let the last P have a learned norm, and leave out of training what only the last X depends on."""
+        self.encoder.learn_packed_norm()
+        last = self.encoder.layers[-1]
+        if self.args.tie_layer_weights and self.args.encoder_layers > 1:
+            return
+        for name, parameter in last.named_parameters():
+            shared_norm = self.args.encoder_normalize_before and name.startswith("self_attn_layer_norm.")
+            parameter.requires_grad_(shared_norm or name.startswith(_FEEDS_PACKED))
+        if self.encoder.layer_norm is not None:
+            self.encoder.layer_norm.requires_grad_(False)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        src1_tokens: Optional[Tensor] = None,
+        src1_lengths: Optional[Tensor] = None,
+    ) -> Tensor:
+        """
+        Args:
+            src_tokens: tokens [B, T], padded on the right, or pixels [B, T]
+            src_lengths: not needed: lengths are counted from ``src_tokens``
+            src1_tokens: the second sequence of each pair [B, T1]
+            src1_lengths: not needed
+
+        Returns:
+            logits [B, number of classes]
+
+        Raises:
+            InputError: a model of pairs without the second sequences, or one of single sequences with them
+        """
+        if self.pairs != (src1_tokens is not None):
+            raise InputError(
+                f"the model classifies {'pairs of sequences' if self.pairs else 'single sequences'}, the data has "
+                f"{'single sequences' if self.pairs else 'pairs'}: train on data of the same kind"
+            )
+        x = self.represent(src_tokens)
+        if src1_tokens is not None:
+            y = self.represent(src1_tokens)
+            parts = [x, y] if self.args.pair_combination == "concat" else [x, y, x * y, x - y]
+            x = torch.cat(parts, dim=-1)
+        for layer in self.classifier:
+            x = self.classifier_activation(layer(x))
+        return self.sentence_projection_layer(x)
+
+    def represent(self, src_tokens: Tensor) -> Tensor:
+        """One vector [B, C] for each sequence of tokens or pixels [B, T]."""
+        embed = self.encoder.embed_tokens
+        if isinstance(embed, PixelEmbedding):
+            embedding = embed(src_tokens)
+            src_tokens = embed.placeholder_tokens(embedding)
+            out = self.encoder(src_tokens, token_embeddings=embedding)
+        else:
+            out = self.encoder(src_tokens)
+        if self.args.use_p:
+            return mean_of_packed(out["packed_out"][0].transpose(0, 1), next(iter(out["packed_padding_mask"]), None))
+        x = out["encoder_out"][0]  # [T, B, C]
+        if self.args.sen_rep_type == "cls":
+            return x[0]
+        kept = src_tokens.ne(embed.padding_idx).t().unsqueeze(-1).type_as(x)
+        return (x * kept).sum(dim=0) / kept.sum(dim=0)
+
+    def max_positions(self) -> int:
+        """Longest sequence of tokens, or of pixels, that may be given."""
+        embed = self.encoder.embed_tokens
+        prepended = isinstance(embed, PixelEmbedding) and embed.cls is not None
+        return self.args.max_positions - prepended
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
+        with refuse_misfit():
+            return super().load_state_dict(*args, **kwargs)
+
+
+def check_options(args: Namespace, input_type: str) -> None:
+    """Refuse options that do not go together.
+
+    Args:
+        args: the options
+        input_type: what the task reads, ``text`` or ``image``
+
+    Raises:
+        InputError: one of them has to change
+    """
+    if args.input_type not in (None, input_type):
+        raise InputError(
+            f"--input-type {args.input_type}: the task reads {input_type}s; give --task lra-{args.input_type}"
+        )
+    if args.use_p and args.layer_type == "transformer":
+        raise InputError("--use-p: a Transformer has no packed sequence; leave it out, or give --layer-type luna")
+    for name in ("encoder_layers", "classifier_layers", "classifier_out_dim", "max_positions"):
+        if getattr(args, name) < 1:
+            raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}: it must be 1 or more")
+    if args.sentence_class_num < 2:
+        raise InputError(f"--sentence-class-num is {args.sentence_class_num}: there must be 2 classes or more")
+
+
+def build_encoder(args: Namespace, dictionary: Any) -> nn.Module:
+    """The encoder of ``args``: of tokens in ``dictionary``, or of pixels where there is none."""
+    embed_dim = args.encoder_embed_dim
+    embed_tokens: Any
+    if dictionary is None:
+        embed_tokens = PixelEmbedding(embed_dim, prepend_cls=args.sen_rep_type == "cls" and not args.use_p)
+    else:
+        embed_tokens = nn.Embedding(len(dictionary), embed_dim, dictionary.pad())
+        nn.init.normal_(embed_tokens.weight, std=embed_dim**-0.5)
+        nn.init.zeros_(embed_tokens.weight[dictionary.pad()].detach())
+    repeats = args.encoder_layers if args.tie_layer_weights else 1
+    cfg = nested_config(
+        Namespace(
+            **{
+                **vars(args),
+                "encoder_layers": 1 if repeats > 1 else args.encoder_layers,
+                "projection_length": args.encoder_projection_length,
+                "no_scale_embedding": args.encoder_learned_pos,
+                "layernorm_embedding": not args.encoder_normalize_before,
+                "max_source_positions": args.max_positions,
+            }
+        )
+    )
+    if args.layer_type == "luna":
+        return LunaEncoder(cfg, dictionary, embed_tokens, sentence_encoder=True, layer_repeats=repeats)
+    return TransformerSequenceEncoder(cfg, dictionary, embed_tokens, layer_repeats=repeats)
+
+
+_LISTOP = {"sentence_class_num": 10, "max_positions": 2002, "tie_layer_weights": True, "apply_bert_init": True}
+_IMDB = {
+    "encoder_embed_dim": 256,
+    "encoder_ffn_embed_dim": 1024,
+    "encoder_layers": 4,
+    "encoder_attention_heads": 4,
+    "classifier_out_dim": 1024,
+    "apply_bert_init": True,
+}
+_AAN = {
+    "encoder_embed_dim": 128,
+    "encoder_ffn_embed_dim": 512,
+    "encoder_layers": 4,
+    "encoder_attention_heads": 4,
+    "classifier_out_dim": 512,
+}
+_CIFAR10 = {
+    "encoder_embed_dim": 256,
+    "encoder_ffn_embed_dim": 512,
+    "encoder_layers": 3,
+    "encoder_attention_heads": 8,
+    "classifier_out_dim": 512,
+    "sentence_class_num": 10,
+    "max_positions": 32 * 32 + 2,
+}
+_PF32 = {
+    "encoder_embed_dim": 128,
+    "encoder_ffn_embed_dim": 128,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "classifier_out_dim": 256,
+    "max_positions": 32 * 32 + 2,
+    "sen_rep_type": "mp",
+}
+_PF128 = {**_PF32, "max_positions": 128 * 128 + 2}
+_TASKS: Dict[str, Dict[str, Any]] = {
+    "listop": _LISTOP,
+    "imdb": _IMDB,
+    "aan": _AAN,
+    "cifar10": _CIFAR10,
+    "pf32": _PF32,
+    "pf128": _PF128,
+}
+
+# What each architecture sets apart from LunaClassifierConfig's defaults. As in the authors' code, Luna's have keys and
+# values untied here. A twin differs in its layers alone.
+ARCHITECTURES: Presets = {"lra": {}}
+for _name, _preset in _TASKS.items():
+    ARCHITECTURES[f"luna_lra_{_name}"] = {"untie_luna_kv": True, **_preset}
+    ARCHITECTURES[f"transformer_lra_{_name}"] = {"layer_type": "transformer", **_preset}
+register_architectures("lra", ARCHITECTURES)

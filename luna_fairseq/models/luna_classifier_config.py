@@ -1,0 +1,81 @@
+"""Options of the classifier of long sequences: the Transformer's under fairseq's names, and Luna's own."""
+
+from dataclasses import dataclass
+from typing import Optional
+
+from fairseq import utils
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
+from luna_fairseq.models.luna_config import option
+
+LAYER_TYPES = ("luna", "transformer")
+SENTENCE_REPRESENTATIONS = ("cls", "mp")
+PAIR_COMBINATIONS = ("concat", "nli")
+INPUT_TYPES = ("text", "image")
+
+
+@dataclass
+class LunaClassifierConfig(FairseqDataclass):
+    """Defaults are the authors' base architecture for Long Range Arena."""
+
+    # Luna
+    layer_type: ChoiceEnum(LAYER_TYPES) = option("luna", "layers of the encoder: Luna's, or fairseq's Transformer's")
+    encoder_projection_length: int = option(16, "l, the length of the packed sequence P")
+    fix_projection_length: bool = option(
+        False, "always use all rows of P; by default P is never longer than a sequence"
+    )
+    untie_luna_kv: bool = option(False, "separate projections for keys and values")
+    encoder_projected_attention_heads: Optional[int] = option(
+        None, "heads of pack attention (default: --encoder-attention-heads)"
+    )
+    torch_compile: bool = option(False, "run the layers through torch.compile in training (torch 2.5 or newer)")
+
+    # what is classified, and by what
+    input_type: Optional[ChoiceEnum(INPUT_TYPES)] = option(
+        None, "tokens or pixels (default: what the task reads; anything else is refused)"
+    )
+    sentence_class_num: int = option(2, "number of classes")
+    sen_rep_type: ChoiceEnum(SENTENCE_REPRESENTATIONS) = option(
+        "cls", "what represents a sequence: the first token, which is then <CLS>, or the mean of all tokens"
+    )
+    use_p: bool = option(False, "a sequence is represented by the mean of the last packed sequence")
+    pair_combination: ChoiceEnum(PAIR_COMBINATIONS) = option(
+        "concat", "how the two of a pair, u and v, are put together: [u, v], or [u, v, u * v, u - v]"
+    )
+    classifier_layers: int = option(1, "hidden layers of the classifier")
+    classifier_out_dim: int = option(2048, "width of the classifier's hidden layers")
+    classifier_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
+        "relu", "activation function of the classifier"
+    )
+    apply_bert_init: bool = option(False, "begin with BERT's weights: normal, standard deviation 0.02")
+
+    # the Transformer's
+    tie_layer_weights: bool = option(False, "one layer, applied --encoder-layers times")
+    encoder_layers: int = option(6, "number of encoder layers")
+    encoder_embed_dim: int = option(512, "encoder embedding dimension")
+    encoder_ffn_embed_dim: int = option(2048, "encoder embedding dimension for FFN")
+    encoder_attention_heads: int = option(8, "number of encoder attention heads")
+    encoder_normalize_before: bool = option(
+        False, "apply layernorm before each encoder block, and none to the embedding"
+    )
+    encoder_learned_pos: bool = option(
+        False, "learned positions, and embeddings that are not scaled (default: sinusoidal, and scaled)"
+    )
+    no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
+    max_positions: int = option(4002, "longest sequence; a longer text is cut off there")
+    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option("gelu", "activation function to use")
+    dropout: float = option(0.1, "dropout probability")
+    attention_dropout: float = option(0.1, "dropout probability for attention weights")
+    activation_dropout: float = option(
+        0.0, "dropout probability after activation in FFN", argparse_alias="--act-dropout"
+    )
+    checkpoint_activations: bool = option(
+        False, "recompute each layer's activations in the backward pass: less memory, the same results"
+    )
+    offload_activations: bool = option(False, "checkpoint activations and keep them on the CPU")
+    min_params_to_wrap: int = option(
+        DEFAULT_MIN_PARAMS_TO_WRAP, "minimum number of parameters for a layer to be wrapped with FSDP"
+    )
+    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time")
+    quant_noise_pq_block_size: int = option(8, "block size of quantization noise at training time")
+    quant_noise_scalar: float = option(0.0, "scalar quantization noise at training time")
