@@ -75,7 +75,6 @@ def _read_binary(path: Path) -> np.ndarray:
 
 def _read_text(path: Path) -> np.ndarray:
     rows: List[np.ndarray] = []
-    labels = []
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, 1):
             words = line.split()
