@@ -1,6 +1,7 @@
 """Tasks of Long Range Arena: a class for each sequence of tokens, pair of such sequences, or sequence of pixels."""
 
 import logging
+from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -30,6 +31,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from luna_fairseq.data.lra.pixels import PixelSequenceDataset, read_labels, read_pixels
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.luna import flat_options
+from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
 from luna_fairseq.models.luna_config import option
 
 logger = logging.getLogger(__name__)
@@ -42,11 +45,6 @@ CLS = "<CLS>"
 class LRAConfig(FairseqDataclass):
     data: str = option(MISSING, "folder of the data")
     no_shuffle: bool = option(False, "train on the sequences in their order")
-    # The model's, which its architecture sets.
-    max_positions: int = II("model.max_positions")
-    sentence_class_num: int = II("model.sentence_class_num")
-    sen_rep_type: str = II("model.sen_rep_type")
-    use_p: bool = II("model.use_p")
     seed: int = II("common.seed")
 
 
@@ -68,17 +66,26 @@ class LRAImageConfig(LRAConfig):
 
 
 class LRATask(FairseqTask):
-    """What both tasks share: one class for each example."""
+    """What both tasks share: one class for each example. Data is read as the model wants it, so that is built first."""
 
     pairs = False
 
+    def __init__(self, cfg: Any):
+        super().__init__(cfg)
+        self.model_options = Namespace(**vars(LunaClassifierConfig()))
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The model of ``cfg``, whose options decide how data is read from then on."""
+        self.model_options = Namespace(**flat_options(cfg, LunaClassifierConfig()))
+        return super().build_model(cfg, from_checkpoint)
+
     def max_positions(self) -> int:
-        return self.cfg.max_positions
+        return self.model_options.max_positions
 
     @property
     def prepends_cls(self) -> bool:
         """Whether a sequence is represented by what comes first, and so gets something put there."""
-        return self.cfg.sen_rep_type == "cls" and not self.cfg.use_p
+        return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     @property
     def source_dictionary(self) -> Optional[Dictionary]:
@@ -168,7 +175,7 @@ class LRATextTask(LRATask):
         dataset = self._indexed(folder, split, self.dictionary, combine)
         if self.prepends_cls:
             dataset = PrependTokenDataset(dataset, self.dictionary.index(CLS))
-        return TruncateDataset(dataset, self.cfg.max_positions)
+        return TruncateDataset(dataset, self.max_positions())
 
     def _indexed(self, folder: str, split: str, dictionary: Dictionary, combine: bool) -> FairseqDataset:
         path = str(Path(self.cfg.data) / folder / split)
@@ -189,11 +196,11 @@ class LRATextTask(LRATask):
         first, eos = self.label_dictionary.nspecial, self.label_dictionary.eos()
         for number in range(len(labels)):
             label = [token for token in labels[number].tolist() if token != eos]
-            if len(label) != 1 or not 0 <= label[0] - first < self.cfg.sentence_class_num:
+            if len(label) != 1 or not 0 <= label[0] - first < self.model_options.sentence_class_num:
                 raise InputError(
                     f"{Path(self.cfg.data) / LABEL / split}, line {number + 1}: label "
                     f"{' '.join(self.label_dictionary[token] for token in label)!r}, expected one of the "
-                    f"{self.cfg.sentence_class_num} classes (--sentence-class-num)"
+                    f"{self.model_options.sentence_class_num} classes (--sentence-class-num)"
                 )
 
 
@@ -232,10 +239,10 @@ class LRAImageTask(LRATask):
         """
         folder = Path(self.cfg.data)
         pixels = read_pixels(folder / "input" / split)
-        labels = read_labels(folder / "label" / f"{split}.label", self.cfg.sentence_class_num)
+        labels = read_labels(folder / "label" / f"{split}.label", self.model_options.sentence_class_num)
         if len(labels) != len(pixels):
             raise InputError(f"{folder}: the split {split!r} has {len(pixels):,} images, but {len(labels):,} labels")
-        longest = self.cfg.max_positions - self.prepends_cls
+        longest = self.max_positions() - self.prepends_cls
         if pixels.shape[1] > longest:
             raise InputError(
                 f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, the model takes {longest:,}: "
