@@ -15,12 +15,14 @@ import json
 import os
 import shutil
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence
 
 from tqdm import tqdm
 
 from luna_fairseq.cli.arguments import positive
+from luna_fairseq.data.archive import whole
 from luna_fairseq.data.download import RemoteFile, fetch
 from luna_fairseq.data.lra import generated, published
 from luna_fairseq.data.lra.listops import VOCABULARY
@@ -137,25 +139,27 @@ def _listops(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _text(args: argparse.Namespace, folder: Path) -> Counts:
-    archive = _fetch(args, published.IMDB)
     print("text: as in the benchmark, the test set is the validation set, too")
-    return write_tokens(folder, BYTES, 2, _progress(published.imdb(archive, args.max_length or MAX_BYTES), args))
+    with _archive(args, published.IMDB) as archive:
+        return write_tokens(folder, BYTES, 2, _progress(published.imdb(archive, args.max_length or MAX_BYTES), args))
 
 
 def _retrieval(args: argparse.Namespace, folder: Path) -> Counts:
-    archive = _fetch(args, published.LRA_RELEASE)
-    examples = published.aan(archive, args.max_length or MAX_BYTES)
-    return write_tokens(folder, BYTES, 2, _progress(examples, args), pairs=True)
+    with _archive(args, published.LRA_RELEASE) as archive:
+        examples = published.aan(archive, args.max_length or MAX_BYTES)
+        return write_tokens(folder, BYTES, 2, _progress(examples, args), pairs=True)
 
 
 def _image(args: argparse.Namespace, folder: Path) -> Counts:
-    return write_images(folder, 10, _progress(published.cifar10(_fetch(args, published.CIFAR10)), args))
+    with _archive(args, published.CIFAR10) as archive:
+        return write_images(folder, 10, _progress(published.cifar10(archive), args))
 
 
 def _pathfinder(side: int) -> Callable[[argparse.Namespace, Path], Counts]:
     def convert(args: argparse.Namespace, folder: Path) -> Counts:
-        examples = published.pathfinder(_fetch(args, published.LRA_RELEASE), side, folder / "all.raw")
-        return write_images(folder, 2, _progress(examples, args))
+        with _archive(args, published.LRA_RELEASE) as archive:
+            examples = published.pathfinder(archive, side, folder / "all.raw")
+            return write_images(folder, 2, _progress(examples, args))
 
     return convert
 
@@ -181,8 +185,12 @@ def _sizes(args: argparse.Namespace) -> Dict[str, int]:
     return {split: getattr(args, split) or defaults[split] for split in SPLITS}
 
 
-def _fetch(args: argparse.Namespace, file: RemoteFile) -> Path:
-    return fetch(file, args.archives, args.mirror)
+@contextmanager
+def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
+    """The archive, downloaded if need be; what is read from it has to be whole."""
+    path = fetch(file, args.archives, args.mirror)
+    with whole(path):
+        yield path
 
 
 def _progress(examples: Iterable, args: argparse.Namespace) -> Iterator:

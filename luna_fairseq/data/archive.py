@@ -6,6 +6,7 @@ import gzip
 import shutil
 import tarfile
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Iterator, Mapping, Tuple
 
@@ -25,11 +26,12 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
         InputError: the archive is damaged or incomplete, or has no such member. Files may have been written.
     """
     left = dict(members)
-    for name, content in stream(archive):
-        target = left.pop(name, None)
-        if target is not None:
-            with target.open("wb") as file:
-                shutil.copyfileobj(content, file, PIECE)
+    with whole(archive):
+        for name, content in stream(archive):
+            target = left.pop(name, None)
+            if target is not None:
+                with target.open("wb") as file:
+                    shutil.copyfileobj(content, file, PIECE)
     if left:
         raise InputError(f"{archive} has no member {', '.join(sorted(left))}")
 
@@ -37,20 +39,23 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
 def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
     """Names and contents of the files in an archive, in its order; read to its end, so that its checksum is verified.
 
-    A content can be read until the next one is asked for.
-
-    Raises:
-        InputError: the archive is damaged or incomplete.
+    A content can be read until the next one is asked for. To be used within :func:`whole`.
     """
+    with gzip.open(archive, "rb") as compressed:
+        with tarfile.open(fileobj=compressed, mode="r|") as tar:
+            for entry in tar:
+                content = tar.extractfile(entry)
+                if content is not None:
+                    yield _name(entry), content
+        while compressed.read(PIECE):  # what follows the last member, and the checksum of it all
+            pass
+
+
+@contextmanager
+def whole(archive: Path) -> Iterator[None]:
+    """Raises InputError where reading ``archive`` shows that it is damaged or incomplete."""
     try:
-        with gzip.open(archive, "rb") as compressed:
-            with tarfile.open(fileobj=compressed, mode="r|") as tar:
-                for entry in tar:
-                    content = tar.extractfile(entry)
-                    if content is not None:
-                        yield _name(entry), content
-            while compressed.read(PIECE):  # what follows the last member, and the checksum of it all
-                pass
+        yield
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
         raise InputError(
             f"{archive} is damaged or incomplete ({error}): remove it, and start again to get it anew"
