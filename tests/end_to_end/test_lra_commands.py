@@ -1,0 +1,97 @@
+"""Tiny classifiers of long sequences through fairseq's commands, the authors' among them."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+from commands import ROOT, plugin, refused, succeed
+
+from luna_fairseq.cli import lra_seeds
+from luna_fairseq.cli.prepare_lra import main as prepare
+from luna_fairseq.data.lra.writing import write_images, write_tokens
+
+SPLITS = {"train": 24, "valid": 8, "test": 8}
+TINY = "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-attention-heads 4"
+# As in their README, but for the number of updates and the sizes.
+AUTHORS = (
+    "--seed 1 --ddp-backend c10d --find-unused-parameters --task long_range_arena --optimizer adam"
+    " --adam-betas (0.9,0.98) --clip-norm 0.0 --encoder-projection-length 16 --best-checkpoint-metric accuracy"
+    " --maximize-best-checkpoint-metric --sentence-avg --update-freq 1 --lr-scheduler inverse_sqrt"
+    " --criterion lra_cross_entropy --warmup-init-lr 1e-07 --keep-last-epochs 10 --log-format simple"
+    f" --log-interval 100 --num-workers 0 --batch-size 8 --max-update 4 {TINY}"
+)
+LISTOPS = "-a luna_lra_listop --lr 0.0001 --apply-bert-init --encoder-layers 1 --weight-decay 0.0001 --warmup-updates 1000"
+CIFAR10 = "-a luna_lra_cifar10 --lr 0.005 --dropout 0.3 --attention-dropout 0.1 --weight-decay 0.0 --warmup-updates 4000"
+AAN = "-a luna_lra_aan --lr 0.0005 --weight-decay 0.0001 --warmup-updates 8000"
+
+
+def accuracy(log):
+    return float(re.findall(r"\| accuracy ([\d.]+)", log)[-1])
+
+
+@pytest.fixture(scope="module")
+def listops(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("listops") / "data"
+    sizes = [word for split, number in SPLITS.items() for word in (f"--{split}", str(number))]
+    words = ["listops", "--destdir", str(folder), *sizes, "--min-length", "5", "--max-length", "40", "--workers", "1"]
+    assert prepare(words) == 0
+    return folder
+
+
+def tokens(folder, pairs=False):
+    """Pixels as tokens, or pairs of texts."""
+    generator = random.Random(1)
+    examples = [
+        (split, [[generator.randrange(256) for _ in range(12)] for _ in range(1 + pairs)], generator.randrange(2))
+        for split, number in SPLITS.items()
+        for _ in range(number)
+    ]
+    write_tokens(folder, [str(n) for n in range(256)], 2, examples, pairs)
+    return folder
+
+
+def test_the_authors_listops_command(listops, tmp_path):
+    log = succeed("train", *plugin(listops), AUTHORS, LISTOPS, "--fp16 --cpu --save-dir", tmp_path)
+    assert "num_updates: 4 >= max_update: 4" in log
+    best = tmp_path / "checkpoint_best.pt"
+    words = "--task long_range_arena --valid-subset test --batch-size 8 --log-format simple --cpu --path"
+    assert 0 <= accuracy(succeed("validate", *plugin(listops), words, best)) <= 100
+    log = succeed("train", *plugin(listops), AUTHORS, LISTOPS, "--max-update 6 --fp16 --cpu --save-dir", tmp_path)
+    assert "Loaded checkpoint" in log and "num_updates: 6 >= max_update: 6" in log
+
+
+@pytest.mark.parametrize("command, pairs", [(CIFAR10, False), (AAN, True)])
+def test_the_authors_other_commands(tmp_path, command, pairs):
+    data = tokens(tmp_path / "data", pairs)
+    log = succeed("train", *plugin(data), AUTHORS, command, "--cpu --save-dir", tmp_path)
+    assert "num_updates: 4 >= max_update: 4" in log
+
+
+@pytest.mark.parametrize("options", ["--use-p --bf16 -a luna_lra_pf32", "-a transformer_lra_cifar10 --checkpoint-activations"])
+def test_images(tmp_path, options):
+    pixels = np.random.RandomState(1).randint(0, 256, (40, 16)).astype(np.uint8)
+    splits = [split for split, number in SPLITS.items() for _ in range(number)]
+    write_images(tmp_path / "data", 2, [(split, image, image[0] % 2) for split, image in zip(splits, pixels)])
+    words = AUTHORS.replace("long_range_arena", "lra-image") + " --lr 0.001 --input-type image --cpu --save-dir"
+    log = succeed("train", *plugin(tmp_path / "data"), words, tmp_path, options)
+    assert "num_updates: 4 >= max_update: 4" in log
+
+
+def test_seeds(listops, tmp_path, capsys):
+    recipe = ROOT / "configs" / "lra" / "listops.args"
+    options = ["--", *TINY.split(), "--max-update", "2", "--num-workers", "0", "--cpu"]
+    words = [str(recipe), str(listops), "--out", str(tmp_path), "--models", "luna-4-p", "--seeds", "1", *options]
+    assert lra_seeds.main(words) == 0
+    first = capsys.readouterr().out
+    assert re.search(r"\| Luna-4, P \| [\d.]+ \(1\) \|", first)
+    assert lra_seeds.main(words) == 0  # nothing is left to do
+    assert capsys.readouterr().out == first
+    assert lra_seeds.main([*words[:-1], "--max-update", "3"]) == 1
+    assert "is of a run with other options" in capsys.readouterr().err
+
+
+def test_bad_data_is_refused_in_one_line(listops, tmp_path):
+    command = f"{AUTHORS} {LISTOPS} --sentence-class-num 2 --cpu --save-dir"
+    line = refused("train", *plugin(listops), command, tmp_path)
+    assert re.search(r"label-bin/valid, line \d+: label '\d', expected one of the 2 classes", line)
