@@ -49,6 +49,7 @@ setup(
     package_data={"luna_fairseq": ["*.md", "*/*.md", "*/*/*.md"]},
     install_requires=[
         "numpy",
+        "pillow",
         "sacrebleu>=2.0",
         "sacremoses>=0.0.53",
         "sentencepiece",
@@ -71,7 +72,9 @@ setup(
             "luna-evaluate-task = luna_fairseq.cli.evaluate_task:main",
             "luna-export-huggingface = luna_fairseq.cli.export_huggingface:main",
             "luna-finetune = luna_fairseq.cli.finetune:main",
+            "luna-lra-seeds = luna_fairseq.cli.lra_seeds:main",
             "luna-prepare-bitext = luna_fairseq.cli.prepare_bitext:main",
+            "luna-prepare-lra = luna_fairseq.cli.prepare_lra:main",
             "luna-prepare-task = luna_fairseq.cli.prepare_task:main",
             "luna-prepare-text = luna_fairseq.cli.prepare_text:main",
             "luna-prepare-wmt14-en-de = luna_fairseq.cli.prepare_wmt14_en_de:main",

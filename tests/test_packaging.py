@@ -19,7 +19,9 @@ SCRIPTS = (
     "luna-evaluate-task",
     "luna-export-huggingface",
     "luna-finetune",
+    "luna-lra-seeds",
     "luna-prepare-bitext",
+    "luna-prepare-lra",
     "luna-prepare-task",
     "luna-prepare-text",
     "luna-prepare-wmt14-en-de",
@@ -82,6 +84,7 @@ def test_fairseq_is_not_a_requirement(installed):
     names = [name for name, rest in required if "extra ==" not in rest]
     assert sorted(names) == [
         "numpy",
+        "pillow",
         "sacrebleu",
         "sacremoses",
         "sentencepiece",
