@@ -1,10 +1,10 @@
-"""``luna-lra-seeds``: train and test models on a task of Long Range Arena with several seeds; mean and spread as a table.
+"""``luna-lra-seeds``: models on a task of Long Range Arena with several seeds, mean and spread as a table.
 
 RECIPE is a file of configs/lra, as configs/lra/listops.args; DATA is what luna-prepare-lra made for that task. Each model
 is trained with each seed, its checkpoint of the highest validation accuracy is tested, and the accuracy goes to
-DIR/<task>/<model>/<seed>/result.json. The table is of all results under DIR, whatever runs made them: for each model and task
-the mean, the sample standard deviation, and how many seeds there were. Started again, it does only what is left, and goes on
-with a training that broke off. Options after -- go to fairseq-train, and override the recipe's.
+DIR/<task>/<model>/<seed>/result.json. The table is of all results under DIR, whatever runs made them: for each model
+and task the mean, the sample standard deviation, and how many seeds there were. Started again, it does only what is
+left, and goes on with a training that broke off. Options after -- go to fairseq-train, and override the recipe's.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def run(args: argparse.Namespace) -> None:
             options = [*recipe.options, *options, *args.given]
             done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
             if done is not None and done.options != options:
-                raise InputError(f"{folder / RESULT} is of a run with other options: give another --out, or remove {folder}")
+                raise InputError(
+                    f"{folder / RESULT} is of a run with other options: give another --out, or remove {folder}"
+                )
             if done is None:
                 done = train_and_test(args.data, folder, options, recipe.title, model, seed)
             print(f"{recipe.title}, {model}, seed {seed}: {done.accuracy:.2f}", flush=True)
@@ -128,7 +130,9 @@ def read_recipe(path: Path) -> Recipe:
     text = path.read_text(encoding="utf-8")
     named = dict(re.findall(r"(?m)^# (architecture|title): (.+)$", text))
     if len(named) != 2:
-        raise InputError(f"{path} is no recipe of Long Range Arena: it needs the lines '# architecture:' and '# title:'")
+        raise InputError(
+            f"{path} is no recipe of Long Range Arena: it needs the lines '# architecture:' and '# title:'"
+        )
     return Recipe(path.stem, named["title"], named["architecture"], re.sub(r"(?m)^#.*$", "", text).split())
 
 
@@ -158,7 +162,16 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     _run("train", words, folder / "train.log")
     words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
     task, size = (options[options.index(name) + 1] for name in ("--task", "--batch-size"))
-    words += ["--task", task, "--batch-size", size, "--required-batch-size-multiple", "1", "--log-format", "simple"]
+    words += [
+        "--task",
+        task,
+        "--batch-size",
+        size,
+        "--required-batch-size-multiple",
+        "1",
+        "--log-format",
+        "simple",
+    ]
     words += [option for option in ("--cpu", "--fp16", "--bf16") if option in options]
     log = folder / "test.log"
     _run("validate", words, log)

@@ -78,11 +78,27 @@ def build_parser() -> argparse.ArgumentParser:
     for place, split in enumerate(SPLITS):
         sizes = " or ".join(f"{size[place]:,}" for size in SIZES.values())
         add(f"--{split}", type=positive, metavar="N", help=f"{split} examples to generate (default: {sizes})")
-    add("--min-length", type=int, default=500, metavar="N", help="of generated expressions, exclusive (default: 500)")
-    add("--max-length", type=positive, metavar="N", help="of generated expressions, exclusive, (default: 2000); text "
-        f"and retrieval: bytes that are kept (default: {MAX_BYTES})")
-    add("--workers", type=positive, default=os.cpu_count() or 1, metavar="N",
-        help="processes that generate (default: one for each core); the output does not depend on it")
+    add(
+        "--min-length",
+        type=int,
+        default=500,
+        metavar="N",
+        help="of generated expressions, exclusive (default: 500)",
+    )
+    add(
+        "--max-length",
+        type=positive,
+        metavar="N",
+        help="of generated expressions, exclusive, (default: 2000); text "
+        f"and retrieval: bytes that are kept (default: {MAX_BYTES})",
+    )
+    add(
+        "--workers",
+        type=positive,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that generate (default: one for each core); the output does not depend on it",
+    )
     return parser
 
 
@@ -113,7 +129,9 @@ def _write(args: argparse.Namespace, settings: Dict[str, Any]) -> None:
     counts = TASKS[args.task](args, temporary)
     empty = [split for split, by_class in counts.items() if not sum(by_class.values())]
     if empty:
-        raise InputError(f"there are no examples for {', '.join(empty)}: the archive has not the published layout")
+        raise InputError(
+            f"there are no examples for {', '.join(empty)}: the archive has not the published layout"
+        )
     facts = {"settings": settings, "counts": counts}
     (temporary / RECORD).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     if args.destdir.is_dir():
@@ -141,7 +159,9 @@ def _listops(args: argparse.Namespace, folder: Path) -> Counts:
 def _text(args: argparse.Namespace, folder: Path) -> Counts:
     print("text: as in the benchmark, the test set is the validation set, too")
     with _archive(args, published.IMDB) as archive:
-        return write_tokens(folder, BYTES, 2, _progress(published.imdb(archive, args.max_length or MAX_BYTES), args))
+        return write_tokens(
+            folder, BYTES, 2, _progress(published.imdb(archive, args.max_length or MAX_BYTES), args)
+        )
 
 
 def _retrieval(args: argparse.Namespace, folder: Path) -> Counts:
@@ -166,7 +186,9 @@ def _pathfinder(side: int) -> Callable[[argparse.Namespace, Path], Counts]:
 
 def _regenerated(args: argparse.Namespace, folder: Path) -> Counts:
     print("pathfinder32-regenerated: drawn here, not the published images")
-    return write_images(folder, 2, _progress(generated.pathfinder(args.seed, _sizes(args), args.workers), args))
+    return write_images(
+        folder, 2, _progress(generated.pathfinder(args.seed, _sizes(args), args.workers), args)
+    )
 
 
 TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {

@@ -64,7 +64,9 @@ class LRACrossEntropyCriterion(FairseqCriterion):
             name: sum(log.get(name, 0) for log in logging_outputs)
             for name in ("loss", "ncorrect", "nsentences", "sample_size")
         }
-        metrics.log_scalar("loss", total["loss"] / total["sample_size"] / math.log(2), total["sample_size"], round=3)
+        metrics.log_scalar(
+            "loss", total["loss"] / total["sample_size"] / math.log(2), total["sample_size"], round=3
+        )
         accuracy = 100.0 * total["ncorrect"] / total["nsentences"]
         metrics.log_scalar("accuracy", accuracy, total["nsentences"], round=3)
 

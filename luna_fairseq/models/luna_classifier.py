@@ -118,7 +118,9 @@ class LunaClassifier(BaseFairseqModel):
         else:
             out = self.encoder(src_tokens)
         if self.args.use_p:
-            return mean_of_packed(out["packed_out"][0].transpose(0, 1), next(iter(out["packed_padding_mask"]), None))
+            return mean_of_packed(
+                out["packed_out"][0].transpose(0, 1), next(iter(out["packed_padding_mask"]), None)
+            )
         x = out["encoder_out"][0]  # [T, B, C]
         if self.args.sen_rep_type == "cls":
             return x[0]
@@ -152,12 +154,16 @@ def check_options(args: Namespace, input_type: str) -> None:
             f"--input-type {args.input_type}: the task reads {input_type}s; give --task lra-{args.input_type}"
         )
     if args.use_p and args.layer_type == "transformer":
-        raise InputError("--use-p: a Transformer has no packed sequence; leave it out, or give --layer-type luna")
+        raise InputError(
+            "--use-p: a Transformer has no packed sequence; leave it out, or give --layer-type luna"
+        )
     for name in ("encoder_layers", "classifier_layers", "classifier_out_dim", "max_positions"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}: it must be 1 or more")
     if args.sentence_class_num < 2:
-        raise InputError(f"--sentence-class-num is {args.sentence_class_num}: there must be 2 classes or more")
+        raise InputError(
+            f"--sentence-class-num is {args.sentence_class_num}: there must be 2 classes or more"
+        )
 
 
 def build_encoder(args: Namespace, dictionary: Any) -> nn.Module:
@@ -188,7 +194,12 @@ def build_encoder(args: Namespace, dictionary: Any) -> nn.Module:
     return TransformerSequenceEncoder(cfg, dictionary, embed_tokens, layer_repeats=repeats)
 
 
-_LISTOP = {"sentence_class_num": 10, "max_positions": 2002, "tie_layer_weights": True, "apply_bert_init": True}
+_LISTOP = {
+    "sentence_class_num": 10,
+    "max_positions": 2002,
+    "tie_layer_weights": True,
+    "apply_bert_init": True,
+}
 _IMDB = {
     "encoder_embed_dim": 256,
     "encoder_ffn_embed_dim": 1024,

@@ -19,7 +19,9 @@ class LunaClassifierConfig(FairseqDataclass):
     """Defaults are the authors' base architecture for Long Range Arena."""
 
     # Luna
-    layer_type: ChoiceEnum(LAYER_TYPES) = option("luna", "layers of the encoder: Luna's, or fairseq's Transformer's")
+    layer_type: ChoiceEnum(LAYER_TYPES) = option(
+        "luna", "layers of the encoder: Luna's, or fairseq's Transformer's"
+    )
     encoder_projection_length: int = option(16, "l, the length of the packed sequence P")
     fix_projection_length: bool = option(
         False, "always use all rows of P; by default P is never longer than a sequence"
@@ -28,7 +30,9 @@ class LunaClassifierConfig(FairseqDataclass):
     encoder_projected_attention_heads: Optional[int] = option(
         None, "heads of pack attention (default: --encoder-attention-heads)"
     )
-    torch_compile: bool = option(False, "run the layers through torch.compile in training (torch 2.5 or newer)")
+    torch_compile: bool = option(
+        False, "run the layers through torch.compile in training (torch 2.5 or newer)"
+    )
 
     # what is classified, and by what
     input_type: Optional[ChoiceEnum(INPUT_TYPES)] = option(
@@ -63,7 +67,9 @@ class LunaClassifierConfig(FairseqDataclass):
     )
     no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
     max_positions: int = option(4002, "longest sequence; a longer text is cut off there")
-    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option("gelu", "activation function to use")
+    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
+        "gelu", "activation function to use"
+    )
     dropout: float = option(0.1, "dropout probability")
     attention_dropout: float = option(0.1, "dropout probability for attention weights")
     activation_dropout: float = option(

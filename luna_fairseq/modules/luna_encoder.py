@@ -77,7 +77,7 @@ class LunaEncoder(TransformerEncoderBase):
         self.layers_built = 0
         super().__init__(cfg, dictionary, embed_tokens)
         if layer_repeats > 1:
-            self.layers = RepeatedLayer(self.layers, layer_repeats)
+            self.layers: Any = RepeatedLayer(self.layers, layer_repeats)
         self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name=self.__class__.__name__)
         self.packed_embedding = PackedEmbedding(
             cfg.projection_length,

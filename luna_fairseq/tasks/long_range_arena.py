@@ -137,7 +137,9 @@ class LRATextTask(LRATask):
         for name in (SOURCE, LABEL):
             path = Path(cfg.data) / name / "dict.txt"
             if not path.is_file():
-                raise InputError(f"{path} does not exist: is this a folder that prepare_lra.sh or fairseq-preprocess made?")
+                raise InputError(
+                    f"{path} does not exist: is this a folder that prepare_lra.sh or fairseq-preprocess made?"
+                )
             dictionaries[name] = Dictionary.load(str(path))
         dictionaries[SOURCE].add_symbol(CLS)
         logger.info(f"dictionary: {len(dictionaries[SOURCE]):,} types")
@@ -164,7 +166,8 @@ class LRATextTask(LRATask):
         self._check_counts(split, [*sources, labels])
         self._check_labels(split, labels)
         target = OffsetTokensDataset(
-            StripTokenDataset(labels, id_to_strip=self.label_dictionary.eos()), offset=-self.label_dictionary.nspecial
+            StripTokenDataset(labels, id_to_strip=self.label_dictionary.eos()),
+            offset=-self.label_dictionary.nspecial,
         )
         sizes = np.max([source.sizes for source in sources], axis=0)
         tokens = ConcatSentencesDataset(*sources) if self.pairs else sources[0]
@@ -180,7 +183,9 @@ class LRATextTask(LRATask):
     def _indexed(self, folder: str, split: str, dictionary: Dictionary, combine: bool) -> FairseqDataset:
         path = str(Path(self.cfg.data) / folder / split)
         if not indexed_dataset.dataset_exists(path, impl=None):
-            raise InputError(f"{path}.bin and {path}.idx do not exist: prepare the split {split!r}, or name another")
+            raise InputError(
+                f"{path}.bin and {path}.idx do not exist: prepare the split {split!r}, or name another"
+            )
         return data_utils.load_indexed_dataset(path, dictionary, combine=combine)
 
     def _check_counts(self, split: str, datasets: List[FairseqDataset]) -> None:
@@ -241,7 +246,9 @@ class LRAImageTask(LRATask):
         pixels = read_pixels(folder / "input" / split)
         labels = read_labels(folder / "label" / f"{split}.label", self.model_options.sentence_class_num)
         if len(labels) != len(pixels):
-            raise InputError(f"{folder}: the split {split!r} has {len(pixels):,} images, but {len(labels):,} labels")
+            raise InputError(
+                f"{folder}: the split {split!r} has {len(pixels):,} images, but {len(labels):,} labels"
+            )
         longest = self.max_positions() - self.prepends_cls
         if pixels.shape[1] > longest:
             raise InputError(

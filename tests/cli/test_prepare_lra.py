@@ -105,7 +105,9 @@ def test_text(tmp_path, capsys):
         "aclImdb/train/unsup/0_0.txt": b"unused",
         "aclImdb/test/neg/0_2.txt": b"worse, and long",
     }
-    out = prepare("text", tmp_path, "--mirror", archive(tmp_path / "m", "aclImdb_v1.tar.gz", members), "--max-length", 5)
+    out = prepare(
+        "text", tmp_path, "--mirror", archive(tmp_path / "m", "aclImdb_v1.tar.gz", members), "--max-length", 5
+    )
     assert texts(out / "src-bin", "train") == [b"gut \xc3", b"bad"] and labels(out, "train") == [1, 0]
     assert texts(out / "src-bin", "valid") == texts(out / "src-bin", "test") == [b"worse"]
     assert len(Dictionary.load(str(out / "src-bin" / "dict.txt"))) == 4 + 256
@@ -145,7 +147,9 @@ def cifar_members(**changes):
     members = {
         f"data_batch_{n}": cifar_record(n, 0, 0, 0) + cifar_record(n, 255, 255, 255) for n in range(1, 6)
     }
-    members["test_batch"] = cifar_record(9, 255, 0, 0) + cifar_record(0, 0, 255, 0) + cifar_record(1, 0, 0, 255)
+    members["test_batch"] = (
+        cifar_record(9, 255, 0, 0) + cifar_record(0, 0, 255, 0) + cifar_record(1, 0, 0, 255)
+    )
     return {f"cifar-10-batches-bin/{name}.bin": data for name, data in {**members, **changes}.items()}
 
 
@@ -155,7 +159,11 @@ def test_image(tmp_path):
     pixels, classes = images(out, "train")
     assert pixels.shape == (9, 1024) and classes == [1, 1, 2, 2, 3, 3, 4, 4, 5]
     assert images(out, "valid")[1] == [5]  # the last tenth of the training images
-    assert images(out, "test")[0][:, 0].tolist() == [76, 149, 29]  # tf.image.rgb_to_grayscale of red, green, blue
+    assert images(out, "test")[0][:, 0].tolist() == [
+        76,
+        149,
+        29,
+    ]  # tf.image.rgb_to_grayscale of red, green, blue
     assert not list((out / "input").glob("*.raw"))
 
 
@@ -204,8 +212,14 @@ def test_pathfinder(tmp_path, side):
     [
         ({"imgs/0/sample_3.png": png(31, 0)}, "sample_3.png: 31 x 31 pixels, expected 32 x 32"),
         ({"imgs/0/sample_3.png": b"junk"}, "sample_3.png: expected an image"),
-        ({"metadata/1.npy": b"imgs/7 no.png 0 1\n"}, "metadata/1.npy, line 1: imgs/7/no.png is not in the archive"),
-        ({"metadata/1.npy": b"imgs/0 sample_0.png 0 2\n"}, "metadata/1.npy, line 1: 'imgs/0 sample_0.png 0 2'"),
+        (
+            {"metadata/1.npy": b"imgs/7 no.png 0 1\n"},
+            "metadata/1.npy, line 1: imgs/7/no.png is not in the archive",
+        ),
+        (
+            {"metadata/1.npy": b"imgs/0 sample_0.png 0 2\n"},
+            "metadata/1.npy, line 1: 'imgs/0 sample_0.png 0 2'",
+        ),
     ],
 )
 def test_refused_pathfinder(tmp_path, capsys, changes, message):
@@ -217,7 +231,9 @@ def test_regenerated_pathfinder_says_so(tmp_path, capsys):
     out = prepare("pathfinder32-regenerated", tmp_path, *GENERATE)
     assert "drawn here, not the published images" in capsys.readouterr().out
     assert images(out, "train")[0].shape == (6, 1024)
-    assert json.loads((out / "prepare_lra.json").read_text())["settings"]["task"] == "pathfinder32-regenerated"
+    assert (
+        json.loads((out / "prepare_lra.json").read_text())["settings"]["task"] == "pathfinder32-regenerated"
+    )
 
 
 def test_incomplete_archive(tmp_path, capsys):

@@ -34,7 +34,18 @@ def accuracy(log):
 def listops(tmp_path_factory):
     folder = tmp_path_factory.mktemp("listops") / "data"
     sizes = [word for split, number in SPLITS.items() for word in (f"--{split}", str(number))]
-    words = ["listops", "--destdir", str(folder), *sizes, "--min-length", "5", "--max-length", "40", "--workers", "1"]
+    words = [
+        "listops",
+        "--destdir",
+        str(folder),
+        *sizes,
+        "--min-length",
+        "5",
+        "--max-length",
+        "40",
+        "--workers",
+        "1",
+    ]
     assert prepare(words) == 0
     return folder
 
@@ -43,7 +54,11 @@ def tokens(folder, pairs=False):
     """Pixels as tokens, or pairs of texts."""
     generator = random.Random(1)
     examples = [
-        (split, [[generator.randrange(256) for _ in range(12)] for _ in range(1 + pairs)], generator.randrange(2))
+        (
+            split,
+            [[generator.randrange(256) for _ in range(12)] for _ in range(1 + pairs)],
+            generator.randrange(2),
+        )
         for split, number in SPLITS.items()
         for _ in range(number)
     ]
@@ -70,12 +85,16 @@ def test_the_authors_other_commands(tmp_path, command, pairs):
     assert "num_updates: 4 >= max_update: 4" in log
 
 
-@pytest.mark.parametrize("options", ["--use-p --bf16 -a luna_lra_pf32", "-a transformer_lra_cifar10 --checkpoint-activations"])
+@pytest.mark.parametrize(
+    "options", ["--use-p --bf16 -a luna_lra_pf32", "-a transformer_lra_cifar10 --checkpoint-activations"]
+)
 def test_images(tmp_path, options):
     pixels = np.random.RandomState(1).randint(0, 256, (40, 16)).astype(np.uint8)
     splits = [split for split, number in SPLITS.items() for _ in range(number)]
     write_images(tmp_path / "data", 2, [(split, image, image[0] % 2) for split, image in zip(splits, pixels)])
-    words = AUTHORS.replace("long_range_arena", "lra-image") + " --lr 0.001 --input-type image --cpu --save-dir"
+    words = (
+        AUTHORS.replace("long_range_arena", "lra-image") + " --lr 0.001 --input-type image --cpu --save-dir"
+    )
     log = succeed("train", *plugin(tmp_path / "data"), words, tmp_path, options)
     assert "num_updates: 4 >= max_update: 4" in log
 
@@ -83,7 +102,17 @@ def test_images(tmp_path, options):
 def test_seeds(listops, tmp_path, capsys):
     recipe = ROOT / "configs" / "lra" / "listops.args"
     options = ["--", *TINY.split(), "--max-update", "2", "--num-workers", "0", "--cpu"]
-    words = [str(recipe), str(listops), "--out", str(tmp_path), "--models", "luna-4-p", "--seeds", "1", *options]
+    words = [
+        str(recipe),
+        str(listops),
+        "--out",
+        str(tmp_path),
+        "--models",
+        "luna-4-p",
+        "--seeds",
+        "1",
+        *options,
+    ]
     assert lra_seeds.main(words) == 0
     first = capsys.readouterr().out
     assert re.search(r"\| Luna-4, P \| [\d.]+ \(1\) \|", first)

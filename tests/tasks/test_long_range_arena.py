@@ -45,7 +45,9 @@ def text_task(folder, split="train", **options):
 
 
 def image_task(folder, **options):
-    cfg = LRAImageConfig(data=str(folder), no_shuffle=True, pixel_normalization=options.pop("normalization", None))
+    cfg = LRAImageConfig(
+        data=str(folder), no_shuffle=True, pixel_normalization=options.pop("normalization", None)
+    )
     cfg.seed = 1
     task = LRAImageTask.setup_task(cfg)
     model = task.build_model(Namespace(_name="lra", **{**TINY, **options}))
@@ -58,7 +60,9 @@ def collate(task):
     return dataset.collater([dataset[i] for i in range(len(dataset))])
 
 
-@pytest.mark.parametrize("options, first", [({}, True), ({"sen_rep_type": "mp"}, False), ({"use_p": True}, False)])
+@pytest.mark.parametrize(
+    "options, first", [({}, True), ({"sen_rep_type": "mp"}, False), ({"use_p": True}, False)]
+)
 def test_cls_is_there_where_it_is_read(tmp_path, options, first):
     task, model = text_task(write_text(tmp_path), **options)
     sample = collate(task)
@@ -88,7 +92,9 @@ def test_long_text_is_cut_off(tmp_path):
 
 def write_pixels(folder, labels=(0, 1, 2)):
     pixels = np.arange(len(labels) * 9, dtype=np.uint8).reshape(-1, 3, 3)
-    rows = [(split, image, label) for split in ("train", "valid", "test") for image, label in zip(pixels, labels)]
+    rows = [
+        (split, image, label) for split in ("train", "valid", "test") for image, label in zip(pixels, labels)
+    ]
     write_images(folder, 3, rows)
     return folder, pixels.reshape(-1, 9)
 
@@ -133,7 +139,12 @@ def test_refused_text(tmp_path):
     refused("src-bin/dict.txt does not exist", text_task, tmp_path)
     write_text(tmp_path)
     refused("src-bin/other.bin and", text_task, tmp_path, "other")
-    refused("label-bin/train, line 2: label '2', expected one of the 2 classes", text_task, tmp_path, sentence_class_num=2)
+    refused(
+        "label-bin/train, line 2: label '2', expected one of the 2 classes",
+        text_task,
+        tmp_path,
+        sentence_class_num=2,
+    )
 
 
 def test_missing_half_of_a_pair(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import partial
 from itertools import chain
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 import numpy as np
 
@@ -36,7 +36,9 @@ def listops(
         InputError: bounds between which there are no expressions, or not enough.
     """
     if not 2 <= bounds[0] < bounds[1] - 2:
-        raise InputError(f"--min-length {bounds[0]} --max-length {bounds[1]}: expected 2 <= min-length < max-length - 2")
+        raise InputError(
+            f"--min-length {bounds[0]} --max-length {bounds[1]}: expected 2 <= min-length < max-length - 2"
+        )
     places = {symbol: place for place, symbol in enumerate(VOCABULARY)}
     for split, (tokens, value) in _distinct(partial(_expressions, seed, bounds), _written, sizes, workers):
         yield split, [[places[token] for token in tokens]], value
@@ -75,7 +77,7 @@ def _distinct(
     """As many different examples as asked for, split by split."""
     splits = chain.from_iterable([split] * sizes[split] for split in ORDER)
     wanted, drawn = sum(sizes.values()), 0
-    seen = set()
+    seen: Set[bytes] = set()
     for _ in range(ROUNDS):
         missing = range(drawn, drawn + wanted - len(seen))
         drawn = missing.stop
@@ -87,4 +89,6 @@ def _distinct(
                 yield next(splits), example
         if len(seen) == wanted:
             return
-    raise InputError(f"of {drawn:,} that were drawn, only {len(seen):,} are different: ask for fewer, or longer ones")
+    raise InputError(
+        f"of {drawn:,} that were drawn, only {len(seen):,} are different: ask for fewer, or longer ones"
+    )

@@ -61,7 +61,11 @@ def draw_example(seed: str) -> Tuple[np.ndarray, int]:
         if paths is None:
             continue
         first, second = paths[0], paths[1]
-        dots = (first[0][0], first[-1][1]) if label else (first[0][0], generator.choice((second[0][0], second[-1][1])))
+        dots = (
+            (first[0][0], first[-1][1])
+            if label
+            else (first[0][0], generator.choice((second[0][0], second[-1][1])))
+        )
         if math.dist(*dots) >= DOT_DISTANCE:
             return _render([dash for path in paths for dash in path], dots), label
 
@@ -103,7 +107,10 @@ def _grow(generator: random.Random, start: Point, dashes: int, taken: Set[Cell])
             turned = direction + (generator.uniform(-LARGEST_TURN, LARGEST_TURN) if number else 0.0)
             begin = _ahead(path[-1][1], turned, DASH_GAP) if path else start
             dash = (begin, _ahead(begin, turned, DASH_LENGTH))
-            if all(_is_inside(point) and _cell(point) not in taken and _cell(point) not in own for point in _points(dash)):
+            if all(
+                _is_inside(point) and _cell(point) not in taken and _cell(point) not in own
+                for point in _points(dash)
+            ):
                 break
         else:
             return None
@@ -153,4 +160,4 @@ def _render(dashes: List[Dash], dots: Tuple[Point, Point]) -> np.ndarray:
     for x, y in dots:
         box = [x - DOT_RADIUS, y - DOT_RADIUS, x + DOT_RADIUS, y + DOT_RADIUS]
         draw.ellipse([SUPERSAMPLING * coordinate for coordinate in box], fill=DOT_INTENSITY)
-    return np.asarray(image.resize((SIZE, SIZE), Image.BOX))
+    return np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BOX))

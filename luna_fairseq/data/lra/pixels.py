@@ -58,7 +58,9 @@ def read_pixels(stem: Path) -> np.ndarray:
         return _read_binary(binary)
     if text.is_file():
         return _read_text(text)
-    raise InputError(f"there is neither {binary} nor {text.name} beside it: is this a folder that prepare_lra.sh made?")
+    raise InputError(
+        f"there is neither {binary} nor {text.name} beside it: is this a folder that prepare_lra.sh made?"
+    )
 
 
 def _read_binary(path: Path) -> np.ndarray:
@@ -79,7 +81,9 @@ def _read_text(path: Path) -> np.ndarray:
         for number, line in enumerate(file, 1):
             words = line.split()
             if not all(word.isascii() and word.isdigit() and int(word) < INTENSITIES for word in words):
-                raise InputError(f"{path}, line {number}: expected intensities from 0 to 255, separated by spaces")
+                raise InputError(
+                    f"{path}, line {number}: expected intensities from 0 to 255, separated by spaces"
+                )
             row = np.array(words, dtype=np.uint8)
             expected = len(rows[0]) if rows else len(row)
             if len(row) != expected or not expected:

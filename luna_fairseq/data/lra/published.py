@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Dict, Iterator, List, Sequence, Tuple
+from typing import IO, Dict, Iterator, List, Tuple
 
 import numpy as np
 
@@ -15,22 +15,30 @@ from luna_fairseq.data.lra.listops import VOCABULARY, parse
 from luna_fairseq.errors import InputError, MissingRequirementError
 
 IMDB = RemoteFile(
-    "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", 84125825, "md5:7c2ac02c03563afcf9b574c7e56c153a"
+    "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+    84125825,
+    "md5:7c2ac02c03563afcf9b574c7e56c153a",
 )
 CIFAR10 = RemoteFile(
-    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", 170052171, "md5:c32a1d4ab5d03f1284b67883e8d87530"
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    170052171,
+    "md5:c32a1d4ab5d03f1284b67883e8d87530",
 )
 LRA_RELEASE = RemoteFile("https://storage.googleapis.com/long-range-arena/lra_release.gz", None)
 
 LISTOPS_FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
-AAN_FILES = {"new_aan_pairs.train.tsv": "train", "new_aan_pairs.eval.tsv": "valid", "new_aan_pairs.test.tsv": "test"}
+AAN_FILES = {
+    "new_aan_pairs.train.tsv": "train",
+    "new_aan_pairs.eval.tsv": "valid",
+    "new_aan_pairs.test.tsv": "test",
+}
 AAN_COLUMNS = ("label", "id1", "id2", "text1", "text2")
 CIFAR10_SIDE, CIFAR10_CHANNELS, CIFAR10_BATCH = 32, 3, 10000
 # Gray is what tf.image.rgb_to_grayscale makes of uint8: weighed, scaled to 256 values, and rounded down.
 GRAY_WEIGHTS, GRAY_SCALE = (0.2989, 0.587, 0.114), 255.5 / 255
 PATHFINDER_LEVEL = "curv_contour_length_14"
 
-TokenExample = Tuple[str, List[Sequence[int]], int]
+TokenExample = Tuple[str, List[List[int]], int]
 ImageExample = Tuple[str, np.ndarray, int]
 
 
@@ -51,7 +59,9 @@ def listops(folder: Path) -> Iterator[TokenExample]:
                 if number == 1 and columns == ["Source", "Target"]:
                     continue
                 if len(columns) != 2:
-                    raise InputError(f"{path}, line {number}: {len(columns)} columns, expected an expression and its value")
+                    raise InputError(
+                        f"{path}, line {number}: {len(columns)} columns, expected an expression and its value"
+                    )
                 try:
                     tokens, value = parse(columns[0])
                 except InputError as error:
@@ -111,7 +121,9 @@ def cifar10(archive: Path) -> Iterator[ImageExample]:
             continue
         data = np.frombuffer(content.read(), dtype=np.uint8)
         if not data.size or data.size % record:
-            raise InputError(f"{archive}, {name}: {data.size:,} bytes, expected images of {record:,} bytes with their label")
+            raise InputError(
+                f"{archive}, {name}: {data.size:,} bytes, expected images of {record:,} bytes with their label"
+            )
         records = data.reshape(-1, record)
         for number, row in enumerate(records):
             if row[0] > 9:
@@ -138,7 +150,9 @@ def pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
     Raises:
         InputError: an image is of another size or missing, or a line of the metadata is malformed.
     """
-    within = re.compile(rf"(?:.*/)?pathfinder{side}/{PATHFINDER_LEVEL}/(imgs/\d+/[^/]+\.png|metadata/(\d+)\.npy)$")
+    within = re.compile(
+        rf"(?:.*/)?pathfinder{side}/{PATHFINDER_LEVEL}/(imgs/\d+/[^/]+\.png|metadata/(\d+)\.npy)$"
+    )
     images: Dict[str, int] = {}
     metadata: Dict[int, Tuple[str, bytes]] = {}
     written = 0

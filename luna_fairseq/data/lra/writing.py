@@ -41,7 +41,9 @@ def write_tokens(
         dictionary.save(str(folder / name / "dict.txt"))
         for split in SPLITS:
             path = indexed_dataset.data_file_path(str(folder / name / split))
-            builders[name, split] = indexed_dataset.make_builder(path, impl="mmap", vocab_size=len(dictionary))
+            builders[name, split] = indexed_dataset.make_builder(
+                path, impl="mmap", vocab_size=len(dictionary)
+            )
     counts: Counter = Counter()
     for split, sequences, label in examples:
         for (name, dictionary), places in zip(folders.items(), [*sequences, [label]]):
