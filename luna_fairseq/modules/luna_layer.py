@@ -58,15 +58,22 @@ class _LunaLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def attend(
-        self, attention: LunaAttention, layer_norm: LayerNorm, x: Tensor, packed: Optional[Tensor], *args, **kwargs
+        self,
+        attention: LunaAttention,
+        layer_norm: LayerNorm,
+        x: Tensor,
+        packed: Optional[Tensor],
+        context: Optional[Tensor],
+        *args,
+        **kwargs,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """Luna attention with X [T, B, C] and P [L, B, C] as two residual streams; P' is None where Y_P is, or where
-        nothing reads it."""
+        nothing reads it. Without a context it is self-attention: X is packed as it is unpacked, after its norm."""
         residual, packed_residual = x, packed
         if self.normalize_before:
             x = layer_norm(x)
             packed = packed if packed is None else self.packed_layer_norm(packed)
-        x, packed_context, weights = attention(x, packed, *args, **kwargs)
+        x, packed_context, weights = attention(x, packed, x if context is None else context, *args, **kwargs)
         x = residual + self.dropout_module(x)
         if not self.normalize_before:
             x = layer_norm(x)
@@ -137,7 +144,7 @@ class LunaEncoderLayer(_LunaLayer):
             x [S, B, C] and the next P [L, B, C], or None when P is not updated
         """
         x, packed, _ = self.attend(
-            self.self_attn, self.self_attn_layer_norm, x, packed, x, encoder_padding_mask, packed_padding_mask
+            self.self_attn, self.self_attn_layer_norm, x, packed, None, encoder_padding_mask, packed_padding_mask
         )
         return self.feed_forward(x), packed
 
