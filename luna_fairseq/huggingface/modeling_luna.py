@@ -51,13 +51,10 @@ class LunaAttention(nn.Module):
         for name in names:
             self.add_module(f"{name}_proj", nn.Linear(config.hidden_size, config.hidden_size))
 
-    def forward(
-        self, query: Tensor, context: Tensor, packed: Tensor, mask: Tensor, packed_mask: Tensor
-    ) -> Tuple[Tensor, Tensor]:
-        """query and context [B, T, C], packed [B, L, C]; masks [B, T] and [B, L], True at what counts. Returns Y_X
-        [B, T, C] and Y_P [B, L, C]."""
-        packed_context = self._attend("pack", packed, context, mask)
-        return self.out_proj(self._attend("unpack", query, packed_context, packed_mask)), packed_context
+    def forward(self, x: Tensor, packed: Tensor, mask: Tensor, packed_mask: Tensor) -> Tuple[Tensor, Tensor]:
+        """X [B, T, C], P [B, L, C]; masks [B, T] and [B, L], True at what counts. Returns Y_X and Y_P, as X and P."""
+        packed_context = self._attend("pack", packed, x, mask)
+        return self.out_proj(self._attend("unpack", x, packed_context, packed_mask)), packed_context
 
     def _attend(self, step: str, query: Tensor, context: Tensor, mask: Tensor) -> Tensor:
         q = self._heads(f"{step}_q", query)
@@ -95,8 +92,8 @@ class LunaLayer(nn.Module):
     def forward(self, x: Tensor, packed: Tensor, mask: Tensor, packed_mask: Tensor) -> Tuple[Tensor, Tensor]:
         """X [B, T, C] and P [B, L, C] before and after the layer; masks as in :class:`LunaAttention`."""
         before, after = (self._norm, self._same) if self.normalize_before else (self._same, self._norm)
-        query = before(self.self_attn_layer_norm, x)
-        y, y_packed = self.self_attn(query, x, before(self.packed_layer_norm, packed), mask, packed_mask)
+        normed, normed_packed = before(self.self_attn_layer_norm, x), before(self.packed_layer_norm, packed)
+        y, y_packed = self.self_attn(normed, normed_packed, mask, packed_mask)
         x = after(self.self_attn_layer_norm, x + self.dropout(y))
         packed = after(self.packed_layer_norm, packed + self.dropout(y_packed))
         y = self.activation_dropout(self.activation(self.fc1(before(self.final_layer_norm, x))))
