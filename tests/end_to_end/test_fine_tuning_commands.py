@@ -96,6 +96,7 @@ def test_prepared(sst2):
     assert (sst2 / "label" / "dict.txt").read_text(encoding="utf-8") == "0 1\n1 1\n"
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on(sst2, pretrained, tmp_path, refuses):
     """Killed in its second run, it keeps the first, and ends the second at the same epoch with the same weights."""
 
