@@ -4,9 +4,9 @@ import os
 import re
 
 import pytest
-from checkpoints import assert_same_training, load, updates
 from forked import forked
 from reversal import AUTHORS_COMMAND
+from saved_training import assert_same_training, load, updates
 
 END = 14  # updates: two epochs
 EACH = "--save-interval-updates 1 --keep-interval-updates 2 --disable-validation"

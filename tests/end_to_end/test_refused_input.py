@@ -82,6 +82,6 @@ def test_files_that_are_no_checkpoints(tmp_path):
 def test_missing_data(tmp_path):
     from commands import fairseq
 
-    run = fairseq("train", *plugin(tmp_path / "nowhere"), AUTHORS_COMMAND)
+    run = fairseq("train", *plugin(tmp_path / "nowhere"), AUTHORS_COMMAND, "--save-dir", tmp_path)
     assert run.returncode != 0
     assert "No such file or directory" in run.stderr and "dict.src.txt" in run.stderr.splitlines()[-1]

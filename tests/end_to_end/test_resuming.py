@@ -4,10 +4,10 @@ import functools
 
 import pytest
 import torch
-from checkpoints import assert_same_training, load
 from commands import TINY
 from forked import train
 from reversal import AUTHORS_COMMAND
+from saved_training import assert_same_training, load
 
 ADAM = f"""
     --seed 1 -s src -t tgt -a transformer {TINY} --share-all-embeddings --max-tokens 100

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from checkpoints import load
 from commands import ROOT, USER_DIR, refused
 from forked import forked, split
 from reversal import AUTHORS_COMMAND
+from saved_training import load
 from test_resuming import ADAM
 
 UPDATES = 10
@@ -141,5 +141,6 @@ def test_torchrun(data, runs, tmp_path):
 
 
 def test_sharding_is_refused_for_apollo(data, tmp_path):
-    line = refused("train", "--user-dir", Path(USER_DIR), data, AUTHORS_COMMAND, "--ddp-backend fully_sharded")
+    words = (data, AUTHORS_COMMAND, "--ddp-backend fully_sharded --save-dir", tmp_path)
+    line = refused("train", "--user-dir", Path(USER_DIR), *words)
     assert "--ddp-backend fully_sharded does not work with --optimizer apollo" in line
