@@ -74,11 +74,7 @@ def _without_own_clipping(clip_grad_norm: Callable[..., Any], inner: str) -> Cal
 
 
 def mend_checkpoint_loading() -> None:
-    """Have fairseq name a damaged checkpoint file, and an intact one beside it; and load options of older versions.
-
-    fairseq copies ``checkpoint_last.pt`` in place: a run killed during the copy leaves half a file, which is the
-    only one looked at on resuming.
-    """
+    """Have fairseq name a damaged checkpoint file, and an intact one beside it; and load options of older versions."""
     from fairseq import checkpoint_utils
 
     load = checkpoint_utils.load_checkpoint_to_cpu
@@ -128,14 +124,26 @@ def _fault_of_file(path: str) -> Optional[str]:
     return None
 
 
+def damage(path: Path) -> Optional[str]:
+    """What makes ``path`` unreadable, in words that follow its name; None when every byte is as it was written."""
+    if zipfile.is_zipfile(str(path)):
+        try:
+            with zipfile.ZipFile(str(path)) as archive:
+                return None if archive.testzip() is None else "is damaged"
+        except (zipfile.BadZipFile, OSError, EOFError):
+            return "is damaged"
+    try:  # before torch 1.6 a checkpoint was no zip archive
+        torch.load(str(path), map_location="cpu")
+    except Exception:  # what a damaged file raises depends on where it is damaged
+        return "is truncated, or no checkpoint"
+    return None
+
+
 def _intact_neighbour(path: Path) -> str:
-    # A file that torch wrote to the end is a zip archive; its directory is the last thing in it.
-    others = [
-        p for p in path.parent.glob("checkpoint*.pt") if p.name != path.name and zipfile.is_zipfile(str(p))
-    ]
-    if not others:
+    others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
+    newest = next((p for p in others if p.name != path.name and damage(p) is None), None)
+    if newest is None:
         return "; there is no intact checkpoint beside it"
-    newest = max(others, key=lambda p: p.stat().st_mtime)
     return f"; the newest intact one beside it is {newest}: go on with --restore-file (to generate: --path) {newest}"
 
 
@@ -188,49 +196,6 @@ def let_bf16_run_without_a_tpu() -> None:
     utils.call_main = wrapped
 
 
-def keep_patience_in_checkpoints() -> None:
-    """Have ``--patience`` go on counting in a run that is started again.
-
-    fairseq keeps how long the metric has not improved in the process alone: a run that was killed would go on for
-    longer than one that was not.
-    """
-    from fairseq.trainer import Trainer
-
-    if not hasattr(Trainer.load_checkpoint, "mended"):
-        Trainer.save_checkpoint = _saving_patience(Trainer.save_checkpoint)
-        Trainer.load_checkpoint = _loading_patience(Trainer.load_checkpoint)
-
-
-def _saving_patience(save_checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(save_checkpoint)
-    def wrapped(self: Any, filename: str, extra_state: Any) -> Any:
-        counter = _early_stopping()
-        if hasattr(counter, "best"):
-            extra_state = {**extra_state, "patience": [float(counter.best), counter.num_runs]}
-        return save_checkpoint(self, filename, extra_state)
-
-    return wrapped
-
-
-def _loading_patience(load_checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(load_checkpoint)
-    def wrapped(self: Any, *args: Any, reset_meters: bool = False, **kwargs: Any) -> Any:
-        extra_state = load_checkpoint(self, *args, reset_meters=reset_meters, **kwargs)
-        counter = _early_stopping()
-        if counter is not None and extra_state and "patience" in extra_state and not reset_meters:
-            counter.best, counter.num_runs = extra_state["patience"]
-        return extra_state
-
-    wrapped.mended = True  # type: ignore[attr-defined]
-    return wrapped
-
-
-def _early_stopping() -> Any:
-    """fairseq-train's function that counts, on which it keeps the count; None in another program."""
-    programs = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
-    return next((f for f in (getattr(m, "should_stop_early", None) for m in programs) if f), None)
-
-
 def let_sentences_be_blocks() -> None:
     """Have ``--sample-break-mode eos``, and language models that generate, work with numpy 2.
 
@@ -252,4 +217,3 @@ mend_checkpoint_loading()
 keep_incomplete_batches()
 let_bf16_run_without_a_tpu()
 let_sentences_be_blocks()
-keep_patience_in_checkpoints()

@@ -1,6 +1,7 @@
 """Types of command-line arguments that several commands have."""
 
 import argparse
+import os
 
 
 def positive(text: str) -> int:
@@ -17,3 +18,14 @@ def at_least_one(text: str) -> float:
     if not value >= 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return value
+
+
+def add_workers(parser: argparse.ArgumentParser, what: str = "processes") -> None:
+    """``--workers``."""
+    parser.add_argument(
+        "--workers",
+        type=positive,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help=f"{what} (default: one for each core); the output does not depend on it",
+    )

@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 import luna_fairseq.compat  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
 from luna_fairseq.cli.arguments import positive
+from luna_fairseq.cli.commands import reported
 from luna_fairseq.errors import InputError
 
 PROGRAM = "luna-average-checkpoints"
@@ -41,18 +42,17 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         Exit status: 0, or 1 after one line on stderr.
     """
     args = build_parser().parse_args(argv)
-    try:
-        paths = select_checkpoints(
-            args.inputs, args.num_epoch_checkpoints, args.num_update_checkpoints, args.checkpoint_upper_bound
-        )
-        output = check_output(args.output, paths)
-        print(f"averaging {len(paths)} checkpoints:", *paths, sep="\n  ")
-        save(average_checkpoints(paths), output)
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
+    return reported(PROGRAM, lambda: _average(args))
+
+
+def _average(args: argparse.Namespace) -> None:
+    paths = select_checkpoints(
+        args.inputs, args.num_epoch_checkpoints, args.num_update_checkpoints, args.checkpoint_upper_bound
+    )
+    output = check_output(args.output, paths)
+    print(f"averaging {len(paths)} checkpoints:", *paths, sep="\n  ")
+    save(average_checkpoints(paths), output)
     print(f"wrote {output}")
-    return 0
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -19,6 +19,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
 from luna_fairseq.cli.arguments import positive
+from luna_fairseq.cli.commands import reported
 from luna_fairseq.cli.recipe_options import read_recipe, recipe_options
 from luna_fairseq.errors import InputError
 
@@ -47,16 +48,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args = parser.parse_args(argv)
     logging.disable(logging.INFO)
     warnings.simplefilter("ignore")  # what fairseq's engine says of its own libraries
-    try:
-        counts = count_parameters(read_recipe(args.recipe), args.dictionary_size)
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
+    return reported(PROGRAM, lambda: _count(args))
+
+
+def _count(args: argparse.Namespace) -> None:
+    counts = count_parameters(read_recipe(args.recipe), args.dictionary_size)
     total = sum(counts.values())
     print(f"{args.recipe.stem} with a dictionary of {args.dictionary_size:,}: {total:,} ({total / 1e6:.1f}M)")
     for part, number in counts.items():
         print(f"  {part}: {number:,}")
-    return 0
 
 
 def count_parameters(recipe: Dict[str, Any], dictionary_size: int) -> Dict[str, int]:

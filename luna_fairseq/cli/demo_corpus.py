@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from luna_fairseq.cli.arguments import positive
+from luna_fairseq.cli.commands import reported
 from luna_fairseq.data.demo_grammar.english import english_sentence
 from luna_fairseq.data.demo_grammar.german import german_sentence
 from luna_fairseq.data.demo_grammar.sampling import Sampler
@@ -35,15 +36,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         Exit status: 0, or 1 after one line on stderr.
     """
     args = build_parser().parse_args(argv)
-    try:
-        corpus = draw_corpus({"test": args.test, "valid": args.valid, "train": args.train}, args.seed)
-        write_corpus(corpus, args.destdir)
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
+    return reported(PROGRAM, lambda: _write(args), args.destdir)
+
+
+def _write(args: argparse.Namespace) -> None:
+    corpus = draw_corpus({"test": args.test, "valid": args.valid, "train": args.train}, args.seed)
+    write_corpus(corpus, args.destdir)
     for split in ("train", "valid", "test"):
         print(f"wrote {len(corpus[split]):,} pairs to {args.destdir / split}.en and .de")
-    return 0
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-import luna_fairseq
 from luna_fairseq.cli.arguments import positive
+from luna_fairseq.cli.commands import USER_DIR, reported, split_at_dashes
 from luna_fairseq.cli.score import build_parser as build_score_parser
 from luna_fairseq.cli.score import score
 from luna_fairseq.data.bitext import read_lines
@@ -39,18 +39,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Returns:
         Exit status: 0, or 1 after one line on stderr.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    end = words.index("--") if "--" in words else len(words)
-    args = build_parser().parse_args(words[:end])
-    try:
-        Evaluation(args, words[end + 1 :]).run()
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: {error.filename or args.results}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+    words, extra = split_at_dashes(argv)
+    args = build_parser().parse_args(words)
+    return reported(PROGRAM, lambda: Evaluation(args, extra).run(), args.results)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -150,9 +141,8 @@ class Evaluation:
 
     def _generate_options(self, subset: str, penalty: float) -> List[str]:
         source, target = self.languages
-        package = Path(luna_fairseq.__file__).resolve().parent
         return [
-            *[str(self.args.data), "--user-dir", str(package), "--path", str(self.args.path)],
+            *[str(self.args.data), "--user-dir", USER_DIR, "--path", str(self.args.path)],
             *["--source-lang", source, "--target-lang", target, "--gen-subset", subset],
             *["--beam", str(self.args.beam), "--lenpen", str(penalty), "--remove-bpe", self.route.remove_bpe],
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.

@@ -16,6 +16,7 @@ import torch
 
 from fairseq import checkpoint_utils, utils
 from luna_fairseq.cli.arguments import positive
+from luna_fairseq.cli.commands import reported
 from luna_fairseq.data.finetuning import TASKS, FineTuningTask
 from luna_fairseq.data.finetuning.metrics import score
 from luna_fairseq.data.finetuning.prepared import HIGHEST_SCORE, PreparedTask
@@ -36,21 +37,17 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     args = build_parser().parse_args(argv)
     logging.disable(logging.INFO)
-    try:
-        data = PreparedTask.load(args.data)
-        results, predicted = evaluate(data, args.path, args.split, args.batch_size)
-        if args.predictions is not None:
-            with replacing(args.predictions) as temporary:
-                temporary.write_text("".join(f"{value}\n" for value in predicted), encoding="utf-8")
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: {error.filename or args.data}: {error.strerror}", file=sys.stderr)
-        return 1
+    return reported(PROGRAM, lambda: _evaluate(args), args.data)
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    data = PreparedTask.load(args.data)
+    results, predicted = evaluate(data, args.path, args.split, args.batch_size)
+    if args.predictions is not None:
+        with replacing(args.predictions) as temporary:
+            temporary.write_text("".join(f"{value}\n" for value in predicted), encoding="utf-8")
     shown = "".join(f"  {name} {value:.2f}" for name, value in results.items()) or "  no answers to compare with"
     print(f"{data.task} {args.split}, {len(predicted):,} examples:{shown}")
-    return 0
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -20,6 +20,7 @@ from typing import Any, Dict, Optional, Sequence
 import torch
 from torch import Tensor
 
+from luna_fairseq.cli.commands import reported
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.models import LunaMaskedLM
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub, find_tokenizer
@@ -51,16 +52,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     args = build_parser().parse_args(argv)
     logging.disable(logging.INFO)
-    try:
-        export(args.path, args.data, args.folder)
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: {error.filename or args.folder}: {error.strerror}", file=sys.stderr)
-        return 1
+    return reported(PROGRAM, lambda: _export(args), args.folder)
+
+
+def _export(args: argparse.Namespace) -> None:
+    export(args.path, args.data, args.folder)
     print(f"{args.folder}: AutoModelForMaskedLM.from_pretrained({str(args.folder)!r}, trust_remote_code=True)")
-    return 0
 
 
 def build_parser() -> argparse.ArgumentParser:

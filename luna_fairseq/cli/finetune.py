@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-import luna_fairseq
 from luna_fairseq.cli.arguments import positive
+from luna_fairseq.cli.commands import USER_DIR, reported, split_at_dashes
 from luna_fairseq.cli.evaluate_task import evaluate
 from luna_fairseq.data.finetuning import TASKS
 from luna_fairseq.data.finetuning.prepared import PreparedTask
@@ -48,19 +48,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Returns:
         Exit status: 0, or 1 after one line on stderr.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    end = words.index("--") if "--" in words else len(words)
-    args = build_parser().parse_args(words[:end])
+    words, extra = split_at_dashes(argv)
+    args = build_parser().parse_args(words)
     logging.disable(logging.INFO)
-    try:
-        FineTuning(args, words[end + 1 :]).run()
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: {error.filename or args.out}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+    return reported(PROGRAM, lambda: FineTuning(args, extra).run(), args.out)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -192,7 +183,7 @@ class FineTuning:
         updates = number_of_updates(self.data.examples["train"], batch_size, self.args.epochs)
         subsets = [split for split in self.data.labelled if split.startswith("valid")]
         return [
-            *[str(self.args.data), "--user-dir", str(Path(luna_fairseq.__file__).resolve().parent)],
+            *[str(self.args.data), "--user-dir", USER_DIR],
             *["--save-dir", str(folder), "--finetune-from-model", str(self.args.pretrained)],
             *["--no-epoch-checkpoints", "--patience", str(self.args.patience), "--seed", str(self.args.seed)],
             *["--max-epoch", str(self.args.epochs), "--valid-subset", ",".join(subsets)],

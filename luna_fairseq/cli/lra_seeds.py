@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence
 
-import luna_fairseq
+from luna_fairseq.cli.commands import USER_DIR, reported, split_at_dashes
 from luna_fairseq.data.finished_steps import replacing
 from luna_fairseq.errors import InputError
 
@@ -64,19 +64,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Returns:
         Exit status: 0, or 1 after one line on stderr.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    place = words.index("--") if "--" in words else len(words)
-    args = build_parser().parse_args(words[:place])
-    args.given = words[place + 1 :]
-    try:
-        run(args)
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: {error.filename or args.out}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+    words, extra = split_at_dashes(argv)
+    args = build_parser().parse_args(words)
+    args.given = extra
+    return reported(PROGRAM, lambda: run(args), args.out)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -157,7 +148,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
         InputError: a command failed; the message names its log.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    user_dir = ["--user-dir", str(Path(luna_fairseq.__file__).resolve().parent)]
+    user_dir = ["--user-dir", USER_DIR]
     words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(seed), *options]
     _run("train", words, folder / "train.log")
     words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]

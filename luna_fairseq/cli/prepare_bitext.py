@@ -16,13 +16,13 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-from tqdm import tqdm
-
-from luna_fairseq.cli.arguments import at_least_one, positive
+from luna_fairseq.cli.arguments import add_workers, at_least_one, positive
+from luna_fairseq.cli.commands import progress, reported
 from luna_fairseq.data.batches import map_batches
 from luna_fairseq.data.bitext import Bitext, check_bitext, read_lines
 from luna_fairseq.data.finished_steps import FinishedSteps, digest, replacing
@@ -46,15 +46,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         Exit status: 0, or 1 after one line on stderr.
     """
     args = build_parser().parse_args(argv)
-    try:
-        Preparation(args).run()
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: {error.filename or args.destdir}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+    return reported(PROGRAM, lambda: Preparation(args).run(), args.destdir)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -101,13 +93,7 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="drop training pairs of which one side has more than R times the pieces of the other",
     )
-    parser.add_argument(
-        "--workers",
-        type=positive,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes (default: one for each core); the output does not depend on it",
-    )
+    add_workers(parser)
 
 
 class Preparation:
@@ -137,12 +123,12 @@ class Preparation:
         digests = {split: part.digest for split, part in self.text.items()}
         key = digest(VERSION, self.route.name, self.route.versions, self.languages)
         if self._tokenizer():
-            self._step("tokenise", digest(key, digests), self._tokenise)
+            self.steps.do("tokenise", digest(key, digests), self._tokenise)
         key = digest(key, digests["train"], self.args.vocab_size)
-        self._step("learn", key, self._learn)
+        self.steps.do("learn", key, self._learn)
         key = digest(key, digests, self.args.max_length, self.args.max_ratio)
-        facts = self._step("encode", key, self._encode)
-        self._step("binarise", key, self._binarise)
+        facts = self.steps.do("encode", key, self._encode)
+        self.steps.do("binarise", key, self._binarise)
         self._report(facts)
 
     def _report(self, facts: Dict[str, Any]) -> None:
@@ -155,22 +141,8 @@ class Preparation:
             print(f"{split}: {part.lines - sum(reasons.values()):,} pairs, tokens: {tokens}{dropped}")
         print(f"dictionary: {facts['dictionary']:,} entries; data in {self.args.destdir}")
 
-    def _step(self, name: str, key: str, work: Any) -> Dict[str, Any]:
-        facts = self.steps.find(name, key)
-        if facts is not None:
-            print(f"{name}: finished before")
-            return facts
-        print(f"{name} ...", flush=True)
-        self.steps.forget(name)
-        files, facts = work()
-        self.steps.record(name, key, files, facts)
-        return facts
-
     def _check(self, split: str, prefix: str) -> Bitext:
-        def progress(pairs: Iterator) -> Iterator:
-            return _progress(pairs, f"check {split}")
-
-        return check_bitext(prefix, *self.languages, drop_empty=split == "train", progress=progress)
+        return check_bitext(prefix, *self.languages, drop_empty=split == "train", progress=partial(progress, description=f"check {split}"))
 
     def _tokenizer(self) -> Any:
         return self.route.tokenizer(self.languages)
@@ -178,16 +150,16 @@ class Preparation:
     def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
         names = []
         for split, part in self.text.items():
-            pairs = _progress(part.pairs(), f"tokenise {split}")
+            pairs = progress(part.pairs(), f"tokenise {split}")
             names += self._write("tokenised", split, map_batches(self._tokenizer(), pairs, self.args.workers))
         return names, {}
 
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
         """The pairs that the encoding is learnt from and applied to."""
         if not self._tokenizer():
-            return _progress(self.text[split].pairs(), description)
+            return progress(self.text[split].pairs(), description)
         paths = [self._path("tokenised", split, language) for language in self.languages]
-        return _progress(zip(*map(read_lines, paths)), description)
+        return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
         lines = chain.from_iterable(self._pairs("train", "learn"))
@@ -276,11 +248,6 @@ class Preparation:
                 f"{split}.{pair}.{language}.{end}" for language in self.languages for end in ("bin", "idx")
             ]
         return names
-
-
-def _progress(items: Iterable, description: str) -> Iterator:
-    """Show progress on a terminal; a log file would fill with it."""
-    return iter(tqdm(items, desc=description, unit=" pairs", mininterval=1.0, leave=False, disable=None))
 
 
 if __name__ == "__main__":

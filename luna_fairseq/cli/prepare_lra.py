@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence
 
-from tqdm import tqdm
-
-from luna_fairseq.cli.arguments import positive
+from luna_fairseq.cli.arguments import add_workers, positive
+from luna_fairseq.cli.commands import progress, reported
 from luna_fairseq.data.archive import whole
 from luna_fairseq.data.download import RemoteFile, fetch
 from luna_fairseq.data.lra import generated, published
@@ -47,15 +46,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         Exit status: 0, or 1 after one line on stderr.
     """
     args = build_parser().parse_args(argv)
-    try:
-        prepare(args)
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: {error.filename or args.destdir}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+    return reported(PROGRAM, lambda: prepare(args), args.destdir)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -92,13 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="of generated expressions, exclusive, (default: 2000); text "
         f"and retrieval: bytes that are kept (default: {MAX_BYTES})",
     )
-    add(
-        "--workers",
-        type=positive,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes that generate (default: one for each core); the output does not depend on it",
-    )
+    add_workers(parser, "processes that generate")
     return parser
 
 
@@ -216,8 +201,7 @@ def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
 
 
 def _progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
-    """Show progress on a terminal; a log file would fill with it."""
-    return iter(tqdm(examples, desc=args.task, unit=" examples", mininterval=1.0, leave=False, disable=None))
+    return progress(examples, args.task, "examples")
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ dictionary of the pretrained model. DIR then holds input0, input1, ... and label
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 from pathlib import Path
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from fairseq.data import Dictionary, encoders
-from luna_fairseq.cli.arguments import positive
+from luna_fairseq.cli.arguments import add_workers
+from luna_fairseq.cli.commands import reported
 from luna_fairseq.data.finetuning import TASKS
 from luna_fairseq.data.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
 from luna_fairseq.data.finished_steps import FinishedSteps, digest, replacing
@@ -44,15 +44,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         Exit status: 0, or 1 after one line on stderr.
     """
     args = build_parser().parse_args(argv)
-    try:
-        TaskPreparation(args).run()
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: {error.filename or args.destdir}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+    return reported(PROGRAM, lambda: TaskPreparation(args).run(), args.destdir)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -68,13 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="folder of the pretrained model's dict.txt and tokenizer, as luna-prepare-text made it",
     )
     add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
-    add(
-        "--workers",
-        type=positive,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes (default: one for each core); the output does not depend on it",
-    )
+    add_workers(parser)
     return parser
 
 

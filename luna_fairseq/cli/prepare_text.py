@@ -20,13 +20,13 @@ from collections import Counter
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import sentencepiece
-from tqdm import tqdm
 
 from fairseq.data import Dictionary
-from luna_fairseq.cli.arguments import positive
+from luna_fairseq.cli.arguments import add_workers, positive
+from luna_fairseq.cli.commands import progress, reported
 from luna_fairseq.data.bitext import read_lines
 from luna_fairseq.data.finished_steps import FinishedSteps, digest, replacing
 from luna_fairseq.data.joint_bpe import bpe_dictionary, learn_bpe
@@ -60,15 +60,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         Exit status: 0, or 1 after one line on stderr.
     """
     args = build_parser().parse_args(argv)
-    try:
-        TextPreparation(args).run()
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: {error.filename or args.destdir}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+    return reported(PROGRAM, lambda: TextPreparation(args).run(), args.destdir)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -90,13 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="dictionary to use (default: all pieces, by their frequency)",
     )
     add("--shards", type=positive, default=1, metavar="N", help="parts of the training text (default: 1)")
-    add(
-        "--workers",
-        type=positive,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes (default: one for each core); the output does not depend on it",
-    )
+    add_workers(parser)
     return parser
 
 
@@ -131,32 +117,19 @@ class TextPreparation:
         given = [*self.gpt2, *([self.args.dict] if self.args.dict else [])]
         files = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in given}
         key = digest(VERSION, read["train"][1], self.args.vocab_size, files, sentencepiece.__version__)
-        self._step("tokenizer", key, lambda: self._make_tokenizer(read["train"][0]))
+        self.steps.do("tokenizer", key, lambda: self._make_tokenizer(read["train"][0]))
         key = digest(key, read, self.args.shards)
-        facts = self._step("encode", key, self._encode)
-        self._step("binarise", key, self._binarise)
+        facts = self.steps.do("encode", key, self._encode)
+        self.steps.do("binarise", key, self._binarise)
         for split, (lines, _) in read.items():
             print(f"{split}: {lines:,} lines, {facts[split]:,} tokens")
         data = os.pathsep.join(dict.fromkeys(str(self._folder(part)) for part in self.parts))
         print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {data}")
 
-    def _step(
-        self, name: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]]
-    ) -> Dict[str, Any]:
-        facts = self.steps.find(name, key)
-        if facts is not None:
-            print(f"{name}: finished before")
-            return facts
-        print(f"{name} ...", flush=True)
-        self.steps.forget(name)
-        files, facts = work()
-        self.steps.record(name, key, files, facts)
-        return facts
-
     def _check(self, split: str) -> Tuple[int, str]:
         """Lines that are not empty, and a digest of the text."""
         state, lines = hashlib.sha256(), 0
-        for line in _progress(self._lines(split), f"check {split}"):
+        for line in progress(self._lines(split), f"check {split}"):
             state.update(line.encode("utf-8") + b"\n")
             lines += bool(line)
         if not lines:
@@ -180,7 +153,7 @@ class TextPreparation:
             text = (line for line in self._lines("train") if line)
             stride = -(-lines // LEARNING_LINES)
             chosen = (line for number, line in enumerate(text) if number % stride == 0)
-            model = learn_bpe(_progress(chosen, "learn"), self.args.vocab_size)
+            model = learn_bpe(progress(chosen, "learn"), self.args.vocab_size)
             with replacing(self.tokenizer[0]) as temporary:
                 temporary.write_bytes(model)
         return [path.name for path in self.tokenizer], {}
@@ -210,7 +183,7 @@ class TextPreparation:
         with ExitStack() as stack:
             outputs = [stack.enter_context(replacing(self.args.destdir / "encoded" / part)) for part in parts]
             files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in outputs]
-            for line in _progress(encoded, f"encode {split}"):
+            for line in progress(encoded, f"encode {split}"):
                 pieces.update(line.split())
                 documents += bool(line) and not inside
                 inside = bool(line)
@@ -264,11 +237,6 @@ class TextPreparation:
             for folder, split in self.parts.values()
             for end in ("bin", "idx")
         ]
-
-
-def _progress(items: Iterable, description: str) -> Iterator:
-    """Show progress on a terminal; a log file would fill with it."""
-    return iter(tqdm(items, desc=description, unit=" lines", mininterval=1.0, leave=False, disable=None))
 
 
 if __name__ == "__main__":

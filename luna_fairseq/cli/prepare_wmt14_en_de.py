@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from luna_fairseq.cli.arguments import positive
+from luna_fairseq.cli.commands import reported
 from luna_fairseq.cli.prepare_bitext import Preparation, add_text_arguments
 from luna_fairseq.data.download import fetch
 from luna_fairseq.data.finished_steps import FinishedSteps, digest
 from luna_fairseq.data.wmt14 import LANGUAGES, PARTS, Part, text_files, write_text
-from luna_fairseq.errors import InputError
 
 PROGRAM = "luna-prepare-wmt14-en-de"
 # The paper speaks of 37,000 types; fairseq's recipe learns 40,000 merges, which its parameter counts imply.
@@ -37,16 +37,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         Exit status: 0, or 1 after one line on stderr.
     """
     args = build_parser().parse_args(argv)
-    try:
-        make_text(args.destdir, args.mirror)
-        Preparation(preparation_arguments(args)).run()
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: {error.filename or args.destdir}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+    return reported(PROGRAM, lambda: prepare(args), args.destdir)
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """The plain text, then what luna-prepare-bitext makes of it."""
+    make_text(args.destdir, args.mirror)
+    Preparation(preparation_arguments(args)).run()
 
 
 def build_parser() -> argparse.ArgumentParser:

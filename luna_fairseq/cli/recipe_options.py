@@ -18,7 +18,7 @@ import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import luna_fairseq
+from luna_fairseq.cli.commands import USER_DIR, reported
 from luna_fairseq.errors import InputError
 
 PROGRAM = "recipe_options"
@@ -48,16 +48,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if words else 1
+    return reported(PROGRAM, lambda: _print_options(Path(words[0]), words[1:]))
+
+
+def _print_options(recipe: Path, given: Sequence[str]) -> None:
     gpus = torch.cuda.device_count()
     capability = torch.cuda.get_device_capability() if gpus else None
-    try:
-        options, explanation = launch_options(Path(words[0]), words[1:], max(gpus, 1), capability)
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
+    options, explanation = launch_options(recipe, given, max(gpus, 1), capability)
     print(*explanation, sep="\n", file=sys.stderr)
     print(*options, sep="\n")
-    return 0
 
 
 def launch_options(
@@ -109,7 +108,7 @@ def recipe_options(content: Dict[str, Any]) -> List[str]:
     Args:
         content: what ``read_recipe`` gives.
     """
-    words = ["--user-dir", str(Path(luna_fairseq.__file__).resolve().parent)]
+    words = ["--user-dir", USER_DIR]
     for group, settings in content.items():
         for key, value in settings.items():
             if (group, None) not in LEFT_OUT and (group, key) not in LEFT_OUT:

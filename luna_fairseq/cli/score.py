@@ -15,6 +15,7 @@ from typing import List, Optional, Sequence
 
 from sacrebleu.metrics import BLEU
 
+from luna_fairseq.cli.commands import reported
 from luna_fairseq.data.bitext import read_lines
 from luna_fairseq.data.finished_steps import replacing
 from luna_fairseq.data.generated import read_hypotheses
@@ -34,15 +35,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         Exit status: 0, or 1 after one line on stderr.
     """
     args = build_parser().parse_args(argv)
-    try:
-        score(args)
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{PROGRAM}: error: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+    return reported(PROGRAM, lambda: score(args))
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from luna_fairseq.errors import InputError
 
@@ -79,6 +79,23 @@ class FinishedSteps:
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         self._steps[step] = {"key": key, "files": sizes, "facts": facts}
         self._save()
+
+    def do(self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]]) -> Dict[str, Any]:
+        """Do the step unless it is finished, record it, and print which; what is known about it.
+
+        Args:
+            step, key: as in record.
+            work: does the step; gives the files and facts to record.
+        """
+        facts = self.find(step, key)
+        if facts is not None:
+            print(f"{step}: finished before")
+            return facts
+        print(f"{step} ...", flush=True)
+        self.forget(step)
+        files, facts = work()
+        self.record(step, key, files, facts)
+        return facts
 
     def _save(self) -> None:
         with replacing(self._path) as temporary:

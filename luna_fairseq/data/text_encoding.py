@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import islice
-from multiprocessing import Pool
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 import sentencepiece
 
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+from luna_fairseq.data.batches import map_batches
 from luna_fairseq.data.joint_bpe import PADDING_FACTOR
 from luna_fairseq.errors import InputError
 
 BATCH_LINES = 1000
-BATCHES_PER_WORKER = 4  # read ahead by no more than these: the text may be larger than memory
-
 EncodeLines = Callable[[List[str]], List[str]]
-_encode: Optional[EncodeLines] = None  # of a worker process
 
 
 def sentencepiece_encoder(model: str) -> EncodeLines:
@@ -51,23 +48,17 @@ def encode_lines(
         files: its arguments
         workers: processes
     """
-    lines = iter(lines)
-    batches = iter(lambda: list(islice(lines, BATCH_LINES)), [])
-    with Pool(workers, initializer=_start_worker, initargs=(make_encoder, files)) as pool:
-        for window in iter(lambda: list(islice(batches, BATCHES_PER_WORKER * workers)), []):
-            for encoded in pool.map(_encode_batch, window, chunksize=1):
-                yield from encoded
+    encode = partial(_encode_batch, make_encoder, tuple(files))
+    return map_batches(encode, lines, workers, BATCH_LINES)
 
 
-def _start_worker(make_encoder: Callable[..., EncodeLines], files: List[str]) -> None:
-    global _encode
-    _encode = make_encoder(*files)
+@lru_cache(maxsize=1)
+def _encoder(make_encoder: Callable[..., EncodeLines], files: Tuple[str, ...]) -> EncodeLines:
+    return make_encoder(*files)
 
 
-def _encode_batch(lines: List[str]) -> List[str]:
-    if _encode is None:
-        raise RuntimeError("the worker was not started")
-    return _encode(lines)
+def _encode_batch(make_encoder: Callable[..., EncodeLines], files: Tuple[str, ...], lines: List[str]) -> List[str]:
+    return _encoder(make_encoder, files)(lines)
 
 
 def gpt2_pieces(encoder_json: Path) -> List[str]:

@@ -19,7 +19,7 @@ from luna_fairseq.models.authors_checkpoint import (
 )
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
-from luna_fairseq.modules import LunaEncoder, PackedEmbedding
+from luna_fairseq.modules import LunaEncoder
 from luna_fairseq.modules.classification_heads import PACKED_HEADS
 from luna_fairseq.modules.luna_layer import activation_function
 
@@ -85,7 +85,8 @@ class LunaMaskedLM(RobertaModel):
 
     def __init__(self, args: Any, encoder: LunaMaskedLMEncoder):
         super().__init__(args, encoder)
-        self.apply(_init_packed_embedding)
+        # P begins as BERT's embeddings do; RoBERTa has initialised the rest.
+        nn.init.normal_(encoder.sentence_encoder.packed_embedding.weight, std=0.02)
 
     @classmethod
     def hub_models(cls) -> Dict[str, str]:
@@ -224,12 +225,6 @@ class LunaMaskedLM(RobertaModel):
         """fairseq's. Raises InputError when the checkpoint is of another architecture."""
         with refuse_misfit():
             return super().load_state_dict(*args, **kwargs)
-
-
-def _init_packed_embedding(module: nn.Module) -> None:
-    """P begins as BERT's embeddings do; everything else that BERT's initialisation knows, RoBERTa has initialised."""
-    if isinstance(module, PackedEmbedding):
-        nn.init.normal_(module.weight, mean=0.0, std=0.02)
 
 
 _LARGE = {

@@ -97,14 +97,7 @@ class LunaDecoder(TransformerDecoderBase):
         last_layer = self.num_layers - 1
         # The hypotheses of a sentence share what belongs to its source: it is computed for the first of them.
         beams = getattr(self, "_beam_size", 1) if incremental_state is not None else 1
-        context, initial_packed, masks = None, None, {}
-        if encoder_out is not None:
-            context, initial_packed = encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams]
-            masks = {
-                name: mask[::beams]
-                for name in ("encoder_padding_mask", "packed_padding_mask")
-                for mask in encoder_out[name]
-            }
+        context, initial_packed, masks = source_of(encoder_out, beams)
         x = self.forward_embedding(prev_output_tokens, incremental_state)
         new_tokens = prev_output_tokens[:, -x.size(0) :]
         padding_mask = new_tokens.eq(self.padding_idx)
@@ -134,3 +127,14 @@ class LunaDecoder(TransformerDecoderBase):
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
+
+
+def source_of(
+    encoder_out: Optional[Dict[str, List[Tensor]]], beams: int
+) -> Tuple[Optional[Tensor], Optional[Tensor], Dict[str, Tensor]]:
+    """Context [S, B, C], P [L, B, C] and their padding masks, for every ``beams``-th row of an encoder's output."""
+    if encoder_out is None:
+        return None, None, {}
+    names = ("encoder_padding_mask", "packed_padding_mask")
+    masks = {name: mask[::beams] for name in names for mask in encoder_out[name]}
+    return encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams], masks

@@ -9,11 +9,12 @@ import functools
 import logging
 import os
 import re
-import zipfile
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
 import torch
+
+from luna_fairseq.compat import damage
 
 logger = logging.getLogger(__name__)
 
@@ -99,21 +100,6 @@ def provide_last_checkpoint(folder: Path, suffix: str = "", excluded: Optional[s
             logger.warning(f"{last} {reason}: going on from {path}, the newest intact one ({updates} updates)")
             PathManager.copy(str(path), str(last), overwrite=True)
             return
-
-
-def damage(path: Path) -> Optional[str]:
-    """What makes ``path`` unreadable, in words that follow its name; None when every byte is as it was written."""
-    if zipfile.is_zipfile(str(path)):
-        try:
-            with zipfile.ZipFile(str(path)) as archive:
-                return None if archive.testzip() is None else "is damaged"
-        except (zipfile.BadZipFile, OSError, EOFError):
-            return "is damaged"
-    try:  # before torch 1.6 a checkpoint was no zip archive
-        torch.load(str(path), map_location="cpu")
-    except Exception:  # what a damaged file raises depends on where it is damaged
-        return "is truncated, or no checkpoint"
-    return None
 
 
 def _newest_first(folder: Path, suffix: str) -> Iterator[Path]:

@@ -1,6 +1,7 @@
-"""What fairseq loses when a run is resumed: the order of the data, and the float32 weights of --fp16 and --bf16."""
+"""What fairseq loses when a run is resumed: the order of the data, the float32 weights of --fp16 and --bf16, patience."""
 
 import functools
+import sys
 from typing import Any, Callable, Dict, Optional
 
 import torch
@@ -10,6 +11,7 @@ def keep_state_when_resumed() -> None:
     """Have a resumed run go on exactly as if it had never stopped."""
     _make_batches_as_the_first_epoch_did()
     _keep_float32_weights()
+    _keep_patience()
 
 
 def _make_batches_as_the_first_epoch_did() -> None:
@@ -94,3 +96,46 @@ def _rounded(weights: torch.Tensor, optimizer: Any) -> torch.Tensor:
 def _float32_weights(optimizer: Any) -> Any:
     weights = optimizer.fp32_params
     return list(weights.values()) if isinstance(weights, dict) else list(weights)
+
+
+def _keep_patience() -> None:
+    """Have ``--patience`` go on counting in a run that is started again.
+
+    fairseq keeps how long the metric has not improved in the process alone: a run that was killed would go on for
+    longer than one that was not.
+    """
+    from fairseq.trainer import Trainer
+
+    if not hasattr(Trainer.load_checkpoint, "mended"):
+        Trainer.save_checkpoint = _saving_patience(Trainer.save_checkpoint)
+        Trainer.load_checkpoint = _loading_patience(Trainer.load_checkpoint)
+
+
+def _saving_patience(save_checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(save_checkpoint)
+    def wrapped(self: Any, filename: str, extra_state: Any) -> Any:
+        counter = _early_stopping()
+        if hasattr(counter, "best"):
+            extra_state = {**extra_state, "patience": [float(counter.best), counter.num_runs]}
+        return save_checkpoint(self, filename, extra_state)
+
+    return wrapped
+
+
+def _loading_patience(load_checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(load_checkpoint)
+    def wrapped(self: Any, *args: Any, reset_meters: bool = False, **kwargs: Any) -> Any:
+        extra_state = load_checkpoint(self, *args, reset_meters=reset_meters, **kwargs)
+        counter = _early_stopping()
+        if counter is not None and extra_state and "patience" in extra_state and not reset_meters:
+            counter.best, counter.num_runs = extra_state["patience"]
+        return extra_state
+
+    wrapped.mended = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _early_stopping() -> Any:
+    """fairseq-train's function that counts, on which it keeps the count; None in another program."""
+    programs = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
+    return next((f for f in (getattr(m, "should_stop_early", None) for m in programs) if f), None)

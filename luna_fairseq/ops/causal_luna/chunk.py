@@ -6,7 +6,7 @@ the inputs and the softmax over the rows of P: products and states are computed 
 """
 
 import math
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -61,24 +61,28 @@ def chunk_causal_luna(
 
 
 def per_head(x: Tensor, B: int, H: int) -> Tensor:
-    """[1 or B, 1, *, *] -> [B H, *, *]."""
-    return x.expand(B, H, -1, -1).flatten(0, 1)
+    """[1 or B, 1, *, *] -> [1 or B H, *, *]."""
+    return x[0] if x.size(0) == 1 else x.expand(B, H, -1, -1).flatten(0, 1)
 
 
 class _ChunkCausalLuna(torch.autograd.Function):
     """The attention of N = B x H heads, with its gradient.
 
-    Inputs: q [N, T, K], pack weights [N, T, L], 1 / t [N, T, 1], noise [N, T, L], excluded [N, 1, L]; k and v, or k
-    alone when it is both, [N, T, K]; after k and v, their states [N, L, K] when there were earlier positions.
+    Inputs: q [N, T, K], pack weights [N, T, L], 1 / t [1 or N, T, 1], noise [N, T, L], excluded [1 or N, 1, L]; k and v,
+    or k alone when it is both, [N, T, K]; after k and v, their states [N, L, K] when there were earlier positions.
     """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         q = inputs[0]
         results: List[Tensor] = []
-        for span, chunk, before in ascending(inputs):
-            output, softmax = chunk_gradient.forward(chunk, before)
+        state = initial_states(inputs)
+        for span in spans(inputs):
+            chunk = cut(inputs, span)
+            output, softmax = chunk_gradient.forward(chunk, state)
             results = put(results, (output.to(q.dtype), softmax), span, q.size(1))
+            if span.stop < q.size(1):
+                state = chunk_gradient.next_states(chunk, state)
         output, softmax = results
         ctx.save_for_backward(softmax, *inputs)
         return output
@@ -97,35 +101,47 @@ class _ChunkCausalLuna(torch.autograd.Function):
 def descend(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[Tensor]:
     """Gradients of q, A, keys and values (or both as one), and of the states before the first chunk if there are any."""
     q, pack_weights, _, _, _, *keys_values = inputs
+    cuts = spans(inputs)
+    before = [initial_states(inputs)]
+    for span in cuts[:-1]:
+        before.append(chunk_gradient.next_states(cut(inputs, span), before[-1]))
     results: List[Tensor] = []
     behind: States = None
-    for span, chunk, before in reversed(list(ascending(inputs))):
+    for span in reversed(cuts):
         grad_chunk = grad[:, span].to(softmax.dtype)
-        parts, behind = chunk_gradient.backward(chunk, softmax[:, span], grad_chunk, before, behind)
+        parts, behind = chunk_gradient.backward(
+            cut(inputs, span), softmax[:, span], grad_chunk, before.pop(), behind
+        )
         parts = [part.to(x.dtype) for part, x in zip(parts, (q, pack_weights, *keys_values))]
         results = put(results, parts, span, q.size(1))
     has_states = len(keys_values) > 2
     return [*results, *(behind or ())] if has_states else results
 
 
-def ascending(inputs: Sequence[Any]) -> Iterator[Tuple[slice, Chunk, States]]:
-    """Every chunk in order of time: its positions, its part of the inputs, and the state before it."""
+def initial_states(inputs: Sequence[Any]) -> States:
+    """The states before the first chunk: the inputs after k and v."""
+    return inputs[7:] or None
+
+
+def spans(inputs: Sequence[Any]) -> List[slice]:
+    """The positions of every chunk, in order of time."""
+    q, pack_weights = inputs[:2]
+    T, size = q.size(1), chunk_size(q, pack_weights.size(-1))
+    return [slice(start, min(start + size, T)) for start in range(0, T, size)]
+
+
+def cut(inputs: Sequence[Any], span: slice) -> Chunk:
+    """The part of the inputs at these positions, in the type that sums are in."""
     q, pack_weights, inverse_steps, noise, excluded, *keys_values = inputs
-    T, dtype, state = q.size(1), pack_weights.dtype, keys_values[2:] or None
-    size = chunk_size(q, pack_weights.size(-1))
-    for start in range(0, T, size):
-        span = slice(start, min(start + size, T))
-        chunk = Chunk(
-            q[:, span].to(dtype),
-            pack_weights[:, span],
-            inverse_steps[:, span],
-            None if noise is None else noise[:, span],
-            excluded,
-            [x[:, span].to(dtype) for x in keys_values[:2]],
-        )
-        yield span, chunk, state
-        if span.stop < T:
-            state = chunk_gradient.next_states(chunk, state)
+    dtype = pack_weights.dtype
+    return Chunk(
+        q[:, span].to(dtype),
+        pack_weights[:, span],
+        inverse_steps[:, span],
+        None if noise is None else noise[:, span],
+        excluded,
+        [x[:, span].to(dtype) for x in keys_values[:2]],
+    )
 
 
 def chunk_size(q: Tensor, L: int) -> int:

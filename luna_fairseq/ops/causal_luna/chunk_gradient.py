@@ -19,9 +19,9 @@ class Chunk(NamedTuple):
     Attributes:
         q: [N, c, K]
         pack_weights: A [N, c, L]
-        inverse_steps: 1 / t [N, c, 1]
+        inverse_steps: 1 / t [1 or N, c, 1]
         noise: what dropout multiplies the unpack weights with [N, c, L], or None
-        excluded: rows of P that are left out [N, 1, L], or None
+        excluded: rows of P that are left out [1 or N, 1, L], or None
         keys_values: keys and values, or both as one, each [N, c, K]
     """
 
