@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence
 
 import torch
 
-from luna_fairseq.benchmark import apollo, attention, causal, decode, plot, train
+from luna_fairseq.benchmark import apollo, attention, causal, decode, lra, plot, train
 from luna_fairseq.benchmark.measure import Settings
 from luna_fairseq.benchmark.options import OneLineParser, at_least
 from luna_fairseq.benchmark.report import (
@@ -24,7 +24,14 @@ PROGRAM = "python -m luna_fairseq.benchmark"
 DESCRIPTION = """Speed and memory of Luna beside named peers. Every figure is a median (with quartiles) of
 interleaved repetitions, every ratio is of speeds in the same run, above 1 where the row is faster than the peer.
 Without a sub-command all of them run, with default sizes."""
-COMMANDS = {"causal": causal, "attention": attention, "train": train, "decode": decode, "apollo": apollo}
+COMMANDS = {
+    "causal": causal,
+    "attention": attention,
+    "train": train,
+    "lra": lra,
+    "decode": decode,
+    "apollo": apollo,
+}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -2,7 +2,7 @@
 
 import argparse
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional, Sequence
 
 import torch
@@ -33,7 +33,7 @@ class Kind:
         projection_length: Luna's l
         untied: Luna with separate projections for keys and values
         backend: of Luna's causal attention
-        attention: of the Transformer, one of ``peers.ATTENTIONS`` (default: fairseq's own)
+        attention: one of ``peers.ATTENTIONS`` (default: the model's own)
     """
 
     luna: bool = False
@@ -41,6 +41,10 @@ class Kind:
     untied: bool = False
     backend: str = "auto"
     attention: Optional[str] = None
+
+    def definition(self) -> "Kind":
+        """The kind whose loss and gradients must be the same."""
+        return replace(self, backend="naive", attention="written out") if self.luna else Kind()
 
     def options(self) -> Dict[str, Any]:
         """Under the names of the command line."""
@@ -69,15 +73,15 @@ def add_size_options(parser: argparse.ArgumentParser) -> None:
     add("--dictionary-size", type=at_least(8), default=32000, metavar="N", help="shared (default: 32000)")
 
 
-def add_projection_length(parser: argparse.ArgumentParser) -> None:
+def add_projection_length(parser: argparse.ArgumentParser, default: Sequence[int] = (16,)) -> None:
     """``--projection-length``."""
     parser.add_argument(
         "--projection-length",
         type=at_least(1),
         nargs="+",
-        default=[16],
+        default=list(default),
         metavar="N",
-        help="Luna's l, several allowed (default: 16)",
+        help=f"Luna's l, several allowed (default: {' '.join(map(str, default))})",
     )
 
 
@@ -104,13 +108,17 @@ def make_task(dictionary_size: int) -> TranslationTask:
 def build_translator(kind: Kind, sizes: Dict[str, Any], dictionary_size: int) -> BaseFairseqModel:
     """An encoder-decoder with random weights, in training mode."""
     options = Namespace(**sizes, **kind.options())
-    if kind.luna:
-        return LunaModel.build_model(options, make_task(dictionary_size)).train()
-    base_architecture(options)
-    model = TransformerModel.build_model(options, make_task(dictionary_size)).train()
+    if not kind.luna:
+        base_architecture(options)
+    family = LunaModel if kind.luna else TransformerModel
+    return attending(family.build_model(options, make_task(dictionary_size)), kind)
+
+
+def attending(model: BaseFairseqModel, kind: Kind) -> BaseFairseqModel:
+    """The model in training mode, with the attention of its kind."""
     if kind.attention is not None:
-        ATTENTIONS[kind.attention](model)
-    return model
+        ATTENTIONS[kind.attention](model)  # last: a new module draws random numbers
+    return model.train()
 
 
 def random_sentences(dictionary: Dictionary, batch: BatchSize, device: str) -> torch.Tensor:
@@ -120,7 +128,13 @@ def random_sentences(dictionary: Dictionary, batch: BatchSize, device: str) -> t
     return tokens.to(device)
 
 
+def pad_after(tokens: torch.Tensor, lengths: Sequence[int], padding_idx: int) -> None:
+    """Put padding into every row of tokens [B, T] after its length."""
+    for row, length in zip(tokens, lengths):
+        row[length:] = padding_idx
+
+
 def describe(preset: Dict[str, int], dictionary_size: int) -> str:
     """The sizes in one line."""
     values = ", ".join(f"{name} {value}" for name, value in preset.items())
-    return f"{values}, dictionary {dictionary_size} (all embeddings shared)"
+    return f"{values}, dictionary {dictionary_size} (one embedding for all)"

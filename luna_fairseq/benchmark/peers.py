@@ -1,4 +1,4 @@
-"""fairseq's attention on other kernels, for Transformers to hold Luna against."""
+"""Attention on other kernels: fairseq's for Transformers to hold Luna against, Luna's for its own definition."""
 
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -7,6 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq.modules import MultiheadAttention
+from luna_fairseq.modules import LunaAttention
+from luna_fairseq.modules.heads import dropout_probability
+from luna_fairseq.ops.luna import naive_attention
 
 
 class FusedAttention(MultiheadAttention):
@@ -72,15 +75,26 @@ def use_fused_attention(module: nn.Module) -> None:
             use_fused_attention(child)
 
 
+class WrittenOutLunaAttention(LunaAttention):
+    """Luna attention that writes its weights out, as the definition does."""
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], need_weights: bool
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        return naive_attention(q, k, v, mask, dropout_probability(self.dropout_module))
+
+
 def use_written_out_attention(module: nn.Module) -> None:
-    """Have fairseq's attentions below ``module`` write the weights out themselves instead of asking torch's."""
+    """Have the attentions below ``module``, fairseq's and Luna's, write the weights out instead of asking torch's."""
     for child in module.modules():
         if isinstance(child, MultiheadAttention):
             # What it takes torch's function for ends where that function's check of widths has to be skipped.
             child.skip_embed_dim_check = True
+        elif isinstance(child, LunaAttention):
+            child.__class__ = WrittenOutLunaAttention  # the same parameters under the same names
 
 
-# How a Transformer attends, other than as fairseq has it.
+# How a model attends, other than as it does by itself.
 ATTENTIONS: Dict[str, Callable[[nn.Module], None]] = {
     "fused": use_fused_attention,
     "written out": use_written_out_attention,

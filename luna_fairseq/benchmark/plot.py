@@ -12,14 +12,14 @@ PANEL_INCHES = (4.6, 3.6)
 LEAST_MIB = 1e-3
 
 
-def require_matplotlib() -> None:
+def require_matplotlib(option: str = "--plot") -> None:
     """Raise MissingRequirementError unless matplotlib is there: before anything is measured, not after."""
     # Importing fairseq may turn every library's debugging messages on.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise MissingRequirementError("--plot needs matplotlib: pip install matplotlib") from None
+        raise MissingRequirementError(f"{option} needs matplotlib: pip install matplotlib") from None
 
 
 def write_png(path: Path, sections: Sequence[Section], where: Dict[str, Any]) -> None:

@@ -1,16 +1,15 @@
-"""``train``: training speed of whole models, Luna's beside fairseq's Transformer of the same size."""
+"""``train``: training speed of whole models, Luna's beside fairseq's of the same size."""
 
 import argparse
 from functools import partial
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
-from luna_fairseq.benchmark import classify, translate
+from luna_fairseq.benchmark import classify, masked_lm, translate
 from luna_fairseq.benchmark.heads import relative_rms
 from luna_fairseq.benchmark.measure import Case, Form, Job, Settings, compare_cases
 from luna_fairseq.benchmark.models import (
-    PRESETS,
     TINY,
     Kind,
     add_projection_length,
@@ -21,9 +20,9 @@ from luna_fairseq.benchmark.options import MODEL_DTYPES, BatchSize, batch_size, 
 from luna_fairseq.benchmark.report import Section
 from luna_fairseq.errors import InputError
 
-HELP = "training step of a whole model: Luna tied and untied beside fairseq's Transformer"
-TASKS: Dict[str, Any] = {"translate": translate, "classify": classify}
-DEFAULT_BATCH = {"translate": BatchSize(32, 30), "classify": BatchSize(1, 1024)}
+HELP = "training step of a whole model: Luna beside fairseq's Transformer or RoBERTa"
+# What each is a module of: kinds, build, make_loss, NOTES, PEERS, and PRESETS, DICTIONARY_SIZE and BATCHES to begin with.
+TASKS: Dict[str, Any] = {"translate": translate, "masked-lm": masked_lm, "classify": classify}
 # Sentences of different length, for the comparison before anything is timed.
 CHECKED_LENGTHS = (11, 7, 2)
 TOLERANCE = 1e-4
@@ -31,36 +30,47 @@ TOLERANCE = 1e-4
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the sub-command."""
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "--task",
         choices=list(TASKS),
         default="translate",
-        help="encoder-decoders, or encoders that classify byte sequences (default: translate)",
+        help="encoder-decoders, masked language models, or classifiers of bytes (default: translate)",
     )
     add_size_options(parser)
     parser.set_defaults(preset=None, dictionary_size=None)
+    add_run_options(parser)
+
+
+def add_run_options(
+    parser: argparse.ArgumentParser,
+    batches: Optional[Sequence[BatchSize]] = None,
+    projection_lengths: Sequence[int] = (16,),
+) -> None:
+    """``--batch``, ``--projection-length`` and ``--dtype``."""
+    add = parser.add_argument
+    default = " ".join(map(str, batches)) if batches else "32x30, masked-lm 1x512, classify 1x1024"
     add(
         "--batch",
         type=batch_size,
         nargs="+",
-        default=None,
+        default=batches,
         metavar="NxT",
-        help="sentences x tokens in each, several allowed (default: 32x30, to classify 1x1024)",
+        help=f"sentences x tokens in each, several allowed (default: {default})",
     )
-    add_projection_length(parser)
+    add_projection_length(parser, projection_lengths)
     add("--dtype", choices=list(MODEL_DTYPES), default="float32", help="of the parameters (default: float32)")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> Section:
     """Check that forms of one model agree, then time the training step of every model at every batch size."""
-    task, preset, size = TASKS[args.task], sizes_of(args), dictionary_size(args)
+    task, preset = TASKS[args.task], sizes_of(args)
+    size = args.dictionary_size or task.DICTIONARY_SIZE
     kinds = select(task.kinds(args.projection_length), args.without)
     for name, kind in kinds.items():
         check_model(name, kind, args.task, preset, size, settings)
     cases: List[Case] = []
     tokens: List[int] = []
-    for batch in args.batch or [DEFAULT_BATCH[args.task]]:
+    for batch in args.batch or task.BATCHES:
         forms = [
             make_form(name, kind, args.task, preset, size, batch, args.dtype, settings) for name, kind in kinds.items()
         ]
@@ -72,21 +82,12 @@ def run(args: argparse.Namespace, settings: Settings) -> Section:
 
 
 def sizes_of(args: argparse.Namespace) -> Dict[str, int]:
-    """Sizes of the models. Raises InputError for ``--preset`` where there is only one."""
-    if args.task == "translate":
-        return PRESETS[args.preset or "base"]
-    if args.preset is not None:
-        raise InputError("--preset is of --task translate; the classifiers are of one size")
-    return classify.SIZES
-
-
-def dictionary_size(args: argparse.Namespace) -> int:
-    """Entries of the dictionary. Raises InputError for ``--dictionary-size`` where these are bytes."""
-    if args.task == "translate":
-        return args.dictionary_size or 32000
-    if args.dictionary_size is not None:
-        raise InputError("--dictionary-size is of --task translate; the classifiers read bytes")
-    return classify.DICTIONARY
+    """Sizes of the models. Raises InputError for a ``--preset`` that the task has not."""
+    presets = TASKS[args.task].PRESETS
+    name = args.preset or "base"
+    if name not in presets:
+        raise InputError(f"--preset {name}: --task {args.task} has only {', '.join(presets)}")
+    return presets[name]
 
 
 def make_form(
@@ -127,7 +128,7 @@ def check_model(
     name: str, kind: Kind, task: str, preset: Dict[str, int], size: int, settings: Settings
 ) -> None:
     """Raise InputError when loss or gradients differ from those of the model's definition with the same parameters."""
-    pair = (kind, TASKS[task].definition(kind))
+    pair = (kind, kind.definition())
     actual, expected = (loss_and_gradients(k, task, preset, size, settings) for k in pair)
     for what, ours, theirs in zip(("loss", "gradient"), actual, expected):
         error = relative_rms(ours, theirs)

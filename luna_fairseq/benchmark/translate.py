@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Sequence
 import torch
 
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from luna_fairseq.benchmark.models import PRESETS as MODEL_PRESETS
 from luna_fairseq.benchmark.models import (
     SDPA,
     TRANSFORMER,
@@ -14,6 +15,7 @@ from luna_fairseq.benchmark.models import (
     luna_kinds,
     make_task,
     model_sizes,
+    pad_after,
     random_sentences,
 )
 from luna_fairseq.benchmark.options import BatchSize
@@ -26,16 +28,14 @@ NOTES = (
     "memory includes the gradients.",
 )
 PEERS = (TRANSFORMER, SDPA)
+PRESETS = MODEL_PRESETS
+DICTIONARY_SIZE = 32000
+BATCHES = (BatchSize(32, 30),)
 
 
 def kinds(projection_lengths: Sequence[int]) -> Dict[str, Kind]:
     """The models by the names of the table's rows."""
     return {TRANSFORMER: Kind(), SDPA: Kind(attention="fused"), **luna_kinds(projection_lengths)}
-
-
-def definition(kind: Kind) -> Kind:
-    """The kind whose loss and gradients must be the same."""
-    return Kind(True, kind.projection_length, kind.untied, backend="naive") if kind.luna else Kind()
 
 
 def build(
@@ -63,8 +63,7 @@ def make_loss(
     source, target = (random_sentences(dictionary, batch, device) for _ in range(2))
     previous = target.roll(1, dims=1)
     for tokens in (source, target, previous):
-        for row, length in zip(tokens, lengths):
-            row[length:] = dictionary.pad()
+        pad_after(tokens, lengths, dictionary.pad())
     counts: List[int] = list(lengths) or [batch.tokens] * batch.sentences
     net_input = {
         "src_tokens": source,

@@ -5,6 +5,7 @@ is trained with each seed, its checkpoint of the highest validation accuracy is 
 DIR/<task>/<model>/<seed>/result.json. The table is of all results under DIR, whatever runs made them: for each model
 and task the mean, the sample standard deviation, and how many seeds there were. Started again, it does only what is
 left, and goes on with a training that broke off. Options after -- go to fairseq-train, and override the recipe's.
+With --figure and --costs it also draws accuracy against speed, as the paper's Figure 1.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Sequence
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
+from luna_fairseq.benchmark.plot import require_matplotlib
+from luna_fairseq.benchmark.report import check_writable
 from luna_fairseq.cli.commands import USER_DIR, reported, split_at_dashes
+from luna_fairseq.cli.lra_figure import cost_of, read_costs, write_figure
 from luna_fairseq.data.finished_steps import replacing
 from luna_fairseq.errors import InputError
 
@@ -85,6 +89,8 @@ def build_parser() -> argparse.ArgumentParser:
         "(default: transformer luna-16 luna-128 luna-256)",
     )
     add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 2 3 4 5)")
+    add("--figure", type=Path, metavar="FILE", help="draw accuracy against speed and memory into FILE, a PNG")
+    add("--costs", type=Path, metavar="FILE", help="for --figure: JSON of 'python -m luna_fairseq.benchmark lra'")
     return parser
 
 
@@ -92,6 +98,14 @@ def run(args: argparse.Namespace) -> None:
     """Train and test whatever has no result yet, and print the table."""
     recipe = read_recipe(args.recipe)
     models = {model: model_options(model, recipe.architecture) for model in args.models}
+    if (args.figure is None) != (args.costs is None):
+        raise InputError("--figure and --costs go together: give both, or neither")
+    if args.figure is not None:
+        require_matplotlib("--figure")
+        check_writable(args.figure, "--figure")
+        length, costs = read_costs(args.costs)
+        for model in models:
+            cost_of(model, costs)
     if not args.data.is_dir():
         raise InputError(f"{args.data} is no folder: give what luna-prepare-lra made")
     for seed in args.seeds:
@@ -106,8 +120,13 @@ def run(args: argparse.Namespace) -> None:
             if done is None:
                 done = train_and_test(args.data, folder, options, recipe.title, model, seed)
             print(f"{recipe.title}, {model}, seed {seed}: {done.accuracy:.2f}", flush=True)
+    results = [read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))]
     print()
-    print(table([read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))]))
+    print(table(results))
+    if args.figure is not None:
+        title, accuracies = common_accuracies([result for result in results if result.model in models])
+        write_figure(args.figure, accuracies, costs, title, length)
+        print(f"\n{args.figure}")
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -208,6 +227,22 @@ def table(results: Sequence[Result]) -> str:
         average = f"{statistics.mean(means):.2f}" if len(means) == len(titles) else "-"
         lines.append([_label(model), *(_cell(row.get(title, [])) for title in titles), average])
     return "\n".join(_markdown(lines))
+
+
+def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]:
+    """The tasks that every model has results of, and each model's mean accuracy on them.
+
+    Raises:
+        InputError: there is no such task.
+    """
+    of: Dict[str, Dict[str, List[float]]] = {}
+    for result in results:
+        of.setdefault(result.model, {}).setdefault(result.title, []).append(result.accuracy)
+    titles = [title for title in TITLES if all(title in row for row in of.values())]
+    if not titles:
+        raise InputError("--figure: the models have no task in common")
+    means = {model: statistics.mean(statistics.mean(row[title]) for title in titles) for model, row in of.items()}
+    return ", ".join(titles), means
 
 
 def _model_order(model: str) -> List[int]:

@@ -9,7 +9,9 @@ import torch
 from benchmark_checks import check_png, check_refused, check_results, no_children, run_command  # noqa: F401
 
 from fairseq.modules import MultiheadAttention
-from luna_fairseq.benchmark import classify, peers, train
+from luna_fairseq.benchmark import classify, masked_lm, peers, train
+from luna_fairseq.benchmark.options import BatchSize
+from luna_fairseq.models.luna_classifier import ARCHITECTURES
 
 TRAIN = "train --preset small --dictionary-size 40 --batch 2x5 --repetitions 2".split()
 
@@ -31,13 +33,37 @@ def test_train_as_a_process(tmp_path):
         assert result["extra_bytes"] > 6 * 2 * 256 * 1024 * 4
 
 
+TINY = {"layers": 2, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2}
+SMALL_BATCHES = "--batch 2x40 1x9 --projection-length 2 3 --dtype bfloat16".split()
+
+
 def test_classify(tmp_path, no_children, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(classify, "SIZES", {"layers": 2, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2})
-    options = "--task classify --batch 2x40 1x9 --projection-length 2 3 --dtype bfloat16".split()
-    section = run_command(["train", *options], tmp_path)["train"]
-    lunas = [f"luna-{n}-{kv}" for n in (2, 3) for kv in ("tied", "untied")]
-    check_results(section, ["transformer-softmax", "transformer-sdpa", *lunas], cases=2)
+    monkeypatch.setitem(classify.PRESETS, "base", TINY)
+    section = run_command(["train", "--task", "classify", *SMALL_BATCHES], tmp_path)["train"]
+    check_results(section, ["transformer-softmax", "transformer-sdpa", "luna-2", "luna-3"], cases=2)
     assert section["results"][0]["case"] == {"sentences": 2, "T": 40}
+
+
+def test_masked_lm(tmp_path, no_children, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(masked_lm.PRESETS, "base", TINY)
+    section = run_command(["train", "--task", "masked-lm", "--dictionary-size", "40", *SMALL_BATCHES], tmp_path)["train"]
+    lunas = [f"luna-{n}-{kv}" for n in (2, 3) for kv in ("tied", "untied")]
+    check_results(section, ["roberta-softmax", "roberta-sdpa", *lunas], cases=2)
+
+
+def test_lra(tmp_path, no_children, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(classify.PRESETS, "base", TINY)
+    section = run_command(["lra", "--batch", "1x12", "--without", "luna-16", "transformer-sdpa"], tmp_path)["lra"]
+    check_results(section, ["transformer-softmax", "luna-128", "luna-256"], cases=1)
+
+
+def test_models_of_long_range_arena_are_timed():
+    """The classifiers are those that luna_lra_imdb and transformer_lra_imdb train, of the same size."""
+    for kind in classify.kinds([16]).values():
+        model = classify.build(kind, classify.PRESETS["base"], classify.DICTIONARY_SIZE, BatchSize(1, 8))
+        architecture = "luna_lra_imdb" if kind.luna else "transformer_lra_imdb"
+        for name, value in ARCHITECTURES[architecture].items():
+            assert getattr(model.args, name) == value, name
 
 
 @pytest.mark.parametrize("kwargs", [{"self_attention": True}, {"encoder_decoder_attention": True}])
@@ -63,15 +89,23 @@ def test_fused_attention_is_fairseqs(kwargs, padded, causal):
     torch.testing.assert_close(theirs(query, key, key, need_weights=False, **options)[0], expected)
 
 
-@pytest.mark.parametrize("arguments", [TRAIN, ["train", "--task", "classify"]], ids=["translate", "classify"])
-def test_wrong_model_is_refused(arguments, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "arguments, wrong",
+    [
+        (TRAIN, "transformer-sdpa"),
+        (["train", "--task", "classify"], "transformer-sdpa"),
+        (["train", "--task", "masked-lm", "--preset", "small", "--dictionary-size", "40"], "roberta-sdpa"),
+    ],
+    ids=["translate", "classify", "masked-lm"],
+)
+def test_wrong_model_is_refused(arguments, wrong, monkeypatch, capsys):
     class Wrong(peers.FusedAttention):
         def forward(self, *args, **kwargs):
             return 1.01 * super().forward(*args, **kwargs)[0], None
 
     monkeypatch.setattr(peers, "FusedAttention", Wrong)
     monkeypatch.setattr(train, "compare_cases", lambda *_: pytest.fail("was timed"))
-    check_refused(arguments, ["transformer-sdpa is not timed", "differs from that of the written-out model"], capsys)
+    check_refused(arguments, [f"{wrong} is not timed", "differs from that of the written-out model"], capsys)
 
 
 def test_wrong_backend_is_refused(monkeypatch, capsys):
@@ -88,6 +122,20 @@ def test_wrong_backend_is_refused(monkeypatch, capsys):
     check_refused(TRAIN, ["luna-16-tied is not timed"], capsys)
 
 
-@pytest.mark.parametrize("option", [["--preset", "small"], ["--dictionary-size", "40"]])
-def test_options_of_the_other_task_are_refused(option, capsys):
-    check_refused(["train", "--task", "classify", *option], [f"{option[0]} is of --task translate"], capsys)
+@pytest.mark.parametrize(
+    "arguments, name",
+    [(TRAIN, "luna-16-tied"), (["train", "--task", "classify"], "luna-16"), (["lra"], "luna-16")],
+    ids=["translate", "classify", "lra"],
+)
+def test_wrong_encoder_attention_is_refused(arguments, name, monkeypatch, capsys):
+    from luna_fairseq.modules import luna_attention as module
+
+    right = module.luna_attention
+    monkeypatch.setattr(module, "luna_attention", lambda *args: 1.01 * right(*args))
+    monkeypatch.setattr(train, "compare_cases", lambda *_: pytest.fail("was timed"))
+    check_refused(arguments, [f"{name} is not timed"], capsys)
+
+
+def test_preset_of_the_other_tasks_is_refused(capsys):
+    arguments = ["train", "--task", "classify", "--preset", "small"]
+    check_refused(arguments, ["--preset small: --task classify has only base"], capsys)

@@ -1,5 +1,6 @@
 """Tiny classifiers of long sequences through fairseq's commands, the authors' among them."""
 
+import json
 import random
 import re
 
@@ -8,6 +9,7 @@ import pytest
 from commands import ROOT, plugin, refused, succeed
 
 from luna_fairseq.cli import lra_seeds
+from luna_fairseq.cli.lra_figure import read_costs
 from luna_fairseq.cli.prepare_lra import main as prepare
 from luna_fairseq.data.lra.writing import write_images, write_tokens
 
@@ -120,6 +122,30 @@ def test_seeds(listops, tmp_path, capsys):
     assert capsys.readouterr().out == first
     assert lra_seeds.main([*words[:-1], "--max-update", "3"]) == 1
     assert "is of a run with other options" in capsys.readouterr().err
+
+    costs = {"transformer-softmax": 1.0, "luna-4": 1.5}
+    costs_file, figure = tmp_path / "lra.json", tmp_path / "figure.png"
+    records = [
+        {
+            "case": {"T": length},
+            "form": form,
+            "speed_ratio": {"transformer-softmax": {"median": speed * length}},
+            "extra_bytes": 2**20,
+        }
+        for length in (1, 2)
+        for form, speed in costs.items()
+    ]
+    costs_file.write_text(json.dumps({"lra": {"results": records}}))
+    drawing = [*words[: words.index("--")], "--figure", str(figure), "--costs", str(costs_file)]
+    assert lra_seeds.main([*drawing, *options]) == 0
+    assert figure.read_bytes().startswith(b"\x89PNG") and str(figure) in capsys.readouterr().out
+    assert read_costs(costs_file) == (2, {"transformer-softmax": (2.0, 1.0), "luna-4": (3.0, 1.0)})
+    drawing[drawing.index("luna-4-p")] = "luna-8"
+    assert lra_seeds.main([*drawing, *options]) == 1
+    assert "luna-8 is not among the costs measured" in capsys.readouterr().err
+    costs_file.write_text(json.dumps({"train": {}}))
+    assert lra_seeds.main([*drawing, *options]) == 1
+    assert "is not what 'python -m luna_fairseq.benchmark lra --json' writes" in capsys.readouterr().err
 
 
 def test_bad_data_is_refused_in_one_line(listops, tmp_path):
