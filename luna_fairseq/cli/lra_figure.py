@@ -1,8 +1,9 @@
-"""The figure of luna-lra-seeds, after the paper's Figure 1: accuracy against speed, memory as the circle's size."""
+"""The plots of luna-lra-seeds: accuracy against speed after the paper's Figure 1, and accuracy during training."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
@@ -11,6 +12,7 @@ from luna_fairseq.errors import InputError
 
 TRANSFORMER = "transformer-softmax"
 LARGEST_CIRCLE = 3000.0  # area in points squared
+SIZE = (6.4, 4.4)  # inches
 
 
 class Cost(NamedTuple):
@@ -71,7 +73,7 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Mapping[str
 
     points = {model: cost_of(model, costs) for model in accuracies}
     most = max(point.memory for point in points.values())
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
     for model, point in points.items():
         axes.scatter(point.speed, accuracies[model], s=LARGEST_CIRCLE * point.memory / most, alpha=0.5)
@@ -80,4 +82,33 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Mapping[str
     axes.set_xlabel(f"training speed at {length:,} bytes, times the Transformer's")
     axes.set_ylabel("accuracy [%]")
     axes.set_title(f"{title}; area: extra memory", fontsize="medium")
+    replace_file(path, lambda temporary: figure.savefig(str(temporary), format="png", dpi=120))
+
+
+def read_curve(log: Path) -> Dict[int, float]:
+    """Validation accuracy by update, as fairseq-train's log has it; what a resumed run did again counts once."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    found = (re.search(r"'valid' subset.*\| accuracy ([\d.]+).*\| num_updates (\d+)", line) for line in lines)
+    return {int(match[2]): float(match[1]) for match in found if match}
+
+
+def write_curves(path: Path, curves: Mapping[str, Dict[int, float]], title: str) -> None:
+    """Draw validation accuracies against updates into a PNG.
+
+    Args:
+        path: of the file; it appears whole or not at all.
+        curves: accuracy by update, by the name of the run.
+        title: what the accuracies are of.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes = figure.subplots()
+    for name, curve in curves.items():
+        axes.plot(list(curve), list(curve.values()), marker="o", markersize=2, label=name)
+    axes.set_xlabel("updates")
+    axes.set_ylabel("validation accuracy [%]")
+    axes.set_title(title, fontsize="medium")
+    axes.grid(True, alpha=0.3)
+    axes.legend(fontsize="x-small")
     replace_file(path, lambda temporary: figure.savefig(str(temporary), format="png", dpi=120))

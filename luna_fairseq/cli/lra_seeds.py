@@ -5,7 +5,8 @@ is trained with each seed, its checkpoint of the highest validation accuracy is 
 DIR/<task>/<model>/<seed>/result.json. The table is of all results under DIR, whatever runs made them: for each model
 and task the mean, the sample standard deviation, and how many seeds there were. Started again, it does only what is
 left, and goes on with a training that broke off. Options after -- go to fairseq-train, and override the recipe's.
-With --figure and --costs it also draws accuracy against speed, as the paper's Figure 1.
+With --figure and --costs it also draws accuracy against speed, as the paper's Figure 1, with --curves the validation
+accuracy during training.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 from luna_fairseq.benchmark.plot import require_matplotlib
 from luna_fairseq.benchmark.report import check_writable
 from luna_fairseq.cli.commands import USER_DIR, reported, split_at_dashes
-from luna_fairseq.cli.lra_figure import cost_of, read_costs, write_figure
+from luna_fairseq.cli.lra_figure import cost_of, read_costs, read_curve, write_curves, write_figure
 from luna_fairseq.data.finished_steps import replacing
 from luna_fairseq.errors import InputError
 
 PROGRAM = "luna-lra-seeds"
 RESULT = "result.json"
+TRAIN_LOG = "train.log"
 TITLES = ("ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X")
 
 
@@ -91,6 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 2 3 4 5)")
     add("--figure", type=Path, metavar="FILE", help="draw accuracy against speed and memory into FILE, a PNG")
     add("--costs", type=Path, metavar="FILE", help="for --figure: JSON of 'python -m luna_fairseq.benchmark lra'")
+    add("--curves", type=Path, metavar="FILE", help="draw validation accuracy during training into FILE, a PNG")
     return parser
 
 
@@ -100,14 +103,17 @@ def run(args: argparse.Namespace) -> None:
     models = {model: model_options(model, recipe.architecture) for model in args.models}
     if (args.figure is None) != (args.costs is None):
         raise InputError("--figure and --costs go together: give both, or neither")
+    for option, path in (("--figure", args.figure), ("--curves", args.curves)):
+        if path is not None:
+            require_matplotlib(option)
+            check_writable(path, option)
     if args.figure is not None:
-        require_matplotlib("--figure")
-        check_writable(args.figure, "--figure")
         length, costs = read_costs(args.costs)
         for model in models:
             cost_of(model, costs)
     if not args.data.is_dir():
         raise InputError(f"{args.data} is no folder: give what luna-prepare-lra made")
+    curves: Dict[str, Dict[int, float]] = {}
     for seed in args.seeds:
         for model, options in models.items():
             folder = args.out / recipe.name / model / f"seed-{seed}"
@@ -120,13 +126,15 @@ def run(args: argparse.Namespace) -> None:
             if done is None:
                 done = train_and_test(args.data, folder, options, recipe.title, model, seed)
             print(f"{recipe.title}, {model}, seed {seed}: {done.accuracy:.2f}", flush=True)
+            curves[f"{model}, seed {seed}"] = read_curve(folder / TRAIN_LOG)
     results = [read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))]
     print()
     print(table(results))
     if args.figure is not None:
         title, accuracies = common_accuracies([result for result in results if result.model in models])
         write_figure(args.figure, accuracies, costs, title, length)
-        print(f"\n{args.figure}")
+    if args.curves is not None:
+        write_curves(args.curves, curves, recipe.title)
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -169,7 +177,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     folder.mkdir(parents=True, exist_ok=True)
     user_dir = ["--user-dir", USER_DIR]
     words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(seed), *options]
-    _run("train", words, folder / "train.log")
+    _run("train", words, folder / TRAIN_LOG)
     words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
     task, size = (options[options.index(name) + 1] for name in ("--task", "--batch-size"))
     words += [

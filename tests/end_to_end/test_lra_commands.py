@@ -9,7 +9,7 @@ import pytest
 from commands import ROOT, plugin, refused, succeed
 
 from luna_fairseq.cli import lra_seeds
-from luna_fairseq.cli.lra_figure import read_costs
+from luna_fairseq.cli.lra_figure import read_costs, read_curve
 from luna_fairseq.cli.prepare_lra import main as prepare
 from luna_fairseq.data.lra.writing import write_images, write_tokens
 
@@ -137,8 +137,12 @@ def test_seeds(listops, tmp_path, capsys):
     ]
     costs_file.write_text(json.dumps({"lra": {"results": records}}))
     drawing = [*words[: words.index("--")], "--figure", str(figure), "--costs", str(costs_file)]
-    assert lra_seeds.main([*drawing, *options]) == 0
-    assert figure.read_bytes().startswith(b"\x89PNG") and str(figure) in capsys.readouterr().out
+    curves = tmp_path / "curves.png"
+    assert lra_seeds.main([*drawing, "--curves", str(curves), *options]) == 0
+    assert figure.read_bytes().startswith(b"\x89PNG") and curves.read_bytes().startswith(b"\x89PNG")
+    curve = read_curve(tmp_path / "listops" / "luna-4-p" / "seed-1" / "train.log")
+    assert max(curve) == 2 and 0 <= curve[2] <= 100
+    capsys.readouterr()
     assert read_costs(costs_file) == (2, {"transformer-softmax": (2.0, 1.0), "luna-4": (3.0, 1.0)})
     drawing[drawing.index("luna-4-p")] = "luna-8"
     assert lra_seeds.main([*drawing, *options]) == 1
