@@ -97,6 +97,7 @@ class LunaAttention(nn.Module):
             if packed is None:
                 raise InputError("no packed sequence was given, and no earlier step has kept a packed context")
             packed_context, pack_weights = self.pack(packed, context, context_padding_mask, need_weights)
+            pack_weights = None if pack_weights is None else pack_weights.mean(dim=1)
             key, value = self._key_value("unpack", packed_context, self.num_heads)
             if incremental_state is not None:
                 saved = {"key": key, "value": value, "pack_weights": pack_weights}
@@ -121,11 +122,11 @@ class LunaAttention(nn.Module):
         context_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Pack attention: packed [L, B, C], context [S, B, C] -> Y_P [L, B, C] and mean weights [B, L, S] or None."""
+        """Pack attention: packed [L, B, C], context [S, B, C] -> Y_P [L, B, C] and weights [B, H, L, S] or None."""
         pack_q = packed_heads(self.pack_q_proj, packed, self.num_pack_heads)
         key, value = self._key_value("pack", context, self.num_pack_heads)
         output, weights = self._attend(pack_q, key, value, context_padding_mask, need_weights)
-        return merge_heads(output), None if weights is None else weights.mean(dim=1)
+        return merge_heads(output), weights
 
     def _key_value(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
         if self.untie_kv:

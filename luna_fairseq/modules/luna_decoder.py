@@ -3,7 +3,7 @@
 Without an encoder it is a language model, and every layer has a P of its own.
 """
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ class LunaDecoder(TransformerDecoderBase):
         no_encoder_attn: there is no encoder (default: False)
     """
 
+    layer_class: Type[LunaDecoderLayer] = LunaDecoderLayer
+
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: torch.nn.Embedding, **kwargs: Any):
         self.layers_built = 0
         super().__init__(cfg, dictionary, embed_tokens, **kwargs)
@@ -38,7 +40,7 @@ class LunaDecoder(TransformerDecoderBase):
         self.layers_built += 1
         is_last = self.layers_built == cfg.decoder.layers
         update_packed = not (is_last or cfg.non_contextual_packed)
-        return wrap_layer(LunaDecoderLayer(cfg, update_packed, no_encoder_attn), cfg)
+        return wrap_layer(self.layer_class(cfg, update_packed, no_encoder_attn), cfg)
 
     def forward_embedding(
         self, prev_output_tokens: Tensor, incremental_state: Optional[IncrementalState] = None

@@ -163,16 +163,7 @@ class LunaDecoderLayer(_LunaLayer):
     def __init__(self, cfg: Any, update_packed: bool = True, no_encoder_attn: bool = False):
         super().__init__()
         side = cfg.decoder
-        self.self_attn = LunaCausalAttention(
-            side.embed_dim,
-            side.attention_heads,
-            dropout=cfg.attention_dropout,
-            untie_kv=cfg.untie_luna_kv,
-            pack_activation=cfg.pack_activation,
-            backend=cfg.luna_backend,
-            q_noise=cfg.quant_noise.pq,
-            qn_block_size=cfg.quant_noise.pq_block_size,
-        )
+        self.self_attn = self.build_self_attention(cfg)
         self.self_attn_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
         self.encoder_attn: Any = None
         self.packed_embedding: Any = None
@@ -183,12 +174,28 @@ class LunaDecoderLayer(_LunaLayer):
                 cfg.projection_length, side.embed_dim, scale=scale, fix_length=True
             )
         else:
-            self.encoder_attn = build_luna_attention(cfg, side)
+            self.encoder_attn = self.build_encoder_attention(cfg)
             self.encoder_attn_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
         self.build_feed_forward(cfg, side)
         if not no_encoder_attn:
             self.build_packed_layer_norm(cfg, side, update_packed)
         self.need_attn = True
+
+    def build_self_attention(self, cfg: Any) -> nn.Module:
+        side = cfg.decoder
+        return LunaCausalAttention(
+            side.embed_dim,
+            side.attention_heads,
+            dropout=cfg.attention_dropout,
+            untie_kv=cfg.untie_luna_kv,
+            pack_activation=cfg.pack_activation,
+            backend=cfg.luna_backend,
+            q_noise=cfg.quant_noise.pq,
+            qn_block_size=cfg.quant_noise.pq_block_size,
+        )
+
+    def build_encoder_attention(self, cfg: Any) -> LunaAttention:
+        return build_luna_attention(cfg, cfg.decoder)
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
         """fairseq-generate says here whether it will print alignments."""

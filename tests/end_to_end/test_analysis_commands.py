@@ -1,0 +1,66 @@
+"""The analyses of README's results as commands: the ablations train and translate, the coverage of P is printed."""
+
+import logging
+import re
+import warnings
+
+import pytest
+from commands import lines, plugin, succeed
+from reversal import AUTHORS_COMMAND, SENTENCES
+
+from luna_fairseq.analysis import pack_coverage
+
+
+@pytest.fixture
+def coverage(data, capsys):
+    """Run the command on a checkpoint; returns the lines on stdout, or the one on stderr after a failure."""
+
+    def coverage(checkpoint, *words, data=data):
+        with warnings.catch_warnings():
+            status = pack_coverage.main([str(data), "--path", str(checkpoint), *words])
+        captured = capsys.readouterr()
+        if status == 0:
+            assert captured.err == ""
+            return captured.out.splitlines()
+        assert captured.out == ""
+        (line,) = captured.err.splitlines()
+        assert line.startswith("pack_coverage: error: ")
+        return line
+
+    yield coverage
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["luna_softmax_causal", "luna_softmax_cross"])
+def test_ablations_train_and_translate(coverage, arch, data, tmp_path):
+    log = succeed(
+        "train", *plugin(data), AUTHORS_COMMAND, f"-a {arch} --decoder-layers 2 --max-update 4", "--save-dir", tmp_path
+    )
+    assert "softmax): MultiheadAttention" in log and "valid on 'valid' subset" in log
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    output = succeed("generate", *plugin(data), "--path", checkpoint, "-s src -t tgt --beam 3 --max-len-b 8")
+    assert sorted(lines(output, "H")) == list(range(SENTENCES["test"]))
+    found = coverage(checkpoint)
+    if arch == "luna_softmax_cross":
+        assert "is no model that reads its source through P" in found
+    else:
+        assert len(found) == 4
+
+
+def test_pack_coverage(coverage, trained, corpus):
+    checkpoint = trained / "checkpoint_last.pt"
+    found = coverage(checkpoint, "--valid-subset", "test")
+    assert found == coverage(checkpoint, "--valid-subset", "test", "--batch-size", "1")
+    first, _, layer = found
+    words = (corpus / "test.src").read_text(encoding="utf-8").split()
+    sentences = SENTENCES["test"]
+    assert first == f"test: {sentences} sentences, {len(words) + sentences} source positions with EOS"
+    assert re.fullmatch(r" +1 +[01]\.\d\d +[01]\.\d\d", layer)
+
+
+def test_pack_coverage_refuses_bad_input_in_one_line(coverage, trained, tmp_path):
+    checkpoint = trained / "checkpoint_last.pt"
+    assert "does not exist" in coverage(tmp_path / "none.pt")
+    assert "No such file" in coverage(checkpoint, data=tmp_path)
+    assert "Dataset not found: none" in coverage(checkpoint, "--valid-subset", "none")
