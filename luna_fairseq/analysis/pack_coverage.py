@@ -43,7 +43,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     add("data", type=Path, metavar="DATA", help="folder of the data that fairseq-train had")
     add("--path", required=True, type=Path, metavar="CHECKPOINT", help="a Luna translation model")
     add("--valid-subset", default="valid", metavar="NAME", help="split to read (default: %(default)s)")
-    add("--batch-size", type=positive, default=64, metavar="N", help="sentences at a time (default: %(default)s)")
+    add(
+        "--batch-size",
+        type=positive,
+        default=64,
+        metavar="N",
+        help="sentences at a time (default: %(default)s)",
+    )
     args = parser.parse_args(argv)
     logging.disable(logging.INFO)
     warnings.simplefilter("ignore")  # what fairseq's engine says of its own libraries
@@ -54,9 +60,13 @@ def _report(args: argparse.Namespace) -> None:
     model, task = _load(args.path, args.data)
     task.load_dataset(args.valid_subset)
     dataset = task.dataset(args.valid_subset)
+    if not len(dataset):
+        raise InputError(f"{args.data} has no sentences in {args.valid_subset}")
     batches = task.get_batch_iterator(dataset, max_sentences=args.batch_size).next_epoch_itr(shuffle=False)
     layers = measure_coverage(model, batches)
-    print(f"{args.valid_subset}: {len(dataset):,} sentences, {layers[0].positions:,} source positions with EOS")
+    print(
+        f"{args.valid_subset}: {len(dataset):,} sentences, {layers[0].positions:,} source positions with EOS"
+    )
     print("decoder layer  maximum of a row  largest weight")
     for number, layer in enumerate(layers, start=1):
         print(f"{number:13d}  {layer.maxima:16.2f}  {layer.largest:14.2f}")

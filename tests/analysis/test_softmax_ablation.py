@@ -93,7 +93,9 @@ def test_beam_search_scores_as_the_model_does_all_at_once(name, variant, beam):
     model = ablation(name, variant)
     sentences, _ = example()
     source = batch(sentences, left=True)
-    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=beam, max_len_a=0, max_len_b=12)
+    generator = SequenceGenerator(
+        [model], model.decoder.dictionary, beam_size=beam, max_len_a=0, max_len_b=12
+    )
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(dim=1)}}
     for sentence, found in zip(sentences, generator.generate([model], sample)):
         assert len(found) == beam

@@ -35,7 +35,12 @@ def coverage(data, capsys):
 @pytest.mark.parametrize("arch", ["luna_softmax_causal", "luna_softmax_cross"])
 def test_ablations_train_and_translate(coverage, arch, data, tmp_path):
     log = succeed(
-        "train", *plugin(data), AUTHORS_COMMAND, f"-a {arch} --decoder-layers 2 --max-update 4", "--save-dir", tmp_path
+        "train",
+        *plugin(data),
+        AUTHORS_COMMAND,
+        f"-a {arch} --decoder-layers 2 --max-update 4",
+        "--save-dir",
+        tmp_path,
     )
     assert "softmax): MultiheadAttention" in log and "valid on 'valid' subset" in log
     checkpoint = tmp_path / "checkpoint_last.pt"
