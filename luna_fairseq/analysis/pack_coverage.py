@@ -9,19 +9,14 @@ rows of P that a short sentence leaves out are not counted.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
-import warnings
 from functools import partial
-from pathlib import Path
 from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-from fairseq import checkpoint_utils, utils
-from luna_fairseq.cli.arguments import positive
-from luna_fairseq.cli.commands import reported
+from luna_fairseq.analysis.command import load, load_split, on_device_of, run
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.modules import LunaAttention
@@ -30,58 +25,24 @@ PROGRAM = "pack_coverage"
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
-    add = parser.add_argument
-    add("data", type=Path, metavar="DATA", help="folder of the data that fairseq-train had")
-    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="a Luna translation model")
-    add("--valid-subset", default="valid", metavar="NAME", help="split to read (default: %(default)s)")
-    add(
-        "--batch-size",
-        type=positive,
-        default=64,
-        metavar="N",
-        help="sentences at a time (default: %(default)s)",
-    )
-    args = parser.parse_args(argv)
-    logging.disable(logging.INFO)
-    warnings.simplefilter("ignore")  # what fairseq's engine says of its own libraries
-    return reported(PROGRAM, lambda: _report(args), args.data)
+    """Console entry point; see :func:`luna_fairseq.analysis.command.run`."""
+    return run(PROGRAM, (__doc__ or "").split("\n\n", 1)[1], _report, argv)
 
 
 def _report(args: argparse.Namespace) -> None:
-    model, task = _load(args.path, args.data)
-    task.load_dataset(args.valid_subset)
-    dataset = task.dataset(args.valid_subset)
-    if not len(dataset):
-        raise InputError(f"{args.data} has no sentences in {args.valid_subset}")
-    batches = task.get_batch_iterator(dataset, max_sentences=args.batch_size).next_epoch_itr(shuffle=False)
-    layers = measure_coverage(model, batches)
-    print(
-        f"{args.valid_subset}: {len(dataset):,} sentences, {layers[0].positions:,} source positions with EOS"
-    )
-    print("decoder layer  maximum of a row  largest weight")
-    for number, layer in enumerate(layers, start=1):
-        print(f"{number:13d}  {layer.maxima:16.2f}  {layer.largest:14.2f}")
-
-
-def _load(path: Path, data: Path) -> Tuple[Any, Any]:
-    if not path.is_file():
-        raise InputError(f"{path} does not exist: give --path the checkpoint of a Luna translation model")
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], {"data": str(data)})
-    model = models[0].eval()
+    model, task = load(args)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.
     if not attentions or any(type(attention) is not LunaAttention for attention in attentions):
-        raise InputError(f"{path} is no model that reads its source through P: give a Luna translation model")
-    return (model.cuda() if torch.cuda.is_available() else model), task
+        raise InputError(
+            f"{args.path} is no model that reads its source through P: give a Luna translation model"
+        )
+    number, batches = load_split(args, task)
+    layers = measure_coverage(model, batches)
+    print(f"{args.valid_subset}: {number:,} sentences, {layers[0].positions:,} source positions with EOS")
+    print("decoder layer  maximum of a row  largest weight")
+    for depth, layer in enumerate(layers, start=1):
+        print(f"{depth:13d}  {layer.maxima:16.2f}  {layer.largest:14.2f}")
 
 
 def cross_attentions(model: LunaModel) -> List[LunaAttention]:
@@ -134,11 +95,9 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
         attention.register_forward_hook(partial(_add, layer))
         for attention, layer in zip(cross_attentions(model), layers)
     ]
-    device = next(model.parameters()).device
     with torch.no_grad():
         for batch in batches:
-            batch = utils.move_to_cuda(batch, device) if device.type == "cuda" else batch
-            model(**batch["net_input"])
+            model(**on_device_of(model, batch)["net_input"])
     for hook in hooks:
         hook.remove()
     return layers

@@ -1,13 +1,16 @@
 """A tiny masked language model through fairseq's commands: pretrained, validated, fine-tuned, used from Python."""
 
+import logging
 import re
 import shutil
+import warnings
 
 import pytest
 import torch
 from commands import plugin, refused, succeed
 from copying import ADAM, MODEL, PRETRAIN, preprocess, write_labelled, write_text
 
+from luna_fairseq.analysis import context_use
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaMaskedLM
 
@@ -128,3 +131,15 @@ def test_another_dictionary(pretrained, text, tmp_path):
     (tmp_path / "other" / "dict.txt").write_text("w1 1\n", encoding="utf-8")
     with pytest.raises(InputError, match="checkpoint's dictionary has 25 entries, the data's has 6"):
         LunaMaskedLM.from_pretrained(str(pretrained), "checkpoint_last.pt", str(tmp_path / "other"))
+
+
+def test_context_use(pretrained, text, capsys):
+    with warnings.catch_warnings():
+        words = [str(text), "--path", str(pretrained / "checkpoint_last.pt")]
+        assert context_use.main(words) == 0
+        first, *perplexities = capsys.readouterr().out.splitlines()
+        assert "sequences; perplexity of masked tokens" in first and len(perplexities) == 3
+        words[-1] = str(pretrained / "none.pt")
+        assert context_use.main(words) == 1
+    assert "none.pt does not exist" in capsys.readouterr().err
+    logging.disable(logging.NOTSET)
