@@ -1,16 +1,18 @@
 # Every target works from a fresh clone: .venv is made by the first one that needs it.
 SHELL := /bin/bash
 VENV ?= .venv
+VENV_0_12 ?= .venv-fairseq-0.12
 WORKERS ?= 2
 export VENV
 PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/python" -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow lint clean
+.PHONY: help venv demo test test-fairseq-0.12 test-slow lint clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
-	@echo "  variables: PYTHON=python3.12 (interpreter for .venv), VENV=path (another environment), WORKERS=n (of tests)"
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
+	@echo "  variables: PYTHON=python3.12 (interpreter to build on), VENV=path (another environment), WORKERS=n (of tests),"
+	@echo "             ENGINE=fairseq (fairseq 0.12.2 in the environment; CPython 3.8 to 3.10)"
 
 venv: ## create or refresh .venv with torch, fairseq and this package
 	@bash scripts/setup_venv.sh
@@ -21,6 +23,9 @@ demo: venv ## train a small Luna on an English-German corpus it writes, translat
 test: venv ## tests without the slow ones
 	$(PYTEST) -m "not slow"
 
+test-fairseq-0.12: ## the same on fairseq 0.12.2 and CPython 3.8 to 3.10, in VENV_0_12=.venv-fairseq-0.12
+	@$(MAKE) --no-print-directory test ENGINE=fairseq VENV="$(VENV_0_12)"
+
 test-slow: venv ## the slow tests only
 	$(PYTEST) -m slow
 
@@ -28,6 +33,7 @@ lint: venv ## ruff and mypy
 	"$(VENV)/bin/ruff" check .
 	"$(VENV)/bin/mypy"
 
-clean: ## remove .venv and what builds and tests leave behind
-	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove .venv, .venv-fairseq-0.12 and what builds and tests leave behind
+	rm -rf .venv .venv.lock .venv-fairseq-0.12 .venv-fairseq-0.12.lock
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # Makes .venv: torch, fairseq, this package (editable) and the tools of its tests. Run again, it returns at once unless
-# the pins, this script or the interpreter changed.
+# the pins, this script or the interpreter changed. With --find-python it only prints the interpreter it would build on.
 #
-#   PYTHON=python3.12   interpreter to build on (default: python3.11, 3.12, 3.13, python3, the first that fits)
+#   ENGINE=fairseq      name on PyPI of the fairseq to install: fairseq-fixed (0.12.3, the default; CPython 3.11 to 3.13) or
+#                       fairseq (0.12.2; CPython 3.8 to 3.10)
+#   PYTHON=python3.12   interpreter to build on (default: python3.11, 3.12, 3.13 or python3, with ENGINE=fairseq python3.8,
+#                       3.9, 3.10 or python3: the first that runs and fits)
 #   VENV=path           environment to fill (default .venv). A torch and a fairseq already in it are used, not replaced.
 #
 # pip's own settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_NO_CACHE_DIR, pip.conf) apply.
@@ -12,6 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 VENV="${VENV:-.venv}"
 VENV="${VENV%/}"
+ENGINE="${ENGINE:-fairseq-fixed}"
 TORCH_CPU_INDEX="https://download.pytorch.org/whl/cpu"
 STAMP="$VENV/luna_fairseq.stamp" # hash of what was installed; written last, so a killed install is done again
 OWNER="$VENV/luna_fairseq.made"  # written first: this script made the folder and may remove it
@@ -23,30 +27,39 @@ die() {
   exit 1
 }
 
+case "$ENGINE" in # minor versions of Python, and the marker of the pins for them
+fairseq-fixed) MINORS=(11 12 13) MARKER='>= "3.11"' ;;
+fairseq) MINORS=(8 9 10) MARKER='< "3.11"' ;;
+*) die "ENGINE=$ENGINE is unknown: give fairseq-fixed (0.12.3) or fairseq (0.12.2)" ;;
+esac
+CPYTHON="CPython 3.${MINORS[0]}, 3.${MINORS[1]} or 3.${MINORS[2]}"
+
 fits() { # is $1 an interpreter that runs, of a supported version?
-  "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
+  "$1" -c 'import sys; sys.exit(str(sys.version_info[1]) not in sys.argv[1:] or sys.version_info[0] != 3)' "${MINORS[@]}" \
+    >/dev/null 2>&1
 }
 
 find_python() {
   local candidate
   if [[ -n "${PYTHON:-}" ]]; then
-    "$PYTHON" -c '' >/dev/null 2>&1 || die "PYTHON=$PYTHON does not run: give an installed CPython 3.11, 3.12 or 3.13"
-    fits "$PYTHON" || die "PYTHON=$PYTHON is $("$PYTHON" --version 2>&1): CPython 3.11, 3.12 or 3.13 is needed"
+    "$PYTHON" -c '' >/dev/null 2>&1 || die "PYTHON=$PYTHON does not run: give an installed $CPYTHON"
+    fits "$PYTHON" || die "PYTHON=$PYTHON is $("$PYTHON" --version 2>&1): $CPYTHON is needed"
     printf '%s\n' "$PYTHON"
     return
   fi
-  for candidate in python3.11 python3.12 python3.13 python3; do
+  for candidate in "${MINORS[@]/#/python3.}" python3; do
     if fits "$candidate"; then
       printf '%s\n' "$candidate"
       return
     fi
   done
-  die "no CPython 3.11, 3.12 or 3.13 found: install one, or name it with PYTHON=/path/to/python3.11"
+  die "no $CPYTHON found: install one, or name it with PYTHON=/path/to/python3.${MINORS[0]}"
 }
 
 fingerprint() { # of the pins, the place and the interpreter $1
   {
     cat constraints.txt setup.py scripts/setup_venv.sh
+    echo "$ENGINE"
     pwd -P
     "$1" -c 'import sys; print(sys.version)'
   } | cksum
@@ -73,6 +86,10 @@ pip_install() {
   local what="$1"
   shift
   logged "$what" "$VENV/bin/python" -m pip install ${PINS[@]+"${PINS[@]}"} "$@"
+}
+
+runs_python() { # is the environment's interpreter 3.$1?
+  "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, int(sys.argv[1])))' "$1"
 }
 
 has_module() { "$VENV/bin/python" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$1') is None)"; }
@@ -107,10 +124,10 @@ foreign_fairseq() {
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 try:
-    found = distribution("fairseq-fixed")
+    found = distribution(sys.argv[1])
 except PackageNotFoundError:
     sys.exit(0)
-sys.exit(found.read_text("direct_url.json") is None)'
+sys.exit(found.read_text("direct_url.json") is None)' "$ENGINE"
 }
 
 create() {
@@ -122,7 +139,7 @@ create() {
   fi
   if [[ -f "$VENV/pyvenv.cfg" ]]; then
     "$VENV/bin/python" -c '' 2>/dev/null || die "$VENV/bin/python does not run: remove $VENV and try again"
-    fits "$VENV/bin/python" || die "$VENV holds $("$VENV/bin/python" --version 2>&1): CPython 3.11, 3.12 or 3.13 is needed"
+    fits "$VENV/bin/python" || die "$VENV holds $("$VENV/bin/python" --version 2>&1): $CPYTHON is needed for $ENGINE"
     say "1/4 filling the existing $VENV"
     : >"$LOG"
     return
@@ -140,13 +157,15 @@ create() {
 
 install_torch() {
   local options=() wanted=torch
+  # omegaconf 2.0.6, which fairseq 0.12.2 needs, states its requirements in a form that newer versions of pip refuse.
+  if [[ "$ENGINE" == fairseq ]] && ! has_module fairseq; then pip_install "installing pip" 'pip<24.1'; fi
   if has_module torch; then
     say "2/4 torch is there already and is used; installing build tools"
   else
     if has_gpu; then
       require_space 10
       # A CPU build offered beside the CUDA build would win by its version, 2.13.0+cpu > 2.13.0.
-      wanted="$(sed -n 's/^torch==\([^;]*\); python_version >= .*/torch!=\1+cpu/p' constraints.txt)"
+      wanted="$(sed -n "s/^torch==\([^;]*\); python_version $MARKER\$/torch!=\1+cpu/p" constraints.txt)"
       say "2/4 installing torch with CUDA (several GB)"
     elif reachable "$TORCH_CPU_INDEX/torch/"; then
       require_space 3
@@ -166,18 +185,19 @@ install_fairseq() {
     say "3/4 fairseq is there already and is used"
     return
   fi
-  # For CPython 3.12 on Linux there is a wheel; elsewhere the source is compiled.
-  if ! "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))'; then require_compiler; fi
+  # On Linux there are wheels for CPython 3.8 (fairseq) and 3.12 (fairseq-fixed); elsewhere the source is compiled.
+  if ! runs_python 8 && ! runs_python 12; then require_compiler; fi
   say "3/4 installing fairseq (compiles for about three minutes, unless pip has it in its cache)"
   # No build isolation: pip would fetch a second torch for the build. No dependencies of its own accord: it names
   # torchaudio, which neither text tasks nor this package import and which must match torch's build.
-  pip_install "installing fairseq" --no-deps --no-build-isolation fairseq-fixed
+  pip_install "installing fairseq" --no-deps --no-build-isolation "$ENGINE"
   local need needs=()
   while IFS= read -r need; do needs+=("$need"); done < <("$VENV/bin/python" -c '
+import sys
 from importlib.metadata import requires
-for need in requires("fairseq-fixed"):
+for need in requires(sys.argv[1]):
     if "extra ==" not in need and not need.startswith("torch"):
-        print(need)')
+        print(need)' "$ENGINE")
   pip_install "installing what fairseq needs" "${needs[@]}"
 }
 
@@ -190,6 +210,10 @@ install_project() {
   fi
 }
 
+if [[ "${1:-}" == --find-python ]]; then
+  find_python
+  exit
+fi
 if up_to_date; then exit 0; fi
 mkdir -p "$(dirname "$VENV")"
 if command -v flock >/dev/null 2>&1; then

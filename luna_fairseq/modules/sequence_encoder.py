@@ -47,6 +47,25 @@ class PixelEmbedding(nn.Module):
         return torch.full(embedding.shape[:2], self.padding_idx + 1, device=embedding.device)
 
 
+class TransformerSequenceLayer(TransformerEncoderLayerBase):
+    """fairseq's Transformer encoder layer with every weight once.
+
+    That of fairseq 0.12.2 has its weights a second time, as parameters that no gradient reaches: they are filled from a
+    checkpoint, and torch's fused layer reads them in evaluation. Here no version has them.
+    """
+
+    # That of 0.12.2 copies the weights of a checkpoint under those other names.
+    _load_from_state_dict = nn.Module._load_from_state_dict
+
+    def __init__(self, cfg: Any):
+        super().__init__(cfg)
+        names = [f"{layer}_{kind}" for layer in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
+        for name in names:
+            if name in self._parameters:
+                delattr(self, name)
+        self.activation_fn = activation_function(cfg.activation_fn)
+
+
 class TransformerSequenceEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder with :class:`LunaEncoder`'s interface, as its peer without P.
 
@@ -63,6 +82,4 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
             self.layers: Any = RepeatedLayer(self.layers, layer_repeats)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        layer = TransformerEncoderLayerBase(cfg)
-        layer.activation_fn = activation_function(cfg.activation_fn)
-        return wrap_layer(layer, cfg)
+        return wrap_layer(TransformerSequenceLayer(cfg), cfg)
