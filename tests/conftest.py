@@ -1,4 +1,4 @@
-"""What every test needs: one thread per process, and no GPU tests where there is no GPU."""
+"""What every test needs: one thread per process, no GPU tests where there is no GPU, no fp16 where torch has none."""
 
 import os
 
@@ -6,6 +6,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; tests
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from old_torch import lacks_fp16_kernel  # noqa: E402
 
 
 def pytest_collection_modifyitems(items):
@@ -14,3 +15,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call():
+    try:
+        return (yield)
+    except Exception as error:
+        if lacks_fp16_kernel(error):
+            pytest.skip(f"torch {torch.__version__} has no fp16 on a CPU")
+        raise

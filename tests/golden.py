@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from old_torch import WEIGHTS_ONLY
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "golden"
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
@@ -15,7 +16,7 @@ def load(name):
     path = FOLDER / f"{name}.pt"
     if not path.exists():
         pytest.skip(f"no golden vectors: {path.name} is not beside this checkout")
-    return torch.load(path, weights_only=True)
+    return torch.load(path, weights_only=WEIGHTS_ONLY)
 
 
 def cast(tensors, dtype):

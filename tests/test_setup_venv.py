@@ -21,8 +21,7 @@ def find_python(folder, pythons, **environment):
     return subprocess.run(
         ["bash", str(ROOT / "scripts" / "setup_venv.sh"), "--find-python"],
         env={"PATH": str(folder), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
 

@@ -32,6 +32,12 @@ def only(kernel: str) -> Any:
     return sdpa_kernel(getattr(SDPBackend, kernel))
 
 
+def require_sdpa(remedy: str) -> None:
+    """Raise InputError, which ends with ``remedy``, when torch is older than 2.0."""
+    if not hasattr(F, "scaled_dot_product_attention"):
+        raise InputError(f"torch {torch.__version__} has no scaled_dot_product_attention: {remedy}")
+
+
 def available(
     head_dim: int, dtype: str, settings: Settings, make_options: Callable[[int], Dict[str, Any]], what: str = ""
 ) -> Tuple[Dict[str, Sdpa], List[str]]:
@@ -47,8 +53,7 @@ def available(
     Raises:
         InputError: torch is older than 2.0
     """
-    if not hasattr(F, "scaled_dot_product_attention"):
-        raise InputError(f"torch {torch.__version__} has no scaled_dot_product_attention: the peer needs 2.0 or newer")
+    require_sdpa("sdpa needs 2.0 or newer")
     peers: Dict[str, Sdpa] = {"sdpa": sdpa}
     if not settings.device.startswith("cuda"):
         return peers, []

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import torch
 
 from luna_fairseq.benchmark import classify, masked_lm, translate
+from luna_fairseq.benchmark.fused_softmax import require_sdpa
 from luna_fairseq.benchmark.heads import relative_rms
 from luna_fairseq.benchmark.measure import Case, Form, Job, Settings, compare_cases
 from luna_fairseq.benchmark.models import (
@@ -67,6 +68,8 @@ def run(args: argparse.Namespace, settings: Settings) -> Section:
     size = args.dictionary_size or task.DICTIONARY_SIZE
     kinds = select(task.kinds(args.projection_length), args.without)
     for name, kind in kinds.items():
+        if kind.attention == "fused":
+            require_sdpa(f"leave out its peer with --without {name}")
         check_model(name, kind, args.task, preset, size, settings)
     cases: List[Case] = []
     tokens: List[int] = []

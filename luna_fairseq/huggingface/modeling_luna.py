@@ -39,6 +39,13 @@ class LunaMaskedLMOutput(ModelOutput):
     hidden_states: Optional[Tuple[Tensor, ...]] = None
 
 
+def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
+    if hasattr(F, "scaled_dot_product_attention"):  # torch 2.0 and later
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)
+    return F.dropout(scores.masked_fill(~mask, float("-inf")).softmax(dim=-1), dropout) @ v
+
+
 class LunaAttention(nn.Module):
     """P attends to X (pack), then X attends to the result (unpack)."""
 
@@ -63,7 +70,7 @@ class LunaAttention(nn.Module):
         else:
             k, v = self._heads(f"{step}_k", context), self._heads(f"{step}_v", context)
         dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :], dropout_p=dropout)
+        y = _softmax_attention(q, k, v, mask[:, None, None, :], dropout)
         return y.transpose(1, 2).flatten(2)  # [B, H, T, K] -> [B, T, C]
 
     def _heads(self, name: str, x: Tensor) -> Tensor:

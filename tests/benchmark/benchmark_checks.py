@@ -4,9 +4,15 @@ import json
 import pickle
 
 import pytest
+import torch
 
 from luna_fairseq.benchmark import measure
 from luna_fairseq.benchmark.__main__ import main
+
+needs_sdpa = pytest.mark.skipif(
+    not hasattr(torch.nn.functional, "scaled_dot_product_attention"),
+    reason="needs scaled_dot_product_attention, of torch 2.0",
+)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The sub-command of pack and unpack attention at tiny sizes. No test looks at a clock."""
 
 import pytest
-from benchmark_checks import check_refused, check_results, no_children, run_command  # noqa: F401
+from benchmark_checks import check_refused, check_results, needs_sdpa, no_children, run_command  # noqa: F401
 
 from luna_fairseq.benchmark import attention, fused_softmax
 from luna_fairseq.benchmark.heads import DTYPES, Shape
@@ -11,6 +11,7 @@ COMMAND = "attention --batch 2 --heads 2 --head-dim 4 --projection-length 3".spl
 SETTINGS = Settings(repetitions=2, threads=1, device="cpu", seed=3)
 
 
+@needs_sdpa
 def test_attention(tmp_path, no_children):  # noqa: F811
     options = ["--lengths", "9", "30", "--max-naive-length", "20"]
     section = run_command([*COMMAND, *options], tmp_path)["attention"]
@@ -36,6 +37,7 @@ def blind_to_padding(inputs):
     return attention.pack_and_unpack(inputs._replace(key_padding_mask=None), attention.luna_attention)
 
 
+@needs_sdpa
 @pytest.mark.parametrize(
     "form, words", [(wrong_luna, "output differs from luna-naive"), (blind_to_padding, "at length 7 its output")]
 )
@@ -45,6 +47,7 @@ def test_wrong_form_is_refused(form, words, monkeypatch, capsys):
     check_refused([*COMMAND, "--lengths", "9"], ["luna is not timed", words], capsys)
 
 
+@needs_sdpa
 @pytest.mark.parametrize("limit", ["1024", "8"])
 def test_wrong_peer_is_refused(limit, monkeypatch, capsys):
     monkeypatch.setattr(fused_softmax, "sdpa", lambda q, k, v, **_: 2.0 * attention.naive(q, k, v))
@@ -52,6 +55,7 @@ def test_wrong_peer_is_refused(limit, monkeypatch, capsys):
     check_refused(command, ["sdpa is not timed", "differs from softmax"], capsys)
 
 
+@needs_sdpa
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("dtype", list(DTYPES))
 def test_forms_are_within_the_tolerance_of_every_dtype(dtype, padded):

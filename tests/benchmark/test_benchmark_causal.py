@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from benchmark_checks import check_refused, check_results, no_children, run_command  # noqa: F401
+from benchmark_checks import check_refused, check_results, needs_sdpa, no_children, run_command  # noqa: F401
 
 from luna_fairseq.benchmark import causal, causal_forms, measure
 from luna_fairseq.benchmark.heads import DTYPES, Shape, leaves, make_form
@@ -15,6 +15,7 @@ FORMS = ["cumsum", "loop", "chunk", "sdpa"]
 SETTINGS = Settings(repetitions=2, threads=1, device="cpu", seed=3)
 
 
+@needs_sdpa
 def test_causal(tmp_path, capsys, no_children):  # noqa: F811
     values = run_command([*COMMAND, "5", "--lengths", "5", "130"], tmp_path)
     captured = capsys.readouterr()
@@ -32,6 +33,7 @@ def test_causal(tmp_path, capsys, no_children):  # noqa: F811
     ]
 
 
+@needs_sdpa
 def test_long_sequences_are_without_the_forms_that_cannot(tmp_path, capsys, no_children):  # noqa: F811
     options = ["--tied", "--lengths", "40", "--max-naive-length", "39", "--dtype", "bfloat16"]
     values = run_command([*COMMAND, *options], tmp_path)
@@ -42,6 +44,7 @@ def test_long_sequences_are_without_the_forms_that_cannot(tmp_path, capsys, no_c
     assert row.split()[-4] == "-" or " - " in row
 
 
+@needs_sdpa
 def test_without(tmp_path, capsys, no_children):  # noqa: F811
     values = run_command([*COMMAND, "--lengths", "5", "--without", "loop", "cumsum"], tmp_path)
     assert values["causal"]["peers"] == ["sdpa"]
@@ -80,6 +83,7 @@ def not_a_number(inputs):
     return chunk(inputs) * float("nan")
 
 
+@needs_sdpa
 @pytest.mark.parametrize("limit", ["1024", "20"])
 @pytest.mark.parametrize(
     "form, what",
@@ -97,6 +101,7 @@ def test_wrong_form_is_refused(form, what, limit, monkeypatch, capsys):
     check_refused(command, ["error: chunk is not timed", what], capsys)
 
 
+@needs_sdpa
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", list(DTYPES))
 def test_forms_are_within_the_tolerance_of_every_dtype(dtype, tied):
@@ -106,6 +111,7 @@ def test_forms_are_within_the_tolerance_of_every_dtype(dtype, tied):
         causal.check_forms(functions, shape, length, 100, SETTINGS)
 
 
+@needs_sdpa
 def test_gradients_that_are_zero_are_equal():
     shape = Shape(batch=1, heads=2, head_dim=4, projection_length=1, dtype="float32")
     functions, _ = causal.usable(shape, SETTINGS, [])
@@ -118,6 +124,7 @@ def test_tied_keys_are_values():
     assert inputs.k is inputs.v and list(leaves(inputs)) == ["q", "k", "pack_k", "pack_q"]
 
 
+@needs_sdpa
 def test_extra_memory_of_a_forward_pass_holds_its_output():
     shape = Shape(batch=8, heads=8, head_dim=64, projection_length=4, dtype="bfloat16")
     functions, _ = causal.usable(shape, SETTINGS, [])

@@ -6,7 +6,14 @@ import sys
 
 import pytest
 import torch
-from benchmark_checks import check_png, check_refused, check_results, no_children, run_command  # noqa: F401
+from benchmark_checks import (  # noqa: F401
+    check_png,
+    check_refused,
+    check_results,
+    needs_sdpa,
+    no_children,
+    run_command,
+)
 
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.benchmark import classify, masked_lm, peers, train
@@ -16,6 +23,7 @@ from luna_fairseq.models.luna_classifier import ARCHITECTURES
 TRAIN = "train --preset small --dictionary-size 40 --batch 2x5 --repetitions 2".split()
 
 
+@needs_sdpa
 def test_train_as_a_process(tmp_path):
     path, picture = tmp_path / "train.json", tmp_path / "train.png"
     command = [sys.executable, "-m", "luna_fairseq.benchmark", "--threads", "1", *TRAIN]
@@ -37,6 +45,7 @@ TINY = {"layers": 2, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2}
 SMALL_BATCHES = "--batch 2x40 1x9 --projection-length 2 3 --dtype bfloat16".split()
 
 
+@needs_sdpa
 def test_classify(tmp_path, no_children, monkeypatch):  # noqa: F811
     monkeypatch.setitem(classify.PRESETS, "base", TINY)
     section = run_command(["train", "--task", "classify", *SMALL_BATCHES], tmp_path)["train"]
@@ -44,6 +53,7 @@ def test_classify(tmp_path, no_children, monkeypatch):  # noqa: F811
     assert section["results"][0]["case"] == {"sentences": 2, "T": 40}
 
 
+@needs_sdpa
 def test_masked_lm(tmp_path, no_children, monkeypatch):  # noqa: F811
     monkeypatch.setitem(masked_lm.PRESETS, "base", TINY)
     section = run_command(["train", "--task", "masked-lm", "--dictionary-size", "40", *SMALL_BATCHES], tmp_path)["train"]
@@ -66,6 +76,7 @@ def test_models_of_long_range_arena_are_timed():
             assert getattr(model.args, name) == value, name
 
 
+@needs_sdpa
 @pytest.mark.parametrize("kwargs", [{"self_attention": True}, {"encoder_decoder_attention": True}])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
@@ -89,6 +100,7 @@ def test_fused_attention_is_fairseqs(kwargs, padded, causal):
     torch.testing.assert_close(theirs(query, key, key, need_weights=False, **options)[0], expected)
 
 
+@needs_sdpa
 @pytest.mark.parametrize(
     "arguments, wrong",
     [
@@ -119,7 +131,7 @@ def test_wrong_backend_is_refused(monkeypatch, capsys):
 
     monkeypatch.setattr(module, "causal_luna", wrong)
     monkeypatch.setattr(train, "compare_cases", lambda *_: pytest.fail("was timed"))
-    check_refused(TRAIN, ["luna-16-tied is not timed"], capsys)
+    check_refused([*TRAIN, "--without", "transformer-sdpa"], ["luna-16-tied is not timed"], capsys)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +145,18 @@ def test_wrong_encoder_attention_is_refused(arguments, name, monkeypatch, capsys
     right = module.luna_attention
     monkeypatch.setattr(module, "luna_attention", lambda *args: 1.01 * right(*args))
     monkeypatch.setattr(train, "compare_cases", lambda *_: pytest.fail("was timed"))
-    check_refused(arguments, [f"{name} is not timed"], capsys)
+    check_refused([*arguments, "--without", "transformer-sdpa"], [f"{name} is not timed"], capsys)
 
 
 def test_preset_of_the_other_tasks_is_refused(capsys):
     arguments = ["train", "--task", "classify", "--preset", "small"]
     check_refused(arguments, ["--preset small: --task classify has only base"], capsys)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [(["causal"], "sdpa needs 2.0"), (["attention"], "sdpa needs 2.0"), (TRAIN, "--without transformer-sdpa")],
+)
+def test_old_torch_is_refused(arguments, words, monkeypatch, capsys):
+    monkeypatch.delattr(torch.nn.functional, "scaled_dot_product_attention", raising=False)
+    check_refused(arguments, ["has no scaled_dot_product_attention", words], capsys)

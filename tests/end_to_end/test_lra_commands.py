@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from commands import ROOT, plugin, refused, succeed
+from old_torch import FP16_ON_CPU
 
 from luna_fairseq.cli import lra_seeds
 from luna_fairseq.cli.lra_figure import read_costs, read_curve
@@ -70,7 +71,7 @@ def tokens(folder, pairs=False):
 
 def test_the_authors_listops_command(listops, tmp_path):
     # With --fp16 as theirs; fairseq flattens gradients on a GPU alone.
-    half = "--fp16 --fp16-no-flatten-grads --cpu --save-dir"
+    half = f"{'--fp16' if FP16_ON_CPU else '--bf16'} --fp16-no-flatten-grads --cpu --save-dir"
     log = succeed("train", *plugin(listops), AUTHORS, LISTOPS, half, tmp_path)
     assert "num_updates: 4 >= max_update: 4" in log
     best = tmp_path / "checkpoint_best.pt"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from old_torch import WEIGHTS_ONLY
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.optim import apollo as apollo_module
@@ -265,7 +266,7 @@ def test_saved_and_restored_runs_are_identical(dtype, options):
     buffer = io.BytesIO()
     torch.save((snapshot(first), first_optimizer.state_dict()), buffer)
     buffer.seek(0)
-    values, state = torch.load(buffer, weights_only=True)
+    values, state = torch.load(buffer, weights_only=WEIGHTS_ONLY)
     resumed = [torch.nn.Parameter(v) for v in values]
     resumed_optimizer = Apollo(resumed, lr=0.5, **options)
     resumed_optimizer.load_state_dict(state)

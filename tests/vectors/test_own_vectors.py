@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from old_torch import WEIGHTS_ONLY
 from vectors import PATH, build_model, causal_attention, load_flat, run_model, softmax_attention
 
 from luna_fairseq.ops.causal_luna import chunk_causal_luna
 from luna_fairseq.ops.luna import fused_attention
 
-VECTORS = torch.load(PATH, weights_only=True)
+VECTORS = torch.load(PATH, weights_only=WEIGHTS_ONLY)
 precisions = pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 2e-5)])
 
 
