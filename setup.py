@@ -34,7 +34,14 @@ ENGINE = [
 HUGGINGFACE = ["safetensors", "tokenizers", "transformers>=4.40"]
 PLOT = ["matplotlib"]
 # Triton's interpreter runs the GPU kernels on a CPU.
-TEST = ["pytest>=7", "pytest-xdist", "hypothesis", "triton>=3.0; platform_system == 'Linux'", *HUGGINGFACE]
+TEST = [
+    "pytest>=7",
+    "pytest-xdist",
+    "hypothesis",
+    "scikit-learn",
+    "triton>=3.0; platform_system == 'Linux'",
+    *HUGGINGFACE,
+]
 
 setup(
     name="luna_fairseq",

@@ -211,6 +211,21 @@ def let_sentences_be_blocks() -> None:
             module.np = mended
 
 
+def drop_weight_copies(model: torch.nn.Module) -> None:
+    """Take from fairseq's Transformer encoder layers below ``model`` the second copy of their weights.
+
+    Those of fairseq 0.12.2 hold one as parameters that no gradient reaches; loading a checkpoint fills it, and
+    torch's fused layer reads it in evaluation. Other versions have none.
+    """
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+
+    names = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
+    for layer in model.modules():
+        if isinstance(layer, TransformerEncoderLayerBase):
+            for name in set(names).intersection(layer._parameters):
+                delattr(layer, name)
+
+
 require_fairseq()
 allow_checkpoint_classes()
 mend_checkpoint_loading()

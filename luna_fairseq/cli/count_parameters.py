@@ -21,6 +21,7 @@ from fairseq.tasks.translation import TranslationTask
 from luna_fairseq.cli.arguments import positive
 from luna_fairseq.cli.commands import reported
 from luna_fairseq.cli.recipe_options import read_recipe, recipe_options
+from luna_fairseq.compat import drop_weight_copies
 from luna_fairseq.errors import InputError
 
 PROGRAM = "count_parameters"
@@ -90,7 +91,9 @@ def count_parameters(recipe: Dict[str, Any], dictionary_size: int) -> Dict[str, 
 def _build(command: List[str], dictionary: Dictionary) -> torch.nn.Module:
     args = options.parse_args_and_arch(options.get_training_parser(), command)
     cfg = convert_namespace_to_omegaconf(args)
-    return TranslationTask(cfg.task, dictionary, dictionary).build_model(cfg.model)
+    model = TranslationTask(cfg.task, dictionary, dictionary).build_model(cfg.model)
+    drop_weight_copies(model)
+    return model
 
 
 if __name__ == "__main__":

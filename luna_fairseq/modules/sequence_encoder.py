@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+from luna_fairseq.compat import drop_weight_copies
 from luna_fairseq.modules.luna_encoder import RepeatedLayer, wrap_layer
 from luna_fairseq.modules.luna_layer import activation_function
 
@@ -48,21 +49,14 @@ class PixelEmbedding(nn.Module):
 
 
 class TransformerSequenceLayer(TransformerEncoderLayerBase):
-    """fairseq's Transformer encoder layer with every weight once.
+    """fairseq's Transformer encoder layer with every weight once."""
 
-    That of fairseq 0.12.2 has its weights a second time, as parameters that no gradient reaches: they are filled from a
-    checkpoint, and torch's fused layer reads them in evaluation. Here no version has them.
-    """
-
-    # That of 0.12.2 copies the weights of a checkpoint under those other names.
+    # That of fairseq 0.12.2 fills the copy of the weights, which is dropped here.
     _load_from_state_dict = nn.Module._load_from_state_dict
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
-        names = [f"{layer}_{kind}" for layer in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
-        for name in names:
-            if name in self._parameters:
-                delattr(self, name)
+        drop_weight_copies(self)
         self.activation_fn = activation_function(cfg.activation_fn)
 
 

@@ -19,7 +19,6 @@ _FOREACH_NAMES = (
     "_foreach_add_",
     "_foreach_addcdiv_",
     "_foreach_addcmul_",
-    "_foreach_clamp_min_",
     "_foreach_maximum",
     "_foreach_mul",
     "_foreach_mul_",
@@ -93,7 +92,7 @@ def multi_tensor_update(
 
     denominators = torch._foreach_abs(approx_hessians)
     if constant:
-        torch._foreach_clamp_min_(denominators, group["sigma"])
+        _clamp_min_(denominators, group["sigma"])
     else:
         denominators = torch._foreach_maximum(denominators, list(floors))
         torch._foreach_add_(denominators, group["eps"] / alpha)
@@ -105,6 +104,14 @@ def multi_tensor_update(
         scales = torch.stack([x.mean() for x in denominators]).reciprocal_().mul_(decay)
         torch._foreach_addcmul_(updates, params, list(scales.unbind()))
     torch._foreach_add_(params, updates, alpha=-group["lr"])
+
+
+def _clamp_min_(tensors: List[Tensor], least: float) -> None:
+    if hasattr(torch, "_foreach_clamp_min_"):
+        torch._foreach_clamp_min_(tensors, least)
+    else:  # torch 1.13
+        for tensor in tensors:
+            tensor.clamp_(min=least)
 
 
 def _update_hessians(
