@@ -109,7 +109,9 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
 
 
 def _option(config: Any, name: str) -> Any:
-    return config.get(name) if hasattr(config, "get") else getattr(config, name, None)
+    if name not in config:  # asked first: get() of omegaconf 2.0 raises
+        return None
+    return getattr(config, name) if isinstance(config, argparse.Namespace) else config[name]
 
 
 def _head(config: Any, model: Any) -> str:

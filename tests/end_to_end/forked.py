@@ -7,7 +7,7 @@ one log. With "signal" and "after", the group is sent that signal as soon as "af
 Prints the list of the runs' lists of exit statuses, -N for a process that signal N ended.
 """
 
-import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -86,9 +86,10 @@ def _wait_for(text, log, process):
 
 
 if __name__ == "__main__":
-    # Imported once, for all processes to come; torch imports the last one when it makes an optimizer.
+    # Imported once, for all processes to come; torch 2 imports the last one when it makes an optimizer.
     sys.path.insert(0, os.path.dirname(USER_DIR))
     for module in ("fairseq_cli.train", "luna_fairseq", "torch._dynamo"):
-        importlib.import_module(module)
+        if importlib.util.find_spec(module):
+            importlib.import_module(module)
 
     print(json.dumps([_carry_out(run) for run in json.loads(sys.argv[1])]))

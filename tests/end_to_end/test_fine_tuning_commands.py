@@ -216,9 +216,10 @@ def test_export(pretrained, text, tmp_path, refuses):
     words = [tmp_path / "hf", "--path", pretrained, "--data", text]
     luna("export_huggingface", *words)
     code = ["configuration_luna.py", "model.safetensors", "modeling_luna.py"]
-    assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == [
+    # transformers before version 5 writes the special tokens twice.
+    assert {path.name for path in (tmp_path / "hf").iterdir()} - {"special_tokens_map.json"} == {
         *["config.json", *code, "tokenizer.json", "tokenizer_config.json"]
-    ]
+    }
     environment = {**ENVIRONMENT, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
     line = [sys.executable, "-c", LOAD, str(tmp_path / "hf"), str(tmp_path / "out.pt")]
     done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=str(tmp_path))
