@@ -226,9 +226,37 @@ def drop_weight_copies(model: torch.nn.Module) -> None:
                 delattr(layer, name)
 
 
+def save_no_uninitialised_memory() -> None:
+    """Have equal runs on fairseq 0.12.2 save equal models.
+
+    Its sinusoidal positions save a number that says where they are by its device, and whose value is what the memory
+    held. It is not saved here, as in later versions, and not read from checkpoints that have it.
+    """
+    from fairseq.modules import SinusoidalPositionalEmbedding
+
+    init = SinusoidalPositionalEmbedding.__init__
+    if hasattr(init, "mended"):
+        return
+
+    @functools.wraps(init)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if "_float_tensor" in self._buffers:
+            self._non_persistent_buffers_set.add("_float_tensor")
+            self._register_load_state_dict_pre_hook(_leave_out_float_tensor)
+
+    wrapped.mended = True  # type: ignore[attr-defined]
+    SinusoidalPositionalEmbedding.__init__ = wrapped
+
+
+def _leave_out_float_tensor(state_dict: Any, prefix: str, *args: Any) -> None:
+    state_dict.pop(f"{prefix}_float_tensor", None)
+
+
 require_fairseq()
 allow_checkpoint_classes()
 mend_checkpoint_loading()
 keep_incomplete_batches()
+save_no_uninitialised_memory()
 let_bf16_run_without_a_tpu()
 let_sentences_be_blocks()
