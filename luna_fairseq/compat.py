@@ -119,8 +119,8 @@ def _fault_of_file(path: str) -> Optional[str]:
             )
             return f"holds what torch.load refuses: {refused[:200]}"
         return "cannot be read: it is truncated, or no checkpoint"
-    if not isinstance(state, dict) or "model" not in state:
-        return "is no fairseq checkpoint: there is no model in it"
+    if not isinstance(state, dict) or "model" not in state or not {"args", "cfg"}.intersection(state):
+        return "is no fairseq checkpoint: there is no model with its configuration in it"
     return None
 
 

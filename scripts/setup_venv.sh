@@ -190,7 +190,10 @@ install_fairseq() {
   say "3/4 installing fairseq (compiles for about three minutes, unless pip has it in its cache)"
   # No build isolation: pip would fetch a second torch for the build. No dependencies of its own accord: it names
   # torchaudio, which neither text tasks nor this package import and which must match torch's build.
-  pip_install "installing fairseq" --no-deps --no-build-isolation "$ENGINE"
+  local options=(--no-deps --no-build-isolation)
+  # The archive of 0.12.2 lacks the sources of two extensions, for speech, that it builds where it finds torch.
+  if [[ "$ENGINE" == fairseq ]]; then options=(--no-deps); fi
+  pip_install "installing fairseq" "${options[@]}" "$ENGINE"
   local need needs=()
   while IFS= read -r need; do needs+=("$need"); done < <("$VENV/bin/python" -c '
 import sys
