@@ -1,9 +1,18 @@
-"""What torch 1.13 lacks that tests use, but no user: fp16 on a CPU, floats in files read with ``weights_only``."""
+"""What torch 1.13 lacks that tests use, but no user: fp16 on a CPU, floats in files read with ``weights_only``, building
+on the device ``meta``."""
+
+from contextlib import nullcontext
 
 import torch
 
 # Its restricted reader knows no pickled float; the files here are our own.
 WEIGHTS_ONLY = torch.__version__.split(".")[0] != "1"
+
+
+def without_memory():
+    """A context in which models are built whose parameters take no memory, where torch has that."""
+    device = torch.device("meta")
+    return device if hasattr(device, "__enter__") else nullcontext()
 
 
 def _fp16_on_cpu() -> bool:

@@ -32,7 +32,7 @@ def test_alignment_by_hand(variant, layer, heads):
     attention = model.decoder.layers[2 if layer is None else layer].encoder_attn
     seen = {}
     attention.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.update(zip(("query", "packed", "context"), args)), with_kwargs=True
+        lambda module, args: seen.update(zip(("query", "packed", "context"), args))
     )
     with torch.no_grad():
         out = model.encoder(batch(source))

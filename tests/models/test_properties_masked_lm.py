@@ -72,7 +72,7 @@ def loss_and_gradients(model, head=None, seed=0):
         target = tokens[masked]
     else:
         logits, target = model(tokens, classification_head_name=head)[0], torch.tensor([0, 1, 2, 1])
-    loss = torch.nn.functional.cross_entropy(logits.float() if logits.dtype.itemsize == 2 else logits, target)
+    loss = torch.nn.functional.cross_entropy(logits.float() if torch.finfo(logits.dtype).bits == 16 else logits, target)
     loss.backward()
     return loss.item(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
