@@ -105,7 +105,8 @@ class LunaMaskedLM(RobertaModel):
             InputError: widths, heads or projection length that cannot be, or a task with longer sequences than positions
         """
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
-        longest = task.max_positions()
+        # The pretraining task of fairseq 0.12.2 names no limit, but has the option.
+        longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
         if longest is not None and longest > args.max_positions:
             raise InputError(
                 f"the task's sequences have up to {longest} tokens, the model has {args.max_positions} positions: "
