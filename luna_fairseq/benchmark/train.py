@@ -67,9 +67,9 @@ def run(args: argparse.Namespace, settings: Settings) -> Section:
     task, preset = TASKS[args.task], sizes_of(args)
     size = args.dictionary_size or task.DICTIONARY_SIZE
     kinds = select(task.kinds(args.projection_length), args.without)
+    for fused in (name for name, kind in kinds.items() if kind.attention == "fused"):
+        require_sdpa(f"leave out its peer with --without {fused}")
     for name, kind in kinds.items():
-        if kind.attention == "fused":
-            require_sdpa(f"leave out its peer with --without {name}")
         check_model(name, kind, args.task, preset, size, settings)
     cases: List[Case] = []
     tokens: List[int] = []
