@@ -10,6 +10,7 @@ from fairseq.criterions.masked_lm import MaskedLmLoss
 from fairseq.models.roberta import RobertaModel
 from luna_fairseq.benchmark.models import Kind, attending, luna_kinds, make_task, pad_after, random_sentences
 from luna_fairseq.benchmark.options import BatchSize
+from luna_fairseq.benchmark.translate import loss_per_token
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
 
 NOTES = (
@@ -68,12 +69,10 @@ def make_loss(
     target[:, PREDICTED] = answers[:, PREDICTED]
     for rows in (tokens, target):
         pad_after(rows, lengths, padding_idx)
-    criterion = MaskedLmLoss(Namespace(tpu=False), task)
-    return partial(loss_per_token, criterion, model, {"net_input": {"src_tokens": tokens}, "target": target})
-
-
-def loss_per_token(criterion: Any, model: torch.nn.Module, sample: Dict[str, Any]) -> torch.Tensor:
-    """The mean over the predicted tokens."""
-    sample = {**sample, "nsentences": len(sample["target"]), "ntokens": sample["target"].numel()}
-    loss, sample_size, _ = criterion(model, sample)
-    return loss / sample_size
+    sample = {
+        "net_input": {"src_tokens": tokens},
+        "target": target,
+        "nsentences": batch.sentences,
+        "ntokens": target.numel(),
+    }
+    return partial(loss_per_token, MaskedLmLoss(Namespace(tpu=False), task), model, sample)

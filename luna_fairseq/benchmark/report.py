@@ -13,6 +13,7 @@ import torch
 from fairseq import __version__ as fairseq_version
 from luna_fairseq import __version__
 from luna_fairseq.benchmark.measure import Result, Settings, Spread, speed_ratio, spread
+from luna_fairseq.data.finished_steps import replacing
 from luna_fairseq.errors import InputError
 
 MIB = 2**20
@@ -173,12 +174,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
     """Have ``write`` write beside the target and rename, so that a reader never meets half a file."""
-    temporary = path.with_name(f"{path.name}.tmp{os.getpid()}")
     try:
-        write(temporary)
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            write(temporary)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        if temporary.exists():
-            temporary.unlink()

@@ -22,7 +22,7 @@ from luna_fairseq.benchmark.report import Section
 from luna_fairseq.errors import InputError
 
 HELP = "training step of a whole model: Luna beside fairseq's Transformer or RoBERTa"
-# What each is a module of: kinds, build, make_loss, NOTES, PEERS, and PRESETS, DICTIONARY_SIZE and BATCHES to begin with.
+# Modules with kinds, build, make_loss, NOTES, PEERS and PRESETS, and the defaults DICTIONARY_SIZE and BATCHES.
 TASKS: Dict[str, Any] = {"translate": translate, "masked-lm": masked_lm, "classify": classify}
 # Sentences of different length, for the comparison before anything is timed.
 CHECKED_LENGTHS = (11, 7, 2)

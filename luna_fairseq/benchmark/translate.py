@@ -76,6 +76,6 @@ def make_loss(
 
 
 def loss_per_token(criterion: Any, model: torch.nn.Module, sample: Dict[str, Any]) -> torch.Tensor:
-    """The mean over the target's tokens."""
+    """The mean over what the criterion counts: the target's tokens."""
     loss, sample_size, _ = criterion(model, sample)
     return loss / sample_size

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
 
 from luna_fairseq.benchmark.report import MIB, replace_file
 from luna_fairseq.errors import InputError
@@ -22,67 +23,82 @@ class Cost(NamedTuple):
     memory: float
 
 
-def read_costs(path: Path) -> Tuple[int, Dict[str, Cost]]:
-    """The longest sequences that ``python -m luna_fairseq.benchmark lra --json`` has measured, and costs by model.
+class Costs:
+    """What ``python -m luna_fairseq.benchmark lra --json`` has measured of its longest sequences.
+
+    Args:
+        path: of its file.
+
+    Attributes:
+        length: of these sequences, in bytes.
+        by_form: costs by the name of the benchmark's row.
 
     Raises:
         InputError: the file is missing, or of another benchmark, or has no Transformer to compare with.
     """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        records: List[Dict[str, Any]] = values["lra"]["results"]
-        longest = max(record["case"]["T"] for record in records)
-        records = [record for record in records if record["case"]["T"] == longest]
-        costs = {
-            record["form"]: Cost(record["speed_ratio"][TRANSFORMER]["median"], record["extra_bytes"] / MIB)
-            for record in records
-        }
-    except OSError as error:
-        raise InputError(f"--costs {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"--costs {path} is not what 'python -m luna_fairseq.benchmark lra --json' writes with {TRANSFORMER} ({error!r})"
-        ) from None
-    return longest, costs
+
+    def __init__(self, path: Path):
+        try:
+            records: List[Dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["lra"]["results"]
+            self.length: int = max(record["case"]["T"] for record in records)
+            self.by_form = {
+                record["form"]: Cost(record["speed_ratio"][TRANSFORMER]["median"], record["extra_bytes"] / MIB)
+                for record in records
+                if record["case"]["T"] == self.length
+            }
+        except OSError as error:
+            raise InputError(f"--costs {path}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"--costs {path} is not what 'python -m luna_fairseq.benchmark lra --json' writes with {TRANSFORMER} "
+                f"({error!r})"
+            ) from None
+
+    def of(self, model: str) -> Cost:
+        """The cost of a model of luna-lra-seeds; ``-p`` changes next to nothing.
+
+        Raises:
+            InputError: it was not measured.
+        """
+        form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
+        if form not in self.by_form:
+            measured = ", ".join(self.by_form)
+            raise InputError(f"{form} is not among the costs measured: {measured}; leave the model out, or measure it")
+        return self.by_form[form]
 
 
-def cost_of(model: str, costs: Mapping[str, Cost]) -> Cost:
-    """The cost of a model of luna-lra-seeds; ``-p`` changes next to nothing.
-
-    Raises:
-        InputError: it was not measured.
-    """
-    form = TRANSFORMER if model == "transformer" else model[:-2] if model.endswith("-p") else model
-    if form not in costs:
-        raise InputError(f"{form} is not among the costs measured: {', '.join(costs)}; leave the model out, or measure it")
-    return costs[form]
-
-
-def write_figure(path: Path, accuracies: Mapping[str, float], costs: Mapping[str, Cost], title: str, length: int) -> None:
-    """Draw the models into a PNG.
-
-    Args:
-        path: of the file; it appears whole or not at all.
-        accuracies: in per cent, by model.
-        costs: by benchmark form; all models' must be there.
-        title: what the accuracies are of.
-        length: of the sequences whose cost was measured.
-    """
+@contextmanager
+def drawn(path: Path, title: str) -> Iterator[Any]:
+    """Axes to draw on; they are then written to ``path`` as a PNG, which appears whole or not at all."""
     # Not through pyplot, which would look for a display.
     from matplotlib.figure import Figure
 
-    points = {model: cost_of(model, costs) for model in accuracies}
-    most = max(point.memory for point in points.values())
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
-    for model, point in points.items():
-        axes.scatter(point.speed, accuracies[model], s=LARGEST_CIRCLE * point.memory / most, alpha=0.5)
-        axes.annotate(f"{model}\n{point.memory:,.0f} MiB", (point.speed, accuracies[model]), ha="center", va="center", size=8)
-    axes.margins(0.25)
-    axes.set_xlabel(f"training speed at {length:,} bytes, times the Transformer's")
-    axes.set_ylabel("accuracy [%]")
-    axes.set_title(f"{title}; area: extra memory", fontsize="medium")
+    axes.set_title(title, fontsize="medium")
+    yield axes
     replace_file(path, lambda temporary: figure.savefig(str(temporary), format="png", dpi=120))
+
+
+def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, title: str) -> None:
+    """Draw the models into a PNG.
+
+    Args:
+        path: of the file.
+        accuracies: in per cent, by model; the costs of all must have been measured.
+        costs: of the models.
+        title: what the accuracies are of.
+    """
+    points = {model: costs.of(model) for model in accuracies}
+    most = max(point.memory for point in points.values())
+    with drawn(path, f"{title}; area: extra memory") as axes:
+        for model, point in points.items():
+            place = point.speed, accuracies[model]
+            axes.scatter(*place, s=LARGEST_CIRCLE * point.memory / most, alpha=0.5)
+            axes.annotate(f"{model}\n{point.memory:,.0f} MiB", place, ha="center", va="center", size=8)
+        axes.margins(0.25)
+        axes.set_xlabel(f"training speed at {costs.length:,} bytes, times the Transformer's")
+        axes.set_ylabel("accuracy [%]")
 
 
 def read_curve(log: Path) -> Dict[int, float]:
@@ -96,19 +112,14 @@ def write_curves(path: Path, curves: Mapping[str, Dict[int, float]], title: str)
     """Draw validation accuracies against updates into a PNG.
 
     Args:
-        path: of the file; it appears whole or not at all.
+        path: of the file.
         curves: accuracy by update, by the name of the run.
         title: what the accuracies are of.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes = figure.subplots()
-    for name, curve in curves.items():
-        axes.plot(list(curve), list(curve.values()), marker="o", markersize=2, label=name)
-    axes.set_xlabel("updates")
-    axes.set_ylabel("validation accuracy [%]")
-    axes.set_title(title, fontsize="medium")
-    axes.grid(True, alpha=0.3)
-    axes.legend(fontsize="x-small")
-    replace_file(path, lambda temporary: figure.savefig(str(temporary), format="png", dpi=120))
+    with drawn(path, title) as axes:
+        for name, curve in curves.items():
+            axes.plot(list(curve), list(curve.values()), marker="o", markersize=2, label=name)
+        axes.set_xlabel("updates")
+        axes.set_ylabel("validation accuracy [%]")
+        axes.grid(True, alpha=0.3)
+        axes.legend(fontsize="x-small")

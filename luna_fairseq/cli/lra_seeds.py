@@ -24,7 +24,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 from luna_fairseq.benchmark.plot import require_matplotlib
 from luna_fairseq.benchmark.report import check_writable
 from luna_fairseq.cli.commands import USER_DIR, reported, split_at_dashes
-from luna_fairseq.cli.lra_figure import cost_of, read_costs, read_curve, write_curves, write_figure
+from luna_fairseq.cli.lra_figure import Costs, read_curve, write_curves, write_figure
 from luna_fairseq.data.finished_steps import replacing
 from luna_fairseq.errors import InputError
 
@@ -72,8 +72,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     words, extra = split_at_dashes(argv)
     args = build_parser().parse_args(words)
-    args.given = extra
-    return reported(PROGRAM, lambda: run(args), args.out)
+    return reported(PROGRAM, lambda: run(args, extra), args.out)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -97,27 +96,18 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(args: argparse.Namespace) -> None:
-    """Train and test whatever has no result yet, and print the table."""
+def run(args: argparse.Namespace, extra: List[str]) -> None:
+    """Train and test whatever has no result yet, print the table, and draw what was asked for."""
     recipe = read_recipe(args.recipe)
     models = {model: model_options(model, recipe.architecture) for model in args.models}
-    if (args.figure is None) != (args.costs is None):
-        raise InputError("--figure and --costs go together: give both, or neither")
-    for option, path in (("--figure", args.figure), ("--curves", args.curves)):
-        if path is not None:
-            require_matplotlib(option)
-            check_writable(path, option)
-    if args.figure is not None:
-        length, costs = read_costs(args.costs)
-        for model in models:
-            cost_of(model, costs)
+    costs = check_plots(args)
     if not args.data.is_dir():
         raise InputError(f"{args.data} is no folder: give what luna-prepare-lra made")
     curves: Dict[str, Dict[int, float]] = {}
     for seed in args.seeds:
         for model, options in models.items():
             folder = args.out / recipe.name / model / f"seed-{seed}"
-            options = [*recipe.options, *options, *args.given]
+            options = [*recipe.options, *options, *extra]
             done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
             if done is not None and done.options != options:
                 raise InputError(
@@ -130,11 +120,31 @@ def run(args: argparse.Namespace) -> None:
     results = [read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))]
     print()
     print(table(results))
-    if args.figure is not None:
+    if costs is not None:
         title, accuracies = common_accuracies([result for result in results if result.model in models])
-        write_figure(args.figure, accuracies, costs, title, length)
+        write_figure(args.figure, accuracies, costs, title)
     if args.curves is not None:
         write_curves(args.curves, curves, recipe.title)
+
+
+def check_plots(args: argparse.Namespace) -> Optional[Costs]:
+    """The costs for ``--figure``, when it was given.
+
+    Raises:
+        InputError: before anything is trained: the plots cannot be drawn.
+    """
+    if (args.figure is None) != (args.costs is None):
+        raise InputError("--figure and --costs go together: give both, or neither")
+    for option, path in (("--figure", args.figure), ("--curves", args.curves)):
+        if path is not None:
+            require_matplotlib(option)
+            check_writable(path, option)
+    if args.costs is None:
+        return None
+    costs = Costs(args.costs)
+    for model in args.models:
+        costs.of(model)
+    return costs
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -180,16 +190,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     _run("train", words, folder / TRAIN_LOG)
     words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
     task, size = (options[options.index(name) + 1] for name in ("--task", "--batch-size"))
-    words += [
-        "--task",
-        task,
-        "--batch-size",
-        size,
-        "--required-batch-size-multiple",
-        "1",
-        "--log-format",
-        "simple",
-    ]
+    words += ["--task", task, "--batch-size", size, *"--required-batch-size-multiple 1 --log-format simple".split()]
     words += [option for option in ("--cpu", "--fp16", "--bf16") if option in options]
     log = folder / "test.log"
     _run("validate", words, log)

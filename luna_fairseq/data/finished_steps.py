@@ -104,11 +104,15 @@ class FinishedSteps:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside ``path``, and rename what was written there when all went well."""
+    """Give a temporary name beside ``path``, and rename what was written there when all went well, or remove it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    yield temporary
-    os.replace(temporary, path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        if temporary.exists():
+            temporary.unlink()
 
 
 def digest(*values: Any) -> str:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Optional
 
 from fairseq import utils
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
-from luna_fairseq.models.luna_config import option
+from fairseq.dataclass import ChoiceEnum
+from luna_fairseq.models.luna_config import LayerConfig, option
 
 LAYER_TYPES = ("luna", "transformer")
 SENTENCE_REPRESENTATIONS = ("cls", "mp")
@@ -15,7 +14,7 @@ INPUT_TYPES = ("text", "image")
 
 
 @dataclass
-class LunaClassifierConfig(FairseqDataclass):
+class LunaClassifierConfig(LayerConfig):
     """Defaults are the authors' base architecture for Long Range Arena."""
 
     # Luna
@@ -75,13 +74,3 @@ class LunaClassifierConfig(FairseqDataclass):
     activation_dropout: float = option(
         0.0, "dropout probability after activation in FFN", argparse_alias="--act-dropout"
     )
-    checkpoint_activations: bool = option(
-        False, "recompute each layer's activations in the backward pass: less memory, the same results"
-    )
-    offload_activations: bool = option(False, "checkpoint activations and keep them on the CPU")
-    min_params_to_wrap: int = option(
-        DEFAULT_MIN_PARAMS_TO_WRAP, "minimum number of parameters for a layer to be wrapped with FSDP"
-    )
-    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time")
-    quant_noise_pq_block_size: int = option(8, "block size of quantization noise at training time")
-    quant_noise_scalar: float = option(0.0, "scalar quantization noise at training time")

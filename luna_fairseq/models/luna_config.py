@@ -19,7 +19,23 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 
 
 @dataclass
-class LunaConfig(FairseqDataclass):
+class LayerConfig(FairseqDataclass):
+    """fairseq's options of memory and quantisation, which the layers of every model here take."""
+
+    checkpoint_activations: bool = option(
+        False, "recompute each layer's activations in the backward pass: less memory, the same results"
+    )
+    offload_activations: bool = option(False, "checkpoint activations and keep them on the CPU")
+    min_params_to_wrap: int = option(
+        DEFAULT_MIN_PARAMS_TO_WRAP, "minimum number of parameters for a layer to be wrapped with FSDP"
+    )
+    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time")
+    quant_noise_pq_block_size: int = option(8, "block size of quantization noise at training time")
+    quant_noise_scalar: float = option(0.0, "scalar quantization noise at training time")
+
+
+@dataclass
+class LunaConfig(LayerConfig):
     """Flat, with prefixed fields: fairseq's command line loses the prefixed options of a nested config."""
 
     # Luna
@@ -85,15 +101,5 @@ class LunaConfig(FairseqDataclass):
     )
     adaptive_softmax_dropout: float = option(0.0, "dropout for the tail projections of adaptive softmax")
     adaptive_softmax_factor: float = option(4.0, "factor by which each tail projection of adaptive softmax is smaller")
-    checkpoint_activations: bool = option(
-        False, "recompute each layer's activations in the backward pass: less memory, the same results"
-    )
-    offload_activations: bool = option(False, "checkpoint activations and keep them on the CPU")
-    min_params_to_wrap: int = option(
-        DEFAULT_MIN_PARAMS_TO_WRAP, "minimum number of parameters for a layer to be wrapped with FSDP"
-    )
-    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time")
-    quant_noise_pq_block_size: int = option(8, "block size of quantization noise at training time")
-    quant_noise_scalar: float = option(0.0, "scalar quantization noise at training time")
     max_source_positions: int = option(DEFAULT_MAX_SOURCE_POSITIONS, "max number of tokens in the source sequence")
     max_target_positions: int = option(DEFAULT_MAX_TARGET_POSITIONS, "max number of tokens in the target sequence")

@@ -6,14 +6,13 @@ from typing import Optional
 from omegaconf import II
 
 from fairseq import utils
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
-from luna_fairseq.models.luna_config import option
+from fairseq.dataclass import ChoiceEnum
+from luna_fairseq.models.luna_config import LayerConfig, option
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
 
 @dataclass
-class LunaLanguageModelConfig(FairseqDataclass):
+class LunaLanguageModelConfig(LayerConfig):
     """Defaults are the size of the base translation model's decoder."""
 
     # Luna
@@ -63,16 +62,6 @@ class LunaLanguageModelConfig(FairseqDataclass):
     adaptive_softmax_factor: float = option(
         4.0, "factor by which each tail projection of adaptive softmax is smaller"
     )
-    checkpoint_activations: bool = option(
-        False, "recompute each layer's activations in the backward pass: less memory, the same results"
-    )
-    offload_activations: bool = option(False, "checkpoint activations and keep them on the CPU")
-    min_params_to_wrap: int = option(
-        DEFAULT_MIN_PARAMS_TO_WRAP, "minimum number of parameters for a layer to be wrapped with FSDP"
-    )
-    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time")
-    quant_noise_pq_block_size: int = option(8, "block size of quantization noise at training time")
-    quant_noise_scalar: float = option(0.0, "scalar quantization noise at training time")
 
     # the task's
     tokens_per_sample: int = II("task.tokens_per_sample")

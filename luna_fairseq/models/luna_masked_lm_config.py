@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from typing import Optional
 
 from fairseq import utils
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
-from luna_fairseq.models.luna_config import option
+from fairseq.dataclass import ChoiceEnum
+from luna_fairseq.models.luna_config import LayerConfig, option
 
 
 @dataclass
-class LunaMaskedLMConfig(FairseqDataclass):
+class LunaMaskedLMConfig(LayerConfig):
     """Defaults are the base size of Luna, table 8."""
 
     # Luna
@@ -48,13 +47,3 @@ class LunaMaskedLMConfig(FairseqDataclass):
     spectral_norm_classification_head: bool = option(
         False, "spectral normalization on the classification head's projection"
     )
-    checkpoint_activations: bool = option(
-        False, "recompute each layer's activations in the backward pass: less memory, the same results"
-    )
-    offload_activations: bool = option(False, "checkpoint activations and keep them on the CPU")
-    min_params_to_wrap: int = option(
-        DEFAULT_MIN_PARAMS_TO_WRAP, "minimum number of parameters for a layer to be wrapped with FSDP"
-    )
-    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time")
-    quant_noise_pq_block_size: int = option(8, "block size of quantization noise at training time")
-    quant_noise_scalar: float = option(0.0, "scalar quantization noise at training time")

@@ -10,7 +10,7 @@ from commands import ROOT, plugin, refused, succeed
 from old_torch import FP16_ON_CPU
 
 from luna_fairseq.cli import lra_seeds
-from luna_fairseq.cli.lra_figure import read_costs, read_curve
+from luna_fairseq.cli.lra_figure import Costs, read_curve
 from luna_fairseq.cli.prepare_lra import main as prepare
 from luna_fairseq.data.lra.writing import write_images, write_tokens
 
@@ -144,7 +144,8 @@ def test_seeds(listops, tmp_path, capsys):
     curve = read_curve(tmp_path / "listops" / "luna-4-p" / "seed-1" / "train.log")
     assert max(curve) == 2 and 0 <= curve[2] <= 100
     capsys.readouterr()
-    assert read_costs(costs_file) == (2, {"transformer-softmax": (2.0, 1.0), "luna-4": (3.0, 1.0)})
+    read = Costs(costs_file)
+    assert (read.length, read.by_form) == (2, {"transformer-softmax": (2.0, 1.0), "luna-4": (3.0, 1.0)})
     drawing[drawing.index("luna-4-p")] = "luna-8"
     assert lra_seeds.main([*drawing, *options]) == 1
     assert "luna-8 is not among the costs measured" in capsys.readouterr().err
