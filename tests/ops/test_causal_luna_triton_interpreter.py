@@ -19,7 +19,9 @@ needs_triton = pytest.mark.skipif(
 
 
 @needs_triton
-@pytest.mark.parametrize("name", ["test_causal_luna_triton.py", "test_causal_luna_triton_dropout.py"])
+@pytest.mark.parametrize(
+    "name", ["test_causal_luna_triton.py", "test_causal_luna_triton_dropout.py", "test_causal_luna_choice.py"]
+)
 def test_in_the_interpreter(name):
     # One thread: the interpreter's products are small, and a pool of threads per product is what would take the time.
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

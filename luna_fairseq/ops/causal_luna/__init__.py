@@ -5,6 +5,7 @@ from typing import Optional
 
 from torch import Tensor
 
+from luna_fairseq.ops.causal_luna.choice import choose_backend
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.naive import naive_causal_luna
 from luna_fairseq.ops.causal_luna.pack_activation import PACK_ACTIVATIONS, pack_weights
@@ -27,8 +28,8 @@ def causal_luna(
 ) -> Tensor:
     """Causal Luna attention over a whole sequence, by the form that ``backend`` names.
 
-    ``auto`` takes ``chunk``, everywhere: ``triton`` agrees with the others in Triton's interpreter, but has not been
-    measured on a GPU yet.
+    ``auto`` takes ``triton`` where it suits device and shape (compute capability 8.0, L up to 256, K up to 128) and agrees with ``chunk`` there, and
+    ``chunk`` everywhere else; see :func:`choose_backend`.
 
     Shapes as in :func:`naive_causal_luna`: q, k, v [B, H, T, K], pack_weights [B, H, T, L]; returns [B, H, T, K].
 
@@ -37,6 +38,8 @@ def causal_luna(
     """
     if backend not in BACKENDS:
         raise ValueError(f"unknown Luna backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if backend == "auto":
+        backend = choose_backend(q, k, v, pack_weights)
     if backend == "naive":
         return naive_causal_luna(q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout)[0]
     form = triton_causal_luna if backend == "triton" else chunk_causal_luna
