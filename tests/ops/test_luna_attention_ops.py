@@ -1,4 +1,6 @@
-"""Pack and unpack softmax attention: the fused form against the definition."""
+"""Pack and unpack softmax attention: the fused and the short form against the definition."""
+
+import sys
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from attention_inputs import (
     softmax_inputs,
 )
 
-from luna_fairseq.ops.luna import fused, fused_attention, luna_attention, naive_attention
+from luna_fairseq.ops.luna import fused, fused_attention, luna_attention, naive_attention, short_attention
 
 NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
 MASKS = {
@@ -30,16 +32,17 @@ def naive_form(q, k, v, mask=None, dropout=0.0):
     return naive_attention(q, k, v, mask, dropout)[0]
 
 
-forms = pytest.mark.parametrize("form", [naive_form, fused_attention])
+FORMS = (naive_form, fused_attention, short_attention)
+forms = pytest.mark.parametrize("form", FORMS)
 
 
 @kinds
 @pytest.mark.parametrize("length", [1, 7, 40])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-def test_fused_equals_naive(length, kind, dtype, tolerance):
+def test_forms_equal_naive(length, kind, dtype, tolerance):
     inputs = softmax_inputs(length, dtype)
     expected = output_and_gradients(lambda *x: naive_form(*x, MASKS[kind]), [x.double() for x in inputs])
-    for form in (naive_form, fused_attention):
+    for form in FORMS:
         actual = output_and_gradients(lambda *x, form=form: form(*x, MASKS[kind]), inputs)
         for name, a, b in zip(NAMES, actual, expected):
             assert a.dtype == dtype
@@ -142,4 +145,16 @@ def test_without_a_fused_kernel_the_definition_is_used(monkeypatch):
     monkeypatch.setattr(fused, "_FUSED", False)
     inputs = softmax_inputs(6)
     assert torch.equal(fused_attention(*inputs, MASKS["left"]), naive_form(*inputs, MASKS["left"]))
-    assert luna_attention is fused_attention
+
+
+@pytest.mark.parametrize(
+    "keys, dtype, expected",
+    [(64, torch.float32, "short"), (65, torch.float32, "fused"), (64, torch.bfloat16, "fused"), (1, torch.float64, "short")],
+)
+def test_which_form_is_taken(keys, dtype, expected, monkeypatch):
+    module, taken = sys.modules[luna_attention.__module__], []
+    for name in ("short", "fused"):
+        monkeypatch.setattr(module, f"{name}_attention", lambda *args, name=name: taken.append((name, *args)))
+    q, k = torch.zeros(B, H, 3, K, dtype=dtype), torch.zeros(B, H, keys, K, dtype=dtype)
+    luna_attention(q, k, k, MASKS["left"], 0.5)
+    assert taken == [(expected, q, k, k, MASKS["left"], 0.5)]

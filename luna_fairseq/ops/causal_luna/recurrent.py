@@ -42,10 +42,10 @@ def recurrent_causal_luna(
             )
             return output, after
         # A single position sees exactly the new state: no sum over positions is left to do.
-        steps = after.steps.clamp(min=1)[:, None, None, None]
-        scaled = q.to(after.key_sum.dtype) * q.size(-1) ** -0.5
-        weights = F.dropout(unpack_weights(scaled @ after.key_sum / steps, packed_padding_mask), dropout)
-        return (weights @ after.value_sum / steps).to(q.dtype), after
+        steps = after.steps.clamp(min=1).to(after.key_sum.dtype)[:, None, None, None]
+        logits = product(q.to(after.key_sum.dtype), after.key_sum) / (steps * q.size(-1) ** 0.5)
+        weights = F.dropout(unpack_weights(logits, packed_padding_mask), dropout)
+        return product(weights / steps, after.value_sum).to(q.dtype), after
 
 
 def add_to_state(
@@ -55,15 +55,26 @@ def add_to_state(
     state: Optional[CausalLunaState] = None,
     key_padding_mask: Optional[Tensor] = None,
 ) -> CausalLunaState:
-    """The state after the positions of ``k``, ``v`` [B, H, T, K] and ``pack_weights`` [B, H, T, L] were added."""
+    """The state after the positions of ``k``, ``v`` [B, H, T, K] and ``pack_weights`` [B, H, T, L] were added.
+
+    Where ``v`` is ``k`` itself (tied), one sum is the transpose of the other, and shares its memory.
+    """
     dtype = torch.promote_types(k.dtype, torch.float32)
     pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
-    key_sum = k.to(dtype).transpose(-2, -1) @ pack_weights
-    value_sum = pack_weights.transpose(-2, -1) @ v.to(dtype)
-    if key_padding_mask is None:
-        steps = torch.full((k.size(0),), k.size(2), dtype=torch.long, device=k.device)
+    key_sum = product(k.to(dtype).transpose(-2, -1), pack_weights, None if state is None else state.key_sum)
+    if v is k:
+        value_sum = key_sum.transpose(-2, -1)
     else:
-        steps = (~key_padding_mask).sum(dim=1)
-    if state is None:
-        return CausalLunaState(key_sum, value_sum, steps)
-    return CausalLunaState(state.key_sum + key_sum, state.value_sum + value_sum, state.steps + steps)
+        value_sum = product(
+            pack_weights.transpose(-2, -1), v.to(dtype), None if state is None else state.value_sum
+        )
+    before = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
+    new = k.size(2) if key_padding_mask is None else (~key_padding_mask).sum(dim=1)
+    return CausalLunaState(key_sum, value_sum, before + new)
+
+
+def product(x: Tensor, y: Tensor, start: Optional[Tensor] = None) -> Tensor:
+    """x [B, H, M, N] times y [B, H, N, O], added to ``start`` [B, H, M, O]: fewer small operations than ``start + x @ y``."""
+    heads, x, y = x.shape[:2], x.flatten(0, 1), y.flatten(0, 1)
+    result = torch.bmm(x, y) if start is None else torch.baddbmm(start.flatten(0, 1), x, y)
+    return result.unflatten(0, heads)
