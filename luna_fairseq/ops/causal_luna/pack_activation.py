@@ -36,8 +36,7 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     """
     if activation not in PACK_ACTIVATIONS:
         raise ValueError(f"unknown pack activation {activation!r}; choose one of {', '.join(PACK_ACTIVATIONS)}")
-    # Flattened, the heads of a projection are a view; matmul would copy them. With beta = 0 nothing is added.
-    keys, rows = pack_k.flatten(0, 1), pack_q.flatten(0, 1).transpose(1, 2)
-    logits = torch.baddbmm(keys.new_empty(()), keys, rows, beta=0, alpha=keys.size(-1) ** -0.5)
-    logits = logits.unflatten(0, pack_k.shape[:2])
+    rows = (pack_q * pack_k.size(-1) ** -0.5).transpose(-2, -1)
+    # Flattened, the heads of a projection are a view; matmul would copy them.
+    logits = torch.bmm(pack_k.flatten(0, 1), rows.flatten(0, 1)).unflatten(0, pack_k.shape[:2])
     return PACK_ACTIVATIONS[activation](logits.to(torch.promote_types(logits.dtype, torch.float32)))
