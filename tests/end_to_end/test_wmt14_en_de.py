@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
+from old_torch import trains_fairseq_transformer
 from wmt14_archives import corpus, write_archives
 
 TINY = (
@@ -71,6 +72,7 @@ def test_moses(tmp_path):
 
 
 @pytest.mark.slow
+@trains_fairseq_transformer
 def test_sentencepiece_with_a_tuned_length_penalty(tmp_path):
     data = prepare(tmp_path, "sentencepiece", 300)
     plain = (data / "plain" / "test.de").read_text(encoding="utf-8").split("\n")
