@@ -211,19 +211,32 @@ def let_sentences_be_blocks() -> None:
             module.np = mended
 
 
-def drop_weight_copies(model: torch.nn.Module) -> None:
-    """Take from fairseq's Transformer encoder layers below ``model`` the second copy of their weights.
+def keep_weights_once() -> None:
+    """Have fairseq 0.12.2's Transformer encoder layers hold every weight once, as later versions do.
 
-    Those of fairseq 0.12.2 hold one as parameters that no gradient reaches; loading a checkpoint fills it, and
-    torch's fused layer reads it in evaluation. Other versions have none.
+    They keep a second set for torch's fused layer, filled when a checkpoint is loaded: parameters that no gradient
+    reaches, at which distributed training stops, for a layer that torch 1.13 refuses ("Mask Type should be defined").
     """
-    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase as Layer
 
-    names = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
-    for layer in model.modules():
-        if isinstance(layer, TransformerEncoderLayerBase):
-            for name in set(names).intersection(layer._parameters):
-                delattr(layer, name)
+    init = Layer.__init__
+    if "_load_from_state_dict" not in vars(Layer) or hasattr(init, "mended"):
+        return
+    copies = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
+
+    @functools.wraps(init)
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        for name in copies:
+            delattr(self, name)
+
+    def load(self: Any, state_dict: Any, prefix: str, *args: Any) -> None:
+        for name in copies:
+            state_dict.pop(prefix + name, None)
+        super(Layer, self)._load_from_state_dict(state_dict, prefix, *args)
+
+    build.mended = True  # type: ignore[attr-defined]
+    Layer.__init__, Layer._load_from_state_dict = build, load
 
 
 def save_no_uninitialised_memory() -> None:
@@ -257,6 +270,7 @@ require_fairseq()
 allow_checkpoint_classes()
 mend_checkpoint_loading()
 keep_incomplete_batches()
+keep_weights_once()
 save_no_uninitialised_memory()
 let_bf16_run_without_a_tpu()
 let_sentences_be_blocks()

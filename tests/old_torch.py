@@ -1,18 +1,10 @@
 """What torch 1.13 lacks that tests use, but no user: fp16 on a CPU, floats in files read with ``weights_only``, building
-on the device ``meta``; and what fairseq 0.12.2's own Transformer does not do there."""
+on the device ``meta``."""
 
 from contextlib import nullcontext
 
-import pytest
 import torch
 
-import fairseq
-
-# fairseq 0.12.2's Transformer keeps copies of its encoder layers' weights that never get a gradient, and with torch 1.13
-# it stops in generation ("Mask Type should be defined"). The plugin's models have neither.
-trains_fairseq_transformer = pytest.mark.skipif(
-    fairseq.__version__ == "0.12.2", reason="fairseq 0.12.2's own Transformer does not do it with torch 1.13"
-)
 # Its restricted reader knows no pickled float; the files here are our own.
 WEIGHTS_ONLY = torch.__version__.split(".")[0] != "1"
 

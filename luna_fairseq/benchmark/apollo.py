@@ -19,7 +19,6 @@ from luna_fairseq.benchmark.models import (
 )
 from luna_fairseq.benchmark.options import select
 from luna_fairseq.benchmark.report import Section
-from luna_fairseq.compat import drop_weight_copies
 from luna_fairseq.errors import InputError
 from luna_fairseq.optim.apollo import Apollo
 
@@ -57,7 +56,6 @@ def run(args: argparse.Namespace, settings: Settings) -> Section:
     """Time a step of every optimizer. Raises InputError, before that, when forms of one disagree."""
     sizes = model_sizes(PRESETS[args.preset], positions=1024)
     model = build_translator(Kind(), sizes, args.dictionary_size)
-    drop_weight_copies(model)
     shapes = [tuple(p.shape) for p in model.parameters()]
     count = sum(p.numel() for p in model.parameters())
     forms, notes = {}, []

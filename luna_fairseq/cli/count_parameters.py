@@ -21,7 +21,6 @@ from fairseq.tasks.translation import TranslationTask
 from luna_fairseq.cli.arguments import positive
 from luna_fairseq.cli.commands import reported
 from luna_fairseq.cli.recipe_options import read_recipe, recipe_options
-from luna_fairseq.compat import drop_weight_copies
 from luna_fairseq.errors import InputError
 
 PROGRAM = "count_parameters"
@@ -91,9 +90,7 @@ def count_parameters(recipe: Dict[str, Any], dictionary_size: int) -> Dict[str, 
 def _build(command: List[str], dictionary: Dictionary) -> torch.nn.Module:
     args = options.parse_args_and_arch(options.get_training_parser(), command)
     cfg = convert_namespace_to_omegaconf(args)
-    model = TranslationTask(cfg.task, dictionary, dictionary).build_model(cfg.model)
-    drop_weight_copies(model)
-    return model
+    return TranslationTask(cfg.task, dictionary, dictionary).build_model(cfg.model)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from luna_fairseq.compat import drop_weight_copies
 from luna_fairseq.modules.luna_encoder import RepeatedLayer, wrap_layer
 from luna_fairseq.modules.luna_layer import activation_function
 
@@ -49,14 +48,10 @@ class PixelEmbedding(nn.Module):
 
 
 class TransformerSequenceLayer(TransformerEncoderLayerBase):
-    """fairseq's Transformer encoder layer with every weight once."""
-
-    # That of fairseq 0.12.2 fills the copy of the weights, which is dropped here.
-    _load_from_state_dict = nn.Module._load_from_state_dict
+    """fairseq's Transformer encoder layer with every activation that Luna's has."""
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
-        drop_weight_copies(self)
         self.activation_fn = activation_function(cfg.activation_fn)
 
 

@@ -41,7 +41,7 @@ def labelled(text, tmp_path_factory):
 def pretrained(text, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretrained")
     log = succeed(
-        "train", *plugin(text), PRETRAIN, "--max-update 45 --no-epoch-checkpoints", "--save-dir", folder
+        "train", *plugin(text), PRETRAIN, "--max-update 60 --no-epoch-checkpoints", "--save-dir", folder
     )
     (folder / "log").write_text(log, encoding="utf-8")
     return folder
@@ -61,7 +61,7 @@ def fine_tuned(pretrained, labelled, tmp_path_factory):
 def test_pretraining_learns(pretrained):
     log = (pretrained / "log").read_text(encoding="utf-8")
     found = [float(loss) for loss in re.findall(r"num_updates=\d+.*| loss=([\d.]+), ppl", log) if loss]
-    assert len(found) == 45 and found[-1] < 0.9 * found[0]
+    assert len(found) == 60 and sum(found[-5:]) / 5 < 0.88 * found[0]
     checkpoint = torch.load(str(pretrained / "checkpoint_last.pt"), weights_only=False)
     assert checkpoint["cfg"]["model"]["_name"] == "luna_bert"
     # Adam has a state for every parameter: none of them lacked a gradient.

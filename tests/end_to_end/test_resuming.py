@@ -6,7 +6,6 @@ import pytest
 import torch
 from commands import TINY
 from forked import train
-from old_torch import trains_fairseq_transformer
 from reversal import AUTHORS_COMMAND
 from saved_training import assert_same_training, load
 
@@ -45,9 +44,8 @@ def runs(data, tmp_path_factory):
 
 
 # One case in the fast tests: each trains several times.
-MARKS = {"apollo": [], "adam": [pytest.mark.slow, trains_fairseq_transformer], "bf16": [pytest.mark.slow]}
 EVERY_CASE = [
-    pytest.param(name, start, marks=MARKS[name])
+    pytest.param(name, start, marks=[] if name == "apollo" else [pytest.mark.slow])
     for name in CASES
     for start in CASES[name][1]
 ]

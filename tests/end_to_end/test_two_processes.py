@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from commands import ROOT, USER_DIR, refused
 from forked import forked, split
-from old_torch import trains_fairseq_transformer
 from reversal import AUTHORS_COMMAND
 from saved_training import load
 from test_resuming import ADAM
@@ -51,9 +50,7 @@ def runs(data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    "name", ["apollo", pytest.param("adam", marks=[pytest.mark.slow, trains_fairseq_transformer])]
-)
+@pytest.mark.parametrize("name", ["apollo", pytest.param("adam", marks=pytest.mark.slow)])
 def test_two_equal_one_with_twice_the_batch(name, backend, runs):
     """To rounding: the sum over the sentences of two batches is taken in another order."""
     one, two = (load(runs(name) / f"{name}-{kind}" / "checkpoint_last.pt") for kind in ("one", backend))

@@ -10,7 +10,8 @@ import torch
 from attention_inputs import output_and_gradients, relative_rms
 
 from luna_fairseq.ops.causal_luna import triton as form
-from luna_fairseq.ops.causal_luna.naive import causal_outer_mean, count_steps, unpack_weights
+from luna_fairseq.ops.causal_luna.naive import causal_outer_mean, count_steps
+from luna_fairseq.ops.luna.naive import masked_softmax
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 tl = triton.language
@@ -58,7 +59,7 @@ def inputs_of(T, L):
 
 def naive_with(factor, q, k, v, a):
     steps = count_steps(q, None)
-    weights = unpack_weights(causal_outer_mean(q * K**-0.5, k, a, steps), None)
+    weights = masked_softmax(causal_outer_mean(q * K**-0.5, k, a, steps), None)
     return causal_outer_mean(weights * factor, a, v, steps)
 
 

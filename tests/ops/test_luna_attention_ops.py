@@ -141,6 +141,14 @@ def test_weights_are_computed_in_float32_under_autocast(kind):
     assert all(torch.equal(a, b) for a, b in zip(actual, expected))
 
 
+@pytest.mark.parametrize("form", [fused_attention, short_attention])
+def test_masks_under_autocast(form):
+    inputs = softmax_inputs(6, torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = form(*inputs, MASKS["whole sentence"])
+    assert relative_rms(actual, naive_form(*inputs, MASKS["whole sentence"])) < 1e-2
+
+
 def test_without_a_fused_kernel_the_definition_is_used(monkeypatch):
     monkeypatch.setattr(fused, "_FUSED", False)
     inputs = softmax_inputs(6)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.ops.luna.naive import masked_softmax
+
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
     """f(X, Y, Z) of equation 7: f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
@@ -51,7 +53,7 @@ def naive_causal_luna(
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
         steps = count_steps(q, key_padding_mask)
         logits = causal_outer_mean(q.to(dtype) * q.size(-1) ** -0.5, k.to(dtype), pack_weights, steps)
-        weights = unpack_weights(logits, packed_padding_mask)
+        weights = masked_softmax(logits, packed_padding_mask)
         output = causal_outer_mean(F.dropout(weights, dropout), pack_weights, v.to(dtype), steps)
     return output.to(q.dtype), weights.to(q.dtype)
 
@@ -81,11 +83,3 @@ def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[
     if before is not None:
         steps = steps + before[:, None]
     return steps.clamp(min=1)[:, None, :, None]
-
-
-def unpack_weights(logits: Tensor, packed_padding_mask: Optional[Tensor]) -> Tensor:
-    """Softmax over the rows of P that are not left out. logits [B, H, T, L], mask [B, L]; zeros where none is left."""
-    if packed_padding_mask is None:
-        return logits.softmax(dim=-1)
-    excluded = packed_padding_mask[:, None, None, :]
-    return logits.masked_fill(excluded, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)

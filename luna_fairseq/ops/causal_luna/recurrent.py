@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
-from luna_fairseq.ops.causal_luna.naive import mask_padding, unpack_weights
+from luna_fairseq.ops.causal_luna.naive import mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
+from luna_fairseq.ops.luna.naive import masked_softmax
 
 
 def recurrent_causal_luna(
@@ -44,7 +45,7 @@ def recurrent_causal_luna(
         # A single position sees exactly the new state: no sum over positions is left to do.
         steps = after.steps.clamp(min=1).to(after.key_sum.dtype)[:, None, None, None]
         logits = product(q.to(after.key_sum.dtype), after.key_sum) / (steps * q.size(-1) ** 0.5)
-        weights = F.dropout(unpack_weights(logits, packed_padding_mask), dropout)
+        weights = F.dropout(masked_softmax(logits, packed_padding_mask), dropout)
         return product(weights / steps, after.value_sum).to(q.dtype), after
 
 
@@ -57,7 +58,8 @@ def add_to_state(
 ) -> CausalLunaState:
     """The state after the positions of ``k``, ``v`` [B, H, T, K] and ``pack_weights`` [B, H, T, L] were added.
 
-    Where ``v`` is ``k`` itself (tied), one sum is the transpose of the other, and shares its memory.
+    Where ``v`` is ``k`` itself, as it then was from the first position on (tied), one sum is the transpose of the other
+    and shares its memory.
     """
     dtype = torch.promote_types(k.dtype, torch.float32)
     pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)

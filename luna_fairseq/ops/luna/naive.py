@@ -28,12 +28,15 @@ def naive_attention(
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         logits = (q.to(dtype) * q.size(-1) ** -0.5) @ k.to(dtype).transpose(-2, -1)
-        if key_padding_mask is None:
-            weights = logits.softmax(dim=-1)
-        else:
-            excluded = key_padding_mask[:, None, None, :]
-            # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient either.
-            logits = logits.masked_fill(excluded, torch.finfo(dtype).min)
-            weights = logits.softmax(dim=-1).masked_fill(excluded, 0.0)
+        weights = masked_softmax(logits, key_padding_mask)
         output = F.dropout(weights, dropout) @ v.to(dtype)
     return output.to(q.dtype), weights.to(q.dtype)
+
+
+def masked_softmax(logits: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
+    """Softmax over the keys that are not left out. logits [B, H, T, S], mask [B, S]; zeros where none is left."""
+    if key_padding_mask is None:
+        return logits.softmax(dim=-1)
+    excluded = key_padding_mask[:, None, None, :]
+    # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient either.
+    return logits.masked_fill(excluded, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)
