@@ -17,6 +17,7 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.models.luna import LunaConfig, LunaModel
 from luna_fairseq.modules import LunaAttention, LunaDecoder
+from luna_fairseq.modules.beams import hypotheses_each
 from luna_fairseq.modules.luna_layer import LunaDecoderLayer
 
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
@@ -103,6 +104,10 @@ class SoftmaxCrossAttention(LunaAttention):
         packed_context = None
         if packed is not None:
             packed_context, _ = self.pack(packed, context, context_padding_mask)
+        beams = hypotheses_each(query.size(1), context.size(1))  # fairseq keeps keys and values for each of them
+        context = context.repeat_interleave(beams, dim=1)
+        if context_padding_mask is not None:
+            context_padding_mask = context_padding_mask.repeat_interleave(beams, dim=0)
         output, weights = self.softmax(
             query,
             context,

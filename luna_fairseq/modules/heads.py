@@ -2,7 +2,6 @@
 
 from typing import Iterable
 
-import torch
 from torch import Tensor, nn
 
 from fairseq.modules import FairseqDropout
@@ -56,22 +55,3 @@ def packed_heads(linear: nn.Module, packed: Tensor, num_heads: int) -> Tensor:
 def merge_heads(x: Tensor) -> Tensor:
     """[B, H, T, K] -> [T, B, C]."""
     return x.permute(2, 0, 1, 3).flatten(-2)
-
-
-def beams_to_positions(x: Tensor, beam_size: int) -> Tensor:
-    """[B n, H, T, K] -> [B, H, n T, K]: the n hypotheses of a sentence as more queries to what they have in common."""
-    if beam_size == 1:
-        return x
-    return x.unflatten(0, (-1, beam_size)).transpose(1, 2).flatten(2, 3)
-
-
-def positions_to_beams(x: Tensor, beam_size: int) -> Tensor:
-    """[B, H, n T, K] -> [B n, H, T, K]."""
-    if beam_size == 1:
-        return x
-    return x.unflatten(2, (beam_size, -1)).transpose(1, 2).flatten(0, 1)
-
-
-def sentence_order(new_order: Tensor, beam_size: int) -> Tensor:
-    """The sentences [B'] that hypotheses ``new_order`` [B' n] belong to; those of a sentence always stay together."""
-    return torch.div(new_order[::beam_size], beam_size, rounding_mode="floor")

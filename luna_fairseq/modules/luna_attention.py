@@ -7,16 +7,20 @@ from torch import Tensor, nn
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.heads import (
+from luna_fairseq.modules.beams import (
     beams_to_positions,
+    hypotheses_each,
+    positions_to_beams,
+    regroup,
+    sentences_of,
+)
+from luna_fairseq.modules.heads import (
     check_heads,
     dropout_probability,
     merge_heads,
     output_projection,
     packed_heads,
-    positions_to_beams,
     projection,
-    sentence_order,
     split_heads,
 )
 from luna_fairseq.ops.luna import luna_attention, naive_attention
@@ -56,7 +60,6 @@ class LunaAttention(nn.Module):
         check_heads(embed_dim, self.num_heads, "attention heads")
         check_heads(embed_dim, self.num_pack_heads, "projected attention heads")
         self.untie_kv = untie_kv
-        self.beam_size = 1
         self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
 
         self.pack_q_proj = projection(embed_dim, q_noise, qn_block_size)
@@ -78,18 +81,20 @@ class LunaAttention(nn.Module):
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """
         Args:
-            query: X [T, B, C]
+            query: X [T, B, C]; with ``incremental_state``, also n hypotheses in a row of each sentence [T, B n, C]
             packed: P [L, B, C]; may be None once ``incremental_state`` holds the packed context
             context: what is packed [S, B, C]
             context_padding_mask: [B, S], True at padding
             packed_padding_mask: [B, L], True at rows of P that are left out
-            incremental_state: when given, the context is static: it is packed once and kept there. After
-                :meth:`set_beam_size` with n, what belongs to the source has B sentences and ``query`` B n hypotheses
+            incremental_state: when given, the context is static: it is packed once and kept there
             need_weights: also return weights over the context
 
         Returns:
-            output Y_X [T, B, C]; packed context Y_P [L, B, C], None when it came from ``incremental_state``;
+            output Y_X, shaped as X; packed context Y_P [L, B, C], None when it came from ``incremental_state``;
             weights over the context per unpack head [H, B, T, S] (unpack weights times the pack heads' mean), or None
+
+        Raises:
+            InputError: hypotheses that cannot belong to the sentences of the context, as many to each
         """
         saved = self._saved(incremental_state)
         packed_context = None
@@ -100,12 +105,13 @@ class LunaAttention(nn.Module):
             pack_weights = None if pack_weights is None else pack_weights.mean(dim=1)
             key, value = self._key_value("unpack", packed_context, self.num_heads)
             if incremental_state is not None:
-                saved = {"key": key, "value": value, "pack_weights": pack_weights}
+                sentences = sentences_of(query.size(1), context.size(1), query.device)
+                saved = {"key": key, "value": value, "pack_weights": pack_weights, "sentences": sentences}
                 self.set_incremental_state(incremental_state, "packed_context", saved)
         else:
             key, value, pack_weights = saved["key"], saved["value"], saved["pack_weights"]
 
-        beams = 1 if incremental_state is None else self.beam_size
+        beams = 1 if incremental_state is None else hypotheses_each(query.size(1), key.size(0))
         unpack_q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
         output, weights = self._attend(unpack_q, key, value, packed_padding_mask, need_weights)
         if need_weights:
@@ -146,18 +152,14 @@ class LunaAttention(nn.Module):
     def _saved(self, incremental_state: Optional[IncrementalState]) -> Optional[Dict[str, Optional[Tensor]]]:
         return self.get_incremental_state(incremental_state, "packed_context")
 
-    def set_beam_size(self, beam_size: int) -> None:
-        """From now on ``beam_size`` hypotheses in a row belong to one sentence in incremental decoding."""
-        self.beam_size = beam_size
-
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Give hypothesis i what hypothesis ``new_order[i]`` had. new_order: [B']."""
         saved = self._saved(incremental_state)
         if saved is None:
             return
-        key = saved["key"]
-        if self.beam_size > 1 and key is not None and len(new_order) == len(key) * self.beam_size:
-            return  # hypotheses change places within their sentence, whose packed context stays
-        order = sentence_order(new_order, self.beam_size)
-        saved = {name: None if t is None else t.index_select(0, order) for name, t in saved.items()}
-        self.set_incremental_state(incremental_state, "packed_context", saved)
+        regrouped = regroup(saved["sentences"], new_order)
+        if regrouped is None:
+            return  # hypotheses changed places within their sentence, whose packed context stays
+        left, sentences = regrouped
+        saved = {name: None if t is None else t.index_select(0, left) for name, t in saved.items()}
+        self.set_incremental_state(incremental_state, "packed_context", {**saved, "sentences": sentences})

@@ -8,17 +8,21 @@ from torch import Tensor, nn
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.heads import (
+from luna_fairseq.modules.beams import (
     beams_to_positions,
+    hypotheses_each,
+    positions_to_beams,
+    regroup,
+    sentences_of,
+)
+from luna_fairseq.modules.heads import (
     check_choice,
     check_heads,
     dropout_probability,
     merge_heads,
     output_projection,
     packed_heads,
-    positions_to_beams,
     projection,
-    sentence_order,
     split_heads,
 )
 from luna_fairseq.ops.causal_luna import (
@@ -78,7 +82,6 @@ class LunaCausalAttention(nn.Module):
         self.untie_kv = untie_kv
         self.pack_activation = pack_activation
         self.backend = backend
-        self.beam_size = 1
         self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
 
         for name in ("pack_q", "pack_k", "unpack_q", *(("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",))):
@@ -95,15 +98,18 @@ class LunaCausalAttention(nn.Module):
     ) -> Tensor:
         """
         Args:
-            query: X [T, B, C]; with ``incremental_state``, the positions after those it has seen
+            query: X [T, B, C]; with ``incremental_state``, the positions after those it has seen, also of n hypotheses in
+                a row for each sentence [T, B n, C]
             packed: P [L, B, C]; may be None once ``incremental_state`` holds its projection
-            key_padding_mask: [B, T], True at padding, left or right: it adds nothing and is not counted
+            key_padding_mask: [B, T] or [B n, T], True at padding, left or right: it adds nothing and is not counted
             packed_padding_mask: [B, L], True at rows of P that are left out
-            incremental_state: fairseq's store for decoding. After :meth:`set_beam_size` with n, ``packed`` and its
-                mask have B sentences and ``query`` B n hypotheses
+            incremental_state: fairseq's store for decoding
 
         Returns:
-            output [T, B, C]
+            output, shaped as X
+
+        Raises:
+            InputError: hypotheses that cannot belong to the sentences of P, as many to each
         """
         if incremental_state is not None:
             return self._continue(query, packed, key_padding_mask, packed_padding_mask, incremental_state)
@@ -121,19 +127,22 @@ class LunaCausalAttention(nn.Module):
         packed_padding_mask: Optional[Tensor],
         incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
     ) -> Tensor:
-        saved = self.get_incremental_state(incremental_state, "causal_sums") or {}
-        pack_q = saved["pack_q"] if saved else packed_heads(self.pack_q_proj, packed, self.num_heads)
-        state = None
-        if saved:
-            key_sum = saved["key_sum"]
+        saved = self.get_incremental_state(incremental_state, "causal_sums")
+        if saved is None:
+            state = None
+            pack_q = packed_heads(self.pack_q_proj, packed, self.num_heads)
+            sentences = sentences_of(query.size(1), pack_q.size(0), query.device)
+        else:
+            key_sum, pack_q, sentences = saved["key_sum"], saved["pack_q"], saved["sentences"]
             state = CausalLunaState(key_sum, saved.get("value_sum", key_sum.transpose(-2, -1)), saved["steps"])
+        beams = hypotheses_each(query.size(1), pack_q.size(0))
         if packed_padding_mask is not None:
-            packed_padding_mask = packed_padding_mask.repeat_interleave(self.beam_size, dim=0)
+            packed_padding_mask = packed_padding_mask.repeat_interleave(beams, dim=0)
         q, k, v = self._unpack_heads(query)
-        weights = self._pack_weights(pack_q, query, self.beam_size)
+        weights = self._pack_weights(pack_q, query, beams)
         dropout = dropout_probability(self.dropout_module)
         output, state = recurrent_causal_luna(q, k, v, weights, state, packed_padding_mask, key_padding_mask, dropout)
-        saved = {"pack_q": pack_q, **state._asdict()}
+        saved = {"pack_q": pack_q, "sentences": sentences, **state._asdict()}
         if not self.untie_kv:
             del saved["value_sum"]  # the same numbers as key_sum
         self.set_incremental_state(incremental_state, "causal_sums", saved)
@@ -153,10 +162,6 @@ class LunaCausalAttention(nn.Module):
     def _heads(self, name: str, x: Tensor) -> Tensor:
         return split_heads(getattr(self, f"{name}_proj")(x), self.num_heads)
 
-    def set_beam_size(self, beam_size: int) -> None:
-        """From now on ``beam_size`` hypotheses in a row belong to one sentence in incremental decoding."""
-        self.beam_size = beam_size
-
     def reorder_incremental_state(
         self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
     ) -> None:
@@ -164,8 +169,11 @@ class LunaCausalAttention(nn.Module):
         saved = self.get_incremental_state(incremental_state, "causal_sums")
         if saved is None:
             return
-        pack_q = saved.pop("pack_q")
-        if self.beam_size == 1 or len(new_order) != len(pack_q) * self.beam_size:
-            pack_q = pack_q.index_select(0, sentence_order(new_order, self.beam_size))
-        saved = {"pack_q": pack_q, **{name: t.index_select(0, new_order) for name, t in saved.items()}}
+        pack_q, sentences = saved["pack_q"], saved["sentences"]
+        regrouped = regroup(sentences, new_order)
+        if regrouped is not None:
+            left, sentences = regrouped
+            pack_q = pack_q.index_select(0, left)
+        sums = {name: saved[name].index_select(0, new_order) for name in CausalLunaState._fields if name in saved}
+        saved = {"pack_q": pack_q, "sentences": sentences, **sums}
         self.set_incremental_state(incremental_state, "causal_sums", saved)

@@ -97,9 +97,7 @@ class LunaDecoder(TransformerDecoderBase):
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         last_layer = self.num_layers - 1
-        # The hypotheses of a sentence share what belongs to its source: it is computed for the first of them.
-        beams = getattr(self, "_beam_size", 1) if incremental_state is not None else 1
-        context, initial_packed, masks = source_of(encoder_out, beams)
+        context, initial_packed, masks = source_of(encoder_out, once=incremental_state is not None)
         x = self.forward_embedding(prev_output_tokens, incremental_state)
         new_tokens = prev_output_tokens[:, -x.size(0) :]
         padding_mask = new_tokens.eq(self.padding_idx)
@@ -132,11 +130,13 @@ class LunaDecoder(TransformerDecoderBase):
 
 
 def source_of(
-    encoder_out: Optional[Dict[str, List[Tensor]]], beams: int
+    encoder_out: Optional[Dict[str, List[Any]]], once: bool
 ) -> Tuple[Optional[Tensor], Optional[Tensor], Dict[str, Tensor]]:
-    """Context [S, B, C], P [L, B, C] and their padding masks, for every ``beams``-th row of an encoder's output."""
+    """Context [S, B, C], P [L, B, C] and their padding masks from an encoder's output, ``once`` for all the hypotheses of
+    a sentence or for each row of it."""
     if encoder_out is None:
         return None, None, {}
+    beams = encoder_out["beam_size"][0] if once else 1
     names = ("encoder_padding_mask", "packed_padding_mask")
     masks = {name: mask[::beams] for name in names for mask in encoder_out[name]}
     return encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams], masks

@@ -11,6 +11,7 @@ from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import FairseqDropout, LayerNorm
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.beams import regroup
 from luna_fairseq.modules.compiled_layer import compile_in_training
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
@@ -135,7 +136,8 @@ class LunaEncoder(TransformerEncoderBase):
 
         Returns:
             what fairseq's encoder returns, and ``packed_out`` [P: L x B x C], ``packed_padding_mask`` [B x L] (empty
-            when no row of P is left out) and ``packed_states``
+            when no row of P is left out), ``packed_states``, and ``sentences`` [sentence of each row: B] and
+            ``beam_size`` [rows of each sentence: 1], which :meth:`reorder_encoder_out` keeps
 
         Raises:
             InputError: a source longer than the positions
@@ -177,10 +179,16 @@ class LunaEncoder(TransformerEncoderBase):
             "packed_states": packed_states,
             "src_tokens": [],
             "src_lengths": [lengths.unsqueeze(1)],
+            "sentences": [torch.arange(len(src_tokens), device=src_tokens.device)],
+            "beam_size": [1],
         }
 
     def reorder_encoder_out(self, encoder_out: Dict[str, List[Any]], new_order: Tensor) -> Dict[str, List[Any]]:
-        """``encoder_out`` with sentence ``new_order[i]`` at place i. new_order: [B']."""
+        """``encoder_out`` with row ``new_order[i]`` at place i [B']; itself where hypotheses of a sentence changed places."""
+        regrouped = regroup(encoder_out["sentences"][0], new_order)
+        if regrouped is None:
+            return encoder_out
+        left, sentences = regrouped
         # fairseq overwrites the entries of this list; the one it was given stays as it is.
         encoder_out = {**encoder_out, "encoder_states": list(encoder_out["encoder_states"])}
         reordered = super().reorder_encoder_out(encoder_out, new_order)
@@ -189,4 +197,6 @@ class LunaEncoder(TransformerEncoderBase):
         reordered["packed_padding_mask"] = [
             mask.index_select(0, new_order) for mask in encoder_out["packed_padding_mask"]
         ]
+        reordered["sentences"] = [sentences]
+        reordered["beam_size"] = [len(new_order) // len(left)]
         return reordered

@@ -230,8 +230,9 @@ class LunaDecoderLayer(_LunaLayer):
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)
         if self.packed_embedding is not None:
-            beams = 1 if incremental_state is None else self.self_attn.beam_size
-            packed, _ = self.packed_embedding(x.new_full((x.size(1) // beams,), x.size(0)))
+            # In decoding all hypotheses share one P: it depends on nothing but the layer.
+            sentences = x.size(1) if incremental_state is None else 1
+            packed, _ = self.packed_embedding(x.new_full((sentences,), x.size(0)))
         # P enters causal attention as it is, pre-norm or not: the authors' model is defined so.
         x = self.self_attn(x, packed, self_attn_padding_mask, packed_padding_mask, incremental_state)
         x = residual + self.dropout_module(x)

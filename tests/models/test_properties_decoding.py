@@ -84,7 +84,6 @@ def test_reordering_at_any_steps(data):
 def test_hypotheses_of_a_sentence_share_what_belongs_to_its_source(variant, data, beam):
     """Hypotheses change places within their sentence, and finished sentences leave, as in beam search."""
     model = tiny_model(**VARIANTS[variant])
-    model.decoder.set_beam_size(beam)
     source, target = inputs()
     hypotheses = torch.randint(4, len(model.decoder.dictionary), (4 * beam, 8))
     hypotheses[:, 0] = target[0, 0]
@@ -108,7 +107,7 @@ def test_hypotheses_of_a_sentence_share_what_belongs_to_its_source(variant, data
     rows = {name: {k: len(x) for k, x in entry.items() if x is not None} for name, entry in state.items()}
     for entry in rows.values():
         for name, count in entry.items():
-            per_hypothesis = name in ("key_sum", "value_sum", "steps")
+            per_hypothesis = name in ("key_sum", "value_sum", "steps", "sentences")
             assert count == len(sentences) * (beam if per_hypothesis else 1), name
 
 
@@ -132,6 +131,8 @@ def test_reordered_encoder_output_is_that_of_the_reordered_sentences(variant):
         "src_tokens": 0,
         "src_lengths": 0,
     }
+    assert reordered.pop("beam_size") == original.pop("beam_size") == [1]
+    assert torch.equal(reordered.pop("sentences")[0], original.pop("sentences")[0][:3])
     assert set(reordered) == set(original) == set(batch_dim)
     assert len(reordered["encoder_states"]) == len(reordered["packed_states"]) == 3
     for name, dim in batch_dim.items():
@@ -139,6 +140,23 @@ def test_reordered_encoder_output_is_that_of_the_reordered_sentences(variant):
         for ours, before, kept in zip(reordered[name], untouched[name], original[name]):
             assert torch.equal(ours, before.index_select(dim, order)), name
             assert torch.equal(kept, before), f"{name} of the original was changed"
+
+
+@variants
+def test_beam_search_packs_every_sentence_once(variant):
+    model = tiny_model(**VARIANTS[variant])
+    source = batch(example()[0], left=True)
+    rows = []
+    for layer in model.decoder.layers:
+        for attention in (layer.self_attn, layer.encoder_attn):
+            attention.pack_q_proj.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].size(1)))
+    before = model.encoder(source)
+    same = model.encoder.reorder_encoder_out(before, torch.arange(len(source)))
+    assert same is before
+    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=3, max_len_a=0, max_len_b=15, min_len=9)
+    lengths = source.ne(PAD).sum(dim=1)
+    generator.generate([model], {"net_input": {"src_tokens": source, "src_lengths": lengths}})
+    assert rows == [len(source)] * 2 * len(model.decoder.layers)
 
 
 def test_state_does_not_grow():

@@ -69,6 +69,7 @@ def test_state_has_constant_size_and_an_integer_count(options):
         "pack_q": ((B, HEADS, L, K), torch.float16),
         "key_sum": ((B, HEADS, K, L), torch.float32),
         "steps": ((B,), torch.int64),
+        "sentences": ((B,), torch.int64),
     }
     if module.untie_kv:  # tied: the sum of values is that of keys
         expected["value_sum"] = ((B, HEADS, L, K), torch.float32)
