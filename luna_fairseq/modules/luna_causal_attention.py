@@ -162,6 +162,10 @@ class LunaCausalAttention(nn.Module):
     def _heads(self, name: str, x: Tensor) -> Tensor:
         return split_heads(getattr(self, f"{name}_proj")(x), self.num_heads)
 
+    def needs_packed(self, incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]]) -> bool:
+        """Whether P has to be given: no earlier step of decoding has kept its projection."""
+        return self.get_incremental_state(incremental_state, "causal_sums") is None
+
     def reorder_incremental_state(
         self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
     ) -> None:

