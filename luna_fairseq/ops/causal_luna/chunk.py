@@ -18,11 +18,10 @@ from luna_fairseq.ops.causal_luna.chunk_gradient import Chunk, States
 from luna_fairseq.ops.causal_luna.naive import count_steps, mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
 
-# Fewer positions than the first are too little work for one operation on a CPU; more than the second no longer stay in
-# its cache. A GPU would rather do more than start more operations.
-CPU_CHUNK, GPU_CHUNK = (32, 128), (256, 256)
-# From here on inputs and gradients no longer stay in a CPU's cache either, and twice the chunk costs less than the states.
-LONG_SEQUENCE = 2048
+# Fewer positions than the first are too little work for one operation on a CPU, and fewer than the second where the heads
+# are few; more no longer stay in its cache. A GPU would rather do more than start more operations.
+CPU_CHUNK, GPU_CHUNK = (32, 64), (256, 256)
+FEW_HEADS = 16
 
 
 def chunk_causal_luna(
@@ -150,10 +149,11 @@ def chunk_size(q: Tensor, L: int) -> int:
     With c positions in a chunk, one of them costs c (K + L) in products within the chunk, and K L with the states, of
     which it has a share of K L / c in memory: c near sqrt(K L) balances them.
     """
-    _, T, K = q.shape
+    N, T, K = q.shape
     smallest, largest = GPU_CHUNK if q.is_cuda else CPU_CHUNK
-    balanced = 2 ** round(math.log2(K * L) / 2)
-    size = min(max(balanced if T < LONG_SEQUENCE else 2 * balanced, smallest), largest)
+    if N <= FEW_HEADS:
+        smallest = largest
+    size = min(max(2 ** round(math.log2(K * L) / 2), smallest), largest)
     return T if T <= 2 * size else size
 
 
