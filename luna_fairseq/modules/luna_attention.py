@@ -7,13 +7,7 @@ from torch import Tensor, nn
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.beams import (
-    beams_to_positions,
-    hypotheses_each,
-    positions_to_beams,
-    regroup,
-    sentences_of,
-)
+from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import (
     check_heads,
     dropout_probability,
@@ -105,8 +99,7 @@ class LunaAttention(nn.Module):
             pack_weights = None if pack_weights is None else pack_weights.mean(dim=1)
             key, value = self._key_value("unpack", packed_context, self.num_heads)
             if incremental_state is not None:
-                sentences = sentences_of(query.size(1), context.size(1), query.device)
-                saved = {"key": key, "value": value, "pack_weights": pack_weights, "sentences": sentences}
+                saved = {"key": key, "value": value, "pack_weights": pack_weights}
                 self.set_incremental_state(incremental_state, "packed_context", saved)
         else:
             key, value, pack_weights = saved["key"], saved["value"], saved["pack_weights"]
@@ -152,14 +145,9 @@ class LunaAttention(nn.Module):
     def _saved(self, incremental_state: Optional[IncrementalState]) -> Optional[Dict[str, Optional[Tensor]]]:
         return self.get_incremental_state(incremental_state, "packed_context")
 
-    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Give hypothesis i what hypothesis ``new_order[i]`` had. new_order: [B']."""
+    def keep_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
+        """Keep the packed contexts of the sentences ``left`` [B'], in that order; hypotheses have nothing of their own."""
         saved = self._saved(incremental_state)
-        if saved is None:
-            return
-        regrouped = regroup(saved["sentences"], new_order)
-        if regrouped is None:
-            return  # hypotheses changed places within their sentence, whose packed context stays
-        left, sentences = regrouped
-        saved = {name: None if t is None else t.index_select(0, left) for name, t in saved.items()}
-        self.set_incremental_state(incremental_state, "packed_context", {**saved, "sentences": sentences})
+        if saved is not None:
+            saved = {name: None if t is None else t.index_select(0, left) for name, t in saved.items()}
+            self.set_incremental_state(incremental_state, "packed_context", saved)

@@ -8,13 +8,7 @@ from torch import Tensor, nn
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.beams import (
-    beams_to_positions,
-    hypotheses_each,
-    positions_to_beams,
-    regroup,
-    sentences_of,
-)
+from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import (
     check_choice,
     check_heads,
@@ -131,9 +125,8 @@ class LunaCausalAttention(nn.Module):
         if saved is None:
             state = None
             pack_q = packed_heads(self.pack_q_proj, packed, self.num_heads)
-            sentences = sentences_of(query.size(1), pack_q.size(0), query.device)
         else:
-            key_sum, pack_q, sentences = saved["key_sum"], saved["pack_q"], saved["sentences"]
+            key_sum, pack_q = saved["key_sum"], saved["pack_q"]
             state = CausalLunaState(key_sum, saved.get("value_sum", key_sum.transpose(-2, -1)), saved["steps"])
         beams = hypotheses_each(query.size(1), pack_q.size(0))
         if packed_padding_mask is not None:
@@ -142,7 +135,7 @@ class LunaCausalAttention(nn.Module):
         weights = self._pack_weights(pack_q, query, beams)
         dropout = dropout_probability(self.dropout_module)
         output, state = recurrent_causal_luna(q, k, v, weights, state, packed_padding_mask, key_padding_mask, dropout)
-        saved = {"pack_q": pack_q, "sentences": sentences, **state._asdict()}
+        saved = {"pack_q": pack_q, **state._asdict()}
         if not self.untie_kv:
             del saved["value_sum"]  # the same numbers as key_sum
         self.set_incremental_state(incremental_state, "causal_sums", saved)
@@ -169,15 +162,15 @@ class LunaCausalAttention(nn.Module):
     def reorder_incremental_state(
         self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
     ) -> None:
-        """Give hypothesis i what hypothesis ``new_order[i]`` had. new_order: [B']."""
+        """Give hypothesis i the sums that hypothesis ``new_order[i]`` had. new_order: [N']."""
         saved = self.get_incremental_state(incremental_state, "causal_sums")
-        if saved is None:
-            return
-        pack_q, sentences = saved["pack_q"], saved["sentences"]
-        regrouped = regroup(sentences, new_order)
-        if regrouped is not None:
-            left, sentences = regrouped
-            pack_q = pack_q.index_select(0, left)
-        sums = {name: saved[name].index_select(0, new_order) for name in CausalLunaState._fields if name in saved}
-        saved = {"pack_q": pack_q, "sentences": sentences, **sums}
-        self.set_incremental_state(incremental_state, "causal_sums", saved)
+        if saved is not None:
+            sums = {name: saved[name].index_select(0, new_order) for name in CausalLunaState._fields if name in saved}
+            self.set_incremental_state(incremental_state, "causal_sums", {**saved, **sums})
+
+    def keep_sentences(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], left: Tensor) -> None:
+        """Keep the projected P of the sentences ``left`` [B'], in that order."""
+        saved = self.get_incremental_state(incremental_state, "causal_sums")
+        if saved is not None:
+            saved = {**saved, "pack_q": saved["pack_q"].index_select(0, left)}
+            self.set_incremental_state(incremental_state, "causal_sums", saved)

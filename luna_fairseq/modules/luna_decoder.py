@@ -12,6 +12,9 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.beams import regroup, sentences_of
+from luna_fairseq.modules.luna_attention import LunaAttention
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 from luna_fairseq.modules.luna_encoder import drop_words, wrap_layer
 from luna_fairseq.modules.luna_layer import LunaDecoderLayer
 
@@ -99,6 +102,10 @@ class LunaDecoder(TransformerDecoderBase):
         last_layer = self.num_layers - 1
         context, initial_packed, masks = source_of(encoder_out, once=incremental_state is not None)
         x = self.forward_embedding(prev_output_tokens, incremental_state)
+        if incremental_state is not None and self.get_incremental_state(incremental_state, "hypotheses") is None:
+            # Without a source there is one P for all.
+            sentences = sentences_of(x.size(1), 1 if context is None else context.size(1), x.device)
+            self.set_incremental_state(incremental_state, "hypotheses", {"sentences": sentences})
         new_tokens = prev_output_tokens[:, -x.size(0) :]
         padding_mask = new_tokens.eq(self.padding_idx)
         if padding_mask.any():
@@ -127,6 +134,20 @@ class LunaDecoder(TransformerDecoderBase):
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
+
+    def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """Give hypothesis i the state that hypothesis ``new_order[i]`` had [N']; what it shares with the others of its
+        sentence is touched only where sentences leave or change places."""
+        super().reorder_incremental_state_scripting(incremental_state, new_order)
+        saved = self.get_incremental_state(incremental_state, "hypotheses")
+        regrouped = None if saved is None else regroup(saved["sentences"], new_order)
+        if regrouped is None:
+            return
+        left, sentences = regrouped
+        for module in self.modules():
+            if isinstance(module, (LunaAttention, LunaCausalAttention)):
+                module.keep_sentences(incremental_state, left)
+        self.set_incremental_state(incremental_state, "hypotheses", {"sentences": sentences})
 
 
 def source_of(

@@ -69,7 +69,6 @@ def test_state_has_constant_size_and_an_integer_count(options):
         "pack_q": ((B, HEADS, L, K), torch.float16),
         "key_sum": ((B, HEADS, K, L), torch.float32),
         "steps": ((B,), torch.int64),
-        "sentences": ((B,), torch.int64),
     }
     if module.untie_kv:  # tied: the sum of values is that of keys
         expected["value_sum"] = ((B, HEADS, L, K), torch.float32)
@@ -85,6 +84,7 @@ def test_reordered_state_goes_on_as_the_reordered_sentences(options, order):
         expected = module(query[:, order], packed[:, order], None, PACKED_MASK[order])
         in_calls(module, query[:4], packed, [1, 2, 1], state, None, PACKED_MASK)
         module.reorder_incremental_state(state, order)
+        module.keep_sentences(state, order)
         rest = in_calls(module, query[4:, order], None, [1, 3, 1], state, None, PACKED_MASK[order])
     assert_close(rest, expected[4:])
 
@@ -93,6 +93,7 @@ def test_reordering_before_the_first_step_is_harmless():
     module, _, _ = module_and_inputs(1)
     state = {}
     module.reorder_incremental_state(state, torch.tensor([0]))
+    module.keep_sentences(state, torch.tensor([0]))
     assert state == {}
 
 

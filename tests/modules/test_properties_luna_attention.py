@@ -75,7 +75,7 @@ def test_reordered_state_goes_on_as_the_reordered_sentences(options, order, need
             query[:, order], packed[:, order], context[:, order], **reordered(order), need_weights=need_weights
         )
         module(query[:2], packed, context, **MASKS, incremental_state=state, need_weights=need_weights)
-        module.reorder_incremental_state(state, order)
+        module.keep_sentences(state, order)
         rest, _, weights = module(
             query[2:, order],
             None,
