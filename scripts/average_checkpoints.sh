@@ -10,5 +10,5 @@ if [[ $# -lt 1 || $# -gt 2 || "$1" == -* ]]; then
   exit 1
 fi
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-exec python -m luna_fairseq.cli.average_checkpoints --inputs "$1" --num-epoch-checkpoints "${2:-10}" \
+exec python -m luna_fairseq.commands.average_checkpoints --inputs "$1" --num-epoch-checkpoints "${2:-10}" \
   --output "$1/averaged.pt"

@@ -11,4 +11,4 @@ if [[ -z "$recipe" ]]; then
 fi
 if [[ "$recipe" != -* && ! -f "$recipe" ]]; then recipe="$ROOT/configs/wmt14_en_de/$recipe.yaml"; fi
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-exec python -m luna_fairseq.cli.count_parameters "$recipe" "${@:2}"
+exec python -m luna_fairseq.commands.count_parameters "$recipe" "${@:2}"

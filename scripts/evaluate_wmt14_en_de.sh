@@ -6,4 +6,4 @@ set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-exec python -m luna_fairseq.cli.evaluate --test-set wmt14/full "$@"
+exec python -m luna_fairseq.translation.evaluate --test-set wmt14/full "$@"

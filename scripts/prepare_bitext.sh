@@ -4,4 +4,4 @@ set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-exec python -m luna_fairseq.cli.prepare_bitext "$@"
+exec python -m luna_fairseq.translation.prepare_bitext "$@"

@@ -4,4 +4,4 @@ set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-exec python -m luna_fairseq.cli.prepare_lra "$@"
+exec python -m luna_fairseq.lra.prepare "$@"

@@ -10,4 +10,4 @@ set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-exec python -m luna_fairseq.cli.prepare_text "$@"
+exec python -m luna_fairseq.masked_lm.prepare_text "$@"

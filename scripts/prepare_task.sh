@@ -8,4 +8,4 @@ set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-exec python -m luna_fairseq.cli.prepare_task "$@"
+exec python -m luna_fairseq.masked_lm.prepare_task "$@"

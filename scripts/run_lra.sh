@@ -6,4 +6,4 @@ set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-exec python -m luna_fairseq.cli.lra_seeds "$@"
+exec python -m luna_fairseq.lra.seeds "$@"

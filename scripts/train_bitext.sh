@@ -58,7 +58,7 @@ data="$out/data" checkpoints="$out/checkpoints" log="$out/train.log" model=sente
 mkdir -p "$checkpoints"
 
 say "prepare: $data"
-python -m luna_fairseq.cli.prepare_bitext --source-lang "$source" --target-lang "$target" --vocab-size "$vocab_size" \
+python -m luna_fairseq.translation.prepare_bitext --source-lang "$source" --target-lang "$target" --vocab-size "$vocab_size" \
   --trainpref "$trainpref" --validpref "$validpref" --testpref "$testpref" --destdir "$data"
 
 # Checkpoints are numbers for the pieces of one encoding, and mean nothing with those of another.
@@ -76,7 +76,7 @@ python -m fairseq_cli.train "$data" --user-dir "$ROOT/luna_fairseq" --save-dir "
   { tail -n 20 "$log" >&2 && die "fairseq-train failed: the lines above are the end of $log"; }
 
 say "average: $checkpoints/averaged.pt"
-python -m luna_fairseq.cli.average_checkpoints --inputs "$checkpoints" --num-epoch-checkpoints "$average" \
+python -m luna_fairseq.commands.average_checkpoints --inputs "$checkpoints" --num-epoch-checkpoints "$average" \
   --output "$checkpoints/averaged.pt"
 
 # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
@@ -88,5 +88,5 @@ python -m fairseq_cli.generate "$data" --user-dir "$ROOT/luna_fairseq" --path "$
 mv "$out/generate.txt.tmp" "$out/generate.txt"
 
 say "score"
-python -m luna_fairseq.cli.score "$out/generate.txt" --reference "$testpref.$target" --source "$testpref.$source" \
+python -m luna_fairseq.translation.score "$out/generate.txt" --reference "$testpref.$target" --source "$testpref.$source" \
   --samples 10 --output "$out/hypotheses.$target"

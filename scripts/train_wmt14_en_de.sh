@@ -32,6 +32,6 @@ recipe="$RECIPES/$1.yaml" data="$2"
 shift 2
 
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-words="$(python -m luna_fairseq.cli.recipe_options "$recipe" "$@")" || exit 1
+words="$(python -m luna_fairseq.commands.recipes "$recipe" "$@")" || exit 1
 mapfile -t options <<<"$words"
 exec python -m fairseq_cli.train "$data" "${options[@]}"

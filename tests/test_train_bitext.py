@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import demo_corpus
 import pytest
-
-from luna_fairseq.cli import demo_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = (

@@ -3,7 +3,7 @@
 import io
 import tarfile
 
-from luna_fairseq.cli.demo_corpus import draw_corpus
+from demo_corpus import draw_corpus
 
 SIZES = {"europarl": 160, "commoncrawl": 90, "news": 50, "newstest2013": 11, "newstest2014": 13}
 

@@ -13,8 +13,8 @@ import torch
 from fairseq import __version__ as fairseq_version
 from luna_fairseq import __version__
 from luna_fairseq.benchmark.measure import Result, Settings, Spread, speed_ratio, spread
-from luna_fairseq.data.finished_steps import replacing
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.finished_steps import replacing
 
 MIB = 2**20
 

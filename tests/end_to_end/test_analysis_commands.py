@@ -8,7 +8,7 @@ import pytest
 from commands import lines, plugin, succeed
 from reversal import AUTHORS_COMMAND, SENTENCES
 
-from luna_fairseq.analysis import pack_coverage
+from luna_fairseq.translation import pack_coverage
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import torch
 from commands import plugin, refused, succeed
 from copying import ADAM, PRETRAIN, preprocess, sentences, write_text
 
-from luna_fairseq.data.finetuning.prepared import PreparedTask
+from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 from luna_fairseq.models import LunaMaskedLM
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -25,7 +25,7 @@ PATIENCE = 3
 
 
 def started(program, *words, **environment):
-    line = [sys.executable, "-m", f"luna_fairseq.cli.{program}", *map(str, words)]
+    line = [sys.executable, "-m", f"luna_fairseq.masked_lm.{program}", *map(str, words)]
     # A group of its own, so that it can be killed with its children.
     return subprocess.Popen(
         line,
@@ -46,7 +46,7 @@ def luna(program, *words):
 
 def in_this_process(program, *words):
     """The exit status of a command that starts no other; faster than :func:`luna`."""
-    status = importlib.import_module(f"luna_fairseq.cli.{program}").main([str(word) for word in words])
+    status = importlib.import_module(f"luna_fairseq.masked_lm.{program}").main([str(word) for word in words])
     logging.disable(logging.NOTSET)
     return status
 

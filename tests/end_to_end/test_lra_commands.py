@@ -9,10 +9,10 @@ import pytest
 from commands import ROOT, plugin, refused, succeed
 from old_torch import FP16_ON_CPU
 
-from luna_fairseq.cli import lra_seeds
-from luna_fairseq.cli.lra_figure import Costs, read_curve
-from luna_fairseq.cli.prepare_lra import main as prepare
-from luna_fairseq.data.lra.writing import write_images, write_tokens
+from luna_fairseq.lra import seeds as lra_seeds
+from luna_fairseq.lra.figure import Costs, read_curve
+from luna_fairseq.lra.prepare import main as prepare
+from luna_fairseq.lra.writing import write_images, write_tokens
 
 SPLITS = {"train": 24, "valid": 8, "test": 8}
 TINY = "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-attention-heads 4"

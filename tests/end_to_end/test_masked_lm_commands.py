@@ -10,9 +10,9 @@ import torch
 from commands import plugin, refused, succeed
 from copying import ADAM, MODEL, PRETRAIN, preprocess, write_labelled, write_text
 
-from luna_fairseq.analysis import context_use
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaMaskedLM
+from luna_fairseq.translation import context_use
 
 FINE_TUNE = (
     f"--task sentence_prediction --criterion sentence_prediction -a luna_bert {MODEL} {ADAM} --num-classes 2"

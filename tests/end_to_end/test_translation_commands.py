@@ -74,7 +74,7 @@ def test_bf16(data, tmp_path):
 def test_average_and_generate(trained, data, tmp_path):
     average = tmp_path / "average.pt"
     inputs = [str(trained / name) for name in ("checkpoint1.pt", "checkpoint_last.pt")]
-    command = [sys.executable, "-m", "luna_fairseq.cli.average_checkpoints", "--inputs", *inputs]
+    command = [sys.executable, "-m", "luna_fairseq.commands.average_checkpoints", "--inputs", *inputs]
     subprocess.run([*command, "--output", str(average)], check=True, cwd=str(ROOT), capture_output=True)
     name = "encoder.packed_embedding.weight"
     mean = (load(inputs[0])["model"][name].double() + load(inputs[1])["model"][name].double()) / 2

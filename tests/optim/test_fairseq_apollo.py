@@ -10,7 +10,7 @@ import luna_fairseq.optim  # noqa: F401  registers
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer, fp16_optimizer
-from luna_fairseq.compat import leave_clipping_to_the_optimizer
+from luna_fairseq.engine.compat import leave_clipping_to_the_optimizer
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.optim.fairseq_apollo import FairseqApollo, clip_each, gradient_norms
 

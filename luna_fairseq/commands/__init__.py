@@ -1,0 +1,1 @@
+"""What all commands share, and the commands that belong to no one experiment."""

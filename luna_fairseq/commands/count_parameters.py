@@ -1,0 +1,97 @@
+"""How many parameters the model of a recipe has: ``python -m luna_fairseq.commands.count_parameters RECIPE``.
+
+The default size of the dictionary is the one that four of the five parameter counts in the paper's Table 4 imply.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+import torch
+
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks.translation import TranslationTask
+from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.recipes import read_recipe, recipe_options
+from luna_fairseq.commands.reporting import reported
+from luna_fairseq.errors import InputError
+
+PROGRAM = "count_parameters"
+PAPER_DICTIONARY_SIZE = 40544
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="file in configs/wmt14_en_de")
+    parser.add_argument(
+        "--dictionary-size",
+        type=positive,
+        default=PAPER_DICTIONARY_SIZE,
+        metavar="N",
+        help="entries of the dictionary, special symbols included (default: %(default)s)",
+    )
+    args = parser.parse_args(argv)
+    logging.disable(logging.INFO)
+    warnings.simplefilter("ignore")  # what fairseq's engine says of its own libraries
+    return reported(PROGRAM, lambda: _count(args))
+
+
+def _count(args: argparse.Namespace) -> None:
+    counts = count_parameters(read_recipe(args.recipe), args.dictionary_size)
+    total = sum(counts.values())
+    print(f"{args.recipe.stem} with a dictionary of {args.dictionary_size:,}: {total:,} ({total / 1e6:.1f}M)")
+    for part, number in counts.items():
+        print(f"  {part}: {number:,}")
+
+
+def count_parameters(recipe: Dict[str, Any], dictionary_size: int) -> Dict[str, int]:
+    """Parameters of the recipe's model, those that several parts share counted once.
+
+    Args:
+        recipe: what ``read_recipe`` gives; its task must be translation.
+        dictionary_size: entries of the joined dictionary, special symbols included.
+
+    Returns:
+        part of the model -> number.
+
+    Raises:
+        InputError: the size is smaller than the number of special symbols, or the task is another one.
+    """
+    if recipe["task"]["_name"] != "translation":
+        raise InputError(f"parameters are counted of translation models, not of {recipe['task']['_name']}")
+    dictionary = Dictionary()
+    if dictionary_size < len(dictionary):
+        raise InputError(f"a dictionary has {len(dictionary)} special symbols: give --dictionary-size more")
+    for index in range(dictionary_size - len(dictionary)):
+        dictionary.add_symbol(f"type{index}")
+    model = _build(["data", *recipe_options(recipe)], dictionary)
+    counts = {"embeddings": 0, "learned P": 0, "encoder": 0, "decoder": 0}
+    for name, parameter in model.named_parameters():
+        kind = "embeddings" if "embed_tokens" in name else name.split(".")[0]
+        counts["learned P" if "packed_embedding" in name else kind] += parameter.numel()
+    return {part: number for part, number in counts.items() if number}
+
+
+def _build(command: List[str], dictionary: Dictionary) -> torch.nn.Module:
+    args = options.parse_args_and_arch(options.get_training_parser(), command)
+    cfg = convert_namespace_to_omegaconf(args)
+    return TranslationTask(cfg.task, dictionary, dictionary).build_model(cfg.model)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

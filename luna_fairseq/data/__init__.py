@@ -1,1 +1,0 @@
-"""Datasets, and the grammar that writes the demonstration corpus."""

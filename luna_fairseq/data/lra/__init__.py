@@ -1,1 +1,0 @@
-"""Data of Long Range Arena: generated, converted from what is published, written, and read."""

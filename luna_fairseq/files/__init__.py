@@ -1,0 +1,1 @@
+"""Files that are whole or absent: replacing, finished steps, downloads, archives."""

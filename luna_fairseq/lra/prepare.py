@@ -1,0 +1,208 @@
+"""``luna-prepare-lra``: the data of one task of Long Range Arena, as fairseq-train reads it.
+
+listops is generated after its published definition: operators MAX, MIN, MED and SUM_MOD, 500 to 2,000 tokens, 96,000 /
+2,000 / 2,000 expressions, none twice. With --mirror, the published basic_{train,val,test}.tsv there are converted, and
+every value is checked. text (IMDB, bytes), retrieval (AAN, pairs of texts as bytes), image (CIFAR-10 in gray),
+pathfinder32 and pathfinder128 are converted from their published archives, which are downloaded or taken from --mirror.
+pathfinder32-regenerated is drawn here after the published description: another data set than the published one, for use
+where that cannot be had. Nothing appears in DIR before all of it is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence
+
+from luna_fairseq.commands.arguments import add_workers, positive
+from luna_fairseq.commands.reporting import progress, reported
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.archive import whole
+from luna_fairseq.files.download import RemoteFile, fetch
+from luna_fairseq.lra import generated, published
+from luna_fairseq.lra.listops import VOCABULARY
+from luna_fairseq.lra.writing import SPLITS, Counts, write_images, write_tokens
+
+PROGRAM = "luna-prepare-lra"
+RECORD = "prepare_lra.json"
+BYTES = [str(value) for value in range(256)]
+MAX_BYTES = 4000
+SIZES = {"listops": (96000, 2000, 2000), "pathfinder32-regenerated": (160000, 20000, 20000)}
+VERSION = 1  # part of the record: a change of what is written must not take the old data for finished
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    args = build_parser().parse_args(argv)
+    return reported(PROGRAM, lambda: prepare(args), args.destdir)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("task", choices=list(TASKS), help="what to prepare")
+    add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to: new, or empty")
+    add(
+        "--mirror",
+        metavar="DIR|URL",
+        help="take archives from this folder or address instead of the public ones (listops: published files, DIR)",
+    )
+    add(
+        "--archives",
+        type=Path,
+        metavar="DIR",
+        help="folder for downloads (default: archives, beside DIR); retrieval and pathfinder share one of 7.7 GB",
+    )
+    add("--seed", type=int, default=1, help="of what is generated (default: 1)")
+    for place, split in enumerate(SPLITS):
+        sizes = " or ".join(f"{size[place]:,}" for size in SIZES.values())
+        add(f"--{split}", type=positive, metavar="N", help=f"{split} examples to generate (default: {sizes})")
+    add(
+        "--min-length",
+        type=int,
+        default=500,
+        metavar="N",
+        help="of generated expressions, exclusive (default: 500)",
+    )
+    add(
+        "--max-length",
+        type=positive,
+        metavar="N",
+        help="of generated expressions, exclusive, (default: 2000); text "
+        f"and retrieval: bytes that are kept (default: {MAX_BYTES})",
+    )
+    add_workers(parser, "processes that generate")
+    return parser
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Write the data of ``args.task`` to ``args.destdir``, unless it stands, and print its counts."""
+    settings = {
+        name: value
+        for name, value in vars(args).items()
+        if name not in ("destdir", "archives", "workers") and value is not None
+    }
+    settings["version"] = VERSION
+    record = args.destdir / RECORD
+    if record.is_file() and json.loads(record.read_text(encoding="utf-8"))["settings"] == settings:
+        print(f"{args.task}: finished before")
+    else:
+        if args.destdir.exists() and (not args.destdir.is_dir() or any(args.destdir.iterdir())):
+            raise InputError(f"{args.destdir} is there already, and holds something else: give a new folder")
+        args.archives = args.archives or args.destdir.absolute().parent / "archives"
+        _write(args, settings)
+    print_counts(args.task, json.loads(record.read_text(encoding="utf-8"))["counts"])
+    print(f"data for fairseq-train: {args.destdir}")
+
+
+def _write(args: argparse.Namespace, settings: Dict[str, Any]) -> None:
+    temporary = args.destdir.with_name(args.destdir.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    counts = TASKS[args.task](args, temporary)
+    empty = [split for split, by_class in counts.items() if not sum(by_class.values())]
+    if empty:
+        raise InputError(
+            f"there are no examples for {', '.join(empty)}: the archive has not the published layout"
+        )
+    facts = {"settings": settings, "counts": counts}
+    (temporary / RECORD).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    if args.destdir.is_dir():
+        args.destdir.rmdir()
+    os.replace(temporary, args.destdir)
+
+
+def print_counts(task: str, counts: Dict[str, Dict[str, int]]) -> None:
+    """Number of examples of every split, and the share of every class."""
+    for split, by_class in counts.items():
+        total = sum(by_class.values())
+        balance = ", ".join(f"{label}: {100 * number / total:.1f} %" for label, number in by_class.items())
+        print(f"{task}, {split}: {total:,} examples ({balance})")
+
+
+def _listops(args: argparse.Namespace, folder: Path) -> Counts:
+    if args.mirror is None:
+        bounds = args.min_length, args.max_length or 2000
+        examples: Iterable = generated.listops(args.seed, _sizes(args), bounds, args.workers)
+    else:
+        examples = published.listops(Path(args.mirror))
+    return write_tokens(folder, VOCABULARY, 10, _progress(examples, args))
+
+
+def _text(args: argparse.Namespace, folder: Path) -> Counts:
+    print("text: as in the benchmark, the test set is the validation set, too")
+    with _archive(args, published.IMDB) as archive:
+        return write_tokens(
+            folder, BYTES, 2, _progress(published.imdb(archive, args.max_length or MAX_BYTES), args)
+        )
+
+
+def _retrieval(args: argparse.Namespace, folder: Path) -> Counts:
+    with _archive(args, published.LRA_RELEASE) as archive:
+        examples = published.aan(archive, args.max_length or MAX_BYTES)
+        return write_tokens(folder, BYTES, 2, _progress(examples, args), pairs=True)
+
+
+def _image(args: argparse.Namespace, folder: Path) -> Counts:
+    with _archive(args, published.CIFAR10) as archive:
+        return write_images(folder, 10, _progress(published.cifar10(archive), args))
+
+
+def _pathfinder(side: int) -> Callable[[argparse.Namespace, Path], Counts]:
+    def convert(args: argparse.Namespace, folder: Path) -> Counts:
+        with _archive(args, published.LRA_RELEASE) as archive:
+            examples = published.pathfinder(archive, side, folder / "all.raw")
+            return write_images(folder, 2, _progress(examples, args))
+
+    return convert
+
+
+def _regenerated(args: argparse.Namespace, folder: Path) -> Counts:
+    print("pathfinder32-regenerated: drawn here, not the published images")
+    return write_images(
+        folder, 2, _progress(generated.pathfinder(args.seed, _sizes(args), args.workers), args)
+    )
+
+
+TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
+    "listops": _listops,
+    "text": _text,
+    "retrieval": _retrieval,
+    "image": _image,
+    "pathfinder32": _pathfinder(32),
+    "pathfinder128": _pathfinder(128),
+    "pathfinder32-regenerated": _regenerated,
+}
+
+
+def _sizes(args: argparse.Namespace) -> Dict[str, int]:
+    defaults = dict(zip(SPLITS, SIZES[args.task]))
+    return {split: getattr(args, split) or defaults[split] for split in SPLITS}
+
+
+@contextmanager
+def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
+    """The archive, downloaded if need be; what is read from it has to be whole."""
+    path = fetch(file, args.archives, args.mirror)
+    with whole(path):
+        yield path
+
+
+def _progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
+    return progress(examples, args.task, "examples")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""``luna-lra-seeds``: models on a task of Long Range Arena with several seeds, mean and spread as a table.
+
+RECIPE is a file of configs/lra, as configs/lra/listops.args; DATA is what luna-prepare-lra made for that task. Each model
+is trained with each seed, its checkpoint of the highest validation accuracy is tested, and the accuracy goes to
+DIR/<task>/<model>/<seed>/result.json. The table is of all results under DIR, whatever runs made them: for each model
+and task the mean, the sample standard deviation, and how many seeds there were. Started again, it does only what is
+left, and goes on with a training that broke off. Options after -- go to fairseq-train, and override the recipe's.
+With --figure and --costs it also draws accuracy against speed, as the paper's Figure 1, with --curves the validation
+accuracy during training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+
+from luna_fairseq.benchmark.plot import require_matplotlib
+from luna_fairseq.benchmark.report import check_writable
+from luna_fairseq.commands.reporting import USER_DIR, reported, split_at_dashes
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
+
+PROGRAM = "luna-lra-seeds"
+RESULT = "result.json"
+TRAIN_LOG = "train.log"
+TITLES = ("ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """
+    Attributes:
+        name: of the file.
+        title: the task's name in the paper.
+        architecture: what follows luna_lra_ or transformer_lra_.
+        options: words of fairseq-train's command line.
+    """
+
+    name: str
+    title: str
+    architecture: str
+    options: List[str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One trained model's accuracy on the test set, in per cent."""
+
+    title: str
+    model: str
+    seed: int
+    accuracy: float
+    options: List[str]
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    words, extra = split_at_dashes(argv)
+    args = build_parser().parse_args(words)
+    return reported(PROGRAM, lambda: run(args, extra), args.out)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("recipe", type=Path, metavar="RECIPE", help="file of configs/lra")
+    add("data", type=Path, metavar="DATA", help="folder that luna-prepare-lra wrote")
+    add("--out", required=True, type=Path, metavar="DIR", help="folder of checkpoints, logs and results")
+    add(
+        "--models",
+        nargs="+",
+        default=["transformer", "luna-16", "luna-128", "luna-256"],
+        metavar="MODEL",
+        help="transformer, luna-L or luna-L-p: L rows of P, -p for the mean of the last P in the place of [CLS] "
+        "(default: transformer luna-16 luna-128 luna-256)",
+    )
+    add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 2 3 4 5)")
+    add("--figure", type=Path, metavar="FILE", help="draw accuracy against speed and memory into FILE, a PNG")
+    add("--costs", type=Path, metavar="FILE", help="for --figure: JSON of 'python -m luna_fairseq.benchmark lra'")
+    add("--curves", type=Path, metavar="FILE", help="draw validation accuracy during training into FILE, a PNG")
+    return parser
+
+
+def run(args: argparse.Namespace, extra: List[str]) -> None:
+    """Train and test whatever has no result yet, print the table, and draw what was asked for."""
+    recipe = read_recipe(args.recipe)
+    models = {model: model_options(model, recipe.architecture) for model in args.models}
+    costs = check_plots(args)
+    if not args.data.is_dir():
+        raise InputError(f"{args.data} is no folder: give what luna-prepare-lra made")
+    curves: Dict[str, Dict[int, float]] = {}
+    for seed in args.seeds:
+        for model, options in models.items():
+            folder = args.out / recipe.name / model / f"seed-{seed}"
+            options = [*recipe.options, *options, *extra]
+            done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
+            if done is not None and done.options != options:
+                raise InputError(
+                    f"{folder / RESULT} is of a run with other options: give another --out, or remove {folder}"
+                )
+            if done is None:
+                done = train_and_test(args.data, folder, options, recipe.title, model, seed)
+            print(f"{recipe.title}, {model}, seed {seed}: {done.accuracy:.2f}", flush=True)
+            curves[f"{model}, seed {seed}"] = read_curve(folder / TRAIN_LOG)
+    results = [read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))]
+    print()
+    print(table(results))
+    if costs is not None:
+        title, accuracies = common_accuracies([result for result in results if result.model in models])
+        write_figure(args.figure, accuracies, costs, title)
+    if args.curves is not None:
+        write_curves(args.curves, curves, recipe.title)
+
+
+def check_plots(args: argparse.Namespace) -> Optional[Costs]:
+    """The costs for ``--figure``, when it was given.
+
+    Raises:
+        InputError: before anything is trained: the plots cannot be drawn.
+    """
+    if (args.figure is None) != (args.costs is None):
+        raise InputError("--figure and --costs go together: give both, or neither")
+    for option, path in (("--figure", args.figure), ("--curves", args.curves)):
+        if path is not None:
+            require_matplotlib(option)
+            check_writable(path, option)
+    if args.costs is None:
+        return None
+    costs = Costs(args.costs)
+    for model in args.models:
+        costs.of(model)
+    return costs
+
+
+def read_recipe(path: Path) -> Recipe:
+    """
+    Raises:
+        InputError: there is no such file, or it names no architecture.
+    """
+    if not path.is_file():
+        known = " ".join(sorted(other.name for other in path.parent.glob("*.args")))
+        raise InputError(f"{path} does not exist; there are: {known or 'none'}")
+    text = path.read_text(encoding="utf-8")
+    named = dict(re.findall(r"(?m)^# (architecture|title): (.+)$", text))
+    if len(named) != 2:
+        raise InputError(
+            f"{path} is no recipe of Long Range Arena: it needs the lines '# architecture:' and '# title:'"
+        )
+    return Recipe(path.stem, named["title"], named["architecture"], re.sub(r"(?m)^#.*$", "", text).split())
+
+
+def model_options(model: str, architecture: str) -> List[str]:
+    """
+    Raises:
+        InputError: there is no such model.
+    """
+    if model == "transformer":
+        return ["--arch", f"transformer_lra_{architecture}"]
+    match = re.fullmatch(r"luna-([1-9]\d*)(-p)?", model)
+    if match is None:
+        raise InputError(f"--models {model}: expected transformer, luna-L or luna-L-p, as luna-16")
+    words = ["--arch", f"luna_lra_{architecture}", "--encoder-projection-length", match[1]]
+    return words + (["--use-p"] if match[2] else [])
+
+
+def train_and_test(data: Path, folder: Path, options: List[str], title: str, model: str, seed: int) -> Result:
+    """Train, test the best checkpoint, and keep the result in ``folder``.
+
+    Raises:
+        InputError: a command failed; the message names its log.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    user_dir = ["--user-dir", USER_DIR]
+    words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(seed), *options]
+    _run("train", words, folder / TRAIN_LOG)
+    words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
+    task, size = (options[options.index(name) + 1] for name in ("--task", "--batch-size"))
+    words += ["--task", task, "--batch-size", size, *"--required-batch-size-multiple 1 --log-format simple".split()]
+    words += [option for option in ("--cpu", "--fp16", "--bf16") if option in options]
+    log = folder / "test.log"
+    _run("validate", words, log)
+    found = re.findall(r"\| accuracy ([\d.]+)", log.read_text(encoding="utf-8", errors="replace"))
+    if not found:
+        raise InputError(f"{log} has no accuracy: does the recipe have --criterion lra_cross_entropy?")
+    result = Result(title, model, seed, float(found[-1]), options)
+    with replacing(folder / RESULT) as temporary:
+        temporary.write_text(json.dumps(asdict(result)) + "\n", encoding="utf-8")
+    return result
+
+
+def _run(command: str, words: List[str], log: Path) -> None:
+    with log.open("ab" if command == "train" else "wb") as file:
+        line = [sys.executable, "-m", f"fairseq_cli.{command}", *words]
+        status = subprocess.run(line, stdout=file, stderr=subprocess.STDOUT).returncode
+    if status:
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        raise InputError(f"fairseq-{command} failed, see {log}: {''.join(last)[:300]}")
+
+
+def read_result(path: Path) -> Result:
+    """
+    Raises:
+        InputError: the file is damaged.
+    """
+    try:
+        return Result(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}): remove it, and start again to test anew") from error
+
+
+def table(results: Sequence[Result]) -> str:
+    """Mean, sample standard deviation and number of seeds, in the form of the paper's Tables 1 and 3."""
+    by_cell: Dict[str, Dict[str, List[float]]] = {}
+    for result in results:
+        by_cell.setdefault(result.model, {}).setdefault(result.title, []).append(result.accuracy)
+    titles = [title for title in TITLES if any(title in row for row in by_cell.values())]
+    lines = [["Model", *titles, "Avg."]]
+    for model in sorted(by_cell, key=_model_order):
+        row = by_cell[model]
+        means = [statistics.mean(row[title]) for title in titles if title in row]
+        average = f"{statistics.mean(means):.2f}" if len(means) == len(titles) else "-"
+        lines.append([_label(model), *(_cell(row.get(title, [])) for title in titles), average])
+    return "\n".join(_markdown(lines))
+
+
+def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]:
+    """The tasks that every model has results of, and each model's mean accuracy on them.
+
+    Raises:
+        InputError: there is no such task.
+    """
+    of: Dict[str, Dict[str, List[float]]] = {}
+    for result in results:
+        of.setdefault(result.model, {}).setdefault(result.title, []).append(result.accuracy)
+    titles = [title for title in TITLES if all(title in row for row in of.values())]
+    if not titles:
+        raise InputError("--figure: the models have no task in common")
+    means = {model: statistics.mean(statistics.mean(row[title]) for title in titles) for model, row in of.items()}
+    return ", ".join(titles), means
+
+
+def _model_order(model: str) -> List[int]:
+    return [int(number) for number in re.findall(r"\d+", model)] + [model.endswith("-p")]
+
+
+def _label(model: str) -> str:
+    if not model.startswith("luna-"):
+        return "Transformer"
+    return f"Luna-{model.split('-')[1]}{', P' if model.endswith('-p') else ''}"
+
+
+def _cell(accuracies: List[float]) -> str:
+    if not accuracies:
+        return "-"
+    spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
+    return f"{statistics.mean(accuracies):.2f}{spread} ({len(accuracies)})"
+
+
+def _markdown(lines: List[List[str]]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        yield f"| {' | '.join(line)} |"
+        if not number:
+            yield f"|{'---|' * len(line)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

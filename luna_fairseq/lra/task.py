@@ -1,0 +1,264 @@
+"""Tasks of Long Range Arena: a class for each sequence of tokens, pair of such sequences, or sequence of pixels."""
+
+import logging
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+from omegaconf import II, MISSING
+
+from fairseq.data import (
+    ConcatSentencesDataset,
+    Dictionary,
+    FairseqDataset,
+    IdDataset,
+    NestedDictionaryDataset,
+    NumelDataset,
+    NumSamplesDataset,
+    OffsetTokensDataset,
+    PrependTokenDataset,
+    RawLabelDataset,
+    RightPadDataset,
+    SortDataset,
+    StripTokenDataset,
+    data_utils,
+    indexed_dataset,
+)
+from fairseq.data.shorten_dataset import TruncateDataset
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from luna_fairseq.errors import InputError
+from luna_fairseq.lra.pixels import PixelSequenceDataset, read_labels, read_pixels
+from luna_fairseq.models.luna import flat_options
+from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
+from luna_fairseq.models.luna_config import option
+
+logger = logging.getLogger(__name__)
+
+SOURCE, SECOND_SOURCE, LABEL = "src-bin", "src1-bin", "label-bin"
+CLS = "<CLS>"
+
+
+@dataclass
+class LRAConfig(FairseqDataclass):
+    data: str = option(MISSING, "folder of the data")
+    no_shuffle: bool = option(False, "train on the sequences in their order")
+    seed: int = II("common.seed")
+
+
+@dataclass
+class LRATextConfig(LRAConfig):
+    pass
+
+
+@dataclass
+class LongRangeArenaConfig(LRAConfig):
+    pass
+
+
+@dataclass
+class LRAImageConfig(LRAConfig):
+    pixel_normalization: Optional[List[float]] = option(
+        None, "mean and standard deviation of intensities between 0 and 1 (default: 0.5,0.5)"
+    )
+
+
+class LRATask(FairseqTask):
+    """What both tasks share: one class for each example. Data is read as the model wants it, so that is built first."""
+
+    pairs = False
+
+    def __init__(self, cfg: Any):
+        super().__init__(cfg)
+        self.model_options = Namespace(**vars(LunaClassifierConfig()))
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The model of ``cfg``, whose options decide how data is read from then on."""
+        self.model_options = Namespace(**flat_options(cfg, LunaClassifierConfig()))
+        return super().build_model(cfg, from_checkpoint)
+
+    def max_positions(self) -> int:
+        return self.model_options.max_positions
+
+    @property
+    def prepends_cls(self) -> bool:
+        """Whether a sequence is represented by what comes first, and so gets something put there."""
+        return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
+
+    @property
+    def source_dictionary(self) -> Optional[Dictionary]:
+        return None
+
+    @property
+    def target_dictionary(self) -> Optional[Dictionary]:
+        return None
+
+    def keep_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
+        """Make ``definition`` with sizes [N] the dataset ``split``, in an order that the seed gives."""
+        definition = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **definition}
+        dataset: FairseqDataset = NestedDictionaryDataset(definition, sizes=[sizes])
+        if not self.cfg.no_shuffle:
+            with data_utils.numpy_seed(self.cfg.seed):
+                order = np.random.permutation(len(dataset))
+            dataset = SortDataset(dataset, sort_order=[order])
+        logger.info(f"{split}: {len(dataset):,} examples")
+        self.datasets[split] = dataset
+
+
+@register_task("lra-text", dataclass=LRATextConfig)
+class LRATextTask(LRATask):
+    """Sequences of tokens, or pairs of them.
+
+    The data has the layout of the authors' code: folders ``src-bin`` and ``label-bin``, made by fairseq-preprocess or
+    by prepare_lra.sh; with ``src1-bin`` there are pairs.
+
+    Args:
+        cfg: a :class:`LRAConfig`
+        dictionary: of the tokens, ``<CLS>`` last
+        label_dictionary: of the classes
+    """
+
+    def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary):
+        super().__init__(cfg)
+        self.dictionary = dictionary
+        self.label_dictionary = label_dictionary
+        self.pairs = (Path(cfg.data) / SECOND_SOURCE).is_dir()
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> "LRATextTask":
+        """Read the dictionaries.
+
+        Raises:
+            InputError: one is missing, or there are more classes than the model has
+        """
+        dictionaries = {}
+        for name in (SOURCE, LABEL):
+            path = Path(cfg.data) / name / "dict.txt"
+            if not path.is_file():
+                raise InputError(
+                    f"{path} does not exist: is this a folder that prepare_lra.sh or fairseq-preprocess made?"
+                )
+            dictionaries[name] = Dictionary.load(str(path))
+        dictionaries[SOURCE].add_symbol(CLS)
+        logger.info(f"dictionary: {len(dictionaries[SOURCE]):,} types")
+        return cls(cfg, dictionaries[SOURCE], dictionaries[LABEL])
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
+        """Load train, valid or test.
+
+        Raises:
+            InputError: files are missing, have different numbers of examples, or hold a label that is no class
+        """
+        sources = [self._sequences(SOURCE, split, combine)]
+        if self.pairs:
+            sources.append(self._sequences(SECOND_SOURCE, split, combine))
+        net_input: Dict[str, Any] = {}
+        for name, source in zip(("src", "src1"), sources):
+            net_input[f"{name}_tokens"] = RightPadDataset(source, pad_idx=self.dictionary.pad())
+            net_input[f"{name}_lengths"] = NumelDataset(source, reduce=False)
+        labels = self._indexed(LABEL, split, self.label_dictionary, combine)
+        self._check_counts(split, [*sources, labels])
+        self._check_labels(split, labels)
+        target = OffsetTokensDataset(
+            StripTokenDataset(labels, id_to_strip=self.label_dictionary.eos()),
+            offset=-self.label_dictionary.nspecial,
+        )
+        sizes = np.max([source.sizes for source in sources], axis=0)
+        tokens = ConcatSentencesDataset(*sources) if self.pairs else sources[0]
+        definition = {"net_input": net_input, "target": target, "ntokens": NumelDataset(tokens, reduce=True)}
+        self.keep_dataset(split, definition, sizes)
+
+    def _sequences(self, folder: str, split: str, combine: bool) -> FairseqDataset:
+        dataset = self._indexed(folder, split, self.dictionary, combine)
+        if self.prepends_cls:
+            dataset = PrependTokenDataset(dataset, self.dictionary.index(CLS))
+        return TruncateDataset(dataset, self.max_positions())
+
+    def _indexed(self, folder: str, split: str, dictionary: Dictionary, combine: bool) -> FairseqDataset:
+        path = str(Path(self.cfg.data) / folder / split)
+        if not indexed_dataset.dataset_exists(path, impl=None):
+            raise InputError(
+                f"{path}.bin and {path}.idx do not exist: prepare the split {split!r}, or name another"
+            )
+        return data_utils.load_indexed_dataset(path, dictionary, combine=combine)
+
+    def _check_counts(self, split: str, datasets: List[FairseqDataset]) -> None:
+        counts = {
+            str(Path(self.cfg.data) / folder / split): len(dataset)
+            for folder, dataset in zip([SOURCE, *([SECOND_SOURCE] if self.pairs else []), LABEL], datasets)
+        }
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{path} {count:,}" for path, count in counts.items())
+            raise InputError(f"every example needs one entry in each of these files, but they have: {found}")
+
+    def _check_labels(self, split: str, labels: FairseqDataset) -> None:
+        first, eos = self.label_dictionary.nspecial, self.label_dictionary.eos()
+        for number in range(len(labels)):
+            label = [token for token in labels[number].tolist() if token != eos]
+            if len(label) != 1 or not 0 <= label[0] - first < self.model_options.sentence_class_num:
+                raise InputError(
+                    f"{Path(self.cfg.data) / LABEL / split}, line {number + 1}: label "
+                    f"{' '.join(self.label_dictionary[token] for token in label)!r}, expected one of the "
+                    f"{self.model_options.sentence_class_num} classes (--sentence-class-num)"
+                )
+
+
+@register_task("long_range_arena", dataclass=LongRangeArenaConfig)
+class LongRangeArenaTask(LRATextTask):
+    """The name that the authors' commands have for ``lra-text``."""
+
+
+@register_task("lra-image", dataclass=LRAImageConfig)
+class LRAImageTask(LRATask):
+    """Images as sequences of gray pixels: ``input/SPLIT.npy`` (or ``.src``, as text) and ``label/SPLIT.label``.
+
+    Args:
+        cfg: a :class:`LRAImageConfig`
+    """
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> "LRAImageTask":
+        """
+        Raises:
+            InputError: a normalisation that cannot be
+        """
+        normalization = cfg.pixel_normalization
+        if normalization is not None and (len(normalization) != 2 or normalization[1] <= 0):
+            raise InputError(
+                f"--pixel-normalization {','.join(map(str, normalization))}: expected a mean and a standard deviation "
+                "above 0, as 0.5,0.5"
+            )
+        return cls(cfg)
+
+    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
+        """Load train, valid or test.
+
+        Raises:
+            InputError: a file is missing, an image is of the wrong size, or a label is no class
+        """
+        folder = Path(self.cfg.data)
+        pixels = read_pixels(folder / "input" / split)
+        labels = read_labels(folder / "label" / f"{split}.label", self.model_options.sentence_class_num)
+        if len(labels) != len(pixels):
+            raise InputError(
+                f"{folder}: the split {split!r} has {len(pixels):,} images, but {len(labels):,} labels"
+            )
+        longest = self.max_positions() - self.prepends_cls
+        if pixels.shape[1] > longest:
+            raise InputError(
+                f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, the model takes {longest:,}: "
+                "choose the architecture of that size, or give --max-positions"
+            )
+        source = PixelSequenceDataset(pixels, *(self.cfg.pixel_normalization or ()))
+        definition = {
+            "net_input": {"src_tokens": source, "src_lengths": NumelDataset(source, reduce=False)},
+            "target": RawLabelDataset(labels),
+            "ntokens": NumelDataset(source, reduce=True),
+        }
+        self.keep_dataset(split, definition, source.sizes)

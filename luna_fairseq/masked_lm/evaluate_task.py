@@ -1,0 +1,145 @@
+"""``luna-evaluate-task``: a fine-tuned checkpoint's metrics on a split of a prepared task, and its predictions.
+
+DATA is what luna-prepare-task made. The metrics are the task's own, in percent; predictions are written one a line, in the
+order of the task's file, as the task writes labels. A split without answers has predictions only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+
+from fairseq import checkpoint_utils, utils
+from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.reporting import reported
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.masked_lm.finetuning import TASKS, FineTuningTask
+from luna_fairseq.masked_lm.finetuning.metrics import score
+from luna_fairseq.masked_lm.finetuning.prepared import HIGHEST_SCORE, PreparedTask
+
+PROGRAM = "luna-evaluate-task"
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    args = build_parser().parse_args(argv)
+    logging.disable(logging.INFO)
+    return reported(PROGRAM, lambda: _evaluate(args), args.data)
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    data = PreparedTask.load(args.data)
+    results, predicted = evaluate(data, args.path, args.split, args.batch_size)
+    if args.predictions is not None:
+        with replacing(args.predictions) as temporary:
+            temporary.write_text("".join(f"{value}\n" for value in predicted), encoding="utf-8")
+    shown = "".join(f"  {name} {value:.2f}" for name, value in results.items()) or "  no answers to compare with"
+    print(f"{data.task} {args.split}, {len(predicted):,} examples:{shown}")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("data", type=Path, metavar="DATA", help="folder of the prepared task")
+    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="fine-tuned checkpoint")
+    add("--split", default="valid", metavar="NAME", help="valid, valid1, test, test1 (default: valid)")
+    add("--batch-size", type=positive, default=32, metavar="N", help="examples at a time (default: 32)")
+    add("--predictions", type=Path, metavar="FILE", help="file to write the predictions to")
+    return parser
+
+
+def evaluate(
+    data: PreparedTask, path: Path, split: str, batch_size: int
+) -> Tuple[Dict[str, float], List[Any]]:
+    """Metrics by name (none without answers), and the predictions in the order of the data.
+
+    Args:
+        data: the prepared task.
+        path: a checkpoint that was fine-tuned on it.
+        split: fairseq's name of the split.
+        batch_size: examples at a time.
+
+    Raises:
+        InputError: there is no such split or checkpoint, or the checkpoint is of something else.
+    """
+    if split not in data.examples:
+        raise InputError(f"{data.folder} has no split {split!r}; it has {', '.join(data.examples)}")
+    if not path.is_file():
+        raise InputError(f"{path} does not exist")
+    model, config, task = _load(path, data)
+    task.load_dataset(split)
+    published = TASKS[data.task]
+    predicted: List[Any] = [None] * data.examples[split]
+    expected: List[Any] = [None] * data.examples[split]
+    for sample in _batches(task.dataset(split), batch_size):
+        head = _head(config, model)
+        with torch.no_grad():
+            logits = torch.cat([model(**x, classification_head_name=head)[0] for x in _inputs(sample)], dim=1)
+        answers = sample["target"].view(-1).tolist() if "target" in sample else [None] * len(logits)
+        values = logits.view(-1).tolist() if published.is_regression else logits.argmax(dim=1).tolist()
+        for index, value, answer in zip(sample["id"].tolist(), values, answers):
+            predicted[index], expected[index] = _written(published, value), _written(published, answer)
+    return (score(published, predicted, expected) if split in data.labelled else {}), predicted
+
+
+def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
+    task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
+    overrides = {"data": str(data.folder)}
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path), overrides)
+    found = _option(state["cfg"]["task"], "_name") or _option(state["cfg"]["task"], "task")
+    classes = _option(state["cfg"]["task"], "num_classes")
+    if found != task_kind or classes != max(1, len(TASKS[data.task].labels)):
+        raise InputError(f"{path} was not fine-tuned on {data.task}: it is of the task {found}")
+    models, config, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)
+    model = models[0].eval()
+    return (model.cuda() if torch.cuda.is_available() else model), config, task
+
+
+def _option(config: Any, name: str) -> Any:
+    if name not in config:  # asked first: get() of omegaconf 2.0 raises
+        return None
+    return getattr(config, name) if isinstance(config, argparse.Namespace) else config[name]
+
+
+def _head(config: Any, model: Any) -> str:
+    name = _option(config.criterion, "classification_head_name") or _option(config.criterion, "ranking_head_name")
+    if name not in model.classification_heads:
+        raise InputError(f"the checkpoint has no classification head {name!r}")
+    return name
+
+
+def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
+    for start in range(0, len(dataset), batch_size):
+        rows = [dataset[index] for index in range(start, min(start + batch_size, len(dataset)))]
+        sample = dataset.collater(rows)
+        yield utils.move_to_cuda(sample) if torch.cuda.is_available() else sample
+
+
+def _inputs(sample: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """One, or of multiple choice one for each candidate."""
+    names = [name for name in sample if name.startswith("net_input")]
+    return [sample[name] for name in sorted(names)]
+
+
+def _written(task: FineTuningTask, value: Any) -> Any:
+    """As the task writes its labels."""
+    if value is None:
+        return None
+    return value * HIGHEST_SCORE if task.is_regression else task.labels[int(value)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""``luna-finetune``: fine-tunes a pretrained masked language model on a task, with every setting of a small sweep.
+
+DATA is what luna-prepare-task made; the model's size is read from the checkpoint. Each pair of batch size and learning rate
+is a run of fairseq-train in a folder of its own below DIR, which keeps the epoch that is best on the validation text and ends
+early when that has not improved for some epochs. A table shows the runs, then the best of them. Everything else is as
+in the paper's table 9; options after -- go to fairseq-train and override that (as -- --bf16). Started again with the same
+options, it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.reporting import USER_DIR, reported, split_at_dashes
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, replacing
+from luna_fairseq.masked_lm.evaluate_task import evaluate
+from luna_fairseq.masked_lm.finetuning import TASKS
+from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
+from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
+from luna_fairseq.masked_lm.finetuning.settings import (
+    accumulation,
+    all_settings,
+    number_of_updates,
+    setting_name,
+    settings_of,
+    task_options,
+)
+
+PROGRAM = "luna-finetune"
+HEAD = "sentence_classification_head"
+BEST = "checkpoint_best.pt"
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    words, extra = split_at_dashes(argv)
+    args = build_parser().parse_args(words)
+    logging.disable(logging.INFO)
+    return reported(PROGRAM, lambda: FineTuning(args, extra).run(), args.out)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        usage="%(prog)s TASK DATA --pretrained CHECKPOINT --out DIR [options] [-- fairseq-train options]",
+        description=(__doc__ or "").split("\n\n", 1)[1],
+    )
+    add = parser.add_argument
+    add("task", choices=list(TASKS), metavar="TASK", help=", ".join(TASKS))
+    add("data", type=Path, metavar="DATA", help="folder of the prepared task")
+    add("--pretrained", required=True, type=Path, metavar="CHECKPOINT", help="where every run begins")
+    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add(
+        "--batch-sizes",
+        nargs="+",
+        type=positive,
+        metavar="N",
+        help="examples per update (default: 16 32; 64 for RACE and CommonsenseQA)",
+    )
+    add(
+        "--lrs",
+        nargs="+",
+        type=float,
+        metavar="X",
+        help="learning rates (default: 1e-5 2e-5 3e-5; 1e-5 for RACE and CommonsenseQA)",
+    )
+    add(
+        "--at-a-time",
+        type=positive,
+        default=32,
+        metavar="N",
+        help="examples that fit into memory; gradients are accumulated up to the batch size (default: 32)",
+    )
+    add("--epochs", type=positive, default=20, metavar="N", help="epochs at most (default: 20)")
+    add(
+        "--patience",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="epochs without improvement after which a run ends (default: 5)",
+    )
+    add(
+        "--head",
+        default=HEAD,
+        metavar="NAME",
+        help="classification head: pooling_, mean_ or attention_classification_head reads the last P, "
+        "any other name <s> (default: %(default)s)",
+    )
+    add("--seed", type=positive, default=1, metavar="N", help="seed of the runs (default: 1)")
+    return parser
+
+
+class FineTuning:
+    """One run of the command.
+
+    Args:
+        args: the parsed command line.
+        extra: options for fairseq-train.
+
+    Raises:
+        InputError: the data are of another task or vocabulary, or the checkpoint is no masked language model.
+    """
+
+    def __init__(self, args: argparse.Namespace, extra: Sequence[str]) -> None:
+        self.args, self.extra = args, list(extra)
+        self.task = TASKS[args.task]
+        self.data = PreparedTask.load(args.data)
+        if self.data.task != args.task:
+            raise InputError(f"{args.data} holds {self.data.task}, not {args.task}")
+        self.pretrained = Pretrained.load(args.pretrained)
+        self.pretrained.check_dictionary(args.data / "input0" / "dict.txt")
+        settings = settings_of(self.task)
+        self.settings = settings
+        self.runs = all_settings(args.batch_sizes or settings.batch_sizes, args.lrs or settings.learning_rates)
+        for batch_size, _ in self.runs:
+            accumulation(batch_size, args.at_a_time)
+        self.task_options = task_options(self.task, args.head)
+        self.steps = FinishedSteps(args.out, "finetune.json", [])
+
+    def run(self) -> None:
+        """Do all runs that are not finished yet, print the table and the best run."""
+        self._say_what_is_cut()
+        results: Dict[str, Dict[str, float]] = {}
+        for number, (batch_size, rate) in enumerate(self.runs, 1):
+            name = setting_name(batch_size, rate)
+            print(f"== {number} of {len(self.runs)}: {name}", flush=True)
+            results[name] = self._run(name, batch_size, rate)
+        self._print_table(results)
+        # The first of equals.
+        best = max(results, key=lambda name: results[name][self.task.metrics[0]])
+        checkpoint = self.args.out / best / BEST
+        print(f"best: {best}, {self.task.metrics[0]} {results[best][self.task.metrics[0]]:.2f}: {checkpoint}")
+        for split in self.data.labelled:
+            if split not in ("train", "valid"):
+                scores, _ = evaluate(self.data, checkpoint, split, self.args.at_a_time)
+                print(f"  {split}:", *(f"{name} {value:.2f}" for name, value in scores.items()))
+
+    def _say_what_is_cut(self) -> None:
+        longest = max(self.data.longest.values())
+        if longest > self.pretrained.positions:
+            print(f"examples have up to {longest} tokens: they are cut to the model's {self.pretrained.positions}")
+
+    def _run(self, name: str, batch_size: int, rate: float) -> Dict[str, float]:
+        """Metrics on the validation text, from this run or an earlier one."""
+        folder = self.args.out / name
+        options = self._options(folder, batch_size, rate)
+        key = digest(options, [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in self._inputs()])
+        facts = self.steps.find(name, key)
+        if facts is None:
+            self._begin(folder, key)
+            _train(options, folder / "train.log")
+            facts, _ = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
+            self.steps.record(name, key, [f"{name}/{BEST}"], facts)
+        return facts
+
+    def _begin(self, folder: Path, key: str) -> None:
+        """Refuse to go on from a checkpoint of other options, data or another pretrained model."""
+        path = folder / "run.json"
+        if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != key:
+            raise InputError(f"{folder} holds a run with other options or data: give another --out, or remove it")
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(key), encoding="utf-8")
+
+    def _inputs(self) -> List[Path]:
+        return [self.args.pretrained, *sorted(self.args.data.glob("*/train.*"))]
+
+    def _options(self, folder: Path, batch_size: int, rate: float) -> List[str]:
+        updates = number_of_updates(self.data.examples["train"], batch_size, self.args.epochs)
+        subsets = [split for split in self.data.labelled if split.startswith("valid")]
+        return [
+            *[str(self.args.data), "--user-dir", USER_DIR],
+            *["--save-dir", str(folder), "--finetune-from-model", str(self.args.pretrained)],
+            *["--no-epoch-checkpoints", "--patience", str(self.args.patience), "--seed", str(self.args.seed)],
+            *["--max-epoch", str(self.args.epochs), "--valid-subset", ",".join(subsets)],
+            *[*self.pretrained.options, *self.task_options, *self.settings.options(updates), "--lr", f"{rate:g}"],
+            *[*accumulation(batch_size, self.args.at_a_time), "--required-batch-size-multiple", "1"],
+            # fairseq adds up metrics of one process only, as its own recipes for GLUE do.
+            *["--distributed-world-size", "1", "--find-unused-parameters"],
+            *["--log-format", "simple", "--log-interval", "100", *self.extra],
+        ]
+
+    def _print_table(self, results: Dict[str, Dict[str, float]]) -> None:
+        width = max(map(len, results))
+        print(f"\n{self.task.name} valid".ljust(width + 1), *(f"{name:>16}" for name in self.task.metrics))
+        for run, scores in results.items():
+            print(run.ljust(width), *(f"{scores[name]:16.2f}" for name in self.task.metrics))
+
+
+def _train(options: List[str], log: Path) -> None:
+    """Run fairseq-train with its output in ``log``, and show the validation of every epoch."""
+    command = [sys.executable, "-m", "fairseq_cli.train", *options]
+    last = ""
+    with log.open("a", encoding="utf-8") as file, _started(command) as process:
+        for line in process.stdout or ():
+            file.write(line)
+            file.flush()
+            last = line.strip() or last
+            if "| valid |" in line:
+                print(line.split("| valid |")[1].strip(), flush=True)
+    if process.returncode:
+        raise InputError(f"fairseq-train failed ({last}): its whole output is in {log}")
+
+
+def _started(command: List[str]) -> Any:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""The tasks on which masked language models are fine-tuned (Luna, section 4.3), read from their published files."""
+
+from typing import Dict
+
+from luna_fairseq.masked_lm.finetuning.glue import GLUE
+from luna_fairseq.masked_lm.finetuning.multiple_choice import MULTIPLE_CHOICE
+from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
+
+TASKS: Dict[str, FineTuningTask] = {task.name: task for task in (*GLUE, *MULTIPLE_CHOICE)}
+
+__all__ = ["TASKS", "Example", "FineTuningTask"]

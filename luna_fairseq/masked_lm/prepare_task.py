@@ -1,0 +1,137 @@
+"""``luna-prepare-task``: from a fine-tuning task's published files to the folder that fairseq's tasks read.
+
+FOLDER holds the files as they are published: GLUE's tab-separated files of one task (train.tsv, dev.tsv, ...), the folders
+train, dev and test of RACE, or the .jsonl files of CommonsenseQA. The text is encoded with the tokenizer and the
+dictionary of the pretrained model. DIR then holds input0, input1, ... and label for fairseq's sentence_prediction
+(sentence_ranking for multiple choice), and the tokenizer's files. Started again, it does nothing unless something changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import Callable, List, Optional, Sequence, Tuple
+
+from fairseq.data import Dictionary, encoders
+from luna_fairseq.commands.arguments import add_workers
+from luna_fairseq.commands.reporting import reported
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, replacing
+from luna_fairseq.masked_lm.finetuning import TASKS
+from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
+from luna_fairseq.models.masked_lm_hub import check_tokenizer, find_tokenizer
+from luna_fairseq.text.text_encoding import (
+    EncodeLines,
+    encode_lines,
+    gpt2_encoder,
+    sentencepiece_encoder,
+    words_encoder,
+)
+
+PROGRAM = "luna-prepare-task"
+VERSION = 1  # part of the key: a change of what is written must not take the old output for finished
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    args = build_parser().parse_args(argv)
+    return reported(PROGRAM, lambda: TaskPreparation(args).run(), args.destdir)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("task", choices=list(TASKS), metavar="TASK", help=", ".join(TASKS))
+    add("folder", type=Path, metavar="FOLDER", help="the task's published files")
+    add(
+        "--vocabulary",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="folder of the pretrained model's dict.txt and tokenizer, as luna-prepare-text made it",
+    )
+    add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add_workers(parser)
+    return parser
+
+
+class TaskPreparation:
+    """One run of the command.
+
+    Args:
+        args: the parsed command line.
+
+    Raises:
+        InputError: there is no dictionary, or the tokenizer beside it belongs to another.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.task = TASKS[args.task]
+        path = args.vocabulary / DICTIONARY
+        if not path.is_file():
+            raise InputError(f"{path} does not exist: give the folder of the pretrained model's data")
+        self.dictionary = Dictionary.load(str(path))
+        self.make_encoder, self.tokenizer = _tokenizer(args.vocabulary, self.dictionary)
+
+    def run(self) -> None:
+        """Read and check all splits, then encode and write them, and print their sizes."""
+        steps = FinishedSteps(self.args.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
+        files = [*self._published(), self.args.vocabulary / DICTIONARY, *self.tokenizer]
+        stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+        key = digest(VERSION, self.task.name, stamps)
+        if steps.find("prepare", key) is None:
+            steps.forget("prepare")
+            steps.record("prepare", key, self._prepare(), {})
+        prepared = PreparedTask.load(self.args.destdir)
+        for split, number in prepared.examples.items():
+            answers = "" if split in prepared.labelled else ", without answers"
+            print(f"{split}: {number:,} examples, the longest of {prepared.longest[split]} tokens{answers}")
+
+    def _prepare(self) -> List[str]:
+        # All is read before anything is written: a bad line is found at once.
+        splits = [name for name in self.task.splits if self._is_there(name)]
+        examples = {split: self.task.read(self.args.folder, split) for split in splits}
+        writer = PreparedWriter(self.args.destdir, self.task, self.dictionary)
+        tokenizer = [str(path) for path in self.tokenizer]
+        for split in splits:
+            texts = [[example.inputs[n] for example in examples[split]] for n in range(self.task.inputs)]
+            encoded = (encode_lines(t, self.make_encoder, tokenizer, self.args.workers) for t in texts)
+            writer.write(split, examples[split], encoded)
+        writer.finish()
+        for path in self.tokenizer:
+            with replacing(self.args.destdir / path.name) as temporary:
+                shutil.copyfile(str(path), str(temporary))
+        return [*writer.files(), *(path.name for path in self.tokenizer)]
+
+    def _published(self) -> List[Path]:
+        """The task's files; of a folder all that are in it."""
+        paths = [self.args.folder / name for name in self.task.splits.values()]
+        return sorted(p for path in paths for p in (path, *path.rglob("*")) if p.is_file())
+
+    def _is_there(self, split: str) -> bool:
+        """Only training and the first validation text must be; reading them complains."""
+        return split in ("train", "valid") or (self.args.folder / self.task.splits[split]).exists()
+
+
+def _tokenizer(folder: Path, dictionary: Dictionary) -> Tuple[Callable[..., EncodeLines], List[Path]]:
+    """How the text is encoded, and the tokenizer's files in ``folder``, none where text is words."""
+    options = find_tokenizer([folder])
+    if not options:
+        return words_encoder, []
+    check_tokenizer(encoders.build_bpe(argparse.Namespace(**options)), dictionary)
+    make: Callable[..., EncodeLines] = gpt2_encoder if options["bpe"] == "gpt2" else sentencepiece_encoder
+    return make, [Path(path) for name, path in options.items() if name != "bpe"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

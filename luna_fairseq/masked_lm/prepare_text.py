@@ -1,0 +1,243 @@
+"""``luna-prepare-text``: from raw text to the folder that fairseq's masked_lm and language_modeling tasks read.
+
+Text is UTF-8, one sentence or paragraph a line; empty lines separate documents. It is encoded with GPT-2's byte-pair encoding
+when its files are given, otherwise with one of sentencepiece that is learnt from the training text, and binarised by
+fairseq-preprocess. All text is streamed. DIR then holds the binarised data, dict.txt, and the tokenizer's files under
+the names by which LunaMaskedLM.from_pretrained finds them. With --shards the documents of the training text are dealt
+to DIR/shard0, DIR/shard1, ...; an epoch of training reads one of them. Started again, it does only what is left or has
+changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import sentencepiece
+
+from fairseq.data import Dictionary
+from luna_fairseq.commands.arguments import add_workers, positive
+from luna_fairseq.commands.reporting import progress, reported
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, replacing
+from luna_fairseq.text.bitext import read_lines
+from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
+from luna_fairseq.text.text_encoding import (
+    dictionary_of,
+    encode_lines,
+    gpt2_encoder,
+    gpt2_pieces,
+    sentencepiece_encoder,
+)
+
+PROGRAM = "luna-prepare-text"
+SENTENCEPIECE, ENCODER, MERGES, DICTIONARY = (
+    "sentencepiece.bpe.model",
+    "encoder.json",
+    "vocab.bpe",
+    "dict.txt",
+)
+LEARNING_LINES = 5_000_000  # sentencepiece keeps all it learns from in memory: more is thinned out evenly
+VERSION = 1  # part of every key: a change of what a step does must not take the old output for finished
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    args = build_parser().parse_args(argv)
+    return reported(PROGRAM, lambda: TextPreparation(args).run(), args.destdir)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("--train", required=True, nargs="+", type=Path, metavar="FILE", help="training text")
+    add("--valid", required=True, nargs="+", type=Path, metavar="FILE", help="validation text")
+    add("--test", nargs="+", type=Path, default=[], metavar="FILE", help="test text")
+    add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add("--vocab-size", type=positive, metavar="N", help="pieces of the sentencepiece encoding to learn")
+    add(
+        "--gpt2-encoder-json", type=Path, metavar="FILE", help="GPT-2's encoder.json, instead of --vocab-size"
+    )
+    add("--gpt2-vocab-bpe", type=Path, metavar="FILE", help="GPT-2's vocab.bpe")
+    add(
+        "--dict",
+        type=Path,
+        metavar="FILE",
+        help="dictionary to use (default: all pieces, by their frequency)",
+    )
+    add("--shards", type=positive, default=1, metavar="N", help="parts of the training text (default: 1)")
+    add_workers(parser)
+    return parser
+
+
+class TextPreparation:
+    """One run of the command: check, learn, encode, binarise.
+
+    Args:
+        args: the parsed command line.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.gpt2 = [path for path in (args.gpt2_encoder_json, args.gpt2_vocab_bpe) if path is not None]
+        if len(self.gpt2) == 1:
+            raise InputError("GPT-2's encoding needs both --gpt2-encoder-json and --gpt2-vocab-bpe")
+        if bool(self.gpt2) == bool(args.vocab_size):
+            raise InputError("give either --vocab-size or GPT-2's two files")
+        self.args = args
+        parts = {"train": args.train, "valid": args.valid, "test": args.test}
+        self.files = {split: [path.absolute() for path in paths] for split, paths in parts.items() if paths}
+        names = [SENTENCEPIECE] if args.vocab_size else [ENCODER, MERGES]
+        self.tokenizer = [args.destdir.absolute() / name for name in names]
+        # Where the parts of the data go: the encoded text's name -> (folder, split).
+        shards = [f"shard{n}" for n in range(args.shards)] if args.shards > 1 else ["."]
+        self.parts = {f"train{n}": (shard, "train") for n, shard in enumerate(shards)}
+        self.parts.update({split: (shards[0], split) for split in self.files if split != "train"})
+
+    def run(self) -> None:
+        """Do all steps that are not finished yet, and print the counts."""
+        read = {split: self._check(split) for split in self.files}
+        owned = [path.name for path in self.tokenizer] + [DICTIONARY, *self._binarised()]
+        self.steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
+        given = [*self.gpt2, *([self.args.dict] if self.args.dict else [])]
+        files = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in given}
+        key = digest(VERSION, read["train"][1], self.args.vocab_size, files, sentencepiece.__version__)
+        self.steps.do("tokenizer", key, lambda: self._make_tokenizer(read["train"][0]))
+        key = digest(key, read, self.args.shards)
+        facts = self.steps.do("encode", key, self._encode)
+        self.steps.do("binarise", key, self._binarise)
+        for split, (lines, _) in read.items():
+            print(f"{split}: {lines:,} lines, {facts[split]:,} tokens")
+        data = os.pathsep.join(dict.fromkeys(str(self._folder(part)) for part in self.parts))
+        print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {data}")
+
+    def _check(self, split: str) -> Tuple[int, str]:
+        """Lines that are not empty, and a digest of the text."""
+        state, lines = hashlib.sha256(), 0
+        for line in progress(self._lines(split), f"check {split}"):
+            state.update(line.encode("utf-8") + b"\n")
+            lines += bool(line)
+        if not lines:
+            raise InputError(f"there is no text in {', '.join(map(str, self.files[split]))}")
+        return lines, state.hexdigest()
+
+    def _lines(self, split: str) -> Iterator[str]:
+        """All lines of a split; between two files there is the end of a document."""
+        for number, path in enumerate(self.files[split]):
+            if number:
+                yield ""
+            yield from read_lines(path)
+
+    def _make_tokenizer(self, lines: int) -> Tuple[List[str], Dict[str, Any]]:
+        if self.gpt2:
+            gpt2_pieces(self.gpt2[0])
+            for source, target in zip(self.gpt2, self.tokenizer):
+                with replacing(target) as temporary:
+                    shutil.copyfile(str(source), str(temporary))
+        else:
+            text = (line for line in self._lines("train") if line)
+            stride = -(-lines // LEARNING_LINES)
+            chosen = (line for number, line in enumerate(text) if number % stride == 0)
+            model = learn_bpe(progress(chosen, "learn"), self.args.vocab_size)
+            with replacing(self.tokenizer[0]) as temporary:
+                temporary.write_bytes(model)
+        return [path.name for path in self.tokenizer], {}
+
+    def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
+        counts: Counter = Counter()
+        facts: Dict[str, Any] = {}
+        for split in self.files:
+            pieces = self._encode_split(split)
+            facts[split] = sum(pieces.values())
+            counts.update(pieces if split == "train" else {})
+        dictionary = self._dictionary(counts)
+        with replacing(self.args.destdir / DICTIONARY) as temporary:
+            dictionary.save(str(temporary))
+        facts["dictionary"] = len(dictionary)
+        return [*(f"encoded/{part}" for part in self.parts), DICTIONARY], facts
+
+    def _encode_split(self, split: str) -> Counter:
+        """Encode one split into its parts, document by document in turn; counts of its pieces."""
+        parts = [part for part, (_, name) in self.parts.items() if name == split]
+        make = gpt2_encoder if self.gpt2 else sentencepiece_encoder
+        encoded = encode_lines(
+            self._lines(split), make, [str(path) for path in self.tokenizer], self.args.workers
+        )
+        pieces: Counter = Counter()
+        documents, inside = 0, False
+        with ExitStack() as stack:
+            outputs = [stack.enter_context(replacing(self.args.destdir / "encoded" / part)) for part in parts]
+            files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in outputs]
+            for line in progress(encoded, f"encode {split}"):
+                pieces.update(line.split())
+                documents += bool(line) and not inside
+                inside = bool(line)
+                files[(documents - 1) % len(files)].write(line + "\n")
+        if documents < len(parts):
+            raise InputError(
+                f"--shards {len(parts)}: the training text has {documents:,} documents (runs of lines between empty "
+                "lines), and a shard would be empty; give fewer shards"
+            )
+        return pieces
+
+    def _dictionary(self, counts: Counter) -> Dictionary:
+        if self.args.dict:
+            try:
+                return Dictionary.load(str(self.args.dict))
+            except ValueError as error:
+                raise InputError(f"{self.args.dict} is no dictionary of fairseq: {error}") from error
+        if self.gpt2:
+            return dictionary_of(gpt2_pieces(self.tokenizer[0]), counts)
+        return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(self.tokenizer[0])), counts)
+
+    def _binarise(self) -> Tuple[List[str], Dict[str, Any]]:
+        encoded = self.args.destdir.absolute() / "encoded"
+        for folder in dict.fromkeys(folder for folder, _ in self.parts.values()):
+            parts = {split: encoded / part for part, (where, split) in self.parts.items() if where == folder}
+            self._preprocess(parts, self.args.destdir / folder)
+        return self._binarised(), {}
+
+    def _preprocess(self, parts: Dict[str, Path], target: Path) -> None:
+        folder = self.args.destdir / "binarise.tmp"
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", "--destdir", str(folder)]
+        command += ["--srcdict", str(self.args.destdir / DICTIONARY), "--workers", str(self.args.workers)]
+        command += list(chain.from_iterable((f"--{split}pref", str(path)) for split, path in parts.items()))
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if result.returncode:
+            raise InputError(f"fairseq-preprocess failed:\n{result.stdout.strip()}")
+        target.mkdir(parents=True, exist_ok=True)
+        for split in parts:
+            for end in ("bin", "idx"):
+                os.replace(str(folder / f"{split}.{end}"), str(target / f"{split}.{end}"))
+        os.replace(str(folder / DICTIONARY), str(target / DICTIONARY))
+        shutil.rmtree(folder)
+
+    def _folder(self, part: str) -> Path:
+        return self.args.destdir / self.parts[part][0]
+
+    def _binarised(self) -> List[str]:
+        return [
+            str(Path(folder) / f"{split}.{end}")
+            for folder, split in self.parts.values()
+            for end in ("bin", "idx")
+        ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Text into tokens: pairs of sentences, BPE, merges, Moses, encodings."""

@@ -1,0 +1,79 @@
+"""A joint byte-pair encoding of tokenised text, by subword-nmt (``@@`` marks a piece that does not end its word)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from functools import lru_cache
+from typing import Iterator, List, Mapping
+
+from subword_nmt.apply_bpe import BPE
+from subword_nmt.learn_bpe import learn_bpe
+
+from fairseq.data import Dictionary
+from luna_fairseq.errors import InputError
+from luna_fairseq.text.joint_bpe import PADDING_FACTOR
+
+
+def learn_merges(words: Mapping[str, int], merges: int) -> bytes:
+    """Learn merges of character sequences.
+
+    Args:
+        words: word -> how often it occurs in the training text, both languages together.
+        merges: how many merges to learn.
+
+    Returns:
+        The contents of a subword-nmt code file.
+
+    Raises:
+        InputError: the text does not give so many merges (subword-nmt wants each pair at least twice).
+    """
+    if all(len(word) == 1 for word in words):
+        raise InputError("the training text has no words of more than one character: there is nothing to merge")
+    codes = io.StringIO()
+    with _quiet_unless_watched():
+        learn_bpe([f"{word} {count}" for word, count in words.items()], codes, merges, is_dict=True)
+    learnt = codes.getvalue().count("\n") - 1
+    if learnt < merges:
+        raise InputError(f"--vocab-size {merges} is too large for this training text: it gives {learnt} merges")
+    return codes.getvalue().encode("utf-8")
+
+
+@contextlib.contextmanager
+def _quiet_unless_watched() -> Iterator[None]:
+    """subword-nmt draws its progress bar into log files, too."""
+    with contextlib.ExitStack() as stack:
+        if not sys.stderr.isatty():
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        yield
+
+
+@lru_cache(maxsize=1)
+def _encoder(codes: str) -> BPE:
+    with open(codes, encoding="utf-8") as file:
+        return BPE(file)
+
+
+def encode_lines(codes: str, lines: List[str]) -> List[List[str]]:
+    """Pieces of each line.
+
+    Args:
+        codes: path of the code file.
+        lines: tokens joined by spaces.
+    """
+    encoder = _encoder(codes)
+    return [encoder.segment_tokens(line.split()) for line in lines]
+
+
+def merges_dictionary(counts: Mapping[str, int]) -> Dictionary:
+    """fairseq's dictionary of the pieces in the training text, most frequent first, as fairseq-preprocess builds it.
+
+    Args:
+        counts: piece -> how often it occurs in the encoded training text.
+    """
+    dictionary = Dictionary()
+    for piece, count in counts.items():
+        dictionary.add_symbol(piece, n=count)
+    dictionary.finalize(padding_factor=PADDING_FACTOR)
+    return dictionary

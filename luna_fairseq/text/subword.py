@@ -1,0 +1,82 @@
+"""The two ways from text to subword pieces: raw text by sentencepiece, Moses tokens by subword-nmt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import sacremoses
+import sentencepiece
+
+from fairseq.data import Dictionary
+from luna_fairseq.text.batches import map_batches
+from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
+from luna_fairseq.text.merges import encode_lines, learn_merges, merges_dictionary
+from luna_fairseq.text.moses import tokenize_pairs
+
+BATCH_LINES = 10000
+Pairs = Callable[[List[Tuple[str, str]]], List[Tuple[str, ...]]]
+
+
+class SentencePiece:
+    """Raw text, reversible.
+
+    Attributes:
+        name: value of --subword.
+        model_file: what ``learn`` makes, in the folder of the data.
+        remove_bpe: value of fairseq-generate's --remove-bpe.
+        versions: of the libraries that the output depends on.
+    """
+
+    name = "sentencepiece"
+    model_file = "sentencepiece.bpe.model"
+    remove_bpe = "sentencepiece"
+    versions = (sentencepiece.__version__,)
+
+    def tokenizer(self, languages: Sequence[str]) -> Optional[Pairs]:
+        """What is done to pairs of lines before anything is learnt, if anything."""
+        return None
+
+    def learn(self, lines: Iterator[str], vocab_size: int) -> bytes:
+        """Contents of the model file; ``vocab_size`` is the number of pieces (of merges, in Moses)."""
+        return learn_bpe(lines, vocab_size)
+
+    def encode(self, model: Path, lines: Iterator[str], workers: int) -> Iterator[List[str]]:
+        """Pieces of every line, in order."""
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        for batch in iter(lambda: list(islice(lines, BATCH_LINES)), []):
+            yield from processor.encode(batch, out_type=str, num_threads=workers)
+
+    def dictionary(self, model: Path, counts: Mapping[str, int]) -> Dictionary:
+        """fairseq's dictionary, from the model and the number of times each piece occurs in the training text."""
+        return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(model)), counts)
+
+
+class Moses:
+    """Normalised, tokenised text with hyphens split: the dictionary and the BLEU of the literature."""
+
+    name = "moses"
+    model_file = "bpe.codes"
+    remove_bpe = "subword_nmt"
+    versions = (sacremoses.__version__,)
+
+    def tokenizer(self, languages: Sequence[str]) -> Optional[Pairs]:
+        return partial(tokenize_pairs, tuple(languages))
+
+    def learn(self, lines: Iterator[str], vocab_size: int) -> bytes:
+        words: Counter = Counter()
+        for line in lines:
+            words.update(line.split())
+        return learn_merges(words, vocab_size)
+
+    def encode(self, model: Path, lines: Iterator[str], workers: int) -> Iterator[List[str]]:
+        return map_batches(partial(encode_lines, str(model)), lines, workers)
+
+    def dictionary(self, model: Path, counts: Mapping[str, int]) -> Dictionary:
+        return merges_dictionary(counts)
+
+
+ROUTES: Dict[str, Any] = {route.name: route for route in (SentencePiece(), Moses())}

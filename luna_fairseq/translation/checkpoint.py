@@ -1,0 +1,69 @@
+"""What the commands of this package have in common: a checkpoint and a split of its data."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+from pathlib import Path
+from typing import Any, Callable, Iterable, Optional, Sequence, Tuple
+
+import torch
+
+from fairseq import checkpoint_utils, utils
+from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.reporting import reported
+from luna_fairseq.errors import InputError
+
+
+def run(
+    program: str, description: str, report: Callable[[argparse.Namespace], Any], argv: Optional[Sequence[str]]
+) -> int:
+    """Read DATA, ``--path``, ``--valid-subset`` and ``--batch-size``, and give them to ``report``.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    add = parser.add_argument
+    add("data", type=Path, metavar="DATA", help="folder of the data that fairseq-train had")
+    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="a trained model")
+    add("--valid-subset", default="valid", metavar="NAME", help="split to read (default: %(default)s)")
+    add("--batch-size", type=positive, default=64, metavar="N", help="sequences at a time (default: %(default)s)")
+    args = parser.parse_args(argv)
+    logging.disable(logging.INFO)
+    warnings.simplefilter("ignore")  # what fairseq's engine says of its own libraries
+    return reported(program, lambda: report(args), args.data)
+
+
+def load(args: argparse.Namespace) -> Tuple[Any, Any]:
+    """The model, in evaluation mode and on the GPU where there is one, and its task.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    if not args.path.is_file():
+        raise InputError(f"{args.path} does not exist: give --path a checkpoint that fairseq-train wrote")
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(args.path)], {"data": str(args.data)})
+    model = models[0].eval()
+    return (model.cuda() if torch.cuda.is_available() else model), task
+
+
+def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]:
+    """Number of sequences in the split, and its batches.
+
+    Raises:
+        InputError: the split is empty.
+    """
+    task.load_dataset(args.valid_subset)
+    dataset = task.dataset(args.valid_subset)
+    if not len(dataset):
+        raise InputError(f"{args.data} has no sentences in {args.valid_subset}")
+    batches = task.get_batch_iterator(dataset, max_sentences=args.batch_size)
+    return len(dataset), batches.next_epoch_itr(shuffle=False)
+
+
+def on_device_of(model: torch.nn.Module, batch: Any) -> Any:
+    """The batch where the model's parameters are."""
+    device = next(model.parameters()).device
+    return utils.move_to_cuda(batch, device) if device.type == "cuda" else batch

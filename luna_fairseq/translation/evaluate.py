@@ -1,0 +1,184 @@
+"""``luna-evaluate``: a checkpoint's scores on the test text of a prepared folder.
+
+Translates with beam search, puts the hypotheses into plain text and scores them with luna-score. With --tune-lenpen the
+length penalty is chosen first, by BLEU on the validation text. DATA is what luna-prepare-bitext or
+scripts/prepare_wmt14_en_de.sh made, with either encoding. RESULTS then holds hypotheses.LANG, scores.json, and what
+fairseq-generate printed. Started again with the same checkpoint, it does only what is left. Options after -- go to
+fairseq-generate (as -- --fp16).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.reporting import USER_DIR, reported, split_at_dashes
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, replacing
+from luna_fairseq.text.bitext import read_lines
+from luna_fairseq.text.subword import ROUTES
+from luna_fairseq.translation.generated import read_hypotheses
+from luna_fairseq.translation.score import build_parser as build_score_parser
+from luna_fairseq.translation.score import score
+from luna_fairseq.translation.scores import TEST_SETS, Translations, plain_scores
+
+PROGRAM = "luna-evaluate"
+LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    words, extra = split_at_dashes(argv)
+    args = build_parser().parse_args(words)
+    return reported(PROGRAM, lambda: Evaluation(args, extra).run(), args.results)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        usage="%(prog)s DATA --path CHECKPOINT --results DIR [options] [-- fairseq-generate options]",
+        description=(__doc__ or "").split("\n\n", 1)[1],
+    )
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder of the prepared text")
+    parser.add_argument("--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint to evaluate")
+    parser.add_argument("--results", required=True, type=Path, metavar="DIR", help="folder to write to")
+    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="beam size (default: 5)")
+    penalty = parser.add_mutually_exclusive_group()
+    penalty.add_argument(
+        "--lenpen", type=float, default=1.0, metavar="X", help="length penalty (default: %(default)s, fairseq's)"
+    )
+    penalty.add_argument(
+        "--tune-lenpen",
+        type=float,
+        nargs="*",
+        metavar="X",
+        help=f"choose the length penalty on the validation text, from these values (default: "
+        f"{' '.join(map(str, LENGTH_PENALTIES))})",
+    )
+    parser.add_argument(
+        "--max-tokens", type=positive, default=4096, metavar="N", help="source tokens in a batch (default: 4096)"
+    )
+    parser.add_argument(
+        "--test-set",
+        choices=[*TEST_SETS, "none"],
+        default="none",
+        help="refuse a reference that is not this test set's (default: %(default)s)",
+    )
+    return parser
+
+
+class Evaluation:
+    """One run of the command.
+
+    Args:
+        args: the parsed command line.
+        extra: options for fairseq-generate.
+
+    Raises:
+        InputError: DATA or the checkpoint is not what it should be.
+    """
+
+    def __init__(self, args: argparse.Namespace, extra: Sequence[str]) -> None:
+        self.args = args
+        self.extra = list(extra)
+        if not args.path.is_file():
+            raise InputError(f"--path {args.path} does not exist")
+        self.route: Any = _route(args.data)
+        self.languages = _languages(args.data)
+        self.steps = FinishedSteps(args.results, "evaluate.json", ["scores.json"])
+
+    def run(self) -> None:
+        """Tune if so asked, translate the test text, print and write its scores."""
+        penalty = self.args.lenpen if self.args.tune_lenpen is None else self._tuned()
+        generated = self._generate("test", penalty)
+        target = self.languages[1]
+        options = [str(generated), "--reference", str(self._plain("test")), "--target-lang", target]
+        options += ["--split-compounds", "--test-set", self.args.test_set]
+        options += ["--output", str(self.args.results / f"hypotheses.{target}")]
+        options += ["--scores", str(self.args.results / "scores.json")]
+        if self.route.name == "moses":
+            options += ["--detokenize", "moses"]
+        print(f"test: beam {self.args.beam}, length penalty {penalty:g}")
+        score(build_score_parser().parse_args(options))
+
+    def _tuned(self) -> float:
+        """The length penalty of the best BLEU on the validation text; the first of equals."""
+        penalties = list(self.args.tune_lenpen or LENGTH_PENALTIES)
+        references = list(read_lines(self._plain("valid")))
+        detokenizer = "moses" if self.route.name == "moses" else None
+        scores: Dict[float, float] = {}
+        print("length penalty   BLEU on the validation text")
+        for penalty in penalties:
+            hypotheses = read_hypotheses(self._generate("valid", penalty), len(references))
+            text = Translations.read(hypotheses, references, detokenizer, self.languages[1])
+            scores[penalty] = plain_scores(text, "13a")[0].value
+            print(f"{penalty:14g}   {scores[penalty]:.2f}", flush=True)
+        return max(penalties, key=lambda penalty: scores[penalty])
+
+    def _generate(self, subset: str, penalty: float) -> Path:
+        """fairseq-generate's output, from this run or an earlier one."""
+        name = f"generate-{subset}-lenpen{penalty:g}.txt"
+        options = self._generate_options(subset, penalty)
+        files = [self.args.path, *sorted(self.args.data.glob(f"{subset}.*"))]
+        key = digest(options, [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files])
+        if self.steps.find(name, key) is None:
+            self.steps.forget(name)
+            with replacing(self.args.results / name) as temporary:
+                _run_generate(options, temporary, self.args.results / "generate.log")
+            self.steps.record(name, key, [name], {})
+        return self.args.results / name
+
+    def _generate_options(self, subset: str, penalty: float) -> List[str]:
+        source, target = self.languages
+        return [
+            *[str(self.args.data), "--user-dir", USER_DIR, "--path", str(self.args.path)],
+            *["--source-lang", source, "--target-lang", target, "--gen-subset", subset],
+            *["--beam", str(self.args.beam), "--lenpen", str(penalty), "--remove-bpe", self.route.remove_bpe],
+            # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
+            *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
+            *["--log-format", "none", *self.extra],
+        ]
+
+    def _plain(self, subset: str) -> Path:
+        path = self.args.data / "plain" / f"{subset}.{self.languages[1]}"
+        if not path.is_file():
+            raise InputError(f"{path} does not exist: prepare {self.args.data} again, with {subset} text")
+        return path
+
+
+def _route(data: Path) -> Any:
+    for route in ROUTES.values():
+        if (data / route.model_file).is_file():
+            return route
+    names = " nor ".join(route.model_file for route in ROUTES.values())
+    raise InputError(f"{data} holds neither {names}: give what scripts/prepare_bitext.sh made")
+
+
+def _languages(data: Path) -> List[str]:
+    pairs = {path.name.split(".")[1] for path in data.glob("train.*-*.*.idx")}
+    if len(pairs) != 1:
+        raise InputError(f"{data} holds {len(pairs)} pairs of languages: give what scripts/prepare_bitext.sh made")
+    return pairs.pop().split("-")
+
+
+def _run_generate(options: List[str], output: Path, log: Path) -> None:
+    with output.open("wb") as out, log.open("wb") as err:
+        status = subprocess.call([sys.executable, "-m", "fairseq_cli.generate", *options], stdout=out, stderr=err)
+    if status:
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or ["no message"]
+        raise InputError(f"fairseq-generate failed ({last[0]}): its whole output is in {log}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""How much of the source the rows of P cover: ``python -m luna_fairseq.translation.pack_coverage DATA --path CHECKPOINT``.
+
+For each decoder layer of a trained Luna translation model, over all sentences of a split: the share of source positions
+at which a row of P has the maximum of its pack weights, as a mean over the heads; and the largest pack weight that any
+row of any head gives a source position, as a mean over the positions. EOS is a source position, padding is none, and
+rows of P that a short sentence leaves out are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from typing import Any, Iterable, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.models import LunaModel
+from luna_fairseq.modules import LunaAttention
+from luna_fairseq.translation.checkpoint import load, load_split, on_device_of, run
+
+PROGRAM = "pack_coverage"
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point; see :func:`luna_fairseq.translation.checkpoint.run`."""
+    return run(PROGRAM, (__doc__ or "").split("\n\n", 1)[1], _report, argv)
+
+
+def _report(args: argparse.Namespace) -> None:
+    model, task = load(args)
+    attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
+    # An ablation without unpack attention has P in some layers, but X does not read the source through it.
+    if not attentions or any(type(attention) is not LunaAttention for attention in attentions):
+        raise InputError(
+            f"{args.path} is no model that reads its source through P: give a Luna translation model"
+        )
+    number, batches = load_split(args, task)
+    layers = measure_coverage(model, batches)
+    print(f"{args.valid_subset}: {number:,} sentences, {layers[0].positions:,} source positions with EOS")
+    print("decoder layer  maximum of a row  largest weight")
+    for depth, layer in enumerate(layers, start=1):
+        print(f"{depth:13d}  {layer.maxima:16.2f}  {layer.largest:14.2f}")
+
+
+def cross_attentions(model: LunaModel) -> List[LunaAttention]:
+    """The attention to the source of each decoder layer."""
+    return [layer.encoder_attn for layer in model.decoder.layers]
+
+
+class Coverage:
+    """What the rows of P of one layer cover, over all sentences that were added.
+
+    Attributes:
+        positions: source positions seen, EOS included.
+    """
+
+    def __init__(self) -> None:
+        self.positions = 0
+        self._maxima = self._largest = 0.0
+
+    @property
+    def maxima(self) -> float:
+        """Share of the positions at which a row has its maximum, mean over heads."""
+        return self._maxima / self.positions
+
+    @property
+    def largest(self) -> float:
+        """Largest weight that any row of any head gives a position, mean over positions."""
+        return self._largest / self.positions
+
+    def add(self, weights: Tensor, padding_mask: Optional[Tensor], packed_mask: Optional[Tensor]) -> None:
+        """
+        Args:
+            weights: of pack attention [B, H, L, S], 0 at padding
+            padding_mask: [B, S], True at padding
+            packed_mask: [B, L], True at rows of P that are left out
+        """
+        batch, heads, _, length = weights.shape
+        used = weights.new_ones(weights.shape[:3])
+        if packed_mask is not None:
+            used = used.masked_fill(packed_mask.unsqueeze(1), 0)
+        rows_at_position = weights.new_zeros(batch, heads, length).scatter_add(2, weights.argmax(-1), used)
+        self._maxima += rows_at_position.gt(0).sum().item() / heads
+        self._largest += (weights * used.unsqueeze(-1)).amax(dim=(1, 2)).sum().item()
+        self.positions += batch * length - (0 if padding_mask is None else int(padding_mask.sum()))
+
+
+def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
+    """Coverage of each decoder layer of ``model``, in evaluation mode, over fairseq's batches of a translation task."""
+    layers = [Coverage() for _ in model.decoder.layers]
+    hooks = [
+        attention.register_forward_hook(partial(_add, layer))
+        for attention, layer in zip(cross_attentions(model), layers)
+    ]
+    with torch.no_grad():
+        for batch in batches:
+            model(**on_device_of(model, batch)["net_input"])
+    for hook in hooks:
+        hook.remove()
+    return layers
+
+
+def _add(layer: Coverage, attention: LunaAttention, inputs: Tuple[Any, ...], _output: Any) -> None:
+    _, packed, context, padding_mask, packed_mask, *_ = inputs
+    _, weights = attention.pack(packed, context, padding_mask, need_weights=True)
+    layer.add(weights, padding_mask, packed_mask)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

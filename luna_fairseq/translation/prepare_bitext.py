@@ -1,0 +1,254 @@
+"""``luna-prepare-bitext``: from parallel text to the folder that fairseq-train reads.
+
+Checks the text, learns a joint byte-pair encoding on the training part, encodes all parts and calls fairseq-preprocess
+with a joint dictionary. Training pairs with an empty side are dropped and counted. In validation and test text they
+are an error: scores count every line, so no line may vanish. DIR then holds the binarised data, the encoding
+(sentencepiece.bpe.model, or bpe.codes), the encoded text, and plain copies of the validation and test text. Started
+again, it does only what is left or what has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+from luna_fairseq.commands.arguments import add_workers, at_least_one, positive
+from luna_fairseq.commands.reporting import progress, reported
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, replacing
+from luna_fairseq.text.batches import map_batches
+from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
+from luna_fairseq.text.length_filter import LengthFilter
+from luna_fairseq.text.subword import ROUTES
+
+PROGRAM = "luna-prepare-bitext"
+DICTIONARY = "dict.txt"
+# Part of every key: a change of what a step does must not take the old output for finished.
+VERSION = 2
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    args = build_parser().parse_args(argv)
+    return reported(PROGRAM, lambda: Preparation(args).run(), args.destdir)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser.add_argument(
+        "-s", "--source-lang", required=True, metavar="LANG", help="source language, a suffix"
+    )
+    parser.add_argument(
+        "-t", "--target-lang", required=True, metavar="LANG", help="target language, a suffix"
+    )
+    parser.add_argument(
+        "--trainpref",
+        required=True,
+        metavar="PREFIX",
+        help="training text, as PREFIX.LANG for both languages",
+    )
+    parser.add_argument(
+        "--validpref", required=True, metavar="PREFIX", help="validation text; several: separated by commas"
+    )
+    parser.add_argument("--testpref", metavar="PREFIX", help="test text; several: separated by commas")
+    parser.add_argument(
+        "--vocab-size", required=True, type=positive, metavar="N", help="pieces of the encoding (moses: merges)"
+    )
+    parser.add_argument("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add_text_arguments(parser)
+    return parser
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that ends in a ``Preparation``."""
+    parser.add_argument(
+        "--subword",
+        choices=list(ROUTES),
+        default="sentencepiece",
+        help="sentencepiece: raw text, reversible (default). moses: punctuation normalised, tokenised with hyphens "
+        "split (sacremoses), then subword-nmt",
+    )
+    parser.add_argument(
+        "--max-length", type=positive, metavar="N", help="drop training pairs with a side of more than N pieces"
+    )
+    parser.add_argument(
+        "--max-ratio",
+        type=at_least_one,
+        metavar="R",
+        help="drop training pairs of which one side has more than R times the pieces of the other",
+    )
+    add_workers(parser)
+
+
+class Preparation:
+    """One run of the command: check, tokenise if so asked, learn, encode, binarise.
+
+    Args:
+        args: the parsed command line.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        if args.source_lang == args.target_lang:
+            raise InputError(f"--source-lang and --target-lang are both {args.source_lang}")
+        self.args = args
+        self.route: Any = ROUTES[args.subword]
+        self.filter = LengthFilter(args.max_length, args.max_ratio)
+        self.languages = (args.source_lang, args.target_lang)
+        self.prefixes = {"train": args.trainpref}
+        for split, prefixes in (("valid", args.validpref), ("test", args.testpref)):
+            for number, prefix in enumerate(prefixes.split(",") if prefixes else ()):
+                self.prefixes[f"{split}{number or ''}"] = prefix
+
+    def run(self) -> None:
+        """Do all steps that are not finished yet, and print the counts."""
+        self.text = {split: self._check(split, prefix) for split, prefix in self.prefixes.items()}
+        owned = [self.route.model_file, *self._binarised()]
+        self.steps = FinishedSteps(self.args.destdir, "prepare_bitext.json", owned)
+        digests = {split: part.digest for split, part in self.text.items()}
+        key = digest(VERSION, self.route.name, self.route.versions, self.languages)
+        if self._tokenizer():
+            self.steps.do("tokenise", digest(key, digests), self._tokenise)
+        key = digest(key, digests["train"], self.args.vocab_size)
+        self.steps.do("learn", key, self._learn)
+        key = digest(key, digests, self.args.max_length, self.args.max_ratio)
+        facts = self.steps.do("encode", key, self._encode)
+        self.steps.do("binarise", key, self._binarise)
+        self._report(facts)
+
+    def _report(self, facts: Dict[str, Any]) -> None:
+        for split, part in self.text.items():
+            tokens = ", ".join(f"{facts[f'{split}.{language}']:,} {language}" for language in self.languages)
+            reasons = Counter(facts["dropped"]) if split == "train" else Counter()
+            if part.empty:
+                reasons["an empty side"] += part.empty
+            dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in reasons.items())
+            print(f"{split}: {part.lines - sum(reasons.values()):,} pairs, tokens: {tokens}{dropped}")
+        print(f"dictionary: {facts['dictionary']:,} entries; data in {self.args.destdir}")
+
+    def _check(self, split: str, prefix: str) -> Bitext:
+        return check_bitext(prefix, *self.languages, drop_empty=split == "train", progress=partial(progress, description=f"check {split}"))
+
+    def _tokenizer(self) -> Any:
+        return self.route.tokenizer(self.languages)
+
+    def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
+        names = []
+        for split, part in self.text.items():
+            pairs = progress(part.pairs(), f"tokenise {split}")
+            names += self._write("tokenised", split, map_batches(self._tokenizer(), pairs, self.args.workers))
+        return names, {}
+
+    def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
+        """The pairs that the encoding is learnt from and applied to."""
+        if not self._tokenizer():
+            return progress(self.text[split].pairs(), description)
+        paths = [self._path("tokenised", split, language) for language in self.languages]
+        return progress(zip(*map(read_lines, paths)), description)
+
+    def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
+        lines = chain.from_iterable(self._pairs("train", "learn"))
+        model = self.route.learn(lines, self.args.vocab_size)
+        with replacing(self._model()) as temporary:
+            temporary.write_bytes(model)
+        return [self.route.model_file], {}
+
+    def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
+        pieces: Counter = Counter()
+        tokens: Counter = Counter()
+        dropped: Counter = Counter()
+        names = [f"encoded/{DICTIONARY}"]
+        for split, part in self.text.items():
+            names += self._write("encoded", split, self._encoded(split, pieces, tokens, dropped))
+            if split != "train":  # what translations are scored against
+                names += self._write("plain", split, part.pairs())
+        if not pieces:
+            raise InputError("--max-length and --max-ratio leave no training pair: give larger ones")
+        dictionary = self.route.dictionary(self._model(), pieces)
+        with replacing(self.args.destdir / names[0]) as temporary:
+            dictionary.save(str(temporary))
+        return names, {**tokens, "dictionary": len(dictionary), "dropped": dropped}
+
+    def _encoded(
+        self, split: str, pieces: Counter, tokens: Counter, dropped: Counter
+    ) -> Iterator[Tuple[str, ...]]:
+        """Pairs as pieces, those that the filter drops left out; counted in ``pieces`` if they are for training."""
+        lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
+        encoded = self.route.encode(self._model(), lines, self.args.workers)
+        for pair in zip(encoded, encoded):  # the sides take turns
+            if split == "train":
+                reason = self.filter.reason(*pair)
+                if reason is not None:
+                    dropped[reason] += 1
+                    continue
+                pieces.update(chain(*pair))
+            for language, side in zip(self.languages, pair):
+                tokens[f"{split}.{language}"] += len(side)
+            yield tuple(" ".join(side) for side in pair)
+
+    def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
+        """Write pairs of lines to two files of DIR/folder; returns their names."""
+        names = [f"{folder}/{split}.{language}" for language in self.languages]
+        with ExitStack() as stack:
+            paths = [stack.enter_context(replacing(self.args.destdir / name)) for name in names]
+            files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
+            for pair in pairs:
+                for file, line in zip(files, pair):
+                    file.write(line + "\n")
+        return names
+
+    def _path(self, folder: str, split: str, language: str) -> Path:
+        return self.args.destdir / folder / f"{split}.{language}"
+
+    def _model(self) -> Path:
+        return self.args.destdir / self.route.model_file
+
+    def _binarise(self) -> Tuple[List[str], Dict[str, Any]]:
+        folder = self.args.destdir / "binarise.tmp"
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [sys.executable, "-m", "fairseq_cli.preprocess", *self._preprocess_options(folder)]
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if result.returncode:
+            raise InputError(f"fairseq-preprocess failed:\n{result.stdout.strip()}")
+        for name in self._binarised():
+            os.replace(folder / name, self.args.destdir / name)
+        shutil.rmtree(folder)
+        return self._binarised(), {}
+
+    def _preprocess_options(self, folder: Path) -> List[str]:
+        encoded = self.args.destdir / "encoded"
+        options = ["--source-lang", self.args.source_lang, "--target-lang", self.args.target_lang]
+        options += ["--joined-dictionary", "--srcdict", str(encoded / DICTIONARY), "--destdir", str(folder)]
+        options += ["--workers", str(self.args.workers)]
+        for kind in ("train", "valid", "test"):
+            prefixes = [str(encoded / split) for split in self.prefixes if split.startswith(kind)]
+            options += [f"--{kind}pref", ",".join(prefixes)] if prefixes else []
+        return options
+
+    def _binarised(self) -> List[str]:
+        pair = "-".join(self.languages)
+        names = [f"dict.{language}.txt" for language in self.languages]
+        for split in self.prefixes:
+            names += [
+                f"{split}.{pair}.{language}.{end}" for language in self.languages for end in ("bin", "idx")
+            ]
+        return names
+
+
+if __name__ == "__main__":
+    sys.exit(main())

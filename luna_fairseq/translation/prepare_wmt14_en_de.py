@@ -1,0 +1,118 @@
+"""``luna-prepare-wmt14-en-de``: WMT'14 English-German, from the public archives to the folder that fairseq-train reads.
+
+Trains on Europarl v7, Common Crawl and News Commentary v9 (4,520,620 pairs), validates on newstest2013, tests on
+newstest2014 (full, 3,003 lines). Archives go to DIR/archives (1.7 GB), the text to DIR/text, the data to
+DIR/sentencepiece or DIR/moses, so that both encodings share one download. Started again, it does only what is left or
+what has changed, and goes on with a download that broke off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.reporting import reported
+from luna_fairseq.files.download import fetch
+from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.translation.prepare_bitext import Preparation, add_text_arguments
+from luna_fairseq.translation.wmt14 import LANGUAGES, PARTS, Part, text_files, write_text
+
+PROGRAM = "luna-prepare-wmt14-en-de"
+# The paper speaks of 37,000 types; fairseq's recipe learns 40,000 merges, which its parameter counts imply.
+VOCAB_SIZES = {"sentencepiece": 37000, "moses": 40000}
+# Part of the key of the text: a change of how it is made must not take the old one for finished.
+VERSION = 1
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    args = build_parser().parse_args(argv)
+    return reported(PROGRAM, lambda: prepare(args), args.destdir)
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """The plain text, then what luna-prepare-bitext makes of it."""
+    make_text(args.destdir, args.mirror)
+    Preparation(preparation_arguments(args)).run()
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser.add_argument("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
+    parser.add_argument(
+        "--mirror",
+        metavar="DIR|URL",
+        help="take the archives from this folder or address instead of statmt.org, whatever they hold: sizes, "
+        "checksums and numbers of lines are then not compared with the published ones",
+    )
+    parser.add_argument(
+        "--vocab-size",
+        type=positive,
+        metavar="N",
+        help="pieces of the encoding (default: 37000), or with --subword moses merges (default: 40000)",
+    )
+    add_text_arguments(parser)
+    return parser
+
+
+def make_text(folder: Path, mirror: Optional[str]) -> None:
+    """Get the archives and write ``folder/text``, unless it stands, and print the number of pairs of each part."""
+    steps = FinishedSteps(folder, "prepare_wmt14.json", [f"text/{name}" for name in text_files()])
+    # Archives from the public addresses are known, so that they may be gone once the text stands.
+    archives = None if mirror is None else _fetch(folder, mirror)
+    key = digest(VERSION, _identity(archives))
+    facts = steps.find("text", key)
+    if facts is not None:
+        print("text: finished before")
+    else:
+        steps.forget("text")
+        facts = write_text(archives or _fetch(folder, mirror), folder / "text", mirror is None, _announced)
+        steps.record("text", key, [f"text/{name}" for name in text_files()], facts)
+    for part in PARTS:
+        expected = "" if mirror is None else f" (published: {part.lines:,})"
+        print(f"{part.name}: {facts[part.name]:,} pairs{expected}")
+
+
+def _fetch(folder: Path, mirror: Optional[str]) -> Dict[str, Path]:
+    return {part.name: fetch(part.archive, folder / "archives", mirror) for part in PARTS}
+
+
+def _identity(archives: Optional[Dict[str, Path]]) -> List[Any]:
+    if archives is None:
+        return [[part.archive.url, part.archive.size, part.archive.checksum] for part in PARTS]
+    return [[path.stat().st_size, path.stat().st_mtime_ns] for path in archives.values()]
+
+
+def _announced(parts: List[Part]) -> Iterator[Part]:
+    for part in parts:
+        print(f"text: {part.name} ...", flush=True)
+        yield part
+
+
+def preparation_arguments(args: argparse.Namespace) -> argparse.Namespace:
+    """What ``Preparation`` is to do with the text."""
+    return argparse.Namespace(
+        source_lang=LANGUAGES[0],
+        target_lang=LANGUAGES[1],
+        **{f"{split}pref": str(args.destdir / "text" / split) for split in ("train", "valid", "test")},
+        vocab_size=args.vocab_size or VOCAB_SIZES[args.subword],
+        destdir=args.destdir / args.subword,
+        subword=args.subword,
+        max_length=args.max_length,
+        max_ratio=args.max_ratio,
+        workers=args.workers,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

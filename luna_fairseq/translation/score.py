@@ -1,0 +1,156 @@
+"""``luna-score``: BLEU and chrF of what fairseq-generate printed.
+
+Puts the hypotheses in the order of the sentences, checks that none is missing, and compares them, as plain text, with
+the plain reference: ``fairseq-generate`` itself scores pieces against pieces. FILE is its output (or the
+generate-*.txt of --results-path), made with --remove-bpe sentencepiece (or subword_nmt), so that hypotheses are words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import List, Optional, Sequence
+
+from sacrebleu.metrics import BLEU
+
+from luna_fairseq.commands.reporting import reported
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.text.bitext import read_lines
+from luna_fairseq.translation.generated import read_hypotheses
+from luna_fairseq.translation.scores import TEST_SETS, Score, Translations, plain_scores, split_score
+
+PROGRAM = "luna-score"
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    args = build_parser().parse_args(argv)
+    return reported(PROGRAM, lambda: score(args))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser.add_argument("generated", type=Path, metavar="FILE", help="output of fairseq-generate")
+    parser.add_argument("--reference", required=True, type=Path, metavar="FILE", help="plain reference text")
+    parser.add_argument(
+        "--source", type=Path, metavar="FILE", help="plain source text, to show beside the samples"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=0, metavar="N", help="translations to show (default: 0)"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write the plain hypotheses to this file, one a line"
+    )
+    parser.add_argument("--scores", type=Path, metavar="FILE", help="write the scores to this file, as JSON")
+    parser.add_argument(
+        "--tokenize",
+        choices=sorted(BLEU.TOKENIZERS),
+        default=BLEU.TOKENIZER_DEFAULT,
+        help="sacreBLEU's tokenizer (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--detokenize",
+        choices=["moses"],
+        help="the hypotheses are Moses tokens, as a system writes that was trained on text prepared with --subword "
+        "moses: make plain text of them first",
+    )
+    parser.add_argument(
+        "--split-compounds",
+        action="store_true",
+        help="print BLEU of Moses tokens with hyphens split, too, the kind that the literature reports for WMT'14",
+    )
+    parser.add_argument(
+        "--target-lang", metavar="LANG", help="language, for --detokenize and --split-compounds"
+    )
+    parser.add_argument(
+        "--test-set",
+        choices=[*TEST_SETS, "none"],
+        default="none",
+        help="refuse a reference that is not this test set's (default: %(default)s)",
+    )
+    return parser
+
+
+def score(args: argparse.Namespace) -> List[Score]:
+    """Score one file and write what was asked for.
+
+    Args:
+        args: the parsed command line.
+
+    Returns:
+        the scores that were printed.
+
+    Raises:
+        InputError: a file is missing or does not fit.
+        OSError: a file cannot be written.
+    """
+    if args.target_lang is None and (args.detokenize or args.split_compounds):
+        raise InputError("--detokenize and --split-compounds need --target-lang")
+    references = list(read_lines(args.reference))
+    hypotheses = read_hypotheses(args.generated, len(references))
+    sources = _read_sources(args.source, args.reference, len(references))
+    text = Translations.read(hypotheses, references, args.detokenize, args.target_lang)
+    test_set = TEST_SETS.get(args.test_set)
+    scores = plain_scores(text, args.tokenize, test_set)
+    if args.split_compounds:
+        scores.append(split_score(text, args.target_lang, test_set))
+    for one in scores:
+        print(f"{one.details}  signature: {one.signature}")
+    exact = sum(hypothesis == reference for hypothesis, reference in zip(text.hypotheses, references))
+    print(f"identical to the reference: {exact} of {len(references)}")
+    show_samples(text.hypotheses, references, sources, args.samples)
+    if args.output:
+        _write(args.output, "".join(f"{line}\n" for line in text.hypotheses))
+    if args.scores:
+        _write(args.scores, json.dumps([one.as_dict() for one in scores], indent=1) + "\n")
+    return scores
+
+
+def _write(path: Path, content: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode("utf-8"))
+
+
+def _read_sources(path: Optional[Path], reference: Path, number: int) -> Optional[List[str]]:
+    if path is None:
+        return None
+    lines = list(read_lines(path))
+    if len(lines) != number:
+        raise InputError(
+            f"{path} has {len(lines)} lines and {reference} has {number}: they must be of one text"
+        )
+    return lines
+
+
+def show_samples(
+    hypotheses: List[str], references: List[str], sources: Optional[List[str]], number: int
+) -> None:
+    """Print translations from all over the text beside their references.
+
+    Args:
+        hypotheses: one translation a sentence.
+        references: the references, in the same order.
+        sources: the source sentences, if there are any to show.
+        number: how many to show.
+    """
+    number = min(max(number, 0), len(hypotheses))
+    for index in (step * len(hypotheses) // number for step in range(number)):
+        print(f"\n[{index + 1}]")
+        if sources is not None:
+            print(f"  source     {sources[index]}")
+        print(f"  hypothesis {hypotheses[index]}")
+        print(f"  reference  {references[index]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

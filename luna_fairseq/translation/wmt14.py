@@ -1,0 +1,170 @@
+"""The text of WMT'14 English-German: where it is published, and plain parallel files from its archives.
+
+Sizes, line counts and the checksums of the training archives are those of TensorFlow Datasets and of published
+measurements; the checksum of test-full.tgz is sacreBLEU's.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, Mapping, Tuple
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.archive import extract
+from luna_fairseq.files.download import RemoteFile
+from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.translation.sgml import read_parallel_sgml
+
+SITE = "https://www.statmt.org"
+LANGUAGES = ("en", "de")
+PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """
+    Attributes:
+        name: what it is called in reports.
+        split: train, valid or test.
+        archive: where it is.
+        members: in the archive, English and German; plain text, or SGML (``.sgm``).
+        lines: pairs in the published text.
+    """
+
+    name: str
+    split: str
+    archive: RemoteFile
+    members: Tuple[str, str]
+    lines: int
+
+
+def _text(stem: str) -> Tuple[str, str]:
+    return f"{stem}.en", f"{stem}.de"
+
+
+PARTS = (
+    Part(
+        "Europarl v7",
+        "train",
+        RemoteFile(
+            f"{SITE}/wmt13/training-parallel-europarl-v7.tgz",
+            657632379,
+            "sha256:0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
+        ),
+        _text("training/europarl-v7.de-en"),
+        1920209,
+    ),
+    Part(
+        "Common Crawl",
+        "train",
+        RemoteFile(
+            f"{SITE}/wmt13/training-parallel-commoncrawl.tgz",
+            918311367,
+            "sha256:c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
+        ),
+        _text("commoncrawl.de-en"),
+        2399123,
+    ),
+    Part(
+        "News Commentary v9",
+        "train",
+        RemoteFile(
+            f"{SITE}/wmt14/training-parallel-nc-v9.tgz",
+            80418416,
+            "sha256:cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
+        ),
+        _text("training/news-commentary-v9.de-en"),
+        201288,
+    ),
+    Part(
+        "newstest2013",
+        "valid",
+        RemoteFile(f"{SITE}/wmt14/dev.tgz", 17742707),
+        ("dev/newstest2013-src.en.sgm", "dev/newstest2013-ref.de.sgm"),
+        3000,
+    ),
+    Part(
+        "newstest2014",
+        "test",
+        RemoteFile(f"{SITE}/wmt14/test-full.tgz", 3255445, "md5:a8cd784e006feb32ac6f3d9ec7eb389a"),
+        ("test-full/newstest2014-deen-src.en.sgm", "test-full/newstest2014-deen-ref.de.sgm"),
+        3003,
+    ),
+)
+
+
+def write_text(
+    archives: Mapping[str, Path], folder: Path, published: bool, progress: Callable[[List[Part]], Iterator[Part]]
+) -> Dict[str, int]:
+    """Write ``folder/{train,valid,test}.{en,de}`` from the archives, one sentence a line.
+
+    Args:
+        archives: name of a part -> its archive.
+        folder: made if need be; files appear in it when all archives proved sound.
+        published: whether the parts must have their published numbers of lines.
+        progress: wraps the list of parts.
+
+    Returns:
+        name of a part -> number of pairs.
+
+    Raises:
+        InputError: an archive is damaged or lacks a member, the sides of a part have different numbers of lines, or
+            the number is not the published one.
+    """
+    temporary = folder.with_name(f"{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    counts = {}
+    for part in progress(list(PARTS)):
+        files = [temporary / member.rsplit("/", 1)[-1] for member in part.members]
+        extract(archives[part.name], dict(zip(part.members, files)))
+        counts[part.name] = _append(part, files, [temporary / f"{part.split}.{side}" for side in LANGUAGES])
+        if published and counts[part.name] != part.lines:
+            raise InputError(
+                f"{part.name} has {counts[part.name]:,} pairs instead of {part.lines:,}: {archives[part.name]} is "
+                "not the published archive"
+            )
+        for file in files:
+            file.unlink()
+    for name in text_files():
+        with replacing(folder / name) as target:
+            (temporary / name).replace(target)
+    shutil.rmtree(temporary)
+    return counts
+
+
+def text_files() -> List[str]:
+    """Names of the files that ``write_text`` writes."""
+    return [f"{split}.{language}" for split in ("train", "valid", "test") for language in LANGUAGES]
+
+
+def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
+    """Append both sides of a part to the text of its split; returns the number of pairs."""
+    if files[0].suffix == ".sgm":
+        pairs = read_parallel_sgml(*files)
+        for side, target in enumerate(targets):
+            target.write_bytes("".join(f"{pair[side]}\n" for pair in pairs).encode("utf-8"))
+        return len(pairs)
+    counts = [_append_lines(file, target) for file, target in zip(files, targets)]
+    if counts[0] != counts[1]:
+        raise InputError(
+            f"{part.name} is not aligned: {part.members[0]} has {counts[0]:,} lines and {part.members[1]} has "
+            f"{counts[1]:,}"
+        )
+    return counts[0]
+
+
+def _append_lines(source: Path, target: Path) -> int:
+    """Lines end at ``\\n`` alone; a last one without it gets it, so that the next part begins a line of its own."""
+    lines, last = 0, b"\n"
+    with source.open("rb") as reader, target.open("ab") as writer:
+        for piece in iter(lambda: reader.read(PIECE), b""):
+            lines += piece.count(b"\n")
+            last = piece[-1:]
+            writer.write(piece)
+        if last != b"\n":
+            writer.write(b"\n")
+            lines += 1
+    return lines

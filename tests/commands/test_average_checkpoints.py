@@ -1,0 +1,259 @@
+import os
+import random
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from luna_fairseq.commands import average_checkpoints as averaging
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def checkpoint(seed, dtype=torch.float32, width=6, arch="luna", heads=2):
+    """A checkpoint laid out as fairseq's trainer does, with tied embeddings and an integer buffer."""
+    generator = torch.Generator().manual_seed(seed)
+    embedding = torch.randn(50, width, generator=generator).to(dtype)
+    model = {
+        "encoder.embed_tokens.weight": embedding,
+        "encoder.version": torch.tensor([3.0]),
+        "decoder.embed_tokens.weight": embedding,
+        "decoder.output_projection.weight": embedding,
+        "decoder.norm.num_batches_tracked": torch.tensor(10 * seed),
+        "decoder.fc.weight": torch.randn(4, width, generator=generator).to(dtype),
+    }
+    return {
+        "args": None,
+        "cfg": {
+            "model": Namespace(arch=arch, encoder_attention_heads=heads),
+            "task": {"_name": "translation"},
+        },
+        "model": model,
+        "optimizer_history": [{"num_updates": 100 * seed, "optimizer_name": "FairseqAdam"}],
+        "extra_state": {"best": numpy.float64(seed), "ema": {"x": torch.zeros(1000)}},
+        "last_optimizer_state": {"moments": torch.zeros(10000)},
+    }
+
+
+def write(folder, *states, pattern="checkpoint{}.pt"):
+    paths = [folder / pattern.format(number) for number in range(1, len(states) + 1)]
+    for path, state in zip(paths, states):
+        torch.save(state, str(path))
+    return paths
+
+
+def run(*arguments):
+    return averaging.main([str(argument) for argument in arguments])
+
+
+def refused(capsys, *arguments):
+    """Run, expect failure, and return the one line it prints."""
+    assert run(*arguments) == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert len(errors) == 1 and errors[0].startswith("luna-average-checkpoints: error: ")
+    return errors[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_mean_in_stored_type(tmp_path, dtype):
+    states = [checkpoint(seed, dtype) for seed in (1, 2, 3)]
+    expected = sum(state["model"]["decoder.fc.weight"].double() for state in states) / 3
+    paths = write(tmp_path, *states)
+    result = averaging.average_checkpoints(paths)["model"]["decoder.fc.weight"]
+    assert result.dtype == dtype
+    assert torch.equal(result, expected.to(dtype))
+
+
+def test_half_precision_sum_is_not_taken_in_half(tmp_path):
+    states = [checkpoint(seed, torch.float16) for seed in range(1, 5)]
+    for state in states:
+        state["model"]["decoder.fc.weight"].fill_(40000.0)  # two of these overflow float16
+    result = averaging.average_checkpoints(write(tmp_path, *states))["model"]["decoder.fc.weight"]
+    assert torch.equal(result, states[0]["model"]["decoder.fc.weight"])
+
+
+def test_mean_of_equal_checkpoints_is_exact(tmp_path):
+    state = checkpoint(1)
+    result = averaging.average_checkpoints(write(tmp_path, *[state] * 7))["model"]
+    assert all(torch.equal(result[name], value) for name, value in state["model"].items())
+
+
+def test_other_entries_are_those_of_the_last_checkpoint(tmp_path):
+    write(tmp_path, *[checkpoint(seed) for seed in (1, 2, 3)])
+    output = tmp_path / "average.pt"
+    assert run("--inputs", tmp_path / "checkpoint1.pt", tmp_path / "checkpoint3.pt", "--output", output) == 0
+    state = torch.load(str(output))
+    assert state["optimizer_history"][-1]["num_updates"] == 300
+    assert state["model"]["decoder.norm.num_batches_tracked"] == 30
+    assert state["cfg"]["model"].arch == "luna"
+    assert state["extra_state"] == {"best": 3.0}
+    assert "last_optimizer_state" not in state
+
+
+def test_tied_parameters_are_stored_once(tmp_path):
+    paths = write(tmp_path, *[checkpoint(seed, width=512) for seed in (1, 2)])
+    output = tmp_path / "average.pt"
+    assert run("--inputs", *paths, "--output", output) == 0
+    model = torch.load(str(output))["model"]
+    tied = [value for value in model.values() if value.shape == (50, 512)]
+    assert len(tied) == 3 and len({tensor.data_ptr() for tensor in tied}) == 1
+    assert output.stat().st_size < paths[0].stat().st_size
+
+
+def test_parameters_untied_in_one_checkpoint_keep_their_own_means(tmp_path):
+    first, second = checkpoint(1), checkpoint(2)
+    first["model"]["decoder.output_projection.weight"] = first["model"]["encoder.embed_tokens.weight"] + 2
+    model = averaging.average_checkpoints(write(tmp_path, first, second))["model"]
+    difference = model["decoder.output_projection.weight"] - model["encoder.embed_tokens.weight"]
+    assert torch.allclose(difference, torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    "option, pattern, bound, expected",
+    [
+        ("--num-epoch-checkpoints", "checkpoint{}.pt", None, [11, 12]),
+        ("--num-epoch-checkpoints", "checkpoint{}.pt", 10, [9, 10]),
+        ("--num-update-checkpoints", "checkpoint_1_{}.pt", None, [11, 12]),
+        ("--num-update-checkpoints", "checkpoint_1_{}.pt", 5, [4, 5]),
+    ],
+)
+def test_latest_of_a_folder(tmp_path, capsys, option, pattern, bound, expected):
+    write(tmp_path, *[checkpoint(seed) for seed in range(1, 13)], pattern=pattern)
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt", "checkpoint99-shard0.pt", "checkpoint98.pt.tmp"):
+        (tmp_path / name).write_bytes(b"not to be read")
+    bounds = [] if bound is None else ["--checkpoint-upper-bound", bound]
+    assert run("--inputs", tmp_path, "--output", tmp_path / "out.pt", option, 2, *bounds) == 0
+    files = [f"  {tmp_path / pattern.format(number)}" for number in expected]
+    assert capsys.readouterr().out.splitlines() == [
+        "averaging 2 checkpoints:",
+        *files,
+        f"wrote {tmp_path / 'out.pt'}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(arch="transformer"), "another architecture: arch is transformer"),
+        (dict(heads=4), "another architecture: encoder_attention_heads is 4"),
+        (dict(width=8), "encoder.embed_tokens.weight is (50, 8)"),
+        (dict(dtype=torch.float16), "torch.float16"),
+    ],
+)
+def test_differing_models_are_refused(tmp_path, capsys, change, message):
+    paths = write(tmp_path, checkpoint(1), checkpoint(2, **change))
+    output = tmp_path / "out.pt"
+    assert message in refused(capsys, "--inputs", *paths, "--output", output)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("extra_in, message", [(0, "has no parameter bias"), (1, "has a parameter bias")])
+def test_differing_parameter_names_are_refused(tmp_path, capsys, extra_in, message):
+    states = [checkpoint(1), checkpoint(2)]
+    states[extra_in]["model"]["bias"] = torch.zeros(1)
+    line = refused(capsys, "--inputs", *write(tmp_path, *states), "--output", tmp_path / "out.pt")
+    assert message in line
+
+
+def test_unreadable_files_are_refused(tmp_path, capsys):
+    good, truncated = write(tmp_path, checkpoint(1), checkpoint(2))
+    truncated.write_bytes(truncated.read_bytes()[:-500])
+    text, empty, foreign, forbidden = (tmp_path / f"{name}.pt" for name in "text empty foreign class".split())
+    text.write_text("hello\n")
+    empty.write_bytes(b"")
+    torch.save({"weights": torch.zeros(1)}, str(foreign))
+    torch.save(dict(checkpoint(1), surprise=random.Random(1)), str(forbidden))
+    output = tmp_path / "out.pt"
+    for bad in (truncated, text, empty):
+        assert f"{bad} cannot be read" in refused(capsys, "--inputs", good, bad, "--output", output)
+    assert "is no fairseq checkpoint" in refused(capsys, "--inputs", good, foreign, "--output", output)
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6):
+        assert "random.Random" in refused(capsys, "--inputs", good, forbidden, "--output", output)
+    assert not output.exists() and not list(tmp_path.glob("*.tmp*"))
+
+
+def test_contradictory_arguments_are_refused(tmp_path, capsys):
+    paths = write(tmp_path, checkpoint(1), checkpoint(2))
+    output = tmp_path / "out.pt"
+    cases = {
+        "holds 2 files checkpoint<epoch>.pt, 3 were asked for": [tmp_path, "--num-epoch-checkpoints", 3],
+        "holds 0 files checkpoint_<epoch>_<update>.pt": [tmp_path, "--num-update-checkpoints", 1],
+        "take one folder": [*paths, "--num-epoch-checkpoints", 2],
+        "is a folder": [tmp_path],
+        "does not exist": [tmp_path / "absent.pt"],
+        "given twice": [paths[0], paths[0]],
+        "--checkpoint-upper-bound needs": [*paths, "--checkpoint-upper-bound", 2],
+    }
+    for message, arguments in cases.items():
+        assert message in refused(capsys, "--inputs", *arguments, "--output", output)
+    assert "one of the checkpoints" in refused(capsys, "--inputs", *paths, "--output", paths[1])
+    assert "does not exist" in refused(capsys, "--inputs", *paths, "--output", tmp_path / "no" / "out.pt")
+
+
+def test_failed_write_leaves_the_old_file(tmp_path, capsys, monkeypatch):
+    paths = write(tmp_path, checkpoint(1), checkpoint(2))
+    output = tmp_path / "out.pt"
+    output.write_text("old")
+
+    def full_disk(state, name):
+        Path(name).write_text("half")
+        raise RuntimeError("No space left on device\ndetails")
+
+    monkeypatch.setattr(averaging.torch, "save", full_disk)
+    assert "No space left on device" in refused(capsys, "--inputs", *paths, "--output", output)
+    assert output.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint1.pt", "checkpoint2.pt", "out.pt"]
+
+
+def test_average_of_a_training_run_decodes(tmp_path):
+    """fairseq-preprocess, fairseq-train, averaging and fairseq-generate, as a user runs them."""
+
+    def command(module, arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments.split()],
+            cwd=str(tmp_path),
+            env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT)),
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    chooser = random.Random(1)
+    lines = [" ".join(chooser.choices("abcdefgh", k=5)) for _ in range(60)]
+    for language in ("de", "en"):
+        (tmp_path / f"train.{language}").write_text("\n".join(lines) + "\n")
+    (tmp_path / "luna_fairseq").symlink_to(ROOT / "luna_fairseq")
+    command(
+        "fairseq_cli.preprocess",
+        "-s de -t en --trainpref train --validpref train --destdir bin --joined-dictionary",
+    )
+    command(
+        "fairseq_cli.train",
+        "bin --arch transformer --share-all-embeddings --encoder-layers 1 --decoder-layers 1"
+        " --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2"
+        " --decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2"
+        " --optimizer adam --lr 0.01 --max-tokens 60 --max-epoch 3 --save-interval-updates 4"
+        " --save-dir run --log-format none --cpu",
+    )
+    average = "luna_fairseq.commands.average_checkpoints"
+    command(average, "--inputs run --num-epoch-checkpoints 3 --output run/average.pt")
+    command(average, "--inputs run --num-update-checkpoints 2 --output run/average_updates.pt")
+
+    models = [torch.load(str(tmp_path / "run" / f"checkpoint{epoch}.pt"))["model"] for epoch in (1, 2, 3)]
+    result = torch.load(str(tmp_path / "run" / "average.pt"))["model"]
+    assert list(result) == list(models[0])
+    for name, value in result.items():
+        assert torch.allclose(value, sum(model[name] for model in models) / 3, atol=1e-6)
+    # The plugin has torch.load accept the configuration that fairseq stores. Newer versions of fairseq leave
+    # out a last batch that is no multiple of 8, unless told otherwise.
+    hypotheses = command(
+        "fairseq_cli.generate",
+        "bin --user-dir luna_fairseq --path run/average.pt --gen-subset valid --beam 2 --cpu"
+        " --required-batch-size-multiple 1",
+    )
+    assert sum(line.startswith("H-") for line in hypotheses.splitlines()) == 60

@@ -1,0 +1,191 @@
+"""The tasks of Long Range Arena: what they read, and data that they refuse."""
+
+import re
+from argparse import Namespace
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq.data import Dictionary
+from luna_fairseq.errors import InputError
+from luna_fairseq.lra.criterion import LRACrossEntropyCriterion
+from luna_fairseq.lra.task import LRAImageConfig, LRAImageTask, LRATextConfig, LRATextTask
+from luna_fairseq.lra.writing import write_images, write_tokens
+
+SYMBOLS = ["a", "b", "c"]
+TINY = {
+    "encoder_embed_dim": 8,
+    "encoder_ffn_embed_dim": 8,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "classifier_out_dim": 4,
+    "sentence_class_num": 3,
+}
+
+
+def write_text(folder, pairs=False, labels=(0, 2, 1, 1)):
+    """Four examples in each split: sequences of 1 to 4 symbols."""
+    examples = [
+        (split, [[0] * (1 + n), [1] * (4 - n)][: 1 + pairs], label)
+        for split in ("train", "valid", "test")
+        for n, label in enumerate(labels)
+    ]
+    write_tokens(folder, SYMBOLS, 3, examples, pairs)
+    return folder
+
+
+def text_task(folder, split="train", **options):
+    cfg = LRATextConfig(data=str(folder), no_shuffle=True)
+    cfg.seed = 1
+    task = LRATextTask.setup_task(cfg)
+    model = task.build_model(Namespace(_name="lra", **{**TINY, **options}))
+    task.load_dataset(split)
+    return task, model
+
+
+def image_task(folder, **options):
+    cfg = LRAImageConfig(
+        data=str(folder), no_shuffle=True, pixel_normalization=options.pop("normalization", None)
+    )
+    cfg.seed = 1
+    task = LRAImageTask.setup_task(cfg)
+    model = task.build_model(Namespace(_name="lra", **{**TINY, **options}))
+    task.load_dataset("train")
+    return task, model
+
+
+def collate(task):
+    dataset = task.dataset("train")
+    return dataset.collater([dataset[i] for i in range(len(dataset))])
+
+
+@pytest.mark.parametrize(
+    "options, first", [({}, True), ({"sen_rep_type": "mp"}, False), ({"use_p": True}, False)]
+)
+def test_cls_is_there_where_it_is_read(tmp_path, options, first):
+    task, model = text_task(write_text(tmp_path), **options)
+    sample = collate(task)
+    cls = task.source_dictionary.index("<CLS>")
+    tokens = sample["net_input"]["src_tokens"]
+    assert tokens.eq(cls).sum() == 4 * first and (tokens[:, 0] == cls).all() == first
+    assert sample["net_input"]["src_lengths"].tolist() == [n + 1 + first for n in (1, 2, 3, 4)]
+    assert sample["target"].view(-1).tolist() == [0, 2, 1, 1]
+    assert sample["ntokens"] == 10 + 4 + 4 * first and sample["nsentences"] == 4
+    assert model(**sample["net_input"]).shape == (4, 3)
+
+
+def test_pairs(tmp_path):
+    task, model = text_task(write_text(tmp_path, pairs=True))
+    sample = collate(task)
+    assert task.pairs and model.pairs
+    assert sample["net_input"]["src1_lengths"].tolist() == [6, 5, 4, 3]
+    assert sample["ntokens"] == 36
+    assert [task.dataset("train").size(i) for i in range(4)] == [6, 5, 5, 6]
+    assert model(**sample["net_input"]).shape == (4, 3)
+
+
+def test_long_text_is_cut_off(tmp_path):
+    task, _ = text_task(write_text(tmp_path), max_positions=4)
+    assert collate(task)["net_input"]["src_lengths"].tolist() == [3, 4, 4, 4]
+
+
+def write_pixels(folder, labels=(0, 1, 2)):
+    pixels = np.arange(len(labels) * 9, dtype=np.uint8).reshape(-1, 3, 3)
+    rows = [
+        (split, image, label) for split in ("train", "valid", "test") for image, label in zip(pixels, labels)
+    ]
+    write_images(folder, 3, rows)
+    return folder, pixels.reshape(-1, 9)
+
+
+@pytest.mark.parametrize("normalization", [None, [0.25, 2.0]])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_images(tmp_path, normalization, as_text):
+    folder, pixels = write_pixels(tmp_path)
+    if as_text:
+        lines = "".join(" ".join(map(str, row)) + "\n" for row in pixels)
+        (folder / "input" / "train.src").write_text(lines)
+        (folder / "input" / "train.npy").unlink()
+    task, model = image_task(folder, normalization=normalization)
+    sample = collate(task)
+    mean, std = normalization or (0.5, 0.5)
+    expected = (torch.from_numpy(pixels.astype(np.float32)) / 255 - mean) / std
+    assert torch.allclose(sample["net_input"]["src_tokens"], expected)
+    assert sample["target"].tolist() == [0, 1, 2] and sample["ntokens"] == 27
+    assert model(**sample["net_input"]).shape == (3, 3)
+
+
+def test_criterion(tmp_path):
+    task, model = text_task(write_text(tmp_path))
+    sample, totals = collate(task), {}
+    for sentence_avg in (False, True):
+        criterion = LRACrossEntropyCriterion(task, sentence_avg)
+        loss, size, log = criterion(model.eval(), sample)
+        totals[sentence_avg] = (loss.item(), size)
+        logits = model(**sample["net_input"])
+        expected = -logits.log_softmax(-1)[range(4), [0, 2, 1, 1]].sum().item()
+        assert loss.item() == pytest.approx(expected, rel=1e-5)
+        assert log["ncorrect"] == logits.argmax(-1).eq(torch.tensor([0, 2, 1, 1])).sum()
+    assert totals[False][1] == sample["ntokens"] and totals[True][1] == 4
+
+
+def refused(message, call, *args, **options):
+    with pytest.raises(InputError, match=re.escape(message)):
+        call(*args, **options)
+
+
+def test_refused_text(tmp_path):
+    refused("src-bin/dict.txt does not exist", text_task, tmp_path)
+    write_text(tmp_path)
+    refused("src-bin/other.bin and", text_task, tmp_path, "other")
+    refused(
+        "label-bin/train, line 2: label '2', expected one of the 2 classes",
+        text_task,
+        tmp_path,
+        sentence_class_num=2,
+    )
+
+
+def test_missing_half_of_a_pair(tmp_path):
+    write_text(tmp_path / "four", pairs=True)
+    write_text(tmp_path / "three", pairs=True, labels=(0, 1, 2))
+    for end in ("bin", "idx"):
+        source = tmp_path / "three" / "src1-bin" / f"train.{end}"
+        source.replace(tmp_path / "four" / "src1-bin" / f"train.{end}")
+    refused("every example needs one entry in each of these files", text_task, tmp_path / "four")
+    (tmp_path / "four" / "src1-bin" / "train.idx").unlink()
+    refused("src1-bin/train.bin and", text_task, tmp_path / "four")
+
+
+def test_label_of_two_words(tmp_path):
+    write_text(tmp_path)
+    labels = Dictionary.load(str(tmp_path / "label-bin" / "dict.txt"))
+    from fairseq.data import indexed_dataset
+
+    builder = indexed_dataset.make_builder(str(tmp_path / "label-bin" / "train.bin"), "mmap", len(labels))
+    for _ in range(4):
+        builder.add_item(torch.IntTensor([4, 5, 2]))
+    builder.finalize(str(tmp_path / "label-bin" / "train.idx"))
+    refused("label-bin/train, line 1: label '0 1', expected one of the 3 classes", text_task, tmp_path)
+
+
+def test_refused_images(tmp_path):
+    refused("there is neither", image_task, tmp_path)
+    folder, _ = write_pixels(tmp_path)
+    message = "images of 9 pixels, the model takes 7: choose the architecture of that size"
+    refused(message, image_task, folder, max_positions=8)
+    refused("--pixel-normalization 0.5: expected a mean and", image_task, folder, normalization=[0.5])
+    label = folder / "label" / "train.label"
+    label.write_text("0\n1\n3\n")
+    refused("train.label, line 3: label '3', expected a class from 0 to 2", image_task, folder)
+    label.write_text("0\n1\n")
+    refused("the split 'train' has 3 images, but 2 labels", image_task, folder)
+    binary, text = folder / "input" / "train.npy", folder / "input" / "train.src"
+    binary.unlink()
+    text.write_text("1 2 3\n1 2\n")
+    refused("train.src, line 2: an image of 2 pixels, expected 3", image_task, folder)
+    text.write_text("1 2 256\n")
+    refused("train.src, line 1: expected intensities from 0 to 255", image_task, folder)
+    np.save(str(binary), np.zeros((2, 3)))
+    refused("holds float64 of shape (2, 3): expected uint8", image_task, folder)

@@ -1,0 +1,109 @@
+"""ListOps and Pathfinder as they are generated: values, lengths, seeds."""
+
+import re
+import statistics
+
+import numpy as np
+import pytest
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.lra import generated, pathfinder
+from luna_fairseq.lra.listops import OPERATORS, draw_example, evaluate, parse
+
+
+def independent_value(tokens):
+    """Rewrites innermost operations until a digit is left; shares nothing with the package."""
+    text = " ".join(tokens)
+    functions = {
+        "MIN": min,
+        "MAX": max,
+        "MED": lambda values: int(statistics.median(values)),
+        "SM": lambda values: sum(values) % 10,
+    }
+    innermost = re.compile(r"\[(\w+)((?: \d)+) \]")
+    while not re.fullmatch(r"\d", text):
+        text, changes = innermost.subn(lambda m: str(functions[m[1]]([int(d) for d in m[2].split()])), text)
+        assert changes, text
+    return int(text)
+
+
+def test_values():
+    used = set()
+    for number in range(40):
+        tokens, value = draw_example(f"x{number}", 5, 120)
+        assert 5 < len(tokens) < 120
+        assert value == independent_value(tokens) == evaluate(tokens)
+        used.update(tokens)
+    assert used == {*OPERATORS, "]", *"0123456789"}
+
+
+def test_published_lengths():
+    for number in range(5):
+        tokens, value = draw_example(f"y{number}")
+        assert 500 < len(tokens) < 2000 and value == independent_value(tokens)
+
+
+def test_written_expression():
+    text = "( ( ( ( [MED 1 ) 4 ) ( ( ( [SM 9 ) 8 ) ] ) ) ] )"
+    assert parse(text) == ("[MED 1 4 [SM 9 8 ] ]".split(), 4)
+    assert evaluate(["[MED", "1", "4", "]"]) == 2  # the median is rounded down
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[MAX 1 2", "ends too early: expected 1 ']'"),
+        ("", "ends too early: expected an expression"),
+        ("[MAX ]", "token 2, ']': expected an operator or a digit"),
+        ("1 ]", "token 2, ']': expected nothing after the end"),
+        ("[MAX 1 x ]", "token 3, 'x': expected one of 0 1"),
+        ("]", "token 1, ']': expected an operator"),
+        ("[MAX 1 ] 2", "token 4, '2': expected nothing after the end"),
+    ],
+)
+def test_malformed_expressions(text, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse(text)
+
+
+SIZES = {"train": 7, "valid": 3, "test": 4}
+
+
+def test_seed_processes_and_size_of_the_training_set():
+    def draw(seed, sizes=SIZES, workers=1):
+        return list(generated.listops(seed, sizes, (2, 40), workers))
+
+    first = draw(1)
+    assert {split: sum(e[0] == split for e in first) for split in SIZES} == SIZES
+    assert len({tuple(e[1][0]) for e in first}) == len(first)
+    assert draw(1, workers=2) == first != draw(2)
+    more = draw(1, {**SIZES, "train": 30})
+    assert [e for e in more if e[0] != "train"] == [e for e in first if e[0] != "train"]
+
+
+def test_too_few_expressions():
+    with pytest.raises(InputError, match="only .* are different: ask for fewer"):
+        list(generated.listops(1, {"train": 450, "valid": 1, "test": 1}, (2, 5), 1))
+    with pytest.raises(InputError, match="expected 2 <= min-length"):
+        list(generated.listops(1, SIZES, (50, 51), 1))
+
+
+def test_pathfinder():
+    examples = [pathfinder.draw_example(f"z{number}") for number in range(8)]
+    again, label = pathfinder.draw_example("z0")
+    assert np.array_equal(again, examples[0][0]) and label == examples[0][1]
+    assert {label for _, label in examples} == {0, 1}
+    for image, _ in examples:
+        assert image.shape == (32, 32) and image.dtype == np.uint8
+        assert image.max() == pathfinder.DOT_INTENSITY and (image == 0).mean() > 0.5
+    assert len({image.tobytes() for image, _ in examples}) == len(examples)
+
+
+def test_label_of_pathfinder_follows_the_paths(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(pathfinder, "_render", lambda dashes, dots: seen.update(dashes=dashes, dots=dots))
+    for number in range(4):
+        _, label = pathfinder.draw_example(f"z{number}")
+        ends = [seen["dashes"][place][side] for place, side in ((0, 0), (13, 1), (14, 0), (27, 1))]
+        chosen = [ends.index(dot) // 2 for dot in seen["dots"]]
+        assert (chosen[0] == chosen[1]) == bool(label)

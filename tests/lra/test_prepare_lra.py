@@ -1,0 +1,245 @@
+"""luna-prepare-lra on tiny archives of the published layout, and on damaged ones."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fairseq.data import Dictionary, data_utils
+from luna_fairseq.lra import prepare as prepare_lra
+
+GENERATE = ["--train", "6", "--valid", "2", "--test", "3", "--workers", "1"]
+
+
+def archive(folder, name, members):
+    folder.mkdir(exist_ok=True)
+    with tarfile.open(str(folder / name), "w:gz") as tar:
+        for member, content in members.items():
+            entry = tarfile.TarInfo(member)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return folder
+
+
+def prepare(task, tmp_path, *words, status=0):
+    assert prepare_lra.main([task, "--destdir", str(tmp_path / "out"), *map(str, words)]) == status
+    return tmp_path / "out"
+
+
+def refused(capsys, task, tmp_path, *words):
+    """The line on stderr; nothing may have appeared in the output folder."""
+    assert not prepare(task, tmp_path, *words, status=1).exists()
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("luna-prepare-lra: error: ")
+    return error
+
+
+def sequences(folder, split):
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    dataset = data_utils.load_indexed_dataset(str(folder / split), dictionary)
+    assert all(dataset[i][-1] == dictionary.eos() for i in range(len(dataset)))
+    return [[dictionary[token] for token in dataset[i][:-1]] for i in range(len(dataset))]
+
+
+def texts(folder, split):
+    return [bytes(map(int, sequence)) for sequence in sequences(folder, split)]
+
+
+def labels(folder, split):
+    return [int(label) for (label,) in sequences(folder / "label-bin", split)]
+
+
+def images(folder, split):
+    lines = (folder / "label" / f"{split}.label").read_text().split()
+    return np.load(str(folder / "input" / f"{split}.npy")), [int(line) for line in lines]
+
+
+def test_listops(tmp_path, capsys):
+    words = [*GENERATE, "--min-length", 5, "--max-length", 60]
+    out = prepare("listops", tmp_path, *words)
+    assert "listops, train: 6 examples (0: " in capsys.readouterr().out
+    assert [len(sequences(out / "src-bin", split)) for split in ("train", "valid", "test")] == [6, 2, 3]
+    from luna_fairseq.lra.listops import evaluate
+
+    assert [evaluate(tokens) for tokens in sequences(out / "src-bin", "train")] == labels(out, "train")
+    assert not (tmp_path / "out.tmp").exists()
+    prepare("listops", tmp_path, *words)
+    assert "finished before" in capsys.readouterr().out
+    assert prepare_lra.main(["listops", "--destdir", str(out), *GENERATE, "--seed", "2"]) == 1
+    assert "is there already" in capsys.readouterr().err
+
+
+def write_listops(folder, **content):
+    folder.mkdir(exist_ok=True)
+    for split in ("train", "val", "test"):
+        lines = content.get(split, "( ( ( [MAX 3 ) 5 ) ] )\t5\n")
+        (folder / f"basic_{split}.tsv").write_text("Source\tTarget\n" + lines)
+    return folder
+
+
+def test_published_listops(tmp_path):
+    out = prepare("listops", tmp_path, "--mirror", write_listops(tmp_path / "m"))
+    assert sequences(out / "src-bin", "valid") == [["[MAX", "3", "5", "]"]] and labels(out, "valid") == [5]
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("[MAX 3 5\t5\n", "basic_val.tsv, line 3: the line ends too early: expected 1 ']'"),
+        ("[MAX 3 5 ]\t3\n", "basic_val.tsv, line 3: value '3', expected 5"),
+        ("[MAX 3 5 ]\n", "basic_val.tsv, line 3: 1 columns, expected an expression and its value"),
+    ],
+)
+def test_refused_listops(tmp_path, capsys, line, message):
+    mirror = write_listops(tmp_path / "m", val="[MIN 1 2 ]\t1\n" + line)
+    assert message in refused(capsys, "listops", tmp_path, "--mirror", mirror)
+
+
+def test_text(tmp_path, capsys):
+    members = {
+        "aclImdb/train/pos/0_9.txt": "gut é".encode(),
+        "aclImdb/train/neg/0_1.txt": b"bad",
+        "aclImdb/train/unsup/0_0.txt": b"unused",
+        "aclImdb/test/neg/0_2.txt": b"worse, and long",
+    }
+    out = prepare(
+        "text", tmp_path, "--mirror", archive(tmp_path / "m", "aclImdb_v1.tar.gz", members), "--max-length", 5
+    )
+    assert texts(out / "src-bin", "train") == [b"gut \xc3", b"bad"] and labels(out, "train") == [1, 0]
+    assert texts(out / "src-bin", "valid") == texts(out / "src-bin", "test") == [b"worse"]
+    assert len(Dictionary.load(str(out / "src-bin" / "dict.txt"))) == 4 + 256
+    assert "the test set is the validation set" in capsys.readouterr().out
+
+
+AAN = "lra_release/lra_release/tsv_data/new_aan_pairs."
+PAIR = b"1.0\tA1\tB2\tone text\tanother\n"
+
+
+def test_retrieval(tmp_path):
+    members = {f"{AAN}{split}.tsv": PAIR + b"0\tA\tB\tx\ty\n" for split in ("train", "eval", "test")}
+    out = prepare("retrieval", tmp_path, "--mirror", archive(tmp_path / "m", "lra_release.gz", members))
+    assert texts(out / "src-bin", "valid") == [b"one text", b"x"]
+    assert texts(out / "src1-bin", "valid") == [b"another", b"y"] and labels(out, "valid") == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        (b"1\tA\tB\tx\n", "line 2: 4 columns, expected label, id1, id2, text1, text2"),
+        (b"1\tA\tB\tx\t\n", "line 2: text2 is empty, expected both texts of the pair"),
+        (b"2\tA\tB\tx\ty\n", "line 2: label '2', expected 0 or 1"),
+    ],
+)
+def test_refused_pairs(tmp_path, capsys, line, message):
+    mirror = archive(tmp_path / "m", "lra_release.gz", {f"{AAN}train.tsv": PAIR + line})
+    error = refused(capsys, "retrieval", tmp_path, "--mirror", mirror)
+    assert f"lra_release.gz, {AAN}train.tsv, {message}" in error
+
+
+def cifar_record(label, red, green, blue):
+    return bytes([label]) + bytes([red]) * 1024 + bytes([green]) * 1024 + bytes([blue]) * 1024
+
+
+def cifar_members(**changes):
+    members = {
+        f"data_batch_{n}": cifar_record(n, 0, 0, 0) + cifar_record(n, 255, 255, 255) for n in range(1, 6)
+    }
+    members["test_batch"] = (
+        cifar_record(9, 255, 0, 0) + cifar_record(0, 0, 255, 0) + cifar_record(1, 0, 0, 255)
+    )
+    return {f"cifar-10-batches-bin/{name}.bin": data for name, data in {**members, **changes}.items()}
+
+
+def test_image(tmp_path):
+    mirror = archive(tmp_path / "m", "cifar-10-binary.tar.gz", cifar_members())
+    out = prepare("image", tmp_path, "--mirror", mirror)
+    pixels, classes = images(out, "train")
+    assert pixels.shape == (9, 1024) and classes == [1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert images(out, "valid")[1] == [5]  # the last tenth of the training images
+    assert images(out, "test")[0][:, 0].tolist() == [
+        76,
+        149,
+        29,
+    ]  # tf.image.rgb_to_grayscale of red, green, blue
+    assert not list((out / "input").glob("*.raw"))
+
+
+def test_refused_images(tmp_path, capsys):
+    mirror = archive(tmp_path / "m", "cifar-10-binary.tar.gz", cifar_members(data_batch_2=b"123"))
+    error = refused(capsys, "image", tmp_path, "--mirror", mirror)
+    assert "data_batch_2.bin: 3 bytes, expected images of 3,073 bytes with their label" in error
+    changed = cifar_members(data_batch_2=cifar_record(1, 0, 0, 0) + cifar_record(10, 0, 0, 0))
+    mirror = archive(tmp_path / "m", "cifar-10-binary.tar.gz", changed)
+    error = refused(capsys, "image", tmp_path, "--mirror", mirror)
+    assert "data_batch_2.bin, image 2: label 10, expected 0 to 9" in error
+
+
+def png(side, value):
+    content = io.BytesIO()
+    Image.new("L", (side, side), value).save(content, "png")
+    return content.getvalue()
+
+
+def pathfinder_members(side=32, **changes):
+    root = f"lra_release/lra_release/pathfinder{side}/curv_contour_length_14/"
+    members = {root + f"imgs/0/sample_{n}.png": png(side, n) for n in range(20)}
+    members[root + "imgs/0/sample_20.png"] = b""
+    lines = [f"imgs/0 sample_{n}.png {n} {n % 2} more 1.0" for n in range(21)]
+    members[root + "metadata/0.npy"] = ("\n".join(lines) + "\n").encode()
+    members[root.replace("14", "9") + "imgs/0/sample_0.png"] = png(side, 99)
+    return {**members, **{root + name: content for name, content in changes.items()}}
+
+
+@pytest.mark.parametrize("side", [32, 128])
+def test_pathfinder(tmp_path, side):
+    mirror = archive(tmp_path / "m", "lra_release.gz", pathfinder_members(side))
+    out = prepare(f"pathfinder{side}", tmp_path, "--mirror", mirror)
+    seen = []
+    for split, number in (("train", 16), ("valid", 2), ("test", 2)):
+        pixels, classes = images(out, split)
+        assert pixels.shape == (number, side * side)
+        assert (pixels[:, 0] % 2).tolist() == classes and (pixels == pixels[:, :1]).all()
+        seen += pixels[:, 0].tolist()
+    assert sorted(seen) == list(range(20)) != seen
+    assert sorted(path.name for path in out.iterdir()) == ["input", "label", "prepare_lra.json"]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"imgs/0/sample_3.png": png(31, 0)}, "sample_3.png: 31 x 31 pixels, expected 32 x 32"),
+        ({"imgs/0/sample_3.png": b"junk"}, "sample_3.png: expected an image"),
+        (
+            {"metadata/1.npy": b"imgs/7 no.png 0 1\n"},
+            "metadata/1.npy, line 1: imgs/7/no.png is not in the archive",
+        ),
+        (
+            {"metadata/1.npy": b"imgs/0 sample_0.png 0 2\n"},
+            "metadata/1.npy, line 1: 'imgs/0 sample_0.png 0 2'",
+        ),
+    ],
+)
+def test_refused_pathfinder(tmp_path, capsys, changes, message):
+    mirror = archive(tmp_path / "m", "lra_release.gz", pathfinder_members(**changes))
+    assert message in refused(capsys, "pathfinder32", tmp_path, "--mirror", mirror)
+
+
+def test_regenerated_pathfinder_says_so(tmp_path, capsys):
+    out = prepare("pathfinder32-regenerated", tmp_path, *GENERATE)
+    assert "drawn here, not the published images" in capsys.readouterr().out
+    assert images(out, "train")[0].shape == (6, 1024)
+    assert (
+        json.loads((out / "prepare_lra.json").read_text())["settings"]["task"] == "pathfinder32-regenerated"
+    )
+
+
+def test_incomplete_archive(tmp_path, capsys):
+    mirror = archive(tmp_path / "m", "cifar-10-binary.tar.gz", cifar_members())
+    path = mirror / "cifar-10-binary.tar.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert "is damaged or incomplete" in refused(capsys, "image", tmp_path, "--mirror", mirror)
+    mirror = archive(tmp_path / "m", "cifar-10-binary.tar.gz", {"README": b"other"})
+    assert "no examples for train, valid, test" in refused(capsys, "image", tmp_path, "--mirror", mirror)

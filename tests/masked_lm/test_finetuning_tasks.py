@@ -1,0 +1,204 @@
+"""The published files of the fine-tuning tasks: read as they are, and refused with file and line where they are not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.masked_lm.finetuning import TASKS
+from luna_fairseq.masked_lm.finetuning.metrics import score
+from luna_fairseq.masked_lm.finetuning.settings import accumulation, number_of_updates, settings_of
+
+# task -> (file of a split, split, its lines, inputs of the last example, its label)
+MNLI = "index promptID pairID genre s1b s2b s1p s2p sentence1 sentence2 label1 gold_label".split()
+GLUE = {
+    "SST-2": ("train.tsv", "train", ["sentence\tlabel", "a \"b c\t1"], ('a "b c',), "1"),
+    "QNLI": (
+        "dev.tsv",
+        "valid",
+        ["index\tquestion\tsentence\tlabel", "0\tq ?\ts .\tnot_entailment"],
+        ("q ?", "s ."),
+        "not_entailment",
+    ),
+    "QQP": (
+        "train.tsv",
+        "train",
+        ["id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "1\t2\t3\ta\tb\t0"],
+        ("a", "b"),
+        "0",
+    ),
+    "MNLI": (
+        "dev_mismatched.tsv",
+        "valid1",
+        ["\t".join(MNLI), "\t".join(["0"] * 8 + ["a", "b", "neutral", "neutral"])],
+        ("a", "b"),
+        "neutral",
+    ),
+    "RTE": (
+        "dev.tsv",
+        "valid",
+        ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tentailment"],
+        ("a", "b"),
+        "entailment",
+    ),
+    "MRPC": (
+        "train.tsv",
+        "train",
+        ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t2\t3\ta\tb"],
+        ("a", "b"),
+        "1",
+    ),
+    "CoLA": ("train.tsv", "train", ["gj04\t1\t\tA .", "gj04\t0\t*\tB ."], ("B .",), "0"),
+    "STS-B": (
+        "test.tsv",
+        "test",
+        ["index\tsentence1\tsentence2", "0\ta\tb"],
+        ("a", "b"),
+        None,
+    ),
+}
+
+
+def write(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_glue(name, tmp_path):
+    file, split, lines, inputs, label = GLUE[name]
+    write(tmp_path / file, lines)
+    example = TASKS[name].read(tmp_path, split)[-1]
+    assert (example.inputs, example.label) == (inputs, label)
+
+
+def test_text_without_a_first_line_of_names():
+    folder = Path(__file__).resolve().parents[3] / "shared" / "data" / "sst2"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    train, valid = (TASKS["SST-2"].read(folder, split) for split in ("train", "valid"))
+    assert (len(train), len(valid)) == (6920, 872)
+    assert train[0].inputs[0].startswith("a stirring , funny") and train[0].label == "1"
+
+
+@pytest.mark.parametrize(
+    "name, lines, message",
+    [
+        ("SST-2", ["sentence\tlabel", "a\t1", "b\t2"], "train.tsv, line 3: '2' is no label of SST-2; its labels: 0, 1"),
+        ("SST-2", ["a\t1", "b"], r"train.tsv, line 2: there are 1 columns instead of 2 \(sentence, label\)"),
+        ("RTE", ["a\tb\tentailment"], "train.tsv, line 1: there is no column 'sentence1'"),
+        ("STS-B", ["sentence1\tsentence2\tscore", "a\tb\t5.5"], "line 2: '5.5' is no similarity from 0 to 5"),
+        ("SST-2", ["sentence\tlabel", "\t1"], "line 2: there are 1 columns instead of 2"),
+        ("RTE", ["sentence1\tsentence2\tlabel", "a\t\tentailment"], "line 2: sentence2 is empty"),
+        ("SST-2", ["sentence\tlabel"], "train.tsv has no examples"),
+        ("SST-2", [], "train.tsv is empty"),
+    ],
+)
+def test_malformed_glue(name, lines, message, tmp_path):
+    write(tmp_path / "train.tsv", lines)
+    with pytest.raises(InputError, match=message):
+        TASKS[name].read(tmp_path, "train")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(InputError, match="train.tsv does not exist"):
+        TASKS["QNLI"].read(tmp_path, "train")
+
+
+def test_broken_lines_of_qqp_are_left_out(tmp_path, capsys):
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+    write(tmp_path / "train.tsv", [header, "1\t2\t3\ta\tb\t0", "4\t5", "1\t2\t3\tc\td\t1"])
+    assert [example.label for example in TASKS["QQP"].read(tmp_path, "train")] == ["0", "1"]
+    assert "1 broken lines left out, the first being line 3" in capsys.readouterr().out
+
+
+PASSAGE = {
+    "article": "One .\nTwo\t.",
+    "questions": ["It is _ .", "Why ?"],
+    "options": [["a", "b", "c", "d"], ["e", "f", "g", "h"]],
+    "answers": ["B", "D"],
+    "id": "high1.txt",
+}
+
+
+def test_race(tmp_path):
+    write(tmp_path / "test" / "high" / "1.txt", [json.dumps(PASSAGE)])
+    first, second = TASKS["RACE"].read(tmp_path, "test1")
+    assert first.inputs == ("One . Two .", "It is a .", "It is b .", "It is c .", "It is d .")
+    assert second.inputs[1:] == ("Why ? e", "Why ? f", "Why ? g", "Why ? h")
+    assert (first.label, second.label) == ("B", "D")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"answers": ["B"]}, "1.txt: questions, options and answers differ in number"),
+        ({"answers": ["B", "E"]}, "1.txt, question 2: 'E' is no label of RACE"),
+        ({"options": [["a"], ["b"]]}, "1.txt, question 1: there are 1 options instead of 4"),
+        ({"questions": None}, "1.txt is no passage of RACE"),
+    ],
+)
+def test_malformed_race(change, message, tmp_path):
+    write(tmp_path / "train" / "middle" / "1.txt", [json.dumps({**PASSAGE, **change})])
+    with pytest.raises(InputError, match=message):
+        TASKS["RACE"].read(tmp_path, "train")
+
+
+def question(answer="C", number=5):
+    choices = [{"label": "ABCDE"[n], "text": f"t{n}"} for n in range(number)]
+    entry = {"answerKey": answer, "id": "x", "question": {"stem": "Where ?", "choices": choices}}
+    return {name: value for name, value in entry.items() if value is not None}
+
+
+def test_commonsense_qa(tmp_path):
+    write(tmp_path / "train_rand_split.jsonl", [json.dumps(question())])
+    write(tmp_path / "test_rand_split_no_answers.jsonl", [json.dumps(question(None))])
+    (example,) = TASKS["CommonsenseQA"].read(tmp_path, "train")
+    assert example.inputs == ("Q: Where ?", "A: t0", "A: t1", "A: t2", "A: t3", "A: t4") and example.label == "C"
+    assert TASKS["CommonsenseQA"].read(tmp_path, "test")[0].label is None
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("{", "train_rand_split.jsonl, line 2 is not JSON"),
+        ("{}", "line 2 is no question of CommonsenseQA"),
+        (json.dumps(question(number=4)), "line 2: the choices are A, B, C, D instead of A, B, C, D, E"),
+        (json.dumps(question("F")), "line 2: 'F' is no label of CommonsenseQA"),
+    ],
+)
+def test_malformed_commonsense_qa(line, message, tmp_path):
+    write(tmp_path / "train_rand_split.jsonl", [json.dumps(question()), line])
+    with pytest.raises(InputError, match=message):
+        TASKS["CommonsenseQA"].read(tmp_path, "train")
+
+
+def test_metrics():
+    assert score(TASKS["QQP"], ["1", "1", "0", "0"], ["1", "0", "0", "0"]) == pytest.approx(
+        {"accuracy": 75.0, "f1": 100 * 2 / 3}
+    )
+    assert score(TASKS["CoLA"], ["1", "0", "1"], ["1", "0", "1"]) == {"matthews": 100.0}
+    scores = score(TASKS["STS-B"], [1.0, 2.0, 9.0], [1.0, 2.0, 3.0])
+    assert scores["spearman"] == pytest.approx(100.0) and scores["pearson"] < 95
+    assert scores["pearson_spearman"] == pytest.approx((scores["pearson"] + scores["spearman"]) / 2)
+
+
+def test_settings_are_table_9():
+    # GLUE: 6% of the updates; SST-2 of GLUE has 67,349 examples, of which the authors' command makes 21,050 updates.
+    updates = number_of_updates(67349, 32, 10)
+    assert updates == 21050
+    words = " ".join(settings_of(TASKS["SST-2"]).options(updates))
+    assert "--weight-decay 0.1 --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.0" in words
+    assert "--lr-scheduler polynomial_decay --warmup-updates 1263 --total-num-update 21050" in words
+    words = " ".join(settings_of(TASKS["RACE"]).options(1000))
+    assert "--weight-decay 0.01" in words and words.endswith("--lr-scheduler fixed --warmup-updates 150")
+    words = " ".join(settings_of(TASKS["CommonsenseQA"]).options(1000))
+    assert "--dropout 0.2 --attention-dropout 0.0 --activation-dropout 0.1" in words
+
+
+def test_accumulation():
+    assert accumulation(64, 16) == ["--batch-size", "16", "--update-freq", "4"]
+    assert accumulation(16, 32) == ["--batch-size", "16", "--update-freq", "1"]
+    with pytest.raises(InputError, match="--at-a-time 12 does not divide the batch size 16"):
+        accumulation(16, 12)

@@ -1,0 +1,142 @@
+"""luna-prepare-text: raw text to binarised shards, with sentencepiece and with GPT-2's encoding."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq.data import Dictionary, data_utils
+from luna_fairseq.masked_lm import prepare_text
+from luna_fairseq.models.masked_lm_hub import find_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [
+    ["the cat sat on the mat", "it was a red cat"],
+    ["a dog ran"],
+    ["the dog sat", "a mat ran"],
+    ["red dog"],
+]
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Folder with train and valid text: documents between empty lines."""
+    for split, times in (("train", 5), ("valid", 1)):
+        documents = ["".join(line + "\n" for line in document) for document in DOCUMENTS * times]
+        (tmp_path / split).write_text("\n".join(documents), encoding="utf-8")
+    return tmp_path
+
+
+def write_gpt2(folder):
+    """A byte-pair encoding in GPT-2's files: characters, and one merge."""
+    characters = sorted(
+        {c for document in DOCUMENTS for line in document for c in line.replace(" ", "\u0120")}
+    )
+    pieces = [*characters, "th"]
+    (folder / "encoder.json").write_text(json.dumps({p: i for i, p in enumerate(pieces)}), encoding="utf-8")
+    (folder / "vocab.bpe").write_text("#version\nt h\n", encoding="utf-8")
+    return len(pieces)
+
+
+def prepare(text, *words):
+    arguments = [
+        "--train",
+        str(text / "train"),
+        "--valid",
+        str(text / "valid"),
+        "--destdir",
+        str(text / "data"),
+    ]
+    return prepare_text.main([*arguments, "--workers", "1", *map(str, words)])
+
+
+def sentences(folder, split="train"):
+    """The binarised lines, as pieces."""
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    dataset = data_utils.load_indexed_dataset(str(folder / split), dictionary)
+    return [dictionary.string(dataset[i]).split() for i in range(len(dataset))]
+
+
+def words_of(pieces):
+    return "".join(pieces).replace("\u2581", " ").strip()
+
+
+def test_sentencepiece_in_shards(text, capsys):
+    assert prepare(text, "--vocab-size", 40, "--shards", 3) == 0
+    out = capsys.readouterr().out
+    data = text / "data"
+    assert out.strip().endswith(os.pathsep.join(str(data / f"shard{n}") for n in range(3)))
+    found = []
+    for n in range(3):
+        found.append([words_of(pieces) for pieces in sentences(data / f"shard{n}")])
+        assert (data / f"shard{n}" / "dict.txt").read_bytes() == (data / "dict.txt").read_bytes()
+    dealt = [[] for _ in range(3)]
+    for number, document in enumerate(DOCUMENTS * 5):
+        dealt[number % 3] += [*document, ""]
+    assert [[line for line in shard if line] for shard in found] == [
+        [line for line in s if line] for s in dealt
+    ]
+    assert found[0][2] == ""  # between two documents
+    assert [words_of(p) for p in sentences(data / "shard0", "valid") if p] == sum(DOCUMENTS, [])
+    assert find_tokenizer([data])["bpe"] == "sentencepiece"
+
+    before = (data / "shard1" / "train.bin").stat().st_mtime_ns
+    assert prepare(text, "--vocab-size", 40, "--shards", 3) == 0
+    assert capsys.readouterr().out.count("finished before") == 3
+    assert (data / "shard1" / "train.bin").stat().st_mtime_ns == before
+
+
+def test_gpt2(text):
+    size = write_gpt2(text)
+    files = ("--gpt2-encoder-json", text / "encoder.json", "--gpt2-vocab-bpe", text / "vocab.bpe")
+    assert prepare(text, *files) == 0
+    data = text / "data"
+    assert len(Dictionary.load(str(data / "dict.txt"))) == -(-(size + 4) // 8) * 8
+    assert find_tokenizer([data])["bpe"] == "gpt2"
+    merged = str(size - 1)
+    assert sentences(data)[0][0] == merged and sentences(data)[0].count(merged) == 2
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--vocab-size", 40, "--shards", 21), "has 20 documents"),
+        (("--vocab-size", 4000), "--vocab-size 4000 is too large"),
+        ((), "give either --vocab-size or GPT-2's two files"),
+        (("--gpt2-vocab-bpe", "vocab.bpe"), "needs both --gpt2-encoder-json and --gpt2-vocab-bpe"),
+        (("--vocab-size", 40, "--test", "nowhere"), "nowhere does not exist"),
+        (("--vocab-size", 40, "--test", os.devnull), "there is no text in /dev/null"),
+    ],
+)
+def test_bad_input(words, message, text, capsys):
+    assert prepare(text, *words) == 1
+    error = capsys.readouterr().err
+    assert message in error and error.startswith("luna-prepare-text: error: ") and error.count("\n") == 1
+
+
+def test_a_line_that_is_not_utf8(text, capsys):
+    (text / "valid").write_bytes(b"good\nb\xffad\n")
+    assert prepare(text, "--vocab-size", 40) == 1
+    assert f"{text / 'valid'}, line 2 is not UTF-8" in capsys.readouterr().err
+
+
+def test_pretraining_script_refuses_a_batch_that_does_not_divide(tmp_path):
+    command = [
+        "bash",
+        str(ROOT / "scripts" / "pretrain_mlm.sh"),
+        "--data",
+        "x",
+        "--preset",
+        "small",
+        "--gpus",
+        "3",
+    ]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        [*command, "--out", str(tmp_path)], capture_output=True, text=True, env={**os.environ, "PATH": path}
+    )
+    assert run.returncode == 1
+    assert "3 GPUs with --batch-size 16 do not divide the batch of 32 sequences" in run.stderr

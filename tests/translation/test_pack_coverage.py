@@ -1,0 +1,45 @@
+"""What the rows of P cover: counts by hand, and the same whatever the batches."""
+
+import pytest
+import torch
+from tiny_luna import PAD, batch, example, tiny_model
+
+from luna_fairseq.translation.pack_coverage import Coverage, measure_coverage
+
+
+def test_counts_by_hand():
+    # One sentence of three positions and one of padding, two heads, three rows of P, the last left out.
+    heads = [
+        [[0.7, 0.2, 0.1, 0.0], [0.6, 0.3, 0.1, 0.0], [0.0, 0.0, 1.0, 0.0]],
+        [[0.1, 0.8, 0.1, 0.0], [0.2, 0.3, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]],
+    ]
+    coverage = Coverage()
+    padding = torch.tensor([[False, False, False, True]])
+    coverage.add(torch.tensor([heads]), padding, torch.tensor([[False, False, True]]))
+    assert coverage.positions == 3
+    assert coverage.maxima == pytest.approx((1 + 2) / 2 / 3)
+    assert coverage.largest == pytest.approx((0.7 + 0.8 + 0.5) / 3)
+    # Without masks every row and position counts, and sentences add up.
+    coverage.add(torch.tensor([heads]), None, None)
+    assert coverage.positions == 7
+    assert coverage.maxima == pytest.approx((1.5 + (2 + 3) / 2) / 7)
+    assert coverage.largest == pytest.approx((2.0 + 1.0 + 0.8 + 1.0 + 0.0) / 7)
+
+
+def net_input(source, target):
+    source = batch(source, left=True)
+    lengths = source.ne(PAD).sum(dim=1)
+    return {"net_input": {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": batch(target)}}
+
+
+def test_batches_do_not_matter():
+    model, (source, target) = tiny_model(), example()
+    together = measure_coverage(model, [net_input(source, target)])
+    alone = measure_coverage(model, [net_input([s], [t]) for s, t in zip(source, target)])
+    assert len(together) == len(alone) == 3
+    for ours, theirs in zip(together, alone):
+        assert ours.positions == theirs.positions == sum(map(len, source))
+        assert 0 < ours.maxima <= 1 and 0 < ours.largest <= 1
+        assert ours.maxima == pytest.approx(theirs.maxima)
+        assert ours.largest == pytest.approx(theirs.largest)
+    assert not any(layer.encoder_attn._forward_hooks for layer in model.decoder.layers)

@@ -1,0 +1,321 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from demo_corpus import draw_corpus, write_corpus
+
+from fairseq import options
+from fairseq.data import Dictionary, indexed_dataset
+from fairseq_cli import preprocess
+from luna_fairseq.text import subword
+from luna_fairseq.translation import prepare_bitext
+
+MODEL = "sentencepiece.bpe.model"
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return draw_corpus({"test": 10, "valid": 11, "train": 200}, seed=5)
+
+
+@pytest.fixture
+def text(tmp_path, corpus):
+    write_corpus(corpus, tmp_path / "text")
+    return tmp_path / "text"
+
+
+@pytest.fixture
+def prepare(text, tmp_path, capsys):
+    def prepare(*more, vocab_size=200, out="out", test=True):
+        argv = [
+            "--source-lang",
+            "en",
+            "--target-lang",
+            "de",
+            "--vocab-size",
+            str(vocab_size),
+            "--workers",
+            "1",
+        ]
+        argv += ["--trainpref", str(text / "train"), "--validpref", str(text / "valid")]
+        argv += ["--testpref", str(text / "test")] if test else []
+        status = prepare_bitext.main([*argv, "--destdir", str(tmp_path / out), *more])
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return status, captured.out, captured.err
+
+    return prepare
+
+
+@pytest.fixture(autouse=True)
+def preprocess_in_this_process(monkeypatch):
+    """The same program without the seconds that importing it takes; test_train_bitext runs the real process."""
+
+    def run(command, **kwargs):
+        assert command[:3] == [sys.executable, "-m", "fairseq_cli.preprocess"]
+        preprocess.main(options.get_preprocessing_parser().parse_args(command[3:]))
+        return subprocess.CompletedProcess(command, 0, "")
+
+    monkeypatch.setattr(prepare_bitext.subprocess, "run", run)
+
+
+def read(path):
+    return path.read_bytes().decode("utf-8").split("\n")[:-1]
+
+
+def contents(folder):
+    return {
+        path.name: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".json"
+    }
+
+
+def refuse(*args):
+    raise AssertionError("this step is finished and must not be done again")
+
+
+def test_binarised_text_decodes_to_the_text(prepare, text, tmp_path):
+    status, out, err = prepare()
+    assert (status, err) == (0, "")
+    folder = tmp_path / "out"
+    dictionary = Dictionary.load(str(folder / "dict.de.txt"))
+    assert dictionary == Dictionary.load(str(folder / "dict.en.txt")) and len(dictionary) % 8 == 0
+    for split in ("train", "valid", "test"):
+        for language in ("en", "de"):
+            data = indexed_dataset.make_dataset(str(folder / f"{split}.en-de.{language}"), "mmap")
+            lines = [dictionary.string(tokens, "sentencepiece") for tokens in data]
+            assert lines == read(text / f"{split}.{language}")
+    tokens = sum(len(line.split()) for line in read(folder / "encoded" / "train.de"))
+    assert "train: 200 pairs, tokens: " in out and f"{tokens:,} de" in out
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_every_piece_of_the_model_is_in_the_dictionary(prepare, tmp_path):
+    prepare(test=False)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out" / MODEL))
+    dictionary = Dictionary.load(str(tmp_path / "out" / "dict.en.txt"))
+    pieces = [model.id_to_piece(index) for index in range(model.get_piece_size())]
+    assert len(pieces) == 200
+    assert all(dictionary.index(piece) != dictionary.unk() for piece in pieces if piece != "<unk>")
+
+
+def test_two_runs_write_the_same_bytes(prepare, tmp_path):
+    prepare(out="first")
+    prepare("--workers", "2", out="second")
+    assert contents(tmp_path / "first") == contents(tmp_path / "second")
+
+
+def test_finished_steps_are_not_done_again(prepare, tmp_path, monkeypatch):
+    prepare()
+    before = contents(tmp_path / "out")
+    for name in ("_learn", "_encode", "_binarise"):
+        monkeypatch.setattr(prepare_bitext.Preparation, name, refuse)
+    status, out, _ = prepare()
+    assert status == 0 and out.count("finished before") == 3 and "train: 200 pairs" in out
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("name", ["train.en-de.de.bin", "encoded/train.en", MODEL])
+def test_a_lost_or_shortened_file_is_made_again(prepare, tmp_path, name):
+    prepare()
+    before = contents(tmp_path / "out")
+    path = tmp_path / "out" / name
+    path.write_bytes(path.read_bytes()[:-1])
+    status, out, _ = prepare()
+    assert status == 0 and out.count("finished before") == 2
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_run_killed_while_encoding_goes_on(prepare, tmp_path, monkeypatch):
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subword, "bpe_dictionary", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare()
+    status, out, _ = prepare()
+    assert status == 0 and "learn: finished before" in out and out.count("finished before") == 1
+    prepare(out="fresh")
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+def test_other_text_and_other_options_are_done_again(prepare, text, tmp_path):
+    prepare()
+    prepare(vocab_size=210)
+    assert (
+        sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out" / MODEL)).get_piece_size() == 210
+    )
+    lines = read(text / "test.de")
+    (text / "test.de").write_text("\n".join(["Neu.", *lines[1:]]) + "\n", encoding="utf-8")
+    _, out, _ = prepare(vocab_size=210)
+    assert out.count("finished before") == 1
+    assert read(tmp_path / "out" / "encoded" / "test.de")[0].replace(" ", "") == "\u2581Neu."
+
+
+def test_white_space_and_odd_characters(prepare, text, tmp_path):
+    odd = "  Der\u00a0\u00a0Hund\u2028heißt\tﬁdo \u3000½ Ａ naïve\u0301.\r"
+    (text / "train.de").write_bytes("\n".join([odd, *read(text / "train.de")[1:]]).encode())
+    assert prepare()[0] == 0
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out" / MODEL))
+    plain = "Der Hund heißt ﬁdo ½ Ａ naïve\u0301."
+    assert model.decode(model.encode(odd)) == model.decode(model.encode(plain)) == plain
+    data = indexed_dataset.make_dataset(str(tmp_path / "out" / "train.en-de.de"), "mmap")
+    assert len(data) == 200
+    assert Dictionary.load(str(tmp_path / "out" / "dict.de.txt")).string(data[0], "sentencepiece") == plain
+
+
+def test_byte_order_mark_is_dropped(prepare, text, tmp_path):
+    (text / "train.en").write_bytes(b"\xef\xbb\xbf" + (text / "train.en").read_bytes())
+    prepare()
+    assert "\ufeff" not in (tmp_path / "out" / "encoded" / "train.en").read_text(encoding="utf-8")
+
+
+def test_training_pairs_with_an_empty_side_are_dropped(prepare, text, tmp_path):
+    english, german = read(text / "train.en"), read(text / "train.de")
+    english[3], german[5], english[7], german[7] = "", " \t", "", ""
+    (text / "train.en").write_text("\n".join(english) + "\n", encoding="utf-8")
+    (text / "train.de").write_text("\n".join(german) + "\n", encoding="utf-8")
+    status, out, _ = prepare()
+    assert status == 0 and "train: 197 pairs" in out and "3 dropped" in out
+    kept = [line.replace(" ", "") for line in read(tmp_path / "out" / "encoded" / "train.de")]
+    expected = [line for index, line in enumerate(german) if index not in (3, 5, 7)]
+    assert kept == ["\u2581" + line.replace(" ", "\u2581") for line in expected]
+
+
+def test_several_test_texts(prepare, text, tmp_path):
+    status, out, _ = prepare("--testpref", f"{text}/test,{text}/valid")
+    assert status == 0 and "test1: 11 pairs" in out
+    assert (tmp_path / "out" / "test1.en-de.de.idx").exists()
+
+
+def change(text, name, function):
+    path = text / name
+    path.write_bytes(function(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda text: (text / "valid.de").unlink(), "valid.de does not exist"),
+        (lambda text: change(text, "test.en", lambda data: b""), "test.en is empty"),
+        (
+            lambda text: change(text, "train.de", lambda data: data + b"Noch ein Satz.\n"),
+            "train.en has 200 lines and {text}/train.de has 201",
+        ),
+        (
+            lambda text: change(text, "valid.en", lambda data: data.split(b"\n", 2)[2]),
+            "valid.en has 9 lines and {text}/valid.de has 11",
+        ),
+        (
+            lambda text: change(text, "train.en", lambda data: data.replace(b"\n", b"\n\xff\xfe", 1)),
+            "train.en, line 2 is not UTF-8",
+        ),
+        (
+            lambda text: change(text, "test.de", lambda data: b"Eins.\n \n" + data.split(b"\n", 2)[2]),
+            "test.de, line 2 is empty",
+        ),
+        (
+            lambda text: change(text, "train.de", lambda data: b"\n" * 200),
+            "no pair of lines of which neither is empty",
+        ),
+    ],
+)
+def test_bad_text_is_one_line_before_any_work(prepare, text, tmp_path, damage, message):
+    damage(text)
+    status, out, err = prepare()
+    assert status == 1 and err.count("\n") == 1
+    assert err.startswith("luna-prepare-bitext: error: ") and message.format(text=text) in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "size, message", [(50000, "too large for this training text: the most it gives is"), (9, "is too small")]
+)
+def test_vocabulary_size_that_does_not_fit(prepare, size, message):
+    status, _, err = prepare(vocab_size=size)
+    assert status == 1 and err.count("\n") == 1 and f"--vocab-size {size} " in err and message in err
+
+
+def test_the_largest_size_named_works(prepare):
+    _, _, err = prepare(vocab_size=50000)
+    assert prepare(vocab_size=int(err.split()[-1]))[0] == 0
+
+
+def test_one_language_twice(prepare):
+    status, _, err = prepare("--target-lang", "en")
+    assert status == 1 and "are both en" in err
+
+
+def test_a_folder_of_another_program_is_left_alone(prepare, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "dict.en.txt").write_text("mine 1\n")
+    status, _, err = prepare()
+    assert status == 1 and "dict.en.txt is there already" in err and err.count("\n") == 1
+    assert (tmp_path / "out" / "dict.en.txt").read_text() == "mine 1\n"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["dict.en.txt"]
+
+
+def test_a_broken_record(prepare, tmp_path):
+    prepare()
+    (tmp_path / "out" / "prepare_bitext.json").write_text("{")
+    status, _, err = prepare()
+    assert status == 1 and "is broken" in err and err.count("\n") == 1
+
+
+def test_record_names_only_files_that_are_there(prepare, tmp_path):
+    prepare()
+    record = json.loads((tmp_path / "out" / "prepare_bitext.json").read_text())
+    assert set(record) == {"learn", "encode", "binarise"}
+    for step in record.values():
+        for name, size in step["files"].items():
+            assert Path(tmp_path / "out" / name).stat().st_size == size
+
+
+def test_moses_tokens_and_merges(prepare, text, tmp_path):
+    odd = "Ein Mann & sein „Nord-Hund“\u2028heißt\tfido."
+    lines = read(text / "train.de")
+    (text / "train.de").write_text("\n".join([odd, *lines[1:]]) + "\n", encoding="utf-8")
+    status, out, err = prepare("--subword", "moses", vocab_size=100)
+    assert (status, err) == (0, "") and "tokenise ..." in out and "train: 200 pairs" in out
+    folder = tmp_path / "out"
+    tokens = 'Ein Mann &amp; sein &quot; Nord @-@ Hund &quot; heißt fido .'
+    assert read(folder / "tokenised" / "train.de")[0] == tokens
+    dictionary = Dictionary.load(str(folder / "dict.de.txt"))
+    assert dictionary == Dictionary.load(str(folder / "dict.en.txt")) and len(dictionary) % 8 == 0
+    data = indexed_dataset.make_dataset(str(folder / "train.en-de.de"), "mmap")
+    assert [dictionary.string(line, "subword_nmt") for line in data] == read(folder / "tokenised" / "train.de")
+    assert read(folder / "plain" / "test.de") == read(text / "test.de")
+    assert len(read(folder / "bpe.codes")) == 100 + 1  # a version line, and merges
+
+
+def test_moses_output_does_not_depend_on_the_workers(prepare, tmp_path):
+    prepare("--subword", "moses", vocab_size=60, out="first")
+    _, out, _ = prepare("--subword", "moses", "--workers", "2", vocab_size=60, out="second")
+    assert contents(tmp_path / "first") == contents(tmp_path / "second")
+    _, out, _ = prepare("--subword", "moses", vocab_size=60, out="second")
+    assert out.count("finished before") == 4
+
+
+def test_more_merges_than_the_text_gives(prepare):
+    status, _, err = prepare("--subword", "moses", vocab_size=100000)
+    assert status == 1 and "--vocab-size 100000 is too large for this training text: it gives " in err
+
+
+def test_long_and_unequal_pairs_are_dropped_from_training_text_only(prepare, text, tmp_path):
+    pairs = list(zip(read(text / "train.en"), read(text / "train.de")))
+    pairs[1] = ("No.", pairs[1][1] + " " + pairs[2][1])
+    pairs[4] = (" ".join(pair[0] for pair in pairs[5:25]), " ".join(pair[1] for pair in pairs[5:25]))
+    for side, language in enumerate(("en", "de")):
+        lines = "".join(pair[side] + "\n" for pair in pairs)
+        (text / f"train.{language}").write_text(lines, encoding="utf-8")
+    status, out, _ = prepare("--max-length", "250", "--max-ratio", "3")
+    assert status == 0 and "train: 198 pairs" in out and "test: 10 pairs" in out
+    assert "1 dropped (lengths in a ratio above 3)" in out and "1 dropped (more than 250 pieces)" in out
+    assert len(read(tmp_path / "out" / "encoded" / "train.en")) == 198
+    status, _, err = prepare("--max-length", "1", out="none")
+    assert status == 1 and "leave no training pair" in err

@@ -1,0 +1,111 @@
+import pytest
+import sacrebleu
+
+from luna_fairseq.translation import score
+
+REFERENCES = [
+    "Der Mann kauft heute das alte Buch.",
+    "Sie sieht den Hund, den er gefüttert hat.",
+    "Er schläft im Garten hinter dem Haus.",
+]
+HYPOTHESES = [
+    "Der Mann kauft heute das alte Buch.",
+    "Sie sieht die Hunde, den er gefüttert hat.",
+    "Er schläft im Garten unter dem Haus.",
+]
+
+
+def generated(hypotheses, order=(2, 0, 1), kinds="SHDP", shift=0):
+    lines = ["2020-01-01 00:00:00 | INFO | fairseq_cli.generate | loading model(s) from x.pt"]
+    for index in order:
+        rows = {
+            "S": f"S-{index + shift}\tsource {index}",
+            "H": f"H-{index + shift}\t-0.25\t{hypotheses[index]}",
+            "D": f"D-{index + shift}\t-0.25\t{hypotheses[index]}",
+            "P": f"P-{index + shift}\t-0.1 -0.2",
+        }
+        lines += [rows[kind] for kind in kinds]
+    return "\n".join([*lines, "Generate test with beam=5: BLEU4 = 50.00", ""])
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    def run(text, *options, references=REFERENCES):
+        (tmp_path / "generate.txt").write_bytes(text.encode("utf-8"))
+        (tmp_path / "test.de").write_bytes("".join(f"{line}\n" for line in references).encode("utf-8"))
+        status = score.main(
+            [str(tmp_path / "generate.txt"), "--reference", str(tmp_path / "test.de"), *options]
+        )
+        captured = capsys.readouterr()
+        assert status == (1 if captured.err else 0)
+        assert captured.err.count("\n") <= 1
+        return captured.out + captured.err
+
+    return run
+
+
+def test_scores_are_those_of_sacrebleu_on_the_sentences_in_order(run):
+    out = run(generated(HYPOTHESES))
+    bleu = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
+    chrf = sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
+    assert 20 < bleu < 95
+    assert f"BLEU = {bleu:.2f}" in out and f"chrF2 = {chrf:.2f}" in out
+    assert "tok:13a" in out and "nc:6" in out
+    assert "identical to the reference: 1 of 3" in out
+
+
+def test_the_detokenised_line_counts_where_there_is_one(run):
+    text = generated(HYPOTHESES).replace("H-0\t-0.25\tDer", "H-0\t-0.25\t\u2581Der")
+    assert run(text) == run(generated(HYPOTHESES, kinds="H"))
+
+
+def test_the_first_of_several_hypotheses_counts(run):
+    text = generated(HYPOTHESES).replace("P-0\t", "H-0\t-0.9\tfalsch\nD-0\t-0.9\tfalsch\nP-0\t")
+    assert run(text) == run(generated(HYPOTHESES))
+
+
+def test_output_and_samples(run, tmp_path):
+    (tmp_path / "test.en").write_text("one\ntwo\nthree\n", encoding="utf-8")
+    hypotheses = tmp_path / "hypotheses.de"
+    out = run(
+        generated(HYPOTHESES),
+        "--samples",
+        "2",
+        "--source",
+        str(tmp_path / "test.en"),
+        "--output",
+        str(hypotheses),
+    )
+    assert hypotheses.read_bytes().decode("utf-8").split("\n") == [*HYPOTHESES, ""]
+    assert "[1]\n  source     one\n  hypothesis Der Mann" in out
+    assert "[2]\n  source     two\n" in out and "[3]" not in out
+
+
+def test_empty_hypothesis_and_tabs_and_odd_separators(run, tmp_path):
+    hypotheses = ["", "a\tb", "c\u2028d"]
+    run(generated(hypotheses), "--output", str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes().decode("utf-8").split("\n") == [*hypotheses, ""]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (generated(HYPOTHESES, order=(0, 2)), "lacks 1 of 3 sentences, the first being 1"),
+        (generated(HYPOTHESES, shift=1), "has a sentence 3, but the reference has 3 lines"),
+        (generated(HYPOTHESES, order=(0, 1, 2, 0)), "has sentence 0 twice"),
+        (generated(HYPOTHESES)[:-60], "breaks off in its last line"),
+        (generated(HYPOTHESES, kinds="S"), "no H- or D- lines"),
+        ("", "no H- or D- lines"),
+        (generated(["\u2581Der \u2581Mann", "b", "c"]), "pieces of words"),
+        (generated(["ein H@@ und", "b", "c"]), "pieces of words"),
+    ],
+)
+def test_bad_input_is_one_line(run, text, message):
+    assert message in run(text)
+
+
+def test_missing_files(run, tmp_path, capsys):
+    assert score.main([str(tmp_path / "nothing"), "--reference", str(tmp_path / "nowhere")]) == 1
+    assert "nowhere does not exist" in capsys.readouterr().err
+    (tmp_path / "short.en").write_text("one\n")
+    assert "short.en has 1 lines" in run(generated(HYPOTHESES), "--source", str(tmp_path / "short.en"))

@@ -1,0 +1,99 @@
+import json
+
+import pytest
+import sacrebleu
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.text.moses import detokenize, normalize, tokenize, tokenize_pairs
+from luna_fairseq.translation import score
+from luna_fairseq.translation import scores as translation_scores
+from luna_fairseq.translation.generated import read_hypotheses
+from luna_fairseq.translation.scores import KnownTestSet, Translations, plain_scores, split_score
+
+REFERENCES = [
+    "Ein Mann & sein Hund aus Nordrhein-Westfalen, sagte er.",
+    "Die „E-Mail-Adresse“ ist z.B. 1.000,5 km lang.",
+    "Er schläft im Garten [hinter] dem Haus.",
+]
+HYPOTHESES = [
+    "Ein Mann & sein Hund aus Nordrhein-Westfalen, sagte sie.",
+    "Die „E-Mail-Anschrift“ ist z.B. 1.000,5 km lang.",
+    "Er schläft im Garten [hinter] dem Haus.",
+]
+
+
+def moses(line):
+    return " ".join(tokenize(line, "de"))
+
+
+def test_moses_tokens():
+    assert moses(REFERENCES[0]) == "Ein Mann &amp; sein Hund aus Nordrhein @-@ Westfalen , sagte er ."
+    assert moses(REFERENCES[1]) == "Die „ E @-@ Mail @-@ Adresse “ ist z.B. 1.000,5 km lang ."
+    for line in (REFERENCES[0], REFERENCES[2]):
+        assert detokenize(moses(line).split(), "de") == line
+    assert normalize(" „Das“\twar\u2028es …\u200b", "de") == '"Das" war es ...'
+    assert tokenize_pairs(("en", "de"), [("It's 5-fold.", "\u200b")]) == [("It &apos;s 5 @-@ fold .", "")]
+
+
+def test_the_fast_tokenizer_is_sacremoses_own():
+    from sacremoses import MosesTokenizer
+
+    own = MosesTokenizer(lang="de")
+    for line in [*REFERENCES, "Am 3. Mai kam Dr. Müller. Wer? U.S.A. usw. Das war's... etc. und so"]:
+        assert tokenize(line, "de") == own.tokenize(line, aggressive_dash_splits=True)
+
+
+def test_hyphens_are_split_once_on_either_route():
+    plain = Translations.read(HYPOTHESES, REFERENCES, None, "de")
+    tokens = Translations.read([moses(line) for line in HYPOTHESES], REFERENCES, "moses", "de")
+    ours, theirs = split_score(plain, "de"), split_score(tokens, "de")
+    sides = [[moses(line) for line in lines] for lines in (HYPOTHESES, REFERENCES)]
+    expected = sacrebleu.corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score
+    assert ours.value == theirs.value == pytest.approx(expected)
+    assert ours.value != plain_scores(plain, "13a")[0].value
+    assert "tok:none" in ours.signature and "sacremoses" in ours.signature
+    assert tokens.hypotheses[0] == HYPOTHESES[0]
+
+
+def test_splitting_twice_is_refused():
+    tokens = [moses(line) for line in HYPOTHESES]
+    with pytest.raises(InputError, match="hypotheses are tokenised .* in 2 lines.*--detokenize moses"):
+        Translations.read(tokens, REFERENCES, None, "de")
+    with pytest.raises(InputError, match="reference is tokenised with hyphens split already"):
+        Translations.read(HYPOTHESES, [moses(line) for line in REFERENCES], None, "de")
+
+
+@pytest.mark.parametrize(
+    "lines, tokens, split, message",
+    [
+        (3003, 0, (0, 0), "3 lines and toy has 3,003: to score other text"),
+        (3, 31, (0, 99), "tokens \\(13a\\) and that of toy has 31"),
+        (3, 32, (60, 70), "37 tokens with hyphens split instead of 60 to 70"),
+    ],
+)
+def test_another_reference_than_the_test_sets(lines, tokens, split, message):
+    text = Translations.read(HYPOTHESES, REFERENCES, None, "de")
+    test_set = KnownTestSet("toy", "en-de", lines, tokens, split)
+    with pytest.raises(InputError, match=message):
+        plain_scores(text, "13a", test_set)
+        split_score(text, "de", test_set)
+
+
+def test_files_and_signature(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(
+        translation_scores.TEST_SETS, "wmt14/full", KnownTestSet("wmt14/full", "en-de", 3, 32, (37, 37))
+    )
+    generated = tmp_path / "generate.txt"
+    generated.write_text("".join(f"H-{i}\t-0.1\t{moses(line)}\n" for i, line in enumerate(HYPOTHESES)), "utf-8")
+    (tmp_path / "ref.de").write_text("".join(f"{line}\n" for line in REFERENCES), "utf-8")
+    words = [str(generated), "--reference", str(tmp_path / "ref.de"), "--detokenize", "moses", "--split-compounds"]
+    more = ["--output", str(tmp_path / "out.de"), "--scores", str(tmp_path / "scores.json"), "--test-set", "wmt14/full"]
+    assert score.main(words) == 1
+    assert "need --target-lang" in capsys.readouterr().err
+    assert score.main([*words, "--target-lang", "de", *more]) == 0
+    out = capsys.readouterr().out
+    assert out.count("|test:wmt14/full|lang:en-de|") == 2 and "BLEU of tokens, hyphens split = " in out
+    assert (tmp_path / "out.de").read_text("utf-8").split("\n")[0] == HYPOTHESES[0]
+    scores = json.loads((tmp_path / "scores.json").read_text("utf-8"))
+    assert [one["name"] for one in scores] == ["BLEU", "chrF2", "BLEU of tokens"]
+    assert read_hypotheses(generated, 3)[0] == moses(HYPOTHESES[0])
