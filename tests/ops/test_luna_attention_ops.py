@@ -28,8 +28,8 @@ MASKS = {
 kinds = pytest.mark.parametrize("kind", list(MASKS))
 
 
-def naive_form(q, k, v, mask=None, dropout=0.0):
-    return naive_attention(q, k, v, mask, dropout)[0]
+def naive_form(q, k, v, mask=None, dropout=0.0, bias=None):
+    return naive_attention(q, k, v, mask, dropout, bias)[0]
 
 
 FORMS = (naive_form, fused_attention, short_attention)
@@ -47,6 +47,44 @@ def test_forms_equal_naive(length, kind, dtype, tolerance):
         for name, a, b in zip(NAMES, actual, expected):
             assert a.dtype == dtype
             assert relative_rms(a, b) < tolerance, name
+
+
+def bias(length, shape=(B, H), dtype=torch.float64):
+    return torch.randn(*shape, length, S, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype)
+
+
+@kinds
+@pytest.mark.parametrize("shape", [(B, H), (1, H), (B, 1)])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+def test_forms_add_a_bias_to_the_logits(kind, shape, dtype, tolerance):
+    inputs = [*softmax_inputs(7, dtype), bias(7, shape, dtype)]
+    expected = output_and_gradients(
+        lambda *x: naive_form(*x[:3], MASKS[kind], bias=x[3]), [x.double() for x in inputs]
+    )
+    for form in FORMS:
+        actual = output_and_gradients(lambda *x, form=form: form(*x[:3], MASKS[kind], bias=x[3]), inputs)
+        for name, a, b in zip((*NAMES, "gradient of the bias"), actual, expected):
+            assert a.dtype == dtype
+            assert relative_rms(a, b) < tolerance, name
+
+
+@forms
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+def test_a_bias_in_half_precision(form, dtype, tolerance):
+    inputs = [*softmax_inputs(7, dtype), bias(7, dtype=dtype)]
+    expected = naive_form(*(x.double() for x in inputs[:3]), MASKS["left"], bias=inputs[3].double())
+    assert relative_rms(form(*inputs[:3], MASKS["left"], bias=inputs[3]), expected) < tolerance
+    with torch.autocast("cpu", dtype=dtype):
+        actual = form(*(x.float() for x in inputs[:3]), MASKS["left"], bias=inputs[3].float())
+    assert relative_rms(actual, expected) < tolerance
+
+
+@forms
+def test_a_bias_by_hand(form):
+    q, k, v = softmax_inputs(6)
+    added = bias(6)
+    weights = (q @ k.transpose(-2, -1) / K**0.5 + added).softmax(dim=-1)
+    assert_equal_up_to(form(q, k, v, bias=added), weights @ v, 1e-12)
 
 
 @forms
@@ -156,13 +194,21 @@ def test_without_a_fused_kernel_the_definition_is_used(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "keys, dtype, expected",
-    [(64, torch.float32, "short"), (65, torch.float32, "fused"), (64, torch.bfloat16, "fused"), (1, torch.float64, "short")],
+    "queries, keys, dtype, with_bias, expected",
+    [
+        (3, 64, torch.float32, False, "short"),
+        (3, 65, torch.float32, False, "fused"),
+        (3, 64, torch.bfloat16, False, "fused"),
+        (3, 1, torch.float64, False, "short"),
+        (3, 65, torch.float32, True, "short"),
+        (65, 65, torch.float32, True, "fused"),
+    ],
 )
-def test_which_form_is_taken(keys, dtype, expected, monkeypatch):
+def test_which_form_is_taken(queries, keys, dtype, with_bias, expected, monkeypatch):
     module, taken = sys.modules[luna_attention.__module__], []
     for name in ("short", "fused"):
         monkeypatch.setattr(module, f"{name}_attention", lambda *args, name=name: taken.append((name, *args)))
-    q, k = torch.zeros(B, H, 3, K, dtype=dtype), torch.zeros(B, H, keys, K, dtype=dtype)
-    luna_attention(q, k, k, MASKS["left"], 0.5)
-    assert taken == [(expected, q, k, k, MASKS["left"], 0.5)]
+    q, k = torch.zeros(B, H, queries, K, dtype=dtype), torch.zeros(B, H, keys, K, dtype=dtype)
+    added = torch.zeros(1, H, queries, keys) if with_bias else None
+    luna_attention(q, k, k, MASKS["left"], 0.5, added)
+    assert taken == [(expected, q, k, k, MASKS["left"], 0.5, added)]

@@ -4,17 +4,42 @@ from typing import Optional
 
 from torch import Tensor
 
+from luna_fairseq.ops.luna.anchors import anchor_distances, naive_distances
 from luna_fairseq.ops.luna.fused import fused_attention
+from luna_fairseq.ops.luna.lookup import (
+    Parts,
+    by_parts,
+    lookup_attention,
+    naive_lookup_attention,
+    token_positions,
+)
 from luna_fairseq.ops.luna.naive import naive_attention
-from luna_fairseq.ops.luna.short import has_few_keys, short_attention
+from luna_fairseq.ops.luna.short import is_short, short_attention
 
 
 def luna_attention(
-    q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Optional[Tensor] = None, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_padding_mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
+    bias: Optional[Tensor] = None,
 ) -> Tensor:
     """What :func:`naive_attention` defines, in the form that is fastest for these inputs. Same arguments; returns [B, H, T, K]."""
-    form = short_attention if has_few_keys(q, k) else fused_attention
-    return form(q, k, v, key_padding_mask, dropout)
+    form = short_attention if is_short(q, k, bias) else fused_attention
+    return form(q, k, v, key_padding_mask, dropout, bias)
 
 
-__all__ = ["fused_attention", "luna_attention", "naive_attention", "short_attention"]
+__all__ = [
+    "Parts",
+    "anchor_distances",
+    "by_parts",
+    "fused_attention",
+    "lookup_attention",
+    "luna_attention",
+    "naive_attention",
+    "naive_distances",
+    "naive_lookup_attention",
+    "short_attention",
+    "token_positions",
+]

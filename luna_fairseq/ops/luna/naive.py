@@ -8,7 +8,12 @@ from torch.nn import functional as F
 
 
 def naive_attention(
-    q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Optional[Tensor] = None, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_padding_mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
+    bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
     """Softmax attention with its weights written out.
 
@@ -21,6 +26,7 @@ def naive_attention(
         v: values [B, H, S, K]
         key_padding_mask: [B, S], True at keys that are left out; a sentence whose keys are all left out gets zeros
         dropout: probability with which a weight is dropped
+        bias: added to the logits [B or 1, H or 1, T, S]
 
     Returns:
         output [B, H, T, K] and the weights before dropout [B, H, T, S], both in the type of ``q``
@@ -28,15 +34,20 @@ def naive_attention(
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         logits = (q.to(dtype) * q.size(-1) ** -0.5) @ k.to(dtype).transpose(-2, -1)
+        if bias is not None:
+            logits = logits + bias
         weights = masked_softmax(logits, key_padding_mask)
         output = F.dropout(weights, dropout) @ v.to(dtype)
     return output.to(q.dtype), weights.to(q.dtype)
 
 
 def masked_softmax(logits: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Softmax over the keys that are not left out. logits [B, H, T, S], mask [B, S]; zeros where none is left."""
+    """Softmax over the keys that are not left out; zeros where none is left.
+
+    logits: [B, H, T, S]; mask: [B, S], or for every query and head [B, H, T, S].
+    """
     if key_padding_mask is None:
         return logits.softmax(dim=-1)
-    excluded = key_padding_mask[:, None, None, :]
+    excluded = key_padding_mask if key_padding_mask.dim() == 4 else key_padding_mask[:, None, None, :]
     # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient either.
     return logits.masked_fill(excluded, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)

@@ -1,0 +1,136 @@
+"""Unpack attention with a look-up of tokens: the gathered form against the definition."""
+
+import pytest
+import torch
+from attention_inputs import output_and_gradients, relative_rms
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from luna_fairseq.ops.luna import lookup, naive_attention
+from luna_fairseq.ops.luna.lookup import (
+    by_parts,
+    lookup_attention,
+    naive_lookup_attention,
+    part_of_tokens,
+    token_positions,
+)
+
+B, H, K, L, S, T = 3, 2, 5, 4, 11, 6
+NAMES = ("output", "q", "k", "v", "token keys", "token values", "gate")
+LENGTHS = {"whole": (S, S, S), "right": (S, 7, 2), "left": (S, 7, 2), "nothing left": (S, 0, 1)}
+
+
+def masks(kind):
+    position, n = torch.arange(S)[None, :], torch.tensor(LENGTHS[kind])[:, None]
+    context = position < S - n if kind == "left" else position >= n
+    return context, torch.arange(L)[None, :] >= n
+
+
+def inputs(dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(B, H, T, K), (B, H, L, K), (B, H, L, K), (B, H, S, K), (B, H, S, K), (H,)]
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def gathered(number, context, packed):
+    position, empty = token_positions(context, packed)
+
+    def form(q, k, v, token_k, token_v, gate):
+        parts = by_parts(token_k, token_v, position, empty)
+        return lookup_attention(q, k, v, parts, gate, number, packed)
+
+    return form
+
+
+def defined(number, context, packed):
+    return lambda *x: naive_lookup_attention(*x, number, context, packed)[0]
+
+
+@pytest.mark.parametrize("kind", list(LENGTHS))
+@pytest.mark.parametrize("number", [1, 2, L, L + 3])
+@pytest.mark.parametrize("block", [1, 1 << 22])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
+def test_gathered_equals_the_definition(kind, number, block, dtype, tolerance, monkeypatch):
+    monkeypatch.setattr(lookup, "_BLOCK", block)
+    x = inputs(dtype)
+    expected = output_and_gradients(defined(number, *masks(kind)), [i.double() for i in x])
+    actual = output_and_gradients(gathered(number, *masks(kind)), x)
+    for name, a, b in zip(NAMES, actual, expected):
+        assert a.dtype == dtype
+        assert relative_rms(a, b) < tolerance, name
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
+def test_half_precision(dtype, tolerance):
+    x = inputs(dtype)
+    everything = masks("right")  # all parts: rounding cannot change the choice
+    expected = output_and_gradients(defined(L, *everything), [i.double() for i in x])
+    actual = output_and_gradients(gathered(L, *everything), x)
+    for name, a, b in zip(NAMES, actual, expected):
+        assert a.dtype == dtype
+        assert relative_rms(a, b) < tolerance, name
+
+
+def test_tied_keys_and_values_get_both_gradients():
+    q, k, _, token_k, _, gate = inputs()
+    number, context, packed = 2, *masks("right")
+    position, empty = token_positions(context, packed)
+
+    def tied(q, k, token_k, gate):
+        return lookup_attention(q, k, k, by_parts(token_k, token_k, position, empty), gate, number, packed)
+
+    actual = output_and_gradients(tied, (q, k, token_k, gate))
+    expected = output_and_gradients(
+        lambda q, k, t, gate: defined(number, context, packed)(q, k, k, t, t, gate), (q, k, token_k, gate)
+    )
+    for a, b in zip(actual, expected):
+        assert relative_rms(a, b) < 1e-12
+
+
+def test_a_look_up_of_all_parts_is_softmax_attention_over_rows_and_tokens():
+    q, k, v, token_k, token_v, gate = inputs()
+    context, packed = masks("right")
+    output = gathered(L, context, packed)(q, k, v, token_k, token_v, torch.zeros_like(gate))
+    expected, _ = naive_attention(
+        q, torch.cat([k, token_k], 2), torch.cat([v, token_v], 2), torch.cat([packed, context], 1)
+    )
+    assert torch.allclose(output, expected, atol=1e-12)
+
+
+def test_a_closed_gate_leaves_unpack_attention():
+    q, k, v, token_k, token_v, gate = inputs()
+    context, packed = masks("right")
+    output = gathered(2, context, packed)(q, k, v, token_k, token_v, torch.full_like(gate, -1e4))
+    assert torch.allclose(output, naive_attention(q, k, v, packed)[0], atol=1e-12)
+
+
+def test_weights_are_those_of_one_softmax_and_only_of_chosen_parts():
+    context, packed = masks("right")
+    _, rows, tokens = naive_lookup_attention(*inputs(), 1, context, packed)
+    assert torch.allclose(rows.sum(-1) + tokens.sum(-1), torch.ones(B, H, T, dtype=torch.float64))
+    part = part_of_tokens(context, packed)[:, None, None, :].expand_as(tokens)
+    best = rows.argmax(dim=-1, keepdim=True)
+    assert (tokens[part != best] == 0).all()
+
+
+def test_a_query_chooses_for_itself():
+    x = inputs()
+    form = gathered(2, *masks("right"))
+    whole = form(*x)
+    x[0] = torch.cat([x[0][:, :, :3], torch.randn(B, H, T - 3, K, dtype=torch.float64)], dim=2)
+    assert torch.equal(form(*x)[:, :, :3], whole[:, :, :3])
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 50), rows=st.integers(1, 12), before=st.integers(0, 4), after=st.integers(0, 4))
+def test_every_token_is_in_one_part_and_parts_are_as_even_as_can_be(n, rows, before, after):
+    position = torch.arange(before + n + after)[None, :]
+    context = (position < before) | (position >= before + n)
+    packed = torch.zeros(1, rows, dtype=torch.bool)
+    where, empty = token_positions(context, packed)
+    tokens = where[~empty]
+    assert sorted(tokens.tolist()) == list(range(before, before + n))
+    part = torch.arange(rows)[None, :, None].expand_as(where)[~empty]
+    assert torch.equal(part_of_tokens(context, packed)[0, tokens], part)
+    sizes = (~empty[0]).sum(dim=1)
+    assert sizes.max() - sizes.min() <= 1
