@@ -20,15 +20,18 @@ from luna_fairseq.ops.causal_luna.triton_kernels import (
     EXCLUDED,
     LENGTHS,
     causal,
+    chunk_place,
     dropout_factor,
     first_state,
     input_scores,
+    inputs_of_head,
     load_block,
     load_included,
     load_pack_weights,
     load_real,
     load_reciprocal,
     product,
+    segment_of_head,
     store_block,
 )
 
@@ -47,14 +50,8 @@ def query_gradient_kernel(
 
     Grid: B H x segments, the last fastest.
     """
-    program = tl.program_id(0)
-    segment = program % segments
-    bh = (program // segments).to(tl.int64)
-    b, h = bh // H, bh % H
-    q += b * q_b + h * q_h
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    a += b * a_b + h * a_h
+    segment, bh, b, h = segment_of_head(segments, H)
+    q, k, v, a = inputs_of_head(q, k, v, a, b, h, q_b, q_h, k_b, k_h, v_b, v_h, a_b, a_h)
     g += b * g_b + h * g_h
     dq += b * dq_b + h * dq_h
     states += (bh * segments + segment) * (2 * K * L)
@@ -65,9 +62,7 @@ def query_gradient_kernel(
         query_sum = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
         output_sum = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
     for chunk in range(chunks):
-        start = (segment * chunks + chunk) * BLOCK_T
-        rows = T - start
-        place = start.to(tl.int64)
+        start, rows, place = chunk_place(segment * chunks + chunk, T, BLOCK_T)
         real = load_real(padding + b * T + place, rows, HAS_PADDING, BLOCK_T)
         inverse = load_reciprocal(reciprocal + b * T, start, rows, HAS_PADDING, BLOCK_T)
         x_q = load_block(q + place * q_t, q_t, rows, 0, K, BLOCK_T, BLOCK_K)
@@ -161,14 +156,8 @@ def key_gradient_kernel(
 
     Grid: B H x segments, the last fastest.
     """
-    program = tl.program_id(0)
-    segment = program % segments
-    bh = (program // segments).to(tl.int64)
-    b, h = bh // H, bh % H
-    q += b * q_b + h * q_h
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    a += b * a_b + h * a_h
+    segment, bh, b, h = segment_of_head(segments, H)
+    q, k, v, a = inputs_of_head(q, k, v, a, b, h, q_b, q_h, k_b, k_h, v_b, v_h, a_b, a_h)
     g += b * g_b + h * g_h
     dk += b * dk_b + h * dk_h
     dv += b * dv_b + h * dv_h
@@ -178,9 +167,7 @@ def key_gradient_kernel(
         query_sum = first_state(suffix, K, L, LOADED, BLOCK_K, BLOCK_L)
         output_sum = first_state(suffix + K * L, K, L, LOADED, BLOCK_K, BLOCK_L)
     for step in range(chunks):
-        start = (segment * chunks + (chunks - 1 - step)) * BLOCK_T
-        rows = T - start
-        place = start.to(tl.int64)
+        start, rows, place = chunk_place(segment * chunks + (chunks - 1 - step), T, BLOCK_T)
         real = load_real(padding + b * T + place, rows, HAS_PADDING, BLOCK_T)
         x_q = load_block(q + place * q_t, q_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_k = load_block(k + place * k_t, k_t, rows, 0, K, BLOCK_T, BLOCK_K)

@@ -22,6 +22,27 @@ PHILOX_ROUNDS = tl.constexpr(7)
 
 
 @triton.jit
+def segment_of_head(segments, H):
+    """Segment, B H, B and H of a program; grid: B H x segments, the last fastest."""
+    program = tl.program_id(0)
+    bh = (program // segments).to(tl.int64)
+    return program % segments, bh, bh // H, bh % H
+
+
+@triton.jit
+def inputs_of_head(q, k, v, a, b, h, q_b, q_h, k_b, k_h, v_b, v_h, a_b, a_h):
+    """Where the inputs of head ``h`` of sentence ``b`` begin."""
+    return q + b * q_b + h * q_h, k + b * k_b + h * k_h, v + b * v_b + h * v_h, a + b * a_b + h * a_h
+
+
+@triton.jit
+def chunk_place(chunk, T, BLOCK_T: tl.constexpr):
+    """First position of the ``chunk``-th of a sentence, the positions from there on, and the first one as int64."""
+    start = chunk * BLOCK_T
+    return start, T - start, start.to(tl.int64)
+
+
+@triton.jit
 def product(x, y, PRECISION: tl.constexpr):
     """x @ y with float32 operands."""
     x, y = x.to(tl.float32), y.to(tl.float32)
@@ -159,9 +180,7 @@ def segment_sums_kernel(
     key_sum = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
     value_sum = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
     for chunk in range(chunks):
-        start = (segment * chunks + chunk) * BLOCK_T
-        rows = T - start
-        place = start.to(tl.int64)
+        start, rows, place = chunk_place(segment * chunks + chunk, T, BLOCK_T)
         real = load_real(padding + b * T + place, rows, HAS_PADDING, BLOCK_T)
         x_k = load_block(k + place * k_t, k_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_v = load_block(v + place * v_t, v_t, rows, 0, K, BLOCK_T, BLOCK_K)
@@ -209,23 +228,15 @@ def forward_kernel(
 
     Grid: B H x segments, the last fastest.
     """
-    program = tl.program_id(0)
-    segment = program % segments
-    bh = (program // segments).to(tl.int64)
-    b, h = bh // H, bh % H
-    q += b * q_b + h * q_h
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    a += b * a_b + h * a_h
+    segment, bh, b, h = segment_of_head(segments, H)
+    q, k, v, a = inputs_of_head(q, k, v, a, b, h, q_b, q_h, k_b, k_h, v_b, v_h, a_b, a_h)
     out += b * out_b + h * out_h
     states += (bh * segments + segment) * (2 * K * L)
     if CARRY:
         key_state = first_state(states, K, L, LOADED, BLOCK_K, BLOCK_L)
         value_state = first_state(states + K * L, K, L, LOADED, BLOCK_K, BLOCK_L)
     for chunk in range(chunks):
-        start = (segment * chunks + chunk) * BLOCK_T
-        rows = T - start
-        place = start.to(tl.int64)
+        start, rows, place = chunk_place(segment * chunks + chunk, T, BLOCK_T)
         real = load_real(padding + b * T + place, rows, HAS_PADDING, BLOCK_T)
         inverse = load_reciprocal(reciprocal + b * T, start, rows, HAS_PADDING, BLOCK_T)
         x_q = load_block(q + place * q_t, q_t, rows, 0, K, BLOCK_T, BLOCK_K)
