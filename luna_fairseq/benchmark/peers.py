@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq.modules import MultiheadAttention
-from luna_fairseq.modules import LunaAttention
+from luna_fairseq.modules import FairseqLunaAttention
 from luna_fairseq.modules.heads import dropout_probability
 from luna_fairseq.ops.luna import naive_attention
 
@@ -75,7 +75,7 @@ def use_fused_attention(module: nn.Module) -> None:
             use_fused_attention(child)
 
 
-class WrittenOutLunaAttention(LunaAttention):
+class WrittenOutLunaAttention(FairseqLunaAttention):
     """Luna attention that writes its weights out, as the definition does."""
 
     def _attend(
@@ -90,7 +90,7 @@ def use_written_out_attention(module: nn.Module) -> None:
         if isinstance(child, MultiheadAttention):
             # What it takes torch's function for ends where that function's check of widths has to be skipped.
             child.skip_embed_dim_check = True
-        elif isinstance(child, LunaAttention):
+        elif isinstance(child, FairseqLunaAttention):
             child.__class__ = WrittenOutLunaAttention  # the same parameters under the same names
 
 

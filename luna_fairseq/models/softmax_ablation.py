@@ -16,7 +16,7 @@ from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.models.luna import LunaConfig, LunaModel
-from luna_fairseq.modules import LunaAttention, LunaDecoder
+from luna_fairseq.modules import FairseqLunaAttention, LunaDecoder
 from luna_fairseq.modules.beams import hypotheses_each
 from luna_fairseq.modules.luna_layer import LunaDecoderLayer
 
@@ -36,7 +36,7 @@ def softmax_attention(cfg: Any, **kind: bool) -> MultiheadAttention:
 
 
 class SoftmaxCausalAttention(nn.Module):
-    """Softmax attention of every position to itself and what came before it, called as LunaCausalAttention is.
+    """Softmax attention of every position to itself and what came before it, called as FairseqLunaCausalAttention is.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
@@ -70,7 +70,7 @@ class SoftmaxCausalAttention(nn.Module):
         return output
 
 
-class SoftmaxCrossAttention(LunaAttention):
+class SoftmaxCrossAttention(FairseqLunaAttention):
     """Softmax attention of X to the context beside Luna's pack attention of P to it.
 
     Args:
@@ -97,10 +97,10 @@ class SoftmaxCrossAttention(LunaAttention):
         context: Tensor,
         context_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
-        incremental_state: Optional[IncrementalState] = None,
         need_weights: bool = False,
+        incremental_state: Optional[IncrementalState] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """As :meth:`LunaAttention.forward`, but P is packed anew at every step of decoding, and not without P."""
+        """As :meth:`FairseqLunaAttention.forward`, but P is packed anew at every step of decoding, and not without P."""
         packed_context = None
         if packed is not None:
             packed_context, _ = self.pack(packed, context, context_padding_mask)
@@ -136,7 +136,7 @@ class SoftmaxCausalLayer(LunaDecoderLayer):
 
 
 class SoftmaxCrossLayer(LunaDecoderLayer):
-    def build_encoder_attention(self, cfg: Any) -> LunaAttention:
+    def build_encoder_attention(self, cfg: Any) -> FairseqLunaAttention:
         return SoftmaxCrossAttention(cfg)
 
     def build_packed_layer_norm(
@@ -148,7 +148,7 @@ class SoftmaxCrossLayer(LunaDecoderLayer):
             self.packed_layer_norm = None
 
     def attend(
-        self, attention: LunaAttention, layer_norm: nn.Module, x: Tensor, packed: Optional[Tensor], *args: Any
+        self, attention: FairseqLunaAttention, layer_norm: nn.Module, x: Tensor, packed: Optional[Tensor], *args: Any
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         return super().attend(attention, layer_norm, x, packed if self.update_packed else None, *args)
 

@@ -1,18 +1,36 @@
-"""Luna as torch modules: the two attentions, the layers, the encoder, the decoder, the packed embedding."""
+"""Luna as torch modules: the two attentions, the layers, the encoder, the decoder, the packed embedding. One of each.
 
-from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
-from luna_fairseq.modules.luna_decoder import LunaDecoder
-from luna_fairseq.modules.luna_encoder import LunaEncoder
-from luna_fairseq.modules.luna_layer import LunaDecoderLayer, LunaEncoderLayer
+The attentions and the packed embedding are plain torch; what is built of fairseq's parts is imported when it is asked for.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from luna_fairseq.modules.luna_attention import KeptContext, LunaAttention
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
+_WITH_FAIRSEQ = {
+    "FairseqLunaAttention": "fairseq_attention",
+    "FairseqLunaCausalAttention": "fairseq_attention",
+    "LunaDecoder": "luna_decoder",
+    "LunaDecoderLayer": "luna_layer",
+    "LunaEncoder": "luna_encoder",
+    "LunaEncoderLayer": "luna_layer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_FAIRSEQ:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WITH_FAIRSEQ[name]}"), name)
+
+
 __all__ = [
+    "KeptContext",
     "LunaAttention",
     "LunaCausalAttention",
-    "LunaDecoder",
-    "LunaDecoderLayer",
-    "LunaEncoder",
-    "LunaEncoderLayer",
+    "LunaCausalState",
     "PackedEmbedding",
+    *_WITH_FAIRSEQ,
 ]

@@ -1,11 +1,9 @@
-"""What both Luna attentions share: checks, projections, and the change between fairseq's layout and that of the ops."""
+"""What both Luna attentions share: checks, projections, and the change between time-first modules and batch-first ops."""
 
 from typing import Iterable
 
 from torch import Tensor, nn
 
-from fairseq.modules import FairseqDropout
-from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.errors import InputError
 
 
@@ -21,23 +19,24 @@ def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
         raise InputError(f"unknown {what} {value!r}; choose one of {', '.join(choices)}")
 
 
-def projection(embed_dim: int, q_noise: float, block_size: int, gain: float = 2**-0.5) -> nn.Module:
+def projection(embed_dim: int, gain: float = 2**-0.5) -> nn.Linear:
     """A C x C linear map. Xavier uniform weight; the bias keeps torch's default, as in the authors' code."""
     linear = nn.Linear(embed_dim, embed_dim)
     nn.init.xavier_uniform_(linear.weight, gain=gain)
-    return quant_noise(linear, q_noise, block_size)
+    return linear
 
 
-def output_projection(embed_dim: int, q_noise: float, block_size: int) -> nn.Module:
+def output_projection(embed_dim: int) -> nn.Linear:
     """The last projection of an attention: gain 1 and no bias to begin with."""
-    linear = projection(embed_dim, q_noise, block_size, gain=1.0)
+    linear = projection(embed_dim, gain=1.0)
     nn.init.zeros_(linear.bias)
     return linear
 
 
-def dropout_probability(module: FairseqDropout) -> float:
-    """The probability for a dropout inside an op: when ``module`` would drop, in training or by --retain-dropout."""
-    return module.p if module.training or module.apply_during_inference else 0.0
+def dropout_probability(module: nn.Module) -> float:
+    """The probability for a dropout inside an op: when ``module`` would drop, in training or by fairseq's
+    --retain-dropout."""
+    return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

@@ -1,12 +1,10 @@
 """Luna causal attention: decoder self-attention (Luna, section 3.3)."""
 
-from typing import Dict, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from fairseq.incremental_decoding_utils import with_incremental_state
-from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import (
@@ -37,9 +35,54 @@ def check_triton() -> None:
         raise InputError(f"--luna-backend triton cannot be used here: {reason}; use auto")
 
 
-@with_incremental_state
+class LunaCausalState(NamedTuple):
+    """What causal attention remembers of the positions so far: constant in size, however many they are.
+
+    Attributes:
+        pack_q: P, projected [B, H, L, K]: once for all hypotheses of a sentence
+        key_sum, steps: of each hypothesis, see :class:`luna_fairseq.ops.CausalLunaState`
+        value_sum: likewise; None where keys and values are tied, as it is then ``key_sum`` transposed
+    """
+
+    pack_q: Tensor
+    key_sum: Tensor
+    steps: Tensor
+    value_sum: Optional[Tensor] = None
+
+    def sums(self) -> CausalLunaState:
+        """The part that belongs to the hypotheses, as the op takes it."""
+        value_sum = self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
+        return CausalLunaState(self.key_sum, value_sum, self.steps)
+
+    def reorder(self, new_order: Tensor) -> "LunaCausalState":
+        """Hypothesis i goes on where ``new_order[i]`` was [N']."""
+        sums = (None if x is None else x.index_select(0, new_order) for x in self[1:])
+        return LunaCausalState(self.pack_q, *sums)
+
+    def select(self, sentences: Tensor) -> "LunaCausalState":
+        """With P of the ``sentences`` [B'] alone, in their order."""
+        return self._replace(pack_q=self.pack_q.index_select(0, sentences))
+
+
 class LunaCausalAttention(nn.Module):
     """Attention of every position to itself and what came before it, through P. P is an input only.
+
+    Modules are time-first::
+
+        import torch
+        from luna_fairseq.modules import LunaCausalAttention
+
+        T, L, B, C = 50, 16, 4, 512  # positions, rows of P, sentences, width
+        attention = LunaCausalAttention(C, num_heads=8)
+        query, packed = torch.randn(T, B, C), torch.randn(L, B, C)
+        lengths = torch.tensor([50, 31, 8, 44])
+        left_out = torch.arange(T) >= lengths[:, None]  # [B, T], True: this position is padding, nobody attends to it
+        output = attention(query, packed, key_padding_mask=left_out)
+        assert output.shape == query.shape
+
+        # Decoding: some positions at a time, with a state that does not grow.
+        prefix, state = attention.step(query[:10], packed)
+        eleventh, state = attention.step(query[10:11], state=state)
 
     Args:
         embed_dim: C, width of everything
@@ -48,7 +91,6 @@ class LunaCausalAttention(nn.Module):
         untie_kv: separate projections for the keys and values of unpack attention (default: False)
         pack_activation: omega, ``softplus`` or ``elu`` (default: softplus)
         backend: form of the attention over whole sequences, see :func:`luna_fairseq.ops.causal_luna` (default: auto)
-        q_noise, qn_block_size: fairseq's quantisation noise on the projections (default: none)
 
     Raises:
         InputError: the width is not divisible by the number of heads; an unknown activation or backend, or one that
@@ -63,8 +105,6 @@ class LunaCausalAttention(nn.Module):
         untie_kv: bool = False,
         pack_activation: str = "softplus",
         backend: str = "auto",
-        q_noise: float = 0.0,
-        qn_block_size: int = 8,
     ):
         super().__init__()
         check_heads(embed_dim, num_heads, "attention heads")
@@ -76,70 +116,71 @@ class LunaCausalAttention(nn.Module):
         self.untie_kv = untie_kv
         self.pack_activation = pack_activation
         self.backend = backend
-        self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
+        self.dropout_module: nn.Module = nn.Dropout(dropout)
 
         for name in ("pack_q", "pack_k", "unpack_q", *(("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",))):
-            self.add_module(f"{name}_proj", projection(embed_dim, q_noise, qn_block_size))
-        self.out_proj = output_projection(embed_dim, q_noise, qn_block_size)
+            self.add_module(f"{name}_proj", projection(embed_dim))
+        self.out_proj = output_projection(embed_dim)
 
     def forward(
         self,
         query: Tensor,
-        packed: Optional[Tensor],
+        packed: Tensor,
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
-        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
     ) -> Tensor:
         """
         Args:
-            query: X [T, B, C]; with ``incremental_state``, the positions after those it has seen, also of n hypotheses in
-                a row for each sentence [T, B n, C]
-            packed: P [L, B, C]; may be None once ``incremental_state`` holds its projection
-            key_padding_mask: [B, T] or [B n, T], True at padding, left or right: it adds nothing and is not counted
+            query: X [T, B, C], whole sequences
+            packed: P [L, B, C]
+            key_padding_mask: [B, T], True at padding, left or right: it adds nothing and is not counted
             packed_padding_mask: [B, L], True at rows of P that are left out
-            incremental_state: fairseq's store for decoding
 
         Returns:
             output, shaped as X
-
-        Raises:
-            InputError: hypotheses that cannot belong to the sentences of P, as many to each
         """
-        if incremental_state is not None:
-            return self._continue(query, packed, key_padding_mask, packed_padding_mask, incremental_state)
         q, k, v = self._unpack_heads(query)
         weights = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
         dropout = dropout_probability(self.dropout_module)
         output = causal_luna(q, k, v, weights, packed_padding_mask, key_padding_mask, dropout, self.backend)
         return self.out_proj(merge_heads(output))
 
-    def _continue(
+    def step(
         self,
         query: Tensor,
-        packed: Optional[Tensor],
-        key_padding_mask: Optional[Tensor],
-        packed_padding_mask: Optional[Tensor],
-        incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
-    ) -> Tensor:
-        saved = self.get_incremental_state(incremental_state, "causal_sums")
-        if saved is None:
-            state = None
-            pack_q = packed_heads(self.pack_q_proj, packed, self.num_heads)
+        packed: Optional[Tensor] = None,
+        state: Optional[LunaCausalState] = None,
+        key_padding_mask: Optional[Tensor] = None,
+        packed_padding_mask: Optional[Tensor] = None,
+    ) -> Tuple[Tensor, LunaCausalState]:
+        """The positions after those in ``state``: one while decoding, several for a prefix. Masks as in :meth:`forward`.
+
+        Args:
+            query: X [T, B, C], also of n hypotheses in a row for each sentence of P [T, B n, C]
+            packed: P [L, B, C]; with a ``state``, which has its projection, it is not read
+            state: what the call before this one returned; None at the beginning
+
+        Returns:
+            output, shaped as X, and the state after these positions
+
+        Raises:
+            InputError: hypotheses that cannot belong to the sentences of P, as many to each; neither P nor a state
+        """
+        if state is None:
+            if packed is None:
+                raise InputError("no packed sequence was given, and no earlier step has kept its projection")
+            pack_q, sums = packed_heads(self.pack_q_proj, packed, self.num_heads), None
         else:
-            key_sum, pack_q = saved["key_sum"], saved["pack_q"]
-            state = CausalLunaState(key_sum, saved.get("value_sum", key_sum.transpose(-2, -1)), saved["steps"])
+            pack_q, sums = state.pack_q, state.sums()
         beams = hypotheses_each(query.size(1), pack_q.size(0))
         if packed_padding_mask is not None:
             packed_padding_mask = packed_padding_mask.repeat_interleave(beams, dim=0)
         q, k, v = self._unpack_heads(query)
         weights = self._pack_weights(pack_q, query, beams)
         dropout = dropout_probability(self.dropout_module)
-        output, state = recurrent_causal_luna(q, k, v, weights, state, packed_padding_mask, key_padding_mask, dropout)
-        saved = {"pack_q": pack_q, **state._asdict()}
-        if not self.untie_kv:
-            del saved["value_sum"]  # the same numbers as key_sum
-        self.set_incremental_state(incremental_state, "causal_sums", saved)
-        return self.out_proj(merge_heads(output))
+        output, sums = recurrent_causal_luna(q, k, v, weights, sums, packed_padding_mask, key_padding_mask, dropout)
+        value_sum = sums.value_sum if self.untie_kv else None
+        return self.out_proj(merge_heads(output)), LunaCausalState(pack_q, sums.key_sum, sums.steps, value_sum)
 
     def _pack_weights(self, pack_q: Tensor, query: Tensor, beams: int = 1) -> Tensor:
         pack_k = beams_to_positions(self._heads("pack_k", query), beams)
@@ -154,23 +195,3 @@ class LunaCausalAttention(nn.Module):
 
     def _heads(self, name: str, x: Tensor) -> Tensor:
         return split_heads(getattr(self, f"{name}_proj")(x), self.num_heads)
-
-    def needs_packed(self, incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]]) -> bool:
-        """Whether P has to be given: no earlier step of decoding has kept its projection."""
-        return self.get_incremental_state(incremental_state, "causal_sums") is None
-
-    def reorder_incremental_state(
-        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
-    ) -> None:
-        """Give hypothesis i the sums that hypothesis ``new_order[i]`` had. new_order: [N']."""
-        saved = self.get_incremental_state(incremental_state, "causal_sums")
-        if saved is not None:
-            sums = {name: saved[name].index_select(0, new_order) for name in CausalLunaState._fields if name in saved}
-            self.set_incremental_state(incremental_state, "causal_sums", {**saved, **sums})
-
-    def keep_sentences(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], left: Tensor) -> None:
-        """Keep the projected P of the sentences ``left`` [B'], in that order."""
-        saved = self.get_incremental_state(incremental_state, "causal_sums")
-        if saved is not None:
-            saved = {**saved, "pack_q": saved["pack_q"].index_select(0, left)}
-            self.set_incremental_state(incremental_state, "causal_sums", saved)

@@ -13,12 +13,13 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.beams import regroup, sentences_of
-from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.modules.fairseq_attention import (
+    FairseqLunaAttention,
+    FairseqLunaCausalAttention,
+    IncrementalState,
+)
 from luna_fairseq.modules.luna_encoder import drop_words, wrap_layer
 from luna_fairseq.modules.luna_layer import LunaDecoderLayer
-
-IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
 
 
 class LunaDecoder(TransformerDecoderBase):
@@ -145,7 +146,7 @@ class LunaDecoder(TransformerDecoderBase):
             return
         left, sentences = regrouped
         for module in self.modules():
-            if isinstance(module, (LunaAttention, LunaCausalAttention)):
+            if isinstance(module, (FairseqLunaAttention, FairseqLunaCausalAttention)):
                 module.keep_sentences(incremental_state, left)
         self.set_incremental_state(incremental_state, "hypotheses", {"sentences": sentences})
 

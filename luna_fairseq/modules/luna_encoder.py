@@ -8,11 +8,12 @@ from torch import Tensor
 from fairseq.data import Dictionary
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerEncoderBase
-from fairseq.modules import FairseqDropout, LayerNorm
+from fairseq.modules import FairseqDropout, LayerNorm, SinusoidalPositionalEmbedding
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.beams import regroup
 from luna_fairseq.modules.compiled_layer import compile_in_training
+from luna_fairseq.modules.fairseq_attention import with_fairseq_parts
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
@@ -80,16 +81,18 @@ class LunaEncoder(TransformerEncoderBase):
         if layer_repeats > 1:
             self.layers: Any = RepeatedLayer(self.layers, layer_repeats)
         self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name=self.__class__.__name__)
-        self.packed_embedding = PackedEmbedding(
+        sinusoidal = not (cfg.no_token_positional_embeddings or cfg.encoder.learned_pos)
+        packed_embedding = PackedEmbedding(
             cfg.projection_length,
             embed_tokens.embedding_dim,
             dropout=cfg.dropout,
             scale=not cfg.no_scale_embedding,
-            positions=not (cfg.no_token_positional_embeddings or cfg.encoder.learned_pos),
+            positions=SinusoidalPositionalEmbedding.get_embedding if sinusoidal else None,
             layer_norm=cfg.layernorm_embedding,
             fix_length=cfg.fix_projection_length,
             zero_padding=sentence_encoder,
         )
+        self.packed_embedding = with_fairseq_parts(packed_embedding, "PackedEmbedding")
         self.packed_layer_norm: Any = None
         if sentence_encoder and not self.layers_normalize_packed:
             self.packed_layer_norm = LayerNorm(embed_tokens.embedding_dim, elementwise_affine=False)

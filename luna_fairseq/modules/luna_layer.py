@@ -12,8 +12,11 @@ from torch.nn import functional as F
 from fairseq import utils
 from fairseq.modules import FairseqDropout, LayerNorm
 from fairseq.modules.quant_noise import quant_noise
-from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.modules.fairseq_attention import (
+    FairseqLunaAttention,
+    FairseqLunaCausalAttention,
+    IncrementalState,
+)
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 
@@ -59,7 +62,7 @@ class _LunaLayer(nn.Module):
 
     def attend(
         self,
-        attention: LunaAttention,
+        attention: FairseqLunaAttention,
         layer_norm: LayerNorm,
         x: Tensor,
         packed: Optional[Tensor],
@@ -94,9 +97,9 @@ class _LunaLayer(nn.Module):
         return x if self.normalize_before else self.final_layer_norm(x)
 
 
-def build_luna_attention(cfg: Any, side: Any) -> LunaAttention:
+def build_luna_attention(cfg: Any, side: Any) -> FairseqLunaAttention:
     """Luna attention with the heads of ``side``, the encoder's or the decoder's part of ``cfg``."""
-    return LunaAttention(
+    return FairseqLunaAttention(
         side.embed_dim,
         side.attention_heads,
         num_pack_heads=side.projected_attention_heads,
@@ -183,7 +186,7 @@ class LunaDecoderLayer(_LunaLayer):
 
     def build_self_attention(self, cfg: Any) -> nn.Module:
         side = cfg.decoder
-        return LunaCausalAttention(
+        return FairseqLunaCausalAttention(
             side.embed_dim,
             side.attention_heads,
             dropout=cfg.attention_dropout,
@@ -194,7 +197,7 @@ class LunaDecoderLayer(_LunaLayer):
             qn_block_size=cfg.quant_noise.pq_block_size,
         )
 
-    def build_encoder_attention(self, cfg: Any) -> LunaAttention:
+    def build_encoder_attention(self, cfg: Any) -> FairseqLunaAttention:
         return build_luna_attention(cfg, cfg.decoder)
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
@@ -209,7 +212,7 @@ class LunaDecoderLayer(_LunaLayer):
         encoder_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
         self_attn_padding_mask: Optional[Tensor] = None,
-        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
+        incremental_state: Optional[IncrementalState] = None,
         need_attn: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """
@@ -229,7 +232,7 @@ class LunaDecoderLayer(_LunaLayer):
         residual = x
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)
-        if self.packed_embedding is not None and self.self_attn.needs_packed(incremental_state):
+        if self.packed_embedding is not None and self.self_attn.kept(incremental_state) is None:
             # In decoding all hypotheses share one P: it depends on nothing but the layer.
             sentences = x.size(1) if incremental_state is None else 1
             packed, _ = self.packed_embedding(x.new_full((sentences,), x.size(0)))
@@ -248,7 +251,7 @@ class LunaDecoderLayer(_LunaLayer):
             encoder_out,
             encoder_padding_mask,
             packed_padding_mask,
-            incremental_state,
             need_attn,
+            incremental_state,
         )
         return self.feed_forward(x), packed, weights

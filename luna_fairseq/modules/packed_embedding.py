@@ -1,12 +1,11 @@
 """The learned initial P (Luna, section 3.1), as the encoder's first layer receives it."""
 
 import math
-from typing import Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from fairseq.modules import FairseqDropout, LayerNorm, SinusoidalPositionalEmbedding
 from luna_fairseq.errors import InputError
 
 
@@ -21,7 +20,8 @@ class PackedEmbedding(nn.Module):
         embed_dim: C
         dropout: on P, drawn for every sentence (default: 0)
         scale: multiply by sqrt(C), as for token embeddings (default: False)
-        positions: add sinusoidal positions 0 .. l-1 (default: False)
+        positions: function of l and C that gives a table of positions [l, C] to be added, such as fairseq's
+            ``SinusoidalPositionalEmbedding.get_embedding`` (default: none are)
         layer_norm: normalise (default: False)
         fix_length: always all rows, none left out (default: False)
         zero_padding: make rows that are left out zero (default: False)
@@ -36,7 +36,7 @@ class PackedEmbedding(nn.Module):
         embed_dim: int,
         dropout: float = 0.0,
         scale: bool = False,
-        positions: bool = False,
+        positions: Optional[Callable[[int, int], Tensor]] = None,
         layer_norm: bool = False,
         fix_length: bool = False,
         zero_padding: bool = False,
@@ -49,10 +49,10 @@ class PackedEmbedding(nn.Module):
         self.scale = math.sqrt(embed_dim) if scale else 1.0
         self.weight = nn.Parameter(torch.empty(projection_length, embed_dim))
         nn.init.normal_(self.weight, mean=0.0, std=embed_dim**-0.5)
-        table = SinusoidalPositionalEmbedding.get_embedding(projection_length, embed_dim) if positions else None
+        table = None if positions is None else positions(projection_length, embed_dim)
         self.register_buffer("positions", table, persistent=False)
-        self.layer_norm = LayerNorm(embed_dim) if layer_norm else None
-        self.dropout_module = FairseqDropout(dropout, module_name=self.__class__.__name__)
+        self.layer_norm = nn.LayerNorm(embed_dim) if layer_norm else None
+        self.dropout_module = nn.Dropout(dropout)
 
     def forward(self, lengths: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
         """

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
-from luna_fairseq.modules import LunaAttention
+from luna_fairseq.modules import FairseqLunaAttention
 from luna_fairseq.translation.checkpoint import load, load_split, on_device_of, run
 
 PROGRAM = "pack_coverage"
@@ -33,7 +33,7 @@ def _report(args: argparse.Namespace) -> None:
     model, task = load(args)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.
-    if not attentions or any(type(attention) is not LunaAttention for attention in attentions):
+    if not attentions or any(type(attention) is not FairseqLunaAttention for attention in attentions):
         raise InputError(
             f"{args.path} is no model that reads its source through P: give a Luna translation model"
         )
@@ -45,7 +45,7 @@ def _report(args: argparse.Namespace) -> None:
         print(f"{depth:13d}  {layer.maxima:16.2f}  {layer.largest:14.2f}")
 
 
-def cross_attentions(model: LunaModel) -> List[LunaAttention]:
+def cross_attentions(model: LunaModel) -> List[FairseqLunaAttention]:
     """The attention to the source of each decoder layer."""
     return [layer.encoder_attn for layer in model.decoder.layers]
 
@@ -103,7 +103,7 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
     return layers
 
 
-def _add(layer: Coverage, attention: LunaAttention, inputs: Tuple[Any, ...], _output: Any) -> None:
+def _add(layer: Coverage, attention: FairseqLunaAttention, inputs: Tuple[Any, ...], _output: Any) -> None:
     _, packed, context, padding_mask, packed_mask, *_ = inputs
     _, weights = attention.pack(packed, context, padding_mask, need_weights=True)
     layer.add(weights, padding_mask, packed_mask)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules import LunaAttention, LunaCausalAttention
+from luna_fairseq.modules import FairseqLunaAttention, FairseqLunaCausalAttention
 from luna_fairseq.modules.beams import regroup, sentences_of
 
 DEVICE = torch.device("cpu")
@@ -29,9 +29,9 @@ def test_regroup(new_order, left, sentences):
     assert (regrouped and [x.tolist() for x in regrouped]) == expected
 
 
-@pytest.mark.parametrize("build", [LunaAttention, LunaCausalAttention])
+@pytest.mark.parametrize("build", [FairseqLunaAttention, FairseqLunaCausalAttention])
 def test_as_many_hypotheses_to_each_sentence(build):
     query, packed = torch.randn(1, 5, 8), torch.randn(3, 2, 8)
-    context = (torch.randn(4, 2, 8),) if build is LunaAttention else ()
+    context = (torch.randn(4, 2, 8),) if build is FairseqLunaAttention else ()
     with pytest.raises(InputError, match="5 hypotheses cannot belong to 2 sentences"):
         build(8, 2)(query, packed, *context, incremental_state={})

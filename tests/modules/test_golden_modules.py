@@ -117,18 +117,17 @@ def test_causal_attention_step_by_step_with_reorder(case, precision):
     inputs = cast(vectors["inputs"], DTYPES[precision])
     expected = vectors[precision]["outputs"]
     query, mask = inputs["query"], inputs.get("pkey_padding_mask")
-    state, outputs = {}, []
+    state, outputs = None, []
     for t in range(query.size(0)):
-        packed = inputs["pquery"] if t == 0 else None
-        outputs.append(module(query[t : t + 1], packed, None, mask, state))
+        output, state = module.step(query[t : t + 1], inputs["pquery"], state, packed_padding_mask=mask)
+        outputs.append(output)
     assert_close(torch.cat(outputs), expected["attn_incremental"], precision, "step by step")
-    saved = module.get_incremental_state(state, "causal_sums")
-    assert_close(saved["key_sum"], expected["incremental_state"]["prev_key_accum_mat"], precision, "key sum")
+    assert_close(state.key_sum, expected["incremental_state"]["prev_key_accum_mat"], precision, "key sum")
     value_sum = expected["incremental_state"]["prev_value_accum_mat"]
-    if value_sum.shape != saved["key_sum"].shape:
+    if value_sum.shape != state.key_sum.shape:
         value_sum = value_sum.transpose(-2, -1)
-    assert_close(saved["key_sum"], value_sum, precision, "value sum, which tied attention has once with the key sum")
-    assert saved["steps"].tolist() == [query.size(0)] * query.size(1)
+    assert_close(state.key_sum, value_sum, precision, "value sum, which tied attention has once with the key sum")
+    assert state.steps.tolist() == [query.size(0)] * query.size(1)
 
 
 def layer_config(config):

@@ -26,15 +26,16 @@ def module_and_inputs(length, dtype=torch.float64, seed=0, **options):
     return module, torch.randn(length, B, C).to(dtype), torch.randn(L, B, C).to(dtype)
 
 
-def in_calls(module, query, packed, sizes, state, key_padding_mask=None, packed_padding_mask=None):
-    """Outputs of incremental calls with ``sizes`` positions each; P is given to the first call alone."""
+def in_calls(module, query, packed, sizes, state=None, key_padding_mask=None, packed_padding_mask=None):
+    """Outputs and last state of steps with ``sizes`` positions each; P is given to the first alone."""
     outputs, start = [], 0
     for size in sizes:
         mask = None if key_padding_mask is None else key_padding_mask[:, start : start + size]
-        outputs.append(module(query[start : start + size], packed, mask, packed_padding_mask, state))
+        output, state = module.step(query[start : start + size], packed, state, mask, packed_padding_mask)
+        outputs.append(output)
         packed = None
         start += size
-    return torch.cat(outputs)
+    return torch.cat(outputs), state
 
 
 @variants
@@ -49,20 +50,20 @@ def test_any_division_into_calls_gives_the_same(options, dtype, sizes, masked):
         masks["key_padding_mask"] = torch.arange(sum(sizes))[None, :] < left[:, None]
     with torch.no_grad():
         expected = module(query, packed, **masks)
-        output = in_calls(module, query, packed, sizes, {}, **masks)
+        output, _ = in_calls(module, query, packed, sizes, **masks)
     assert_close(output, expected, dtype)
 
 
 @variants
 def test_state_has_constant_size_and_an_integer_count(options):
     module, query, packed = module_and_inputs(9, torch.float16, **options)
-    state, shapes = {}, set()
+    state, shapes = None, set()
     with torch.no_grad():
         for t in range(9):
-            in_calls(module, query[t : t + 1], packed, [1], state)
-            saved = module.get_incremental_state(state, "causal_sums")
-            shapes.add(tuple((name, value.shape, value.dtype) for name, value in saved.items()))
-            assert saved["steps"].tolist() == [t + 1] * B
+            _, state = module.step(query[t : t + 1], packed, state)
+            kept = {name: x for name, x in state._asdict().items() if x is not None}
+            shapes.add(tuple((name, x.shape, x.dtype) for name, x in kept.items()))
+            assert state.steps.tolist() == [t + 1] * B
     (only,) = shapes
     K = C // HEADS
     expected = {
@@ -79,22 +80,13 @@ def test_state_has_constant_size_and_an_integer_count(options):
 @pytest.mark.parametrize("order", [[3, 0, 0, 1], [2], [1, 1, 3, 3, 0, 2, 2]])
 def test_reordered_state_goes_on_as_the_reordered_sentences(options, order):
     module, query, packed = module_and_inputs(9, **options)
-    order, state = torch.tensor(order), {}
+    order = torch.tensor(order)
     with torch.no_grad():
         expected = module(query[:, order], packed[:, order], None, PACKED_MASK[order])
-        in_calls(module, query[:4], packed, [1, 2, 1], state, None, PACKED_MASK)
-        module.reorder_incremental_state(state, order)
-        module.keep_sentences(state, order)
-        rest = in_calls(module, query[4:, order], None, [1, 3, 1], state, None, PACKED_MASK[order])
+        _, state = in_calls(module, query[:4], packed, [1, 2, 1], None, None, PACKED_MASK)
+        state = state.reorder(order).select(order)
+        rest, _ = in_calls(module, query[4:, order], None, [1, 3, 1], state, None, PACKED_MASK[order])
     assert_close(rest, expected[4:])
-
-
-def test_reordering_before_the_first_step_is_harmless():
-    module, _, _ = module_and_inputs(1)
-    state = {}
-    module.reorder_incremental_state(state, torch.tensor([0]))
-    module.keep_sentences(state, torch.tensor([0]))
-    assert state == {}
 
 
 @variants
@@ -135,20 +127,18 @@ def test_every_parameter_and_both_sequences_get_a_gradient():
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-def test_dropout_acts_in_training_and_where_it_is_retained(incremental):
+def test_dropout_acts_in_training_alone(incremental):
     module, query, packed = module_and_inputs(30, dropout=0.4)
 
     def run():
         with torch.no_grad():
-            return in_calls(module, query, packed, [30], {}) if incremental else module(query, packed)
+            return in_calls(module, query, packed, [30])[0] if incremental else module(query, packed)
 
     assert torch.equal(run(), run())
     module.train()
     torch.manual_seed(1)
     in_training = run()
     assert not torch.equal(in_training, run())
-    module.eval()
-    module.dropout_module.make_generation_fast_("", retain_dropout=True)
     torch.manual_seed(1)
     assert torch.equal(in_training, run())
 
@@ -164,3 +154,9 @@ def test_dropout_acts_in_training_and_where_it_is_retained(incremental):
 def test_what_cannot_be_is_refused(args, message):
     with pytest.raises(InputError, match=message):
         LunaCausalAttention(**{"embed_dim": C, "num_heads": HEADS, **args})
+
+
+def test_a_first_step_needs_packed():
+    module, query, _ = module_and_inputs(1)
+    with pytest.raises(InputError, match="no packed sequence was given"):
+        module.step(query)

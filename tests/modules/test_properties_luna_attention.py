@@ -39,21 +39,11 @@ def test_packed_context_is_kept(options, dtype, need_weights, sizes):
         expected, expected_packed, expected_weights = module(
             query, packed, context, **MASKS, need_weights=need_weights
         )
-        state, outputs, weights, start = {}, [], [], 0
+        packed_context, pack_weights = module.pack(packed, context, CONTEXT_MASK, need_weights)
+        assert_close(packed_context, expected_packed, dtype)
+        kept, outputs, weights, start = module.keep(packed_context, pack_weights), [], [], 0
         for size in sizes:
-            # Once it is packed, neither P nor the context is read again.
-            first = start == 0
-            output, packed_context, w = module(
-                query[start : start + size],
-                packed if first else None,
-                context if first else torch.full_like(context, torch.nan),
-                **MASKS,
-                incremental_state=state,
-                need_weights=need_weights,
-            )
-            assert (packed_context is not None) == first
-            if first:
-                assert_close(packed_context, expected_packed, dtype)
+            output, w = module.unpack(query[start : start + size], kept, PACKED_MASK, need_weights)
             outputs.append(output)
             weights.append(w)
             start += size
@@ -69,24 +59,16 @@ def test_packed_context_is_kept(options, dtype, need_weights, sizes):
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_reordered_state_goes_on_as_the_reordered_sentences(options, order, need_weights):
     module, query, packed, context = module_and_inputs(**options)
-    order, state = torch.tensor(order), {}
+    order = torch.tensor(order)
     with torch.no_grad():
         expected, _, expected_weights = module(
             query[:, order], packed[:, order], context[:, order], **reordered(order), need_weights=need_weights
         )
-        module(query[:2], packed, context, **MASKS, incremental_state=state, need_weights=need_weights)
-        module.keep_sentences(state, order)
-        rest, _, weights = module(
-            query[2:, order],
-            None,
-            context[:, order],
-            **reordered(order),
-            incremental_state=state,
-            need_weights=need_weights,
-        )
-    assert_close(rest, expected[2:])
+        kept = module.keep(*module.pack(packed, context, CONTEXT_MASK, need_weights)).select(order)
+        output, weights = module.unpack(query[:, order], kept, PACKED_MASK[order], need_weights)
+    assert_close(output, expected)
     if need_weights:
-        assert_close(weights, expected_weights[:, :, 2:])
+        assert_close(weights, expected_weights)
 
 
 @variants
@@ -183,7 +165,7 @@ def test_nothing_left_to_attend_to_gives_finite_results(masks, need_weights):
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_dropout_acts_in_training_and_where_it_is_retained(need_weights):
+def test_dropout_acts_in_training_alone(need_weights):
     module, *inputs = module_and_inputs(dropout=0.4)
 
     def run():
@@ -195,8 +177,6 @@ def test_dropout_acts_in_training_and_where_it_is_retained(need_weights):
     torch.manual_seed(1)
     in_training = run()
     assert not torch.equal(in_training, run())
-    module.eval()
-    module.dropout_module.make_generation_fast_("", retain_dropout=True)
     torch.manual_seed(1)
     assert torch.equal(in_training, run())
 
@@ -207,9 +187,6 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(InputError, match="embedding width 12 is not divisible by 5 projected attention heads"):
         LunaAttention(C, 3, 5)
     module, query, packed, context = module_and_inputs()
-    with pytest.raises(InputError, match="no packed sequence was given"):
-        module(query, None, context, incremental_state={})
-    state = {}
-    module(query, packed, context, incremental_state=state)
+    kept = module.keep(module.pack(packed, context)[0])
     with pytest.raises(InputError, match="after a first step without them"):
-        module(query, None, context, incremental_state=state, need_weights=True)
+        module.unpack(query, kept, need_weights=True)

@@ -6,12 +6,13 @@ import pytest
 import torch
 from tiny_luna import assert_close
 
-from fairseq.modules import FairseqDropout
+from fairseq.modules import FairseqDropout, SinusoidalPositionalEmbedding
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import PackedEmbedding
 from luna_fairseq.modules.luna_encoder import drop_words
 
 L, C = 5, 12
+SINUSOIDAL = SinusoidalPositionalEmbedding.get_embedding
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_fixed_length(lengths):
 
 
 @pytest.mark.parametrize("scale", [False, True])
-@pytest.mark.parametrize("positions", [False, True])
+@pytest.mark.parametrize("positions", [None, SINUSOIDAL], ids=["no positions", "sinusoidal"])
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_by_hand(scale, positions, layer_norm):
     module = PackedEmbedding(L, C, scale=scale, positions=positions, layer_norm=layer_norm)
@@ -62,7 +63,7 @@ def test_by_hand(scale, positions, layer_norm):
 
 
 def test_the_parameter_is_not_changed_and_positions_are_not_saved():
-    module = PackedEmbedding(L, C, scale=True, positions=True)
+    module = PackedEmbedding(L, C, scale=True, positions=SINUSOIDAL)
     before = module.weight.detach().clone()
     module(torch.tensor([3, 9]))[0].sum().backward()
     assert torch.equal(module.weight, before) and module.weight.grad.all()

@@ -1,0 +1,128 @@
+"""The attentions inside fairseq: its dropout, its quantisation noise, and its store for what decoding keeps."""
+
+from typing import Any, Dict, Optional, Tuple, TypeVar
+
+from torch import Tensor, nn
+
+from fairseq.incremental_decoding_utils import with_incremental_state
+from fairseq.modules import FairseqDropout, LayerNorm
+from fairseq.modules.quant_noise import quant_noise
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules.luna_attention import KeptContext, LunaAttention
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
+
+IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def with_fairseq_parts(module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8) -> Module:
+    """``module`` with fairseq's own in the place of torch's parts: dropout that --retain-dropout keeps (``name`` is what
+    --retain-dropout-modules calls it), the norm with apex's fused kernel, quantisation noise on linear maps."""
+    for part, child in module.named_children():
+        if isinstance(child, nn.Dropout):
+            setattr(module, part, FairseqDropout(child.p, module_name=name))
+        elif isinstance(child, nn.LayerNorm):
+            setattr(module, part, LayerNorm(child.normalized_shape))
+        elif isinstance(child, nn.Linear):
+            quant_noise(child, q_noise, qn_block_size)
+    return module
+
+
+@with_incremental_state
+class FairseqLunaAttention(LunaAttention):
+    """Luna attention that keeps the packed context in fairseq's store.
+
+    Args:
+        q_noise, qn_block_size: fairseq's quantisation noise on the projections (default: none)
+        args, kwargs: of :class:`LunaAttention`
+    """
+
+    def __init__(self, *args: Any, q_noise: float = 0.0, qn_block_size: int = 8, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        with_fairseq_parts(self, "LunaAttention", q_noise, qn_block_size)
+
+    def forward(
+        self,
+        query: Tensor,
+        packed: Optional[Tensor],
+        context: Tensor,
+        context_padding_mask: Optional[Tensor] = None,
+        packed_padding_mask: Optional[Tensor] = None,
+        need_weights: bool = False,
+        incremental_state: Optional[IncrementalState] = None,
+    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        """As :meth:`LunaAttention.forward`. With ``incremental_state`` the context is static: it is packed once and kept
+        there, P may be None from then on, and the packed context that is returned is None."""
+        kept, packed_context = self.kept(incremental_state), None
+        if kept is None:
+            if packed is None:
+                raise InputError("no packed sequence was given, and no earlier step has kept a packed context")
+            packed_context, pack_weights = self.pack(packed, context, context_padding_mask, need_weights)
+            kept = self.keep(packed_context, pack_weights)
+            self._store(incremental_state, kept)
+        output, weights = self.unpack(query, kept, packed_padding_mask, need_weights)
+        return output, packed_context, weights
+
+    def kept(self, incremental_state: Optional[IncrementalState]) -> Optional[KeptContext]:
+        """What an earlier step of decoding has kept."""
+        saved = self.get_incremental_state(incremental_state, "packed_context")
+        return None if saved is None else KeptContext(**saved)
+
+    def _store(self, incremental_state: Optional[IncrementalState], kept: KeptContext) -> None:
+        self.set_incremental_state(incremental_state, "packed_context", kept._asdict())
+
+    def keep_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
+        """Keep the packed contexts of the sentences ``left`` [B'], in that order; hypotheses have nothing of their own."""
+        kept = self.kept(incremental_state)
+        if kept is not None:
+            self._store(incremental_state, kept.select(left))
+
+
+@with_incremental_state
+class FairseqLunaCausalAttention(LunaCausalAttention):
+    """Luna causal attention that keeps its sums in fairseq's store.
+
+    Args:
+        q_noise, qn_block_size: fairseq's quantisation noise on the projections (default: none)
+        args, kwargs: of :class:`LunaCausalAttention`
+    """
+
+    def __init__(self, *args: Any, q_noise: float = 0.0, qn_block_size: int = 8, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        with_fairseq_parts(self, "LunaCausalAttention", q_noise, qn_block_size)
+
+    def forward(
+        self,
+        query: Tensor,
+        packed: Optional[Tensor],
+        key_padding_mask: Optional[Tensor] = None,
+        packed_padding_mask: Optional[Tensor] = None,
+        incremental_state: Optional[IncrementalState] = None,
+    ) -> Tensor:
+        """As :meth:`LunaCausalAttention.forward`, and with ``incremental_state`` as :meth:`LunaCausalAttention.step`."""
+        if incremental_state is None:
+            return super().forward(query, packed, key_padding_mask, packed_padding_mask)
+        state = self.kept(incremental_state)
+        output, state = self.step(query, packed, state, key_padding_mask, packed_padding_mask)
+        self._store(incremental_state, state)
+        return output
+
+    def kept(self, incremental_state: Optional[IncrementalState]) -> Optional[LunaCausalState]:
+        """What earlier steps of decoding have kept."""
+        saved = self.get_incremental_state(incremental_state, "causal_sums")
+        return None if saved is None else LunaCausalState(**saved)
+
+    def _store(self, incremental_state: IncrementalState, state: LunaCausalState) -> None:
+        self.set_incremental_state(incremental_state, "causal_sums", state._asdict())
+
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """Give hypothesis i the sums that hypothesis ``new_order[i]`` had. new_order: [N']."""
+        state = self.kept(incremental_state)
+        if state is not None:
+            self._store(incremental_state, state.reorder(new_order))
+
+    def keep_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
+        """Keep the projected P of the sentences ``left`` [B'], in that order."""
+        state = self.kept(incremental_state)
+        if state is not None:
+            self._store(incremental_state, state.select(left))
