@@ -1,99 +1,106 @@
-"""``causal``: the forms of Luna's causal attention, and softmax attention, on projected heads."""
+"""Forms of causal attention on projected heads: Luna's, the ways in which it is computed elsewhere, and
+softmax.
+"""
 
-import argparse
+import importlib.util
 from functools import partial
-from typing import Callable, Dict, List, Tuple
+from typing import Callable, NamedTuple, Optional
 
+import torch
 from torch import Tensor
 
 from luna_fairseq.benchmark import fused_softmax
-from luna_fairseq.benchmark.causal_forms import CUMSUM, FORMS, LIMITED, PEERS, Inputs, available, make_inputs
-from luna_fairseq.benchmark.heads import (
-    PASSES,
-    SMALL_LENGTH,
-    Function,
-    Shape,
-    add_shape_options,
-    check_equal,
-    longest_naive,
-    make_form,
-)
-from luna_fairseq.benchmark.measure import Case, Settings, compare_cases
-from luna_fairseq.benchmark.options import select
-from luna_fairseq.benchmark.report import Section
-
-HELP = "causal attention: the forms of Luna's beside torch's scaled_dot_product_attention"
-NOTES = (
-    "Causal attention of projected heads, Luna's pack weights (softplus) included, the projections themselves left",
-    "out. cumsum sums the outer products of all positions over time: the way the definition is usually trained, and",
-    "itself the library's naive form. loop does the same one position at a time. sdpa is torch's",
-    "scaled_dot_product_attention with is_causal, a different function of the same inputs. forward: without",
-    "gradients; forward+backward: gradients of every input. Before anything is timed, output and gradients of the",
-    "other forms of Luna were compared with those of cumsum, beyond its longest sequence those of one head.",
-)
+from luna_fairseq.benchmark.heads import Problem, Shape, random_heads
+from luna_fairseq.benchmark.measure import Settings
+from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the sub-command."""
-    add_shape_options(parser, "cumsum, loop and sdpa-math")
-    parser.add_argument("--tied", action="store_true", help="keys are values: one tensor, as in the model by default")
-
-
-def run(args: argparse.Namespace, settings: Settings) -> Section:
-    """Check, then time, every form at every length.
-
-    Raises:
-        InputError: a form of Luna differs from the definition, nothing is timed then; or torch is older than 2.0
+class Inputs(NamedTuple):
+    """q, k, v and pack_k [B, H, T, K], pack_q [B, H, L, K], as projections leave them; v is k when they are
+    tied.
     """
-    limit = longest_naive(args, settings)
-    cases: List[Case] = []
-    notes: Dict[str, None] = {}
-    names: List[str] = []
-    for l in args.projection_length:  # noqa: E741
-        shape = Shape(args.batch, args.heads, args.head_dim, l, args.dtype, args.tied)
-        functions, of_shape = usable(shape, settings, args.without)
-        names += functions
-        notes.update(dict.fromkeys(of_shape))
-        for length in (SMALL_LENGTH, *args.lengths):
-            check_forms(functions, shape, length, limit, settings)
-        for length in args.lengths:
-            here = within(functions, length, limit)
-            for direction in PASSES:
-                forms = [
-                    make_form(name, function, make_inputs, shape, length, direction, settings)
-                    for name, function in here.items()
-                ]
-                cases.append(({"l": l, "T": length, "pass": direction}, forms))
-    if max(args.lengths) > limit:
-        notes[f"{', '.join(LIMITED)} and sdpa-math end at --max-naive-length {limit}."] = None
-    peers = [name for name in dict.fromkeys(names) if name in PEERS or name.startswith("sdpa")]
-    return Section(
-        "causal", (*NOTES, *notes, str(shape)), peers, compare_cases(cases, settings), length="T", panels=("l", "pass")
-    )
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    pack_k: Tensor
+    pack_q: Tensor
 
 
-def usable(shape: Shape, settings: Settings, without: List[str]) -> Tuple[Dict[str, Function], List[str]]:
-    """The forms that run with this shape on this device, and notes on the others."""
-    names, notes = available(shape, settings)
-    kernels, more = fused_softmax.available(shape.head_dim, shape.dtype, settings, lambda _: {"is_causal": True})
-    functions: Dict[str, Function] = {name: FORMS[name] for name in names}
-    functions.update((name, partial(softmax, sdpa=sdpa)) for name, sdpa in kernels.items())
-    return select(functions, without), notes + more
+def make_inputs(shape: Shape, length: int, settings: Settings) -> Problem:
+    """Inputs that want gradients, and the gradient of the output [B, H, T, K]."""
+    lengths = [length] * (4 if shape.tied else 5)
+    *of_tokens, gradient, pack_q = random_heads([*lengths, shape.projection_length], shape, settings)
+    q, k, *v, pack_k = (x.requires_grad_() for x in of_tokens)
+    return Inputs(q, k, v[0] if v else k, pack_k, pack_q.requires_grad_()), gradient
 
 
-def softmax(inputs: Inputs, sdpa: Callable[..., Tensor]) -> Tensor:
+def backend(inputs: Inputs, name: str) -> Tensor:
+    """A form that the library offers."""
+    weights = pack_weights(inputs.pack_q, inputs.pack_k, "softplus")
+    return causal_luna(inputs.q, inputs.k, inputs.v, weights, backend=name)
+
+
+def two_passes(inputs: Inputs, prefix_products: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    """Equations 8 and 9, around the softmax over P, by a function for x_t sum_{j<=t} y_j^T z_j."""
+    dtype = torch.promote_types(inputs.q.dtype, torch.float32)
+    weights = pack_weights(inputs.pack_q, inputs.pack_k, "softplus")
+    q, k, v = (x.to(dtype) for x in inputs[:3])
+    steps = torch.arange(1, q.size(2) + 1, dtype=dtype, device=q.device)[:, None]
+    logits = prefix_products(q * q.size(-1) ** -0.5, k, weights) / steps
+    return (prefix_products(logits.softmax(dim=-1), weights, v) / steps).to(inputs.q.dtype)
+
+
+def loop(inputs: Inputs) -> Tensor:
+    """A step of Python for every position, and in each pass a state that autograd keeps for each."""
+    return two_passes(inputs, loop_over_positions)
+
+
+def loop_over_positions(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """x, y [B, H, T, M], z [B, H, T, N] -> [B, H, T, N]."""
+    state = x.new_zeros(*x.shape[:2], y.size(-1), z.size(-1))
+    rows = []
+    for x_t, y_t, z_t in zip(*(a.unsqueeze(-2).unbind(dim=2) for a in (x, y, z))):
+        state = state + y_t.transpose(-2, -1) * z_t
+        rows.append(x_t @ state)
+    return torch.cat(rows, dim=2)
+
+
+def flash_linear_attention(inputs: Inputs) -> Tensor:
+    """Each pass by flash-linear-attention's chunk kernel, without normalisation or decay; pack weights
+    rounded.
+    """
+    return two_passes(inputs, partial(linear_attention, dtype=inputs.q.dtype))
+
+
+def linear_attention(x: Tensor, y: Tensor, z: Tensor, dtype: torch.dtype) -> Tensor:
+    """As :func:`loop_over_positions`; operands rounded to ``dtype`` for the kernel, the result float32."""
+    from fla.ops.linear_attn import chunk_linear_attn
+
+    operands = (a.to(dtype).transpose(1, 2) for a in (x, y, z))
+    return chunk_linear_attn(*operands, scale=1.0, normalize=False)[0].transpose(1, 2).float()
+
+
+def softmax(inputs: Inputs, kernel: Optional[str] = None) -> Tensor:
     """Causal softmax attention by one of torch's kernels."""
-    return sdpa(inputs.q, inputs.k, inputs.v, is_causal=True)
+    return fused_softmax.sdpa(inputs.q, inputs.k, inputs.v, kernel, is_causal=True)
 
 
-def within(functions: Dict[str, Function], length: int, limit: int) -> Dict[str, Function]:
-    """The forms that run at that length."""
-    limited = (*LIMITED, fused_softmax.QUADRATIC)
-    return {name: function for name, function in functions.items() if length <= limit or name not in limited}
+def why_no_triton(shape: Shape, settings: Settings) -> str:
+    """Why the Triton form does not run, or nothing."""
+    if not settings.device.startswith("cuda") or torch.cuda.get_device_capability(settings.device) < (8, 0):
+        return "it needs an NVIDIA GPU of compute capability 8.0 or later"
+    if shape.projection_length > 256 or shape.head_dim > 128 or shape.dtype == "float64":
+        return "it takes l up to 256, K up to 128, and no float64"
+    return ""
 
 
-def check_forms(functions: Dict[str, Function], shape: Shape, length: int, limit: int, settings: Settings) -> None:
-    """Raise InputError when a form of Luna differs from the definition, in its output or a gradient."""
-    others = {n: f for n, f in within(functions, length, limit).items() if n in FORMS and n != CUMSUM}
-    problem = make_inputs(shape, length, settings)
-    check_equal(others, CUMSUM, FORMS[CUMSUM], problem, shape.dtype, whole=length <= limit)
+def why_no_fla(shape: Shape, settings: Settings) -> str:
+    """Why flash-linear-attention does not run, or nothing."""
+    if not settings.device.startswith("cuda"):
+        return "flash-linear-attention needs a GPU"
+    if importlib.util.find_spec("fla") is None:
+        return "flash-linear-attention is not installed (pip install flash-linear-attention)"
+    if shape.dtype not in ("bfloat16", "float16"):
+        return "flash-linear-attention multiplies in TF32, which is not float32"
+    return ""

@@ -1,31 +1,27 @@
-"""Projected heads for the attention commands: random inputs, the two passes over a form, and what counts as equal."""
+"""Projected heads: random inputs of an attention, and the two passes over a form of it."""
 
-import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-from luna_fairseq.benchmark.measure import Form, Job, Settings
-from luna_fairseq.benchmark.options import DTYPES, at_least
-from luna_fairseq.errors import InputError
+from luna_fairseq.benchmark.equality import relative_rms, require_equal
+from luna_fairseq.benchmark.measure import Job, Settings
+from luna_fairseq.benchmark.options import DTYPES
 
 # Largest relative RMS difference from the definition in the same dtype; the sums differ in their order only.
 TOLERANCES = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 3e-2, "float16": 4e-3}
 # A gradient of smaller RMS is none (as through a softmax over one value); that of the output has an RMS of 1.
 ZERO = 1e-7
-# Checked besides the lengths that are timed.
-SMALL_LENGTH = 7
-PASSES = ("forward", "forward+backward")
-# Up to here the forms run that keep a matrix for every position, by default.
-LONGEST_NAIVE = {"cpu": 1024, "cuda": 4096}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """B, H, K, L and dtype of a run; ``tied``: keys are values, ``padded``: every second sentence is half padding."""
+    """B, H, K, L and dtype of a run; ``tied``: keys are values, ``padded``: every second sentence is half
+    padding.
+    """
 
     batch: int
     heads: int
@@ -36,48 +32,16 @@ class Shape:
     padded: bool = False
 
     def __str__(self) -> str:
-        return f"B {self.batch}, H {self.heads}, K {self.head_dim}, {self.dtype}" + (", tied" if self.tied else "")
+        return f"B {self.batch}, H {self.heads}, K {self.head_dim}, {self.dtype}" + (
+            ", tied" if self.tied else ""
+        )
 
 
 # A named tuple of tensors, some of which want gradients.
 Inputs = Any
 Function = Callable[[Inputs], Tensor]
 # Inputs, and the gradient of the output [B, H, T, K].
-MakeInputs = Callable[[Shape, int, Settings], Tuple[Inputs, Tensor]]
-
-
-def add_shape_options(parser: argparse.ArgumentParser, naive: str) -> None:
-    """Lengths, shape and dtype; ``naive`` names the forms that need a matrix for every position."""
-    add = parser.add_argument
-    lengths = [32, 128, 512, 1024]
-    add("--lengths", type=at_least(1), nargs="+", default=lengths, metavar="T", help=f"(default: {lengths})")
-    for name, default, what in (
-        ("batch", 4, "sentences"),
-        ("heads", 8, "attention heads"),
-        ("head-dim", 64, "width of a head"),
-    ):
-        add(f"--{name}", type=at_least(1), default=default, metavar="N", help=f"{what} (default: {default})")
-    add(
-        "--projection-length",
-        type=at_least(1),
-        nargs="+",
-        default=[16],
-        metavar="L",
-        help="l, the length of the packed sequence, several allowed (default: 16)",
-    )
-    add("--dtype", choices=list(DTYPES), default="float32", help="of all inputs (default: float32)")
-    add(
-        "--max-naive-length",
-        type=at_least(1),
-        default=None,
-        metavar="T",
-        help=f"longest sequence of {naive} (default: {LONGEST_NAIVE['cpu']}, on a GPU {LONGEST_NAIVE['cuda']})",
-    )
-
-
-def longest_naive(args: argparse.Namespace, settings: Settings) -> int:
-    """``--max-naive-length``, or its default for the device."""
-    return args.max_naive_length or LONGEST_NAIVE[torch.device(settings.device).type]
+Problem = Tuple[Inputs, Tensor]
 
 
 def random_heads(lengths: Sequence[int], shape: Shape, settings: Settings) -> List[Tensor]:
@@ -93,29 +57,9 @@ def random_heads(lengths: Sequence[int], shape: Shape, settings: Settings) -> Li
     return [heads(length) for length in lengths]
 
 
-def make_form(
-    name: str,
-    function: Function,
-    make_inputs: MakeInputs,
-    shape: Shape,
-    length: int,
-    direction: str,
-    settings: Settings,
-) -> Form:
-    """One pass of ``function``, warmed up with a single head at the same length: another may take other code."""
-    single = replace(shape, batch=1, heads=1)
-    prepared, warm_up = (
-        partial(prepare, function, make_inputs, s, length, direction, settings) for s in (shape, single)
-    )
-    return Form(name, prepared, warm_up)
-
-
-def prepare(
-    function: Function, make_inputs: MakeInputs, shape: Shape, length: int, direction: str, settings: Settings
-) -> Job:
-    """The job of :func:`make_form`."""
-    inputs, gradient = make_inputs(shape, length, settings)
-    return partial(outputs if direction == "forward" else outputs_and_gradients, function, inputs, gradient)
+def one_pass(function: Function, problem: Problem, direction: str) -> Job:
+    """``forward``, without gradients, or ``forward+backward``, with those of every input."""
+    return partial(outputs if direction == "forward" else outputs_and_gradients, function, *problem)
 
 
 def outputs(function: Function, inputs: Inputs, gradient: Tensor) -> Tensor:
@@ -153,9 +97,9 @@ def check_equal(
     functions: Dict[str, Function],
     reference: str,
     definition: Function,
-    problem: Tuple[Inputs, Tensor],
+    problem: Problem,
     dtype: str,
-    whole: bool = True,
+    whole: bool,
 ) -> None:
     """Raise InputError when the output or a gradient of one of ``functions`` differs from the definition's.
 
@@ -165,10 +109,10 @@ def check_equal(
         definition: what they must equal
         problem: inputs and gradient of the output
         dtype: of the inputs
-        whole: compare all heads; else the last head of the last sentence, for whose sake alone the definition runs
+        whole: compare all heads; else the last head of the last sentence, for whose sake alone the definition
+            runs
     """
     inputs, gradient = problem
-    length = gradient.size(2)
     if whole:
         expected = outputs_and_gradients(definition, inputs, gradient)
     else:
@@ -178,13 +122,10 @@ def check_equal(
         for what, ours, theirs in zip(("output", *leaves(inputs)), actual, expected):
             if ours is None and theirs is None:
                 continue
+            what = what if what == "output" else f"gradient of {what}"
             error = float("nan") if ours is None else difference(ours if whole else ours[-1:, -1:], theirs)
-            if not error <= TOLERANCES[dtype]:
-                what = what if what == "output" else f"gradient of {what}"
-                raise InputError(
-                    f"{name} is not timed because it is wrong: at length {length} its {what} differs from "
-                    f"{reference} by {error:.1e} (relative RMS, {dtype} allows {TOLERANCES[dtype]:.0e})"
-                )
+            where = f"at length {gradient.size(2)} its {what} differs from {reference} in {dtype}"
+            require_equal(name, where, error, TOLERANCES[dtype])
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
@@ -192,9 +133,3 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     if expected.double().pow(2).mean().sqrt() < ZERO:
         return (actual.double() - expected.double()).pow(2).mean().sqrt().item()
     return relative_rms(actual, expected)
-
-
-def relative_rms(actual: Tensor, expected: Tensor) -> float:
-    """RMS of the difference over that of the expected values; NaN where either has one."""
-    difference = (actual.double() - expected.double()).norm()
-    return (difference / expected.double().norm()).item()

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 
 import torch
 from tqdm import tqdm
@@ -41,8 +41,8 @@ class Form(NamedTuple):
     warm_up: Callable[[], Job]
 
 
-# What a comparison's forms have in common, by the table's column names; and the forms.
-Case = Tuple[Dict[str, Any], Sequence[Form]]
+# What a comparison's forms have in common, by the table's column names.
+Case = Dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,15 @@ class Result:
         seconds: of one job, a sample per repetition
         calls: jobs in a sample
         extra_bytes: peak memory of a job beyond its inputs and parameters
+        count: how much one job does, where its rate is shown
     """
 
-    case: Dict[str, Any]
+    case: Case
     form: str
     seconds: List[float]
     calls: int
     extra_bytes: int
+    count: int = 0
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -100,18 +102,21 @@ def speed_ratio(result: Result, peer: Result) -> Spread:
     return spread([theirs / ours for ours, theirs in zip(result.seconds, peer.seconds)])
 
 
-def compare_cases(cases: Sequence[Case], settings: Settings) -> List[Result]:
-    """:func:`compare` in every case, with a progress bar that leaves nothing behind."""
-    steps = sum(len(forms) for _, forms in cases) * (settings.repetitions + 2)
-    results: List[Result] = []
-    with tqdm(total=steps, leave=False) as progress:
-        for case, forms in cases:
-            results += compare(case, forms, settings, progress)
-    return results
+def compare(
+    case: Case, forms: Sequence[Form], count: int, settings: Settings, progress: tqdm
+) -> Iterator[List[Result]]:
+    """Measure forms against each other: memory first, a child each, then rounds of A B C, A B C, ... after a
+    warm-up.
 
+    Args:
+        case: what they have in common
+        forms: at least one
+        count: how much one job does
+        settings: how to measure
+        progress: a step is a form's memory, its warm-up, and each of its samples
 
-def compare(case: Dict[str, Any], forms: Sequence[Form], settings: Settings, progress: tqdm) -> List[Result]:
-    """Measure forms against each other: memory first, a child each, then rounds of A B C, A B C, ... after a warm-up.
+    Yields:
+        after every round but the first, the results so far
 
     Raises:
         InputError: a form needs more memory than there is
@@ -135,7 +140,11 @@ def compare(case: Dict[str, Any], forms: Sequence[Form], settings: Settings, pro
         for name, job in jobs.items():
             seconds[name].append(time_calls(job, calls[name], settings.device))
             progress.update()
-    return [Result(case, name, seconds[name], calls[name], extra_bytes[name]) for name in jobs]
+        if len(seconds[name]) > 1:
+            yield [
+                Result(case, name, list(seconds[name]), calls[name], extra_bytes[name], count)
+                for name in jobs
+            ]
 
 
 def time_calls(job: Job, calls: int, device: str) -> float:

@@ -1,95 +1,117 @@
-"""The models that are trained and decoded, of one size each, and batches of random tokens for them."""
+"""Whole models of one size, and batches of random tokens for them."""
 
 import argparse
+import copy
 from argparse import Namespace
-from dataclasses import dataclass, replace
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
 
 import torch
 
 from fairseq.data import Dictionary
-from fairseq.models import BaseFairseqModel
-from fairseq.models.transformer import TransformerModel, base_architecture
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from luna_fairseq.benchmark.options import BatchSize, at_least
-from luna_fairseq.benchmark.peers import ATTENTIONS
-from luna_fairseq.models.luna import LunaModel
+from luna_fairseq.benchmark.fused_softmax import why_no_sdpa
+from luna_fairseq.benchmark.measure import Case, Settings
+from luna_fairseq.benchmark.options import MODEL_DTYPES, BatchSize, at_least
+from luna_fairseq.benchmark.peers import Model, models_of
+from luna_fairseq.benchmark.task import Task
+from luna_fairseq.errors import InputError
 
-PRESETS: Dict[str, Dict[str, int]] = {
+Sizes = Dict[str, int]
+TRANSLATION_PRESETS: Dict[str, Sizes] = {
     "base": {"layers": 6, "embed_dim": 512, "ffn_embed_dim": 2048, "attention_heads": 8},
     "small": {"layers": 3, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4},
 }
 TINY = {"layers": 1, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2}
-TRANSFORMER = "transformer"
-SDPA = "transformer-sdpa"
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What a model is apart from its size.
+class ModelTask(Task):
+    """A job of whole models of one size.
 
     Attributes:
-        luna: whether it is Luna, otherwise fairseq's Transformer
-        projection_length: Luna's l
-        untied: Luna with separate projections for keys and values
-        backend: of Luna's causal attention
-        attention: one of ``peers.ATTENTIONS`` (default: the model's own)
+        task: its models are those of the table that have an architecture for it
+        presets: sizes by name; the first is the default
+        sizes: of all models
+        default_dictionary_size: special symbols included
     """
 
-    luna: bool = False
-    projection_length: int = 16
-    untied: bool = False
-    backend: str = "auto"
-    attention: Optional[str] = None
+    task: ClassVar[str]
+    presets: ClassVar[Mapping[str, Sizes]] = TRANSLATION_PRESETS
+    default_dictionary_size: ClassVar[int] = 32000
+    length = "T"
 
-    def definition(self) -> "Kind":
-        """The kind whose loss and gradients must be the same."""
-        return replace(self, backend="naive", attention="written out") if self.luna else Kind()
+    def __init__(self, args: argparse.Namespace, settings: Settings):
+        super().__init__(args, settings)
+        self.preset: str = args.preset or "base"
+        if self.preset not in self.presets:
+            raise InputError(f"--preset {self.preset}: --task {self.task} has only {', '.join(self.presets)}")
+        self.sizes: Sizes = self.presets[self.preset]
+        self.dictionary_size: int = args.dictionary_size or self.default_dictionary_size
 
-    def options(self) -> Dict[str, Any]:
-        """Under the names of the command line."""
-        if not self.luna:
-            return {}
-        return {
-            "projection_length": self.projection_length,
-            "untie_luna_kv": self.untied,
-            "luna_backend": self.backend,
-        }
+    def rows(self) -> Dict[str, Model]:
+        return models_of(self.task, self.args.projection_length)
 
+    def why_not(self, row: Model, case: Case) -> str:
+        return why_no_sdpa() if row.needs_sdpa else ""
 
-def luna_kinds(projection_lengths: Sequence[int]) -> Dict[str, Kind]:
-    """Tied and untied Luna for every projection length, by the names of the table's rows."""
-    return {
-        f"luna-{l}-{'untied' if untied else 'tied'}": Kind(True, l, untied)
-        for l in projection_lengths  # noqa: E741
-        for untied in (False, True)
-    }
+    def options(self, batch: BatchSize, dropout: float) -> Dict[str, Any]:
+        """What all models have in common, under fairseq's names."""
+        raise NotImplementedError
+
+    def make_model(self, row: Model, batch: BatchSize, dropout: float = 0.1) -> BaseFairseqModel:
+        """A model with random weights, in training mode."""
+        torch.manual_seed(self.settings.seed)
+        architecture = row.architectures[self.task]
+        options = Namespace(**{**self.options(batch, dropout), **row.options})
+        ARCH_CONFIG_REGISTRY[architecture](options)
+        model = ARCH_MODEL_REGISTRY[architecture].build_model(options, self.fairseq_task(batch))
+        if row.attention is not None:
+            row.attention(model)  # last: a new module draws random numbers
+        return model.to(self.settings.device, MODEL_DTYPES[self.args.dtype]).train()
+
+    def fairseq_task(self, batch: BatchSize) -> Any:
+        """What the model is built for."""
+        return translation_task(self.dictionary_size)
+
+    def random_sentences(self, batch: BatchSize) -> torch.Tensor:
+        """Random tokens [B, T], EOS last."""
+        dictionary = translation_task(self.dictionary_size).source_dictionary
+        tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch))
+        tokens[:, -1] = dictionary.eos()
+        return tokens.to(self.settings.device)
+
+    def tiny(self, case: Case) -> Tuple["ModelTask", Case]:
+        small = copy.copy(self)
+        small.sizes, small.dictionary_size = TINY, 12
+        return small, {"sentences": 1, "T": 4}
+
+    def describe(self) -> str:
+        values = ", ".join(f"{name} {value}" for name, value in self.sizes.items())
+        return f"{values}, dictionary {self.dictionary_size} (one embedding for all), {self.args.dtype}"
 
 
 def add_size_options(parser: argparse.ArgumentParser) -> None:
     """``--preset`` and ``--dictionary-size``."""
     add = parser.add_argument
-    add("--preset", choices=list(PRESETS), default="base", help="6+6 layers of 512, or 3+3 of 256 (default: base)")
-    add("--dictionary-size", type=at_least(8), default=32000, metavar="N", help="shared (default: 32000)")
+    names = list(TRANSLATION_PRESETS)
+    add("--preset", choices=names, help="6+6 layers of 512, or 3+3 of 256 in translation (default: base)")
+    add("--dictionary-size", type=at_least(8), metavar="N", help="shared (default: 32000, of bytes 260)")
 
 
-def add_projection_length(parser: argparse.ArgumentParser, default: Sequence[int] = (16,)) -> None:
-    """``--projection-length``."""
-    parser.add_argument(
-        "--projection-length",
-        type=at_least(1),
-        nargs="+",
-        default=list(default),
-        metavar="N",
-        help=f"Luna's l, several allowed (default: {' '.join(map(str, default))})",
-    )
+def batch_of(case: Case) -> BatchSize:
+    """Sentences and tokens of a case."""
+    return BatchSize(case["sentences"], case["T"])
 
 
-def model_sizes(preset: Dict[str, int], positions: int, dropout: float = 0.1) -> Dict[str, Any]:
-    """Options that all models have in common, under fairseq's names."""
-    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in preset.items()}
+def batch_cases(batches: Sequence[BatchSize]) -> List[Case]:
+    """The cases of those batches."""
+    return [{"sentences": batch.sentences, "T": batch.tokens} for batch in batches]
+
+
+def translation_options(sizes: Sizes, positions: int, dropout: float = 0.1) -> Dict[str, Any]:
+    """Of an encoder-decoder, under fairseq's names."""
     return {
-        **sizes,
+        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()},
         "dropout": dropout,
         "share_all_embeddings": True,
         "max_source_positions": positions,
@@ -97,7 +119,7 @@ def model_sizes(preset: Dict[str, int], positions: int, dropout: float = 0.1) ->
     }
 
 
-def make_task(dictionary_size: int) -> TranslationTask:
+def translation_task(dictionary_size: int) -> TranslationTask:
     """A translation task with one dictionary of that size, its special symbols included."""
     dictionary = Dictionary()
     for i in range(dictionary_size - len(dictionary)):
@@ -105,36 +127,7 @@ def make_task(dictionary_size: int) -> TranslationTask:
     return TranslationTask(TranslationConfig(), dictionary, dictionary)
 
 
-def build_translator(kind: Kind, sizes: Dict[str, Any], dictionary_size: int) -> BaseFairseqModel:
-    """An encoder-decoder with random weights, in training mode."""
-    options = Namespace(**sizes, **kind.options())
-    if not kind.luna:
-        base_architecture(options)
-    family = LunaModel if kind.luna else TransformerModel
-    return attending(family.build_model(options, make_task(dictionary_size)), kind)
-
-
-def attending(model: BaseFairseqModel, kind: Kind) -> BaseFairseqModel:
-    """The model in training mode, with the attention of its kind."""
-    if kind.attention is not None:
-        ATTENTIONS[kind.attention](model)  # last: a new module draws random numbers
-    return model.train()
-
-
-def random_sentences(dictionary: Dictionary, batch: BatchSize, device: str) -> torch.Tensor:
-    """Random tokens [B, T], EOS last."""
-    tokens = torch.randint(dictionary.nspecial, len(dictionary), (batch.sentences, batch.tokens))
-    tokens[:, -1] = dictionary.eos()
-    return tokens.to(device)
-
-
 def pad_after(tokens: torch.Tensor, lengths: Sequence[int], padding_idx: int) -> None:
     """Put padding into every row of tokens [B, T] after its length."""
     for row, length in zip(tokens, lengths):
         row[length:] = padding_idx
-
-
-def describe(preset: Dict[str, int], dictionary_size: int) -> str:
-    """The sizes in one line."""
-    values = ", ".join(f"{name} {value}" for name, value in preset.items())
-    return f"{values}, dictionary {dictionary_size} (one embedding for all)"

@@ -2,16 +2,18 @@
 
 import argparse
 import re
-from typing import Callable, Dict, NamedTuple, NoReturn, Sequence, TypeVar
+from typing import Callable, NamedTuple, NoReturn, Sequence
 
 import torch
 
-from luna_fairseq.errors import InputError
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 # Of whole models: as fairseq's --bf16 and --fp16 hold their parameters.
 MODEL_DTYPES = {name: DTYPES[name] for name in ("float32", "bfloat16", "float16")}
-FormT = TypeVar("FormT")
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -50,12 +52,13 @@ def batch_size(text: str) -> BatchSize:
     return BatchSize(int(match.group(1)), int(match.group(2)))
 
 
-def select(forms: Dict[str, FormT], without: Sequence[str]) -> Dict[str, FormT]:
-    """The forms that ``--without`` leaves. Raises InputError for a name that is none, or when none is left."""
-    for name in without:
-        if name not in forms:
-            raise InputError(f"--without {name}: there is no such form here; choose of {', '.join(forms)}")
-    left = {name: form for name, form in forms.items() if name not in without}
-    if not left:
-        raise InputError("--without leaves nothing to measure")
-    return left
+def add_projection_length(parser: argparse.ArgumentParser, default: Sequence[int] = (16,)) -> None:
+    """``--projection-length``."""
+    parser.add_argument(
+        "--projection-length",
+        type=at_least(1),
+        nargs="+",
+        default=list(default),
+        metavar="N",
+        help=f"Luna's l, several allowed (default: {' '.join(map(str, default))})",
+    )

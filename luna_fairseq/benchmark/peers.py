@@ -1,101 +1,184 @@
-"""Attention on other kernels: fairseq's for Transformers to hold Luna against, Luna's for its own definition."""
+"""The tables: every row that the benchmark knows, by name, and how it is built.
 
-from typing import Any, Callable, Dict, Optional, Tuple
+To add one, see the package's docstring. A row that can be compared with a definition must be: nothing is
+timed that computes something else than it should. In all tables ``peer`` adds a column, the speed of every
+row as a multiple of this one's, and ``optional`` leaves the row out unless ``--with`` asks for it.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from fairseq.modules import MultiheadAttention
-from luna_fairseq.modules import FairseqLunaAttention
-from luna_fairseq.modules.heads import dropout_probability
-from luna_fairseq.ops.luna import naive_attention
+from luna_fairseq.benchmark import causal, pack_and_unpack
+from luna_fairseq.benchmark.attentions import use_fused_attention, use_written_out_attention
+from luna_fairseq.benchmark.fused_softmax import why_no_kernel, why_no_sdpa
+from luna_fairseq.benchmark.heads import Shape
+from luna_fairseq.benchmark.measure import Settings
+from luna_fairseq.optim.apollo import Apollo
 
 
-class FusedAttention(MultiheadAttention):
-    """fairseq's attention through scaled_dot_product_attention, with the masks that keep its fused kernels.
+@dataclass(frozen=True)
+class Form:
+    """A way of computing an attention on projected heads.
 
-    For training and for whole sequences; ``attn_mask`` can only be the causal one.
+    Attributes:
+        compute: inputs, as ``causal.py`` or ``pack_and_unpack.py`` makes them -> output [B, H, T, K]
+        equals: row whose output and gradients it must have
+        limited: keeps a matrix for every position, and so ends at ``--max-naive-length``
+        why_not: why it does not run with such a shape on the device of the settings (default: it does)
+        peer, optional: see the module
     """
 
-    @classmethod
-    def in_place_of(cls, other: MultiheadAttention) -> "FusedAttention":
-        """One with the parameters of ``other``, trainable and on its device."""
-        fused = cls(
-            other.embed_dim,
-            other.num_heads,
-            kdim=other.kdim,
-            vdim=other.vdim,
-            dropout=other.dropout_module.p,
-            self_attention=other.self_attention,
-            encoder_decoder_attention=other.encoder_decoder_attention,
+    compute: Callable[[Any], Tensor]
+    equals: Optional[str] = None
+    limited: bool = False
+    why_not: Optional[Callable[[Shape, Settings], str]] = None
+    peer: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Model:
+    """A whole model.
+
+    Attributes:
+        architectures: fairseq's name of it in each task where it is a row
+        options: what its command line has besides sizes
+        attention: last change to the built model
+        definition: makes of this row the one whose loss and gradients it must have (default: it is one)
+        needs_sdpa: runs with torch's scaled_dot_product_attention alone
+        peer, optional: see the module
+    """
+
+    architectures: Mapping[str, str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    attention: Optional[Callable[[nn.Module], None]] = None
+    definition: Optional[Callable[["Model"], "Model"]] = None
+    needs_sdpa: bool = False
+    peer: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer.
+
+    Attributes:
+        make: parameters, ``lr`` -> the optimizer
+        equals: row that must change parameters as it does
+        peer, optional: see the module
+    """
+
+    make: Callable[..., torch.optim.Optimizer]
+    equals: Optional[str] = None
+    peer: bool = False
+    optional: bool = False
+
+
+KERNELS = {"sdpa-flash": "FLASH_ATTENTION", "sdpa-efficient": "EFFICIENT_ATTENTION", "sdpa-math": "MATH"}
+# Writes the T x T weights out.
+QUADRATIC = "sdpa-math"
+
+# luna_fairseq.benchmark causal
+CAUSAL: Dict[str, Form] = {
+    # The definition, which is also the cumulative sum of the outer products of all positions.
+    "cumsum": Form(partial(causal.backend, name="naive"), limited=True, peer=True),
+    "loop": Form(causal.loop, equals="cumsum", limited=True, peer=True),
+    "chunk": Form(partial(causal.backend, name="chunk"), equals="cumsum"),
+    "triton": Form(partial(causal.backend, name="triton"), equals="cumsum", why_not=causal.why_no_triton),
+    "fla": Form(causal.flash_linear_attention, equals="cumsum", why_not=causal.why_no_fla, peer=True),
+    "sdpa": Form(causal.softmax, why_not=why_no_sdpa, peer=True),
+    **{
+        name: Form(
+            partial(causal.softmax, kernel=kernel),
+            limited=name == QUADRATIC,
+            why_not=partial(why_no_kernel, kernel=kernel, is_causal=True),
+            peer=True,
         )
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            setattr(fused, name, getattr(other, name))
-        return fused.train(other.training)
+        for name, kernel in KERNELS.items()
+    },
+}
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Optional[Tensor] = None,
-        incremental_state: Optional[Dict[str, Any]] = None,
-        attn_mask: Optional[Tensor] = None,
-        **unused: Any,
-    ) -> Tuple[Tensor, None]:
-        """query [T, B, C], key and value [S, B, C], key_padding_mask [B, S] -> output [T, B, C], no weights.
-
-        Raises:
-            NotImplementedError: asked to go on from an incremental state
-        """
-        if incremental_state is not None:
-            raise NotImplementedError("this attention is for whole sequences: it keeps no incremental state")
-        q, k, v = (
-            project(x).unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)  # [B, H, T, K]
-            for project, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+# luna_fairseq.benchmark attention
+PACK_AND_UNPACK: Dict[str, Form] = {
+    "luna-naive": Form(partial(pack_and_unpack.pack_and_unpack, attention=pack_and_unpack.naive)),
+    "luna": Form(pack_and_unpack.pack_and_unpack, equals="luna-naive"),
+    "softmax": Form(pack_and_unpack.softmax, limited=True, peer=True),
+    "sdpa": Form(pack_and_unpack.fused, equals="softmax", why_not=why_no_sdpa, peer=True),
+    **{
+        name: Form(
+            partial(pack_and_unpack.fused, kernel=kernel),
+            equals="softmax",
+            limited=name == QUADRATIC,
+            why_not=partial(why_no_kernel, kernel=kernel),
+            peer=True,
         )
-        causal, mask = attn_mask is not None, None
-        if key_padding_mask is not None:
-            mask = ~key_padding_mask.bool()[:, None, None, :]
-            if causal:
-                earlier = torch.ones(q.size(2), k.size(2), dtype=torch.bool, device=q.device).tril()
-                mask, causal = mask & earlier, False
-        dropout = self.dropout_module.p if self.training else 0.0
-        output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-        return self.out_proj(output.permute(2, 0, 1, 3).flatten(2)), None  # [T, B, C]
+        for name, kernel in KERNELS.items()
+    },
+}
 
 
-def use_fused_attention(module: nn.Module) -> None:
-    """Replace every attention of fairseq's below ``module``."""
-    for name, child in list(module.named_children()):
-        if isinstance(child, MultiheadAttention):
-            setattr(module, name, FusedAttention.in_place_of(child))
-        else:
-            use_fused_attention(child)
+def plain(row: Model) -> Model:
+    """The same model with its own attention."""
+    return replace(row, attention=None)
 
 
-class WrittenOutLunaAttention(FairseqLunaAttention):
-    """Luna attention that writes its weights out, as the definition does."""
-
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], need_weights: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
-        return naive_attention(q, k, v, mask, dropout_probability(self.dropout_module))
+def written_out(row: Model) -> Model:
+    """The same Luna by its definition."""
+    return replace(row, options={**row.options, "luna_backend": "naive"}, attention=use_written_out_attention)
 
 
-def use_written_out_attention(module: nn.Module) -> None:
-    """Have the attentions below ``module``, fairseq's and Luna's, write the weights out instead of asking torch's."""
-    for child in module.modules():
-        if isinstance(child, MultiheadAttention):
-            # What it takes torch's function for ends where that function's check of widths has to be skipped.
-            child.skip_embed_dim_check = True
-        elif isinstance(child, FairseqLunaAttention):
-            child.__class__ = WrittenOutLunaAttention  # the same parameters under the same names
+def fused(**architectures: str) -> Model:
+    """The model on scaled_dot_product_attention."""
+    return Model(architectures, attention=use_fused_attention, definition=plain, needs_sdpa=True, peer=True)
 
 
-# How a model attends, other than as it does by itself.
-ATTENTIONS: Dict[str, Callable[[nn.Module], None]] = {
-    "fused": use_fused_attention,
-    "written out": use_written_out_attention,
+def weights_written_out(**architectures: str) -> Model:
+    """The model with attention weights written out."""
+    return Model(architectures, attention=use_written_out_attention, definition=plain, peer=True)
+
+
+def luna(untied: bool, **architectures: str) -> Model:
+    """Luna, with l rows of P."""
+    options = {"projection_length": "{l}", "encoder_projection_length": "{l}", "untie_luna_kv": untied}
+    return Model(architectures, options, definition=written_out)
+
+
+# luna_fairseq.benchmark train, lra and decode; sorted within a task as they stand here.
+MODELS: Dict[str, Model] = {
+    "transformer": Model({"translate": "transformer", "decode": "transformer"}, peer=True),
+    "transformer-softmax": weights_written_out(classify="transformer_lra_imdb"),
+    "transformer-sdpa": fused(translate="transformer", classify="transformer_lra_imdb"),
+    "roberta-softmax": weights_written_out(masked_lm="roberta"),
+    "roberta-sdpa": fused(masked_lm="roberta"),
+    "luna-{l}-tied": luna(untied=False, translate="luna", decode="luna", masked_lm="luna_masked_lm"),
+    "luna-{l}-untied": luna(untied=True, translate="luna", decode="luna", masked_lm="luna_masked_lm"),
+    "luna-{l}": luna(untied=True, classify="luna_lra_imdb"),
+}
+
+
+def models_of(task: str, projection_lengths: Sequence[int]) -> Dict[str, Model]:
+    """The rows of a task; those with ``{l}`` in their name once for each length."""
+    rows: Dict[str, Model] = {}
+    here = {name: row for name, row in MODELS.items() if task in row.architectures}
+    rows.update((name, row) for name, row in here.items() if "{l}" not in name)
+    for length in projection_lengths:
+        for name, row in here.items():
+            if "{l}" in name:
+                options = {k: length if value == "{l}" else value for k, value in row.options.items()}
+                rows[name.replace("{l}", str(length))] = replace(row, options=options)
+    return rows
+
+
+# luna_fairseq.benchmark apollo
+OPTIMIZERS: Dict[str, Optimizer] = {
+    "adamw": Optimizer(partial(torch.optim.AdamW, foreach=False), peer=True),
+    "adamw-foreach": Optimizer(partial(torch.optim.AdamW, foreach=True), equals="adamw", peer=True),
+    "adamw-fused": Optimizer(partial(torch.optim.AdamW, fused=True), equals="adamw", peer=True),
+    "apollo-single": Optimizer(partial(Apollo, foreach=False)),
+    "apollo-foreach": Optimizer(partial(Apollo, foreach=True), equals="apollo-single"),
+    "apollo": Optimizer(Apollo, equals="apollo-single"),
 }

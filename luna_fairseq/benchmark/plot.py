@@ -1,25 +1,14 @@
 """The measurements as a picture: time and memory against length, or ratios of speeds as bars."""
 
-import logging
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from luna_fairseq.benchmark.report import MIB, Section, records, replace_file
-from luna_fairseq.errors import MissingRequirementError
+from luna_fairseq.benchmark.report import MIB, Section, records
+from luna_fairseq.commands.plots import new_figure, save_png
 
 PANEL_INCHES = (4.6, 3.6)
 # Zero has no place on a logarithmic axis.
 LEAST_MIB = 1e-3
-
-
-def require_matplotlib(option: str = "--plot") -> None:
-    """Raise MissingRequirementError unless matplotlib is there: before anything is measured, not after."""
-    # Importing fairseq may turn every library's debugging messages on.
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingRequirementError(f"{option} needs matplotlib: pip install matplotlib") from None
 
 
 def write_png(path: Path, sections: Sequence[Section], where: Dict[str, Any]) -> None:
@@ -30,14 +19,11 @@ def write_png(path: Path, sections: Sequence[Section], where: Dict[str, Any]) ->
         sections: with at least one result each
         where: the environment, for the last line
     """
-    # Not through pyplot, which would look for a display.
-    from matplotlib.figure import Figure
-
     grids = [layout(section) for section in sections]
     width, height = PANEL_INCHES
     rows = [len(grid) for grid in grids]
     size = (max(len(grid[0]) for grid in grids) * width, sum(rows) * height + 0.4)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(figsize=size)
     parts = figure.subfigures(len(sections), 1, squeeze=False, height_ratios=rows)[:, 0]
     for part, section, grid in zip(parts, sections, grids):
         axes = part.subplots(len(grid), len(grid[0]), squeeze=False)
@@ -47,14 +33,14 @@ def write_png(path: Path, sections: Sequence[Section], where: Dict[str, Any]) ->
         part.suptitle(section.name)
     names = ("hardware", "threads", "torch", "commit")
     figure.supxlabel(", ".join(f"{name} {where[name]}" for name in names), fontsize="x-small")
-    replace_file(path, lambda temporary: figure.savefig(str(temporary), format="png", dpi=120))
+    save_png(figure, path)
 
 
 def layout(section: Section) -> List[List[Tuple[Any, List[Dict[str, Any]]]]]:
     """What to draw in each panel, by rows: the function and its records."""
     values = records(section)
-    if section.sizes:
-        values = [{**value, "size": size} for value, size in zip(values, section.sizes)]
+    if section.rate:
+        values = [{**value, "count": result.count} for value, result in zip(values, section.results)]
     if section.length is None:
         return [[(draw_bars, values)]]
     groups: Dict[str, List[Dict[str, Any]]] = {}
@@ -68,7 +54,9 @@ def draw_times(ax: Any, section: Section, values: List[Dict[str, Any]]) -> None:
     """Median milliseconds against length, with the band of the quartiles; per token or sentence."""
     for name, points in by_form(values).items():
         lengths = [p["case"][section.length] for p in points]
-        median, low, high = ([1000 * p["seconds"][q] / p.get("size", 1) for p in points] for q in ("median", "q1", "q3"))
+        median, low, high = (
+            [1000 * p["seconds"][q] / p.get("count", 1) for p in points] for q in ("median", "q1", "q3")
+        )
         (line,) = ax.plot(lengths, median, marker="o", markersize=3, label=name)
         ax.fill_between(lengths, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     finish(ax, section, values, f"ms per {section.rate[:-1]}" if section.rate else "ms")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.writing import replacing
 
 
 class FinishedSteps:
     """Which steps stand finished in ``folder``, kept in one JSON file there.
 
-    A step is finished if it was recorded with the same key (a digest of its input and options) and if every file it
-    wrote is still there with the size it had.
+    A step is finished if it was recorded with the same key (a digest of its input and options) and if every
+    file it wrote is still there with the size it had.
 
     Args:
         folder: the output folder, made if need be.
@@ -100,19 +99,6 @@ class FinishedSteps:
     def _save(self) -> None:
         with replacing(self._path) as temporary:
             temporary.write_text(json.dumps(self._steps, indent=1), encoding="utf-8")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside ``path``, and rename what was written there when all went well, or remove it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        if temporary.exists():
-            temporary.unlink()
 
 
 def digest(*values: Any) -> str:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
 
-from luna_fairseq.benchmark.report import MIB, replace_file
+from luna_fairseq.commands.plots import new_figure, save_png
 from luna_fairseq.errors import InputError
 
+MIB = 2**20
 TRANSFORMER = "transformer-softmax"
 LARGEST_CIRCLE = 3000.0  # area in points squared
 SIZE = (6.4, 4.4)  # inches
@@ -70,14 +71,11 @@ class Costs:
 @contextmanager
 def drawn(path: Path, title: str) -> Iterator[Any]:
     """Axes to draw on; they are then written to ``path`` as a PNG, which appears whole or not at all."""
-    # Not through pyplot, which would look for a display.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE, layout="constrained")
+    figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
     axes.set_title(title, fontsize="medium")
     yield axes
-    replace_file(path, lambda temporary: figure.savefig(str(temporary), format="png", dpi=120))
+    save_png(figure, path)
 
 
 def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, title: str) -> None:

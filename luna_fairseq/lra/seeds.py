@@ -21,11 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from luna_fairseq.benchmark.plot import require_matplotlib
-from luna_fairseq.benchmark.report import check_writable
+from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.reporting import USER_DIR, reported, split_at_dashes
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
 
 PROGRAM = "luna-lra-seeds"
@@ -137,8 +136,7 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
         raise InputError("--figure and --costs go together: give both, or neither")
     for option, path in (("--figure", args.figure), ("--curves", args.curves)):
         if path is not None:
-            require_matplotlib(option)
-            check_writable(path, option)
+            check_plot(path, option)
     if args.costs is None:
         return None
     costs = Costs(args.costs)

@@ -18,7 +18,7 @@ from fairseq import checkpoint_utils, utils
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import reported
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.masked_lm.finetuning import TASKS, FineTuningTask
 from luna_fairseq.masked_lm.finetuning.metrics import score
 from luna_fairseq.masked_lm.finetuning.prepared import HIGHEST_SCORE, PreparedTask

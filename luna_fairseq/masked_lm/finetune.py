@@ -20,7 +20,8 @@ from typing import Any, Dict, List, Optional, Sequence
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import USER_DIR, reported, split_at_dashes
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import FinishedSteps, digest, replacing
+from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.masked_lm.evaluate_task import evaluate
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask

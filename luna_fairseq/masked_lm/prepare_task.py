@@ -18,7 +18,8 @@ from fairseq.data import Dictionary, encoders
 from luna_fairseq.commands.arguments import add_workers
 from luna_fairseq.commands.reporting import reported
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import FinishedSteps, digest, replacing
+from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
 from luna_fairseq.models.masked_lm_hub import check_tokenizer, find_tokenizer

@@ -24,7 +24,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 from luna_fairseq.commands.arguments import add_workers, at_least_one, positive
 from luna_fairseq.commands.reporting import progress, reported
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import FinishedSteps, digest, replacing
+from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
 from luna_fairseq.text.length_filter import LengthFilter

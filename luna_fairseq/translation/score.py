@@ -17,7 +17,7 @@ from sacrebleu.metrics import BLEU
 
 from luna_fairseq.commands.reporting import reported
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.translation.generated import read_hypotheses
 from luna_fairseq.translation.scores import TEST_SETS, Score, Translations, plain_scores, split_score

@@ -14,7 +14,7 @@ from typing import Callable, Dict, Iterator, List, Mapping, Tuple
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import extract
 from luna_fairseq.files.download import RemoteFile
-from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.translation.sgml import read_parallel_sgml
 
 SITE = "https://www.statmt.org"

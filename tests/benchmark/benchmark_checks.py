@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from luna_fairseq.benchmark import measure
-from luna_fairseq.benchmark.__main__ import main
+from luna_fairseq.benchmark.__main__ import COMMANDS, build_parser, main
+from luna_fairseq.benchmark.task import lay_out
 
 needs_sdpa = pytest.mark.skipif(
     not hasattr(torch.nn.functional, "scaled_dot_product_attention"),
@@ -57,6 +58,13 @@ def check_results(section, forms, cases):
             assert theirs["case"] == result["case"]
             expected = [b / a for a, b in zip(seconds["samples"], theirs["seconds"]["samples"])]
             assert result["speed_ratio"][peer]["median"] == pytest.approx(sum(expected) / 2)
+
+
+def check_forms(arguments, lengths):
+    """Every form of an attention gives what its definition gives; raises InputError otherwise."""
+    args = build_parser().parse_args([*arguments, "--lengths", *map(str, lengths)])
+    settings = measure.Settings(repetitions=2, threads=1, device="cpu", seed=3)
+    lay_out(COMMANDS[args.command](args, settings))
 
 
 def check_refused(arguments, words, capsys):

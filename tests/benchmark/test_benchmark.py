@@ -1,26 +1,32 @@
 """The benchmark's command line and its measurements at tiny sizes. No test looks at a clock."""
 
+import json
 import sys
 from functools import partial
 
 import pytest
 import torch
-from benchmark_checks import check_png, check_refused
+from benchmark_checks import check_png, check_refused, no_children  # noqa: F401
 
 from luna_fairseq.benchmark import __main__ as command
-from luna_fairseq.benchmark import measure, plot, report
+from luna_fairseq.benchmark import measure, plot, report, task
 from luna_fairseq.benchmark.__main__ import main
 from luna_fairseq.benchmark.measure import Form, Result, Settings, spread
 
 
 def test_all_commands_run_without_a_name(monkeypatch, capsys):
-    def run(name, args, settings):
-        result = Result({"case": name}, name, [1.0, 2.0], 1, 0)
-        return measured.append((name, args, settings)) or report.Section(name, (), (name,), [result])
+    def of(name, args, settings):
+        measured.append((name, args, settings))
+        return name
 
     measured = []
-    for name, module in command.COMMANDS.items():
-        monkeypatch.setattr(module, "run", partial(run, name))
+    for name, task_class in command.COMMANDS.items():
+        monkeypatch.setattr(task_class, "of", partial(of, name))
+    section = partial(report.Section, notes=(), peers=())
+    monkeypatch.setattr(
+        command, "lay_out", lambda name: task.Comparison(section(name), [({"case": 1}, [])], [1])
+    )
+    monkeypatch.setattr(command, "compare", lambda *_: [[]])
     assert main(["--repetitions", "3"]) == 0
     assert [name for name, _, _ in measured] == ["causal", "attention", "train", "lra", "decode", "apollo"]
     assert measured[0][1].lengths == [32, 128, 512, 1024] and measured[4][1].beam == 5
@@ -76,9 +82,13 @@ def test_repetitions_are_interleaved():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "measure_extra_bytes", lambda *_: 0)
         patch.setattr(measure, "SHORTEST_SAMPLE", 0.0)
-        results = measure.compare({}, forms, settings, Progress())
+        rounds = list(measure.compare({}, forms, 5, settings, Progress()))
     assert "".join(order) == "aabb" + "ab" * 3
-    assert [r.form for r in results] == ["a", "b"] and all(len(r.seconds) == 3 for r in results)
+    assert [[(r.form, len(r.seconds)) for r in results] for results in rounds] == [
+        [("a", 2), ("b", 2)],
+        [("a", 3), ("b", 3)],
+    ]
+    assert {r.count for r in rounds[-1]} == {5}
 
 
 def test_spread():
@@ -93,12 +103,12 @@ def test_missing_matplotlib_is_one_line_before_anything_is_measured(monkeypatch,
 
 def test_plot_of_several_sections(tmp_path):
     def results(**case):
-        return [Result(case, name, [1.0, 2.0], 1, extra) for name, extra in (("a", 0), ("b", 2**20))]
+        return [Result(case, name, [1.0, 2.0], 1, extra, count=3) for name, extra in (("a", 0), ("b", 2**20))]
 
     lengths = [r for n in (16, 64) for r in results(T=n, l=1) + results(T=n, l=2)[:1]]
     sections = [
         report.Section("curves", (), ("b",), lengths, length="T", panels=("l",)),
-        report.Section("rates", (), ("b",), results(T=3), "T", (), "tokens", [3, 3]),
+        report.Section("rates", (), ("b",), results(T=3), "T", (), "tokens"),
         report.Section("bars", (), ("a", "b"), results(parameters="5")),
     ]
     where = {"hardware": "x", "threads": 1, "torch": "y", "commit": None}
@@ -107,11 +117,28 @@ def test_plot_of_several_sections(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["x.png"]
 
 
-def test_failed_write_leaves_nothing(tmp_path):
-    def write(temporary):
-        temporary.write_text("half")
-        raise OSError(28, "No space left on device")
+class Countdown:
+    """A job that ends the process, so to say, when it has been done so often."""
 
-    with pytest.raises(ValueError, match="cannot write .*x.json: No space left"):
-        report.replace_file(tmp_path / "x.json", write)
-    assert not list(tmp_path.iterdir())
+    def __init__(self, calls):
+        self.calls = calls
+
+    def __call__(self):
+        self.calls -= 1
+        if self.calls < 0:
+            raise KeyboardInterrupt
+
+
+def test_run_that_is_cut_off_keeps_what_it_had(no_children, monkeypatch, capsys, tmp_path):  # noqa: F811
+    monkeypatch.setattr(command, "SECONDS_BETWEEN_WRITES", -1.0)
+    # Two calls for the warm-up, then three samples of four.
+    jobs = {"whole": partial(Countdown, 99), "broken off": partial(Countdown, 2 + 3)}
+    cases = [({"case": name}, [Form("a", job, partial(Countdown, 99))]) for name, job in jobs.items()]
+    comparison = task.Comparison(report.Section("s", (), ("a",), rate="tokens"), cases, [10, 20])
+    settings = Settings(repetitions=4, threads=1, device="cpu", seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        command.measure(comparison, settings, [comparison.section], tmp_path / "x.json", {"seed": 1})
+    written = json.loads((tmp_path / "x.json").read_text())
+    assert [len(r["seconds"]["samples"]) for r in written["s"]["results"]] == [4, 3]
+    out = capsys.readouterr().out
+    assert "\nwhole " in out and "\nbroken off" not in out

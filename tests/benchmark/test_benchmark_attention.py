@@ -1,11 +1,14 @@
 """The sub-command of pack and unpack attention at tiny sizes. No test looks at a clock."""
 
 import pytest
-from benchmark_checks import check_refused, check_results, needs_sdpa, no_children, run_command  # noqa: F401
+from benchmark_checks import check_forms, check_refused, check_results, needs_sdpa, no_children, run_command  # noqa: F401
 
-from luna_fairseq.benchmark import attention, fused_softmax
-from luna_fairseq.benchmark.heads import DTYPES, Shape
+from luna_fairseq.benchmark import __main__ as command
+from luna_fairseq.benchmark import fused_softmax, pack_and_unpack
+from luna_fairseq.benchmark.heads import Shape
 from luna_fairseq.benchmark.measure import Settings
+from luna_fairseq.benchmark.options import DTYPES
+from luna_fairseq.benchmark.peers import PACK_AND_UNPACK, Form
 
 COMMAND = "attention --batch 2 --heads 2 --head-dim 4 --projection-length 3".split()
 SETTINGS = Settings(repetitions=2, threads=1, device="cpu", seed=3)
@@ -24,42 +27,39 @@ def test_attention(tmp_path, no_children):  # noqa: F811
 
 def test_half_of_the_sentences_are_half_padded():
     shape = Shape(4, 2, 4, 3, "float32", padded=True)
-    mask = attention.make_inputs(shape, 9, SETTINGS)[0].key_padding_mask
+    mask = pack_and_unpack.make_inputs(shape, 9, SETTINGS)[0].key_padding_mask
     assert mask.sum(dim=1).tolist() == [0, 4, 0, 4] and mask[1, -1]
-    assert attention.make_inputs(Shape(4, 2, 4, 3, "float32"), 9, SETTINGS)[0].key_padding_mask is None
+    assert pack_and_unpack.make_inputs(Shape(4, 2, 4, 3, "float32"), 9, SETTINGS)[0].key_padding_mask is None
 
 
 def wrong_luna(inputs):
-    return 1.001 * attention.pack_and_unpack(inputs, attention.luna_attention)
+    return 1.001 * pack_and_unpack.pack_and_unpack(inputs)
 
 
 def blind_to_padding(inputs):
-    return attention.pack_and_unpack(inputs._replace(key_padding_mask=None), attention.luna_attention)
+    return pack_and_unpack.pack_and_unpack(inputs._replace(key_padding_mask=None))
 
 
 @needs_sdpa
 @pytest.mark.parametrize(
-    "form, words", [(wrong_luna, "output differs from luna-naive"), (blind_to_padding, "at length 7 its output")]
+    "form, words",
+    [(wrong_luna, "output differs from luna-naive"), (blind_to_padding, "at length 7 its output")],
 )
 def test_wrong_form_is_refused(form, words, monkeypatch, capsys):
-    monkeypatch.setitem(attention.LUNA_FORMS, "luna", form)
-    monkeypatch.setattr(attention, "compare_cases", lambda *_: pytest.fail("was timed"))
+    monkeypatch.setitem(PACK_AND_UNPACK, "luna", Form(form, equals="luna-naive"))
+    monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("was timed"))
     check_refused([*COMMAND, "--lengths", "9"], ["luna is not timed", words], capsys)
 
 
 @needs_sdpa
 @pytest.mark.parametrize("limit", ["1024", "8"])
 def test_wrong_peer_is_refused(limit, monkeypatch, capsys):
-    monkeypatch.setattr(fused_softmax, "sdpa", lambda q, k, v, **_: 2.0 * attention.naive(q, k, v))
-    command = [*COMMAND, "--lengths", "9", "--max-naive-length", limit]
-    check_refused(command, ["sdpa is not timed", "differs from softmax"], capsys)
+    monkeypatch.setattr(fused_softmax, "sdpa", lambda q, k, v, *_, **__: 2.0 * pack_and_unpack.naive(q, k, v))
+    arguments = [*COMMAND, "--lengths", "9", "--max-naive-length", limit]
+    check_refused(arguments, ["sdpa is not timed", "differs from softmax"], capsys)
 
 
 @needs_sdpa
-@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("dtype", list(DTYPES))
-def test_forms_are_within_the_tolerance_of_every_dtype(dtype, padded):
-    shape = Shape(batch=2, heads=2, head_dim=16, projection_length=5, dtype=dtype, padded=padded)
-    functions, _ = attention.usable(shape, SETTINGS, [])
-    for length in (1, 33, 130):
-        attention.check_forms(functions, shape, length, 100, SETTINGS)
+def test_forms_are_within_the_tolerance_of_every_dtype(dtype):
+    check_forms([*COMMAND, "--head-dim", "16", "--dtype", dtype], (1, 33, 130))

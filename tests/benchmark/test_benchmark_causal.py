@@ -4,11 +4,15 @@ import sys
 
 import pytest
 import torch
-from benchmark_checks import check_refused, check_results, needs_sdpa, no_children, run_command  # noqa: F401
+from benchmark_checks import check_forms, check_refused, check_results, needs_sdpa, no_children, run_command  # noqa: F401
 
-from luna_fairseq.benchmark import causal, causal_forms, measure
-from luna_fairseq.benchmark.heads import DTYPES, Shape, leaves, make_form
+from luna_fairseq.benchmark import __main__ as command
+from luna_fairseq.benchmark import causal, measure
+from luna_fairseq.benchmark.heads import Shape, check_equal, leaves
 from luna_fairseq.benchmark.measure import Settings
+from luna_fairseq.benchmark.options import DTYPES
+from luna_fairseq.benchmark.peers import CAUSAL, Form
+from luna_fairseq.benchmark.task import lay_out
 
 COMMAND = "causal --batch 1 --heads 2 --head-dim 4 --projection-length 3".split()
 FORMS = ["cumsum", "loop", "chunk", "sdpa"]
@@ -35,13 +39,15 @@ def test_causal(tmp_path, capsys, no_children):  # noqa: F811
 
 @needs_sdpa
 def test_long_sequences_are_without_the_forms_that_cannot(tmp_path, capsys, no_children):  # noqa: F811
-    options = ["--tied", "--lengths", "40", "--max-naive-length", "39", "--dtype", "bfloat16"]
-    values = run_command([*COMMAND, *options], tmp_path)
-    check_results(values["causal"], ["chunk", "sdpa"], cases=2)
+    options = ["--tied", "--lengths", "9", "40", "--max-naive-length", "39", "--dtype", "bfloat16"]
+    section = run_command([*COMMAND, *options], tmp_path)["causal"]
+    check_results({**section, "results": section["results"][:8]}, FORMS, cases=2)
+    check_results({**section, "results": section["results"][8:]}, ["chunk", "sdpa"], cases=2)
     out = capsys.readouterr().out
-    assert "cumsum, loop and sdpa-math end at --max-naive-length 39" in out and "bfloat16, tied" in out
-    row = next(line for line in out.splitlines() if " chunk " in line)
-    assert row.split()[-4] == "-" or " - " in row
+    assert "cumsum, loop and sdpa-math are left out: at lengths beyond --max-naive-length 39" in out
+    assert "bfloat16, tied" in out
+    row = next(line for line in out.splitlines() if " 40 " in line and " chunk " in line)
+    assert row.split()[-6:-4] == ["-", "-"]
 
 
 @needs_sdpa
@@ -64,7 +70,7 @@ class WrongGradient(torch.autograd.Function):
 
 
 def chunk(inputs):
-    return causal_forms.backend(inputs, "chunk")
+    return causal.backend(inputs, "chunk")
 
 
 def wrong_output(inputs):
@@ -91,58 +97,52 @@ def not_a_number(inputs):
         (wrong_output, "at length 7 its output differs"),
         (wrong_gradient, "at length 7 its gradient of k differs"),
         (wrong_at_length_only, "at length 21 its output differs"),
-        (not_a_number, "at length 7 its output differs from cumsum by nan"),
+        (not_a_number, "at length 7 its output differs from cumsum in float32 by nan"),
     ],
 )
 def test_wrong_form_is_refused(form, what, limit, monkeypatch, capsys):
-    monkeypatch.setitem(causal_forms.FORMS, "chunk", form)
-    monkeypatch.setattr(causal, "compare_cases", lambda *_: pytest.fail("was timed"))
-    command = [*COMMAND, "--lengths", "21", "--max-naive-length", limit]
-    check_refused(command, ["error: chunk is not timed", what], capsys)
+    monkeypatch.setitem(CAUSAL, "chunk", Form(form, equals="cumsum"))
+    monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("was timed"))
+    arguments = [*COMMAND, "--lengths", "21", "--max-naive-length", limit]
+    check_refused(arguments, ["error: chunk is not timed", what], capsys)
 
 
 @needs_sdpa
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", list(DTYPES))
 def test_forms_are_within_the_tolerance_of_every_dtype(dtype, tied):
-    shape = Shape(batch=2, heads=2, head_dim=16, projection_length=5, dtype=dtype, tied=tied)
-    functions, _ = causal.usable(shape, SETTINGS, [])
-    for length in (1, 33, 300):
-        causal.check_forms(functions, shape, length, 100, SETTINGS)
+    options = ["--dtype", dtype, "--head-dim", "16", "--max-naive-length", "100", *["--tied"] * tied]
+    check_forms([*COMMAND, *options], (1, 33, 300))
 
 
 @needs_sdpa
 def test_gradients_that_are_zero_are_equal():
-    shape = Shape(batch=1, heads=2, head_dim=4, projection_length=1, dtype="float32")
-    functions, _ = causal.usable(shape, SETTINGS, [])
-    causal.check_forms(functions, shape, 9, 100, SETTINGS)
+    check_forms([*COMMAND, "--projection-length", "1"], (9,))
 
 
 def test_tied_keys_are_values():
     shape = Shape(1, 1, 4, 3, "float32", tied=True)
-    inputs, _ = causal_forms.make_inputs(shape, 5, SETTINGS)
+    inputs, _ = causal.make_inputs(shape, 5, SETTINGS)
     assert inputs.k is inputs.v and list(leaves(inputs)) == ["q", "k", "pack_k", "pack_q"]
 
 
 @needs_sdpa
 def test_extra_memory_of_a_forward_pass_holds_its_output():
-    shape = Shape(batch=8, heads=8, head_dim=64, projection_length=4, dtype="bfloat16")
-    functions, _ = causal.usable(shape, SETTINGS, [])
-    output_bytes = 8 * 8 * 64 * 512 * 2
-    for name in ("chunk", "sdpa"):
-        form = make_form(name, functions[name], causal_forms.make_inputs, shape, 512, "forward", SETTINGS)
-        assert measure.measure_extra_bytes(form, SETTINGS) > 0.8 * output_bytes, name
+    words = "causal --batch 8 --projection-length 4 --dtype bfloat16 --lengths 512 --without cumsum loop"
+    args = command.build_parser().parse_args(words.split())
+    (_, forms), _ = lay_out(command.CausalAttention(args, SETTINGS)).cases
+    assert [form.name for form in forms] == ["chunk", "sdpa"]
+    for form in forms:
+        assert measure.measure_extra_bytes(form, SETTINGS) > 0.8 * (8 * 8 * 64 * 512 * 2), form.name
 
 
 def test_other_backends_run_where_they_can(monkeypatch):
-    half = Shape(1, 2, 16, 16, "bfloat16")
-    gpu = Settings(2, 1, "cuda", 1)
+    half, gpu = Shape(1, 2, 16, 16, "bfloat16"), Settings(2, 1, "cuda", 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr(causal_forms.importlib.util, "find_spec", lambda _: object())
-    assert causal_forms.available(half, gpu) == (["cumsum", "loop", "chunk", "triton", "fla"], [])
+    monkeypatch.setattr(causal.importlib.util, "find_spec", lambda _: object())
+    assert not causal.why_no_triton(half, gpu) and not causal.why_no_fla(half, gpu)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
-    names, notes = causal_forms.available(half, gpu)
-    assert names == ["cumsum", "loop", "chunk", "fla"] and "compute capability 8.0" in notes[0]
+    assert "compute capability 8.0" in causal.why_no_triton(half, gpu)
 
 
 def test_linear_attention_kernels_are_composed_rightly(monkeypatch):
@@ -158,6 +158,6 @@ def test_linear_attention_kernels_are_composed_rightly(monkeypatch):
     module.chunk_linear_attn = chunk_linear_attn
     for name in ("fla", "fla.ops", "fla.ops.linear_attn"):
         monkeypatch.setitem(sys.modules, name, module)
-    shape = Shape(2, 2, 16, 5, "float32")
-    functions = {"cumsum": causal_forms.FORMS["cumsum"], "fla": causal_forms.flash_linear_attention}
-    causal.check_forms(functions, shape, 20, 100, SETTINGS)
+    problem = causal.make_inputs(Shape(2, 2, 16, 5, "float32"), 20, SETTINGS)
+    functions = {"fla": causal.flash_linear_attention}
+    check_equal(functions, "cumsum", CAUSAL["cumsum"].compute, problem, "float32", whole=True)

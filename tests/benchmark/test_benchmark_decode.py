@@ -4,10 +4,10 @@ import pytest
 import torch
 from benchmark_checks import check_refused, check_results, no_children, run_command  # noqa: F401
 
-from luna_fairseq.benchmark import decode
+from luna_fairseq.benchmark import __main__ as command
+from luna_fairseq.benchmark.decode import Decode
 from luna_fairseq.benchmark.measure import Settings
-from luna_fairseq.benchmark.models import TINY, Kind
-from luna_fairseq.benchmark.options import BatchSize
+from luna_fairseq.benchmark.models import TINY
 from luna_fairseq.modules.luna_decoder import LunaDecoder
 
 COMMAND = "decode --preset small --dictionary-size 40 --projection-length 3".split()
@@ -15,15 +15,29 @@ SETTINGS = Settings(repetitions=2, threads=1, device="cpu", seed=3)
 
 
 def test_decode(tmp_path, no_children):  # noqa: F811
-    section = run_command([*COMMAND, "--lengths", "4", "6", "--batch", "2", "--beam", "3"], tmp_path)["decode"]
+    section = run_command([*COMMAND, "--lengths", "4", "6", "--batch", "2", "--beam", "3"], tmp_path)[
+        "decode"
+    ]
     check_results(section, ["transformer", "luna-3-tied", "luna-3-untied"], cases=2)
     for result in section["results"]:
         assert result["sentences_per_second"] == pytest.approx(2 / result["seconds"]["median"])
 
 
-@pytest.mark.parametrize("kind", [Kind(), Kind(luna=True, projection_length=3)], ids=["transformer", "luna"])
-def test_every_hypothesis_has_the_length_asked_for(kind):
-    job = decode.prepare(kind, TINY, 20, BatchSize(3, 11), 5, "float32", SETTINGS)
+def tiny_task(beam):
+    options = ["--beam", str(beam), "--dictionary-size", "20", "--projection-length", "3"]
+    task = Decode(command.build_parser().parse_args(["decode", *options]), SETTINGS)
+    task.sizes = TINY
+    return task
+
+
+def job_of(task, row, case):
+    return task.step(row, task.build(row, case), case)
+
+
+@pytest.mark.parametrize("name", ["transformer", "luna-3-tied"])
+def test_every_hypothesis_has_the_length_asked_for(name):
+    task = tiny_task(beam=5)
+    job = job_of(task, task.rows()[name], {"sentences": 3, "T": 11})
     generator, sample = job.args
     hypotheses = generator.generate([], sample)
     assert [[len(h["tokens"]) for h in of_sentence] for of_sentence in hypotheses] == [[11] * 5] * 3
@@ -33,7 +47,8 @@ def test_every_hypothesis_has_the_length_asked_for(kind):
 
 
 def test_positions_suffice_beyond_their_default():
-    decode.prepare(Kind(luna=True), TINY, 20, BatchSize(1, 1030), 1, "float32", SETTINGS)()
+    task = tiny_task(beam=1)
+    job_of(task, task.rows()["luna-3-tied"], {"sentences": 1, "T": 1030})()
 
 
 def test_wrong_decoding_is_refused(monkeypatch, capsys):
@@ -44,7 +59,7 @@ def test_wrong_decoding_is_refused(monkeypatch, capsys):
         return (output if incremental_state is None else output + torch.ones_like(output)), extra
 
     monkeypatch.setattr(LunaDecoder, "forward", wrong)
-    monkeypatch.setattr(decode, "compare_cases", lambda *_: pytest.fail("was timed"))
+    monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("was timed"))
     check_refused(COMMAND, ["luna-3-tied is not timed", "logits in decoding"], capsys)
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,8 +17,13 @@ from benchmark_checks import (  # noqa: F401
 )
 
 from fairseq.modules import MultiheadAttention
-from luna_fairseq.benchmark import classify, masked_lm, peers, train
+from luna_fairseq.benchmark import __main__ as command
+from luna_fairseq.benchmark import attentions
+from luna_fairseq.benchmark.measure import Settings
 from luna_fairseq.benchmark.options import BatchSize
+from luna_fairseq.benchmark.peers import MODELS
+from luna_fairseq.benchmark.task import lay_out
+from luna_fairseq.benchmark.training_tasks import Classify, MaskedLM
 from luna_fairseq.models.luna_classifier import ARCHITECTURES
 
 TRAIN = "train --preset small --dictionary-size 40 --batch 2x5 --repetitions 2".split()
@@ -30,11 +36,15 @@ def test_train_as_a_process(tmp_path):
     command += ["--projection-length", "2", "--json", str(path), "--plot", str(picture)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "tokens/s" in done.stdout and "speed / transformer-sdpa" in done.stdout and "DEBUG" not in done.stderr
+    assert (
+        "tokens/s" in done.stdout and "speed / transformer-sdpa" in done.stdout and "DEBUG" not in done.stderr
+    )
     check_png(picture)
     values = json.loads(path.read_text())
     assert values["environment"]["threads"] == 1
-    check_results(values["train"], ["transformer", "transformer-sdpa", "luna-2-tied", "luna-2-untied"], cases=1)
+    check_results(
+        values["train"], ["transformer", "transformer-sdpa", "luna-2-tied", "luna-2-untied"], cases=1
+    )
     for result in values["train"]["results"]:
         assert result["tokens_per_second"] == pytest.approx(10 / result["seconds"]["median"])
         # At least the gradients of the embedding and of the feed-forward blocks.
@@ -47,7 +57,7 @@ SMALL_BATCHES = "--batch 2x40 1x9 --projection-length 2 3 --dtype bfloat16".spli
 
 @needs_sdpa
 def test_classify(tmp_path, no_children, monkeypatch):  # noqa: F811
-    monkeypatch.setitem(classify.PRESETS, "base", TINY)
+    monkeypatch.setitem(Classify.presets, "base", TINY)
     section = run_command(["train", "--task", "classify", *SMALL_BATCHES], tmp_path)["train"]
     check_results(section, ["transformer-softmax", "transformer-sdpa", "luna-2", "luna-3"], cases=2)
     assert section["results"][0]["case"] == {"sentences": 2, "T": 40}
@@ -55,24 +65,30 @@ def test_classify(tmp_path, no_children, monkeypatch):  # noqa: F811
 
 @needs_sdpa
 def test_masked_lm(tmp_path, no_children, monkeypatch):  # noqa: F811
-    monkeypatch.setitem(masked_lm.PRESETS, "base", TINY)
-    section = run_command(["train", "--task", "masked-lm", "--dictionary-size", "40", *SMALL_BATCHES], tmp_path)["train"]
+    monkeypatch.setitem(MaskedLM.presets, "base", TINY)
+    section = run_command(
+        ["train", "--task", "masked-lm", "--dictionary-size", "40", *SMALL_BATCHES], tmp_path
+    )["train"]
     lunas = [f"luna-{n}-{kv}" for n in (2, 3) for kv in ("tied", "untied")]
     check_results(section, ["roberta-softmax", "roberta-sdpa", *lunas], cases=2)
 
 
 def test_lra(tmp_path, no_children, monkeypatch):  # noqa: F811
-    monkeypatch.setitem(classify.PRESETS, "base", TINY)
-    section = run_command(["lra", "--batch", "1x12", "--without", "luna-16", "transformer-sdpa"], tmp_path)["lra"]
+    monkeypatch.setitem(Classify.presets, "base", TINY)
+    section = run_command(["lra", "--batch", "1x12", "--without", "luna-16", "transformer-sdpa"], tmp_path)[
+        "lra"
+    ]
     check_results(section, ["transformer-softmax", "luna-128", "luna-256"], cases=1)
 
 
 def test_models_of_long_range_arena_are_timed():
     """The classifiers are those that luna_lra_imdb and transformer_lra_imdb train, of the same size."""
-    for kind in classify.kinds([16]).values():
-        model = classify.build(kind, classify.PRESETS["base"], classify.DICTIONARY_SIZE, BatchSize(1, 8))
-        architecture = "luna_lra_imdb" if kind.luna else "transformer_lra_imdb"
-        for name, value in ARCHITECTURES[architecture].items():
+    task = Classify(command.build_parser().parse_args(["lra"]), Settings(2, 1, "cpu", 1))
+    rows = task.rows()
+    assert list(rows) == ["transformer-softmax", "transformer-sdpa", "luna-16", "luna-128", "luna-256"]
+    for row in rows.values():
+        model = task.make_model(row, BatchSize(1, 8))
+        for name, value in ARCHITECTURES[row.architectures["classify"]].items():
             assert getattr(model.args, name) == value, name
 
 
@@ -85,7 +101,7 @@ def test_fused_attention_is_fairseqs(kwargs, padded, causal):
         pytest.skip("no decoder has such an attention")
     torch.manual_seed(1)
     theirs = MultiheadAttention(12, 3, dropout=0.3, **kwargs).double().eval()
-    ours = peers.FusedAttention.in_place_of(theirs)
+    ours = attentions.FusedAttention.in_place_of(theirs)
     assert not ours.training and ours.dropout_module.p == 0.3
     query = torch.randn(6, 2, 12, dtype=torch.double)
     key = query if "self_attention" in kwargs else torch.randn(5, 2, 12, dtype=torch.double)
@@ -96,7 +112,7 @@ def test_fused_attention_is_fairseqs(kwargs, padded, causal):
         options["attn_mask"] = torch.full((6, 6), float("-inf"), dtype=torch.double).triu(1)
     expected = theirs(query, key, key, need_weights=False, **options)[0]
     torch.testing.assert_close(ours(query, key, key, **options)[0], expected)
-    peers.use_written_out_attention(theirs)
+    attentions.use_written_out_attention(theirs)
     torch.testing.assert_close(theirs(query, key, key, need_weights=False, **options)[0], expected)
 
 
@@ -111,12 +127,12 @@ def test_fused_attention_is_fairseqs(kwargs, padded, causal):
     ids=["translate", "classify", "masked-lm"],
 )
 def test_wrong_model_is_refused(arguments, wrong, monkeypatch, capsys):
-    class Wrong(peers.FusedAttention):
+    class Wrong(attentions.FusedAttention):
         def forward(self, *args, **kwargs):
             return 1.01 * super().forward(*args, **kwargs)[0], None
 
-    monkeypatch.setattr(peers, "FusedAttention", Wrong)
-    monkeypatch.setattr(train, "compare_cases", lambda *_: pytest.fail("was timed"))
+    monkeypatch.setattr(attentions, "FusedAttention", Wrong)
+    monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("was timed"))
     check_refused(arguments, [f"{wrong} is not timed", "differs from that of the written-out model"], capsys)
 
 
@@ -130,7 +146,7 @@ def test_wrong_backend_is_refused(monkeypatch, capsys):
         return right(*args, **kwargs) * (1.0 if backend == "naive" else 1.01)
 
     monkeypatch.setattr(module, "causal_luna", wrong)
-    monkeypatch.setattr(train, "compare_cases", lambda *_: pytest.fail("was timed"))
+    monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("was timed"))
     check_refused([*TRAIN, "--without", "transformer-sdpa"], ["luna-16-tied is not timed"], capsys)
 
 
@@ -144,7 +160,7 @@ def test_wrong_encoder_attention_is_refused(arguments, name, monkeypatch, capsys
 
     right = module.luna_attention
     monkeypatch.setattr(module, "luna_attention", lambda *args: 1.01 * right(*args))
-    monkeypatch.setattr(train, "compare_cases", lambda *_: pytest.fail("was timed"))
+    monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("was timed"))
     check_refused([*arguments, "--without", "transformer-sdpa"], [f"{name} is not timed"], capsys)
 
 
@@ -154,9 +170,26 @@ def test_preset_of_the_other_tasks_is_refused(capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments, words",
-    [(["causal"], "sdpa needs 2.0"), (["attention"], "sdpa needs 2.0"), (TRAIN, "--without transformer-sdpa")],
+    "arguments, name",
+    [
+        (["causal"], "sdpa"),
+        (["attention"], "sdpa"),
+        ([*TRAIN, "--without", "luna-16-tied"], "transformer-sdpa"),
+    ],
 )
-def test_old_torch_is_refused(arguments, words, monkeypatch, capsys):
+def test_what_an_old_torch_has_not_is_left_out(arguments, name, monkeypatch):
     monkeypatch.delattr(torch.nn.functional, "scaled_dot_product_attention", raising=False)
-    check_refused(arguments, ["has no scaled_dot_product_attention", words], capsys)
+    args = command.build_parser().parse_args(arguments)
+    task = command.COMMANDS[args.command].of(args, Settings(2, 1, "cpu", 1))
+    monkeypatch.setattr(task, "check", lambda rows: None)
+    section, cases, _ = lay_out(task)
+    assert name not in section.peers and all(form.name != name for _, forms in cases for form in forms)
+    assert any(name in note and "has no scaled_dot_product_attention" in note for note in section.notes)
+
+
+def test_optional_rows_are_measured_where_they_are_asked_for(tmp_path, no_children, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(MODELS, "transformer", replace(MODELS["transformer"], optional=True))
+    options = ["--without", "transformer-sdpa", "luna-16-untied"]
+    (tmp_path / "with").mkdir()
+    section = run_command([*TRAIN, *options], tmp_path / "with")["train"]
+    check_results(section, ["luna-16-tied"], cases=1)

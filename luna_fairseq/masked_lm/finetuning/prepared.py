@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, List, Sequence
 
 from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
 
 DESCRIPTION = "task.json"

@@ -1,0 +1,41 @@
+"""Pictures that commands draw with matplotlib, which only they need."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from luna_fairseq.errors import MissingRequirementError
+from luna_fairseq.files.writing import check_writable, replace_file
+
+
+def check_plot(path: Path, option: str) -> None:
+    """Refuse, before any work is done, a picture that could not be drawn after it.
+
+    Args:
+        path: of the picture
+        option: that named it
+
+    Raises:
+        InputError: it cannot be written there
+        MissingRequirementError: matplotlib is not installed
+    """
+    check_writable(path, option)
+    # Importing fairseq may turn every library's debugging messages on.
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise MissingRequirementError(f"{option} needs matplotlib: pip install matplotlib") from None
+
+
+def new_figure(**options: Any) -> Any:
+    """An empty matplotlib Figure whose parts do not overlap."""
+    # Not through pyplot, which would look for a display.
+    from matplotlib.figure import Figure
+
+    return Figure(layout="constrained", **options)
+
+
+def save_png(figure: Any, path: Path) -> None:
+    """Write a figure to ``path``; it appears whole or not at all."""
+    replace_file(path, lambda temporary: figure.savefig(str(temporary), format="png", dpi=120))
