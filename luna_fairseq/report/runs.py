@@ -1,0 +1,245 @@
+"""Which runs there are below the paths a user names, and what each of them left."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.report.logs import EPOCH, INNER, SAVED, UPDATES, Log, is_training_log, read_logs
+from luna_fairseq.report.options import Options, architecture, flat, hydra_options, option
+
+DEPTH = 4  # of folders below the one that is named: luna-lra-seeds' <task>/<model>/<seed>
+LOG_SUFFIXES = {"", ".log", ".out", ".txt", ".json", ".err"}
+CHECKPOINTS = ("checkpoint_last.pt", "checkpoint_best.pt")
+LOWER_IS_BETTER = ("loss", "ppl", "error", "wer", "ter")
+
+
+@dataclass
+class Run:
+    """
+    Attributes:
+        name: on the page.
+        folder: where it is.
+        log: what fairseq-train wrote; empty of a run that left only checkpoints.
+        files: the logs.
+        options: of fairseq, from the log, hydra's files or a checkpoint; None if none of them tells.
+        result: what luna-lra-seeds keeps of the run, if it is one of its runs.
+        notes: what a reader should know of the page's gaps.
+    """
+
+    name: str
+    folder: Path
+    log: Log
+    files: List[Path] = field(default_factory=list)
+    options: Optional[Options] = None
+    result: Optional[Dict[str, Any]] = None
+    notes: List[str] = field(default_factory=list)
+
+    @property
+    def updates(self) -> int:
+        """How many were done."""
+        return int(max((table[UPDATES][-1] for table in self.log.tables.values() if len(table[UPDATES])), default=0))
+
+    def best(self) -> Optional[Tuple[str, float, int]]:
+        """Name, value and update of the figure by which the best checkpoint is chosen."""
+        metric = str(option(self.options, "best_checkpoint_metric") or "loss")
+        for kind, name in (*((kind, metric) for kind in self.subsets()), (SAVED, "score")):
+            table = self.log.tables.get(kind, {})
+            if name in table:
+                lower = not option(self.options, "maximize_best_checkpoint_metric")
+                place = int(table[name].argmin() if lower else table[name].argmax())
+                return metric, float(table[name][place]), int(table[UPDATES][place])
+        return None
+
+    def subsets(self) -> List[str]:
+        """Names of the subsets that were validated on."""
+        return [kind for kind in self.log.tables if kind not in (INNER, EPOCH, SAVED)]
+
+
+def find_runs(paths: Sequence[Path]) -> List[Run]:
+    """The runs below ``paths``, each a folder, a log, or NAME=PATH.
+
+    Raises:
+        InputError: a path does not exist, or there is no run below it.
+    """
+    runs: List[Run] = []
+    for given in paths:
+        name, path = _named(given)
+        found = [_read(*place) for place in _logs_below(path)] or _from_checkpoint(path)
+        if not found:
+            raise InputError(
+                f"{path} holds no run: no log of fairseq-train and no checkpoint. Give the folder of --save-dir, or the "
+                "log itself (fairseq-train ... 2>&1 | tee train.log)"
+            )
+        for run in found:
+            below = os.path.relpath(run.name, str(path)) if len(found) > 1 else ""
+            run.name = "/".join(part for part in (name or _last_part(path), below) if part)
+        runs += found
+    return _distinct(runs)
+
+
+def _named(given: Path) -> Tuple[str, Path]:
+    """NAME and PATH of NAME=PATH; the folder of a checkpoint."""
+    name, path = "", given
+    if not given.exists() and "=" in str(given):
+        name, _, rest = str(given).partition("=")
+        path = Path(rest)
+    if not path.exists():
+        raise InputError(f"{path} does not exist: give the folder or the log of a run of fairseq-train")
+    return name, path
+
+
+def _last_part(path: Path) -> str:
+    """What tells a run's path from others': its last part that is no mere word for where runs are kept."""
+    resolved = path.resolve()
+    stem = resolved.name if resolved.is_dir() else resolved.stem
+    return resolved.parent.name if stem in ("train", "hydra_train", "checkpoints", "log") else stem
+
+
+def _distinct(runs: List[Run]) -> List[Run]:
+    """Two runs of one name get their parents' names before it, and then a number."""
+    for run in runs:
+        if sum(other.name == run.name for other in runs) > 1 and run.folder.resolve().parent.name:
+            run.name = f"{run.folder.resolve().parent.name}/{run.name}"
+    seen: Dict[str, int] = {}
+    for run in runs:
+        seen[run.name] = seen.get(run.name, 0) + 1
+        if seen[run.name] > 1:
+            run.name += f" ({seen[run.name]})"
+    return runs
+
+
+def _logs_below(path: Path) -> Iterator[Tuple[str, List[Path]]]:
+    """Of each run its place, and its logs from the oldest to the newest."""
+    if path.is_file():
+        if path.suffix != ".pt":
+            yield str(path), [path]
+        return
+    for folder, folders, names in os.walk(str(path)):
+        here = Path(folder)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if len(here.relative_to(path).parts) >= DEPTH:
+            folders.clear()
+        candidates = [here / name for name in sorted(names) if Path(name).suffix in LOG_SUFFIXES]
+        logs = [file for file in candidates if file.is_file() and is_training_log(file)]
+        groups = _by_run(logs)
+        for group in groups:
+            place = here if len(groups) == 1 else group[-1].with_suffix("")
+            yield str(place), sorted(group, key=lambda file: file.stat().st_mtime)
+
+
+def _by_run(logs: List[Path]) -> List[List[Path]]:
+    """Logs of one folder: parts of one run, unless they name different folders of checkpoints."""
+    groups: Dict[Any, List[Path]] = {}
+    for log in logs:
+        kept = option(read_logs([log]).options, "save_dir") if len(logs) > 1 else None
+        groups.setdefault(kept, []).append(log)
+    if None in groups and len(groups) == 2:  # a log without options beside one that has them
+        rest = groups.pop(None)
+        next(iter(groups.values())).extend(rest)
+    return list(groups.values())
+
+
+def _read(place: str, files: List[Path]) -> Run:
+    log, folder = read_logs(files), files[-1].parent
+    run = Run(place, folder, log, files)
+    run.options = log.options or hydra_options(folder)
+    if run.options is None:
+        for found in _from_checkpoint(folder):
+            run.options = found.options
+    run.result = _result(folder / "result.json")
+    if run.options is None:
+        run.notes.append("The log does not tell the options, and no checkpoint lies beside it.")
+    if log.cut:
+        run.notes.append("The log ends in the middle of a line, which was left out.")
+    if not log.tables.get(INNER) and not log.tables.get(EPOCH):
+        run.notes.append("The log has no lines of training (--log-format none): only what was saved is shown.")
+    return run
+
+
+def _from_checkpoint(path: Path) -> List[Run]:
+    """What a checkpoint tells of its run, as a list of one, or none if there is no checkpoint."""
+    folders = [path, path / "checkpoints"] if path.is_dir() else []
+    files = [path] if path.suffix == ".pt" else [folder / name for folder in folders for name in CHECKPOINTS]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        return []
+    state = _load(file)
+    options = flat(state["cfg"] if state.get("cfg") is not None else state.get("args") or {})
+    run = Run(str(path), file.parent, Log(), [], options)
+    updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
+    score = state.get("extra_state", {}).get("val_loss")
+    if updates is not None and score is not None:
+        import numpy as np
+
+        run.log.tables[SAVED] = {UPDATES: np.array([float(updates)]), "score": np.array([float(score)])}
+    run.notes.append(f"No log was found: this is what {file.name} tells.")
+    return [run]
+
+
+def _load(file: Path) -> Dict[str, Any]:
+    import luna_fairseq.engine.compat  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
+
+    try:
+        try:
+            state = torch.load(str(file), map_location="cpu", mmap=True)
+        except (TypeError, RuntimeError):  # an older torch, or a checkpoint in the older format
+            state = torch.load(str(file), map_location="cpu")
+    except Exception as error:  # whatever pickle makes of a damaged file
+        raise InputError(f"{file} cannot be read as a checkpoint: {str(error).splitlines()[0][:200]}") from error
+    if not isinstance(state, dict) or "model" not in state:
+        raise InputError(f"{file} is no checkpoint of fairseq")
+    return state
+
+
+def _result(path: Path) -> Optional[Dict[str, Any]]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "accuracy" in found else None
+
+
+def summary(run: Run) -> Dict[str, str]:
+    """The run's row of the table: heading -> what to say."""
+    row = {"Architecture": architecture(run.options), "State": _state(run), "Updates": f"{run.updates:,}"}
+    inner = run.log.tables.get(INNER) or run.log.tables.get(EPOCH) or {}
+    for name, key, form in (("Epochs", "epoch", "{:.1f}"), ("Hours", "wall", "{:.2f}")):
+        if key in inner and len(inner[key]):
+            value = inner[key][-1] / (3600 if key == "wall" else 1)
+            row[name] = form.format(value)
+    if "wps" in inner:
+        row["Tokens/s (median)"] = f"{_median(inner['wps']):,.0f}"
+    best = run.best()
+    if best:
+        row[f"Best {best[0]}"] = f"{best[1]:g} (update {best[2]:,})"
+    for kind in run.subsets():
+        table = run.log.tables[kind]
+        for figure in ("ppl", "bleu", "accuracy"):
+            if figure in table:
+                row[f"Last {figure}, {kind}"] = f"{table[figure][-1]:g}"
+    if run.log.parameters:
+        row["Parameters"] = f"{run.log.parameters:,}"
+    row["Seed"] = str(option(run.options, "seed") or "")
+    row["Commit"] = run.log.commit or ""
+    return {name: text for name, text in row.items() if text}
+
+
+def _median(values: Any) -> float:
+    good = sorted(value for value in values.tolist() if value > 0)  # the first line of a run has no speed
+    return good[len(good) // 2] if good else 0.0
+
+
+def _state(run: Run) -> str:
+    if run.log.finished:
+        return "finished"
+    most = option(run.options, "max_update")
+    if most and run.updates:
+        return f"{100 * run.updates / float(most):.0f}% of {int(most):,} updates"
+    return "not finished" if run.files else ""

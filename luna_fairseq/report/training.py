@@ -1,0 +1,177 @@
+"""``luna-report``: one HTML file that shows training runs: curves over each other, what differs, and their translations.
+
+RUN is the folder or the log of a run of fairseq-train or fairseq-hydra-train, or a folder of several, such as luna-lra-seeds
+and luna-finetune fill; NAME=RUN gives it a name. Logs of every --log-format will do, and a run that is not finished gives a
+report of what there is. Translations are what luna-evaluate or fairseq-generate left in the run's folder, or in the folders of
+--results. The file needs nothing beside it: it opens from disk, and asks the network for nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+from tqdm import tqdm
+
+from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.reporting import reported
+from luna_fairseq.errors import InputError
+from luna_fairseq.report.curves import axes, charts
+from luna_fairseq.report.options import differences
+from luna_fairseq.report.page import page, write_page
+from luna_fairseq.report.runs import Run, find_runs, summary
+from luna_fairseq.report.translations import Translations, by_length, read_translations, samples
+
+PROGRAM = "luna-report"
+STYLES = ("uPlot.min.css", "page.css", "training.css")
+SCRIPTS = ("uPlot.iife.min.js", "page.js", "charts.js", "samples.js", "training.js")
+RESULT_FOLDERS = ("results", "evaluation", "test")
+MOST_RUNS = 24
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    args = build_parser().parse_args(argv)
+    return reported(PROGRAM, lambda: _watch(args) if args.watch else _write(args), args.out)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folder or log of a run, or NAME=RUN")
+    add("--out", type=Path, default=Path("report.html"), metavar="FILE", help="(default: %(default)s)")
+    add(
+        "--results",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="each run's folder of translations, in the order of the runs",
+    )
+    add("--samples", type=positive, default=200, metavar="N", help="sentences to show (default: %(default)s)")
+    add("--title", default="Training runs", help="heading of the page (default: %(default)s)")
+    add(
+        "--watch",
+        type=positive,
+        nargs="?",
+        const=30,
+        metavar="SECONDS",
+        help="rewrite the report as the logs grow, until all runs are finished (default: every %(const)s)",
+    )
+    add("--quiet", action="store_true", help="no progress bar")
+    return parser
+
+
+def _watch(args: argparse.Namespace) -> None:
+    seen: Any = None
+    try:
+        while True:
+            runs = find_runs(args.runs)
+            now = [(str(file), file.stat().st_size) for run in runs for file in run.files]
+            if now != seen:
+                seen = now
+                _write(args, runs)
+            if all(run.log.finished for run in runs):
+                return
+            time.sleep(args.watch)
+    except KeyboardInterrupt:
+        print()
+
+
+def _write(args: argparse.Namespace, runs: Optional[List[Run]] = None) -> None:
+    runs = runs or find_runs(args.runs)
+    text = page(args.title, report_data(runs, args), STYLES, SCRIPTS)
+    write_page(args.out, text)
+    for run in runs:
+        for note in run.notes:
+            print(f"{run.name}: {note}")
+    print(f"wrote {args.out} ({len(text) / 1e6:.1f} MB, {len(runs)} runs)", flush=True)
+
+
+def report_data(runs: List[Run], args: argparse.Namespace) -> Dict[str, Any]:
+    """What the page shows, as JSON can hold it.
+
+    Raises:
+        InputError: there are too many runs, or --results does not fit them.
+    """
+    if len(runs) > MOST_RUNS:
+        raise InputError(f"{len(runs)} runs are too many to tell apart: name {MOST_RUNS} at most")
+    if args.results and len(args.results) != len(runs):
+        raise InputError(f"--results names {len(args.results)} folders for {len(runs)} runs: give one for each run")
+    bar = tqdm(total=3, desc="report", unit=" parts", leave=False, disable=True if args.quiet else None)
+    logs = [run.log for run in runs]
+    data: Dict[str, Any] = {"title": args.title, "watch": args.watch or 0, "charts": charts(logs)}
+    bar.update()
+    translated = [_translations(run, args.results[place] if args.results else None) for place, run in enumerate(runs)]
+    data["samples"] = samples(translated, args.samples)
+    bar.update()
+    data["lengths"] = by_length(translated)
+    bar.close()
+    data["runs"] = [
+        {
+            "name": run.name,
+            "path": str(run.folder),
+            "axes": axes(run.log),
+            "summary": {**summary(run), **_scores(found)},
+            "signatures": [f"{score['name']}: {score['signature']}" for score in found.scores],
+            "notes": [*run.notes, *([found.note] if found.note else [])],
+        }
+        for run, found in zip(runs, translated)
+    ]
+    data["options"] = differences([run.options for run in runs])
+    data["seeds"] = _seeds(runs)
+    return data
+
+
+def _translations(run: Run, given: Optional[Path]) -> Translations:
+    if given is not None and not given.is_dir():
+        raise InputError(f"--results {given} is no folder: give what luna-evaluate wrote to")
+    folders = [given] if given is not None else _beside(run.folder)
+    for folder in folders:
+        found = read_translations(folder)
+        if found.sentences or found.scores:
+            return found
+    return Translations()
+
+
+def _beside(folder: Path) -> List[Path]:
+    """Where a run's translations may be. What lies above its folder may be another run's."""
+    own = folder.parent if folder.name == "checkpoints" else folder
+    return [folder, own, *(own / name for name in RESULT_FOLDERS)]
+
+
+def _scores(found: Translations) -> Dict[str, str]:
+    return {f"Test {score['name']}": f"{score['value']:.2f}" for score in found.scores}
+
+
+def _seeds(runs: List[Run]) -> List[Dict[str, Any]]:
+    """Test accuracy of luna-lra-seeds' runs: mean and sample standard deviation over the seeds."""
+    found: Dict[Any, List[float]] = {}
+    for run in runs:
+        if run.result is not None:
+            key = (str(run.result.get("title", "")), str(run.result.get("model", "")))
+            found.setdefault(key, []).append(float(run.result["accuracy"]))
+    return [
+        {
+            "task": task,
+            "model": model,
+            "seeds": len(values),
+            "mean": round(statistics.mean(values), 2),
+            "deviation": round(statistics.stdev(values), 2) if len(values) > 1 else None,
+        }
+        for (task, model), values in found.items()
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

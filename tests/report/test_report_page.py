@@ -1,0 +1,139 @@
+"""The file that luna-report writes: sizes, speed, bad input, text that looks like HTML."""
+
+import json
+import re
+import time
+
+import numpy as np
+import pytest
+from training_logs import LOGS, write_run, write_translations
+
+from luna_fairseq.report.page import ASSETS, page
+from luna_fairseq.report.training import main
+
+HOSTILE = "<script>document.title='run'</script><img src=x onerror=alert(1)>&\u2028</script>"
+
+
+def data_of(path):
+    text = path.read_text(encoding="utf-8")
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+
+
+def test_three_runs_of_100000_updates_are_small_and_quick(tmp_path):
+    runs = [write_run(tmp_path / f"run {number}", speed=number) for number in (1, 2, 3)]
+    started = time.process_time()
+    assert main([*map(str, runs), "--out", str(tmp_path / "report.html"), "--quiet"]) == 0
+    assert time.process_time() - started < 2
+    assert (tmp_path / "report.html").stat().st_size < 5e6
+    assert [run["summary"]["Updates"] for run in data_of(tmp_path / "report.html")["runs"]] == ["100,000"] * 3
+
+
+def test_a_line_for_every_update_is_thinned(tmp_path):
+    runs = [write_run(tmp_path / f"run {number}", updates=30_000, interval=1, speed=number) for number in (1, 2, 3)]
+    assert main([*map(str, runs), "--out", str(tmp_path / "report.html"), "--quiet"]) == 0
+    assert (tmp_path / "report.html").stat().st_size < 5e6
+    charts = data_of(tmp_path / "report.html")["charts"]
+    assert max(len(line["x"]) for chart in charts for line in chart["lines"]) <= 4800
+
+
+def test_text_that_looks_like_html_stays_text(tmp_path):
+    folder = write_run(tmp_path / "<img src=x onerror=alert(2)>", updates=2000)
+    write_translations(folder, [HOSTILE], [HOSTILE], ["reference"])
+    out = tmp_path / "report.html"
+    assert main([str(folder), "--out", str(out), "--title", HOSTILE, "--quiet"]) == 0
+    text = out.read_text(encoding="utf-8")
+    assert text.count("<script") == text.count("</script>") == 1 + 5 and "<img" not in text
+    assert data_of(out)["samples"][0]["source"] == HOSTILE and data_of(out)["title"] == HOSTILE
+
+
+def test_nothing_in_the_page_asks_for_anything():
+    text = page("title", {}, ["page.css", "uPlot.min.css"], ["uPlot.iife.min.js", "page.js"])
+    assert "default-src 'none'" in text and text.count("'sha256-") == 2
+    assert not re.search(r"(src|href)=|@import|url\(", text)
+
+
+def test_a_library_that_stands_here_names_its_licence():
+    assert "MIT License" in (ASSETS / "uPlot.LICENSE").read_text(encoding="utf-8")
+    assert (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8").startswith("/*! https://github.com/leeoniya/uPlot")
+
+
+@pytest.mark.parametrize("name", ["simple.log", "json.log", "none.log", "simple.file", "hydra_train.log"])
+def test_a_report_of_every_format(name, tmp_path, capsys):
+    assert main([str(LOGS / name), "--out", str(tmp_path / "report.html"), "--quiet"]) == 0
+    assert data_of(tmp_path / "report.html")["charts"]
+
+
+def test_runs_of_different_metrics_share_a_page(tmp_path):
+    out = tmp_path / "report.html"
+    assert main([str(LOGS / "simple.log"), str(LOGS / "hydra_train.log"), "--out", str(out), "--quiet"]) == 0
+    charts = {chart["figure"]: {line["run"] for line in chart["lines"]} for chart in data_of(out)["charts"]}
+    assert charts["ppl"] == {0, 1} and charts["bleu"] == {0}
+
+
+def test_mean_and_spread_over_seeds(tmp_path):
+    for seed, accuracy in ((1, 60.0), (2, 62.0)):
+        folder = write_run(tmp_path / "out" / "text" / "luna-16" / f"seed-{seed}", updates=1000)
+        result = {"title": "Text", "model": "luna-16", "seed": seed, "accuracy": accuracy, "options": []}
+        (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    assert main([str(tmp_path / "out"), "--out", str(tmp_path / "report.html"), "--quiet"]) == 0
+    expected = {"task": "Text", "model": "luna-16", "seeds": 2, "mean": 61.0, "deviation": 1.41}
+    assert data_of(tmp_path / "report.html")["seeds"] == [expected]
+
+
+def test_watching_ends_with_the_runs(tmp_path):
+    folder = write_run(tmp_path / "run", updates=1000)
+    assert main([str(folder), "--out", str(tmp_path / "report.html"), "--quiet", "--watch", "1"]) == 0
+    assert data_of(tmp_path / "report.html")["watch"] == 1
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["nowhere"], "does not exist"),
+        ([str(LOGS), "--results", "a"], "give one for each run"),
+        ([str(LOGS / "simple.log"), "--results", "nowhere"], "is no folder"),
+    ],
+)
+def test_bad_input_is_one_line(words, message, tmp_path, capsys):
+    assert main([*words, "--out", str(tmp_path / "report.html"), "--quiet"]) == 1
+    error = capsys.readouterr().err.strip()
+    assert message in error and "\n" not in error and not (tmp_path / "report.html").exists()
+
+
+def test_the_palette_is_distinct_for_all(tmp_path):
+    text = (ASSETS / "page.js").read_text(encoding="utf-8")
+    for ground, name in (("#ffffff", "light"), ("#14171c", "dark")):
+        colours = re.findall(r"#[0-9a-f]{6}", re.search(rf"{name}: \[(.*?)\]", text)[1])
+        assert len(colours) == 6
+        for colour in colours:
+            assert contrast(colour, ground) >= 3, (colour, ground)
+        for vision in VISIONS.values():
+            seen = [seen_as(colour, vision) for colour in colours]
+            nearest = min(np.linalg.norm(a - b) for place, a in enumerate(seen) for b in seen[:place])
+            assert nearest > 0.08, (name, nearest)
+
+
+# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
+VISIONS = {
+    "usual": np.eye(3),
+    "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
+    "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
+    "tritanopia": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
+}
+OKLAB_LMS = np.array([[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566], [0.0883024619, 0.2817188376, 0.6299787005]])
+OKLAB = np.array([[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099], [0.0259040371, 0.7827717662, -0.8086757660]])
+
+
+def linear(colour):
+    values = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one, other):
+    bright, dim = sorted((float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (one, other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def seen_as(colour, vision):
+    """In Oklab, where distances are as they are seen."""
+    return OKLAB @ np.cbrt(OKLAB_LMS @ np.clip(vision @ linear(colour), 0, 1))

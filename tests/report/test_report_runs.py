@@ -1,0 +1,120 @@
+"""Which runs there are, what each was started with, and what differs."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from training_logs import LOGS, write_run
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.report.options import differences, flat
+from luna_fairseq.report.runs import find_runs, summary
+
+
+def copy_log(name, folder, as_name="train.log"):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / as_name).write_bytes((LOGS / name).read_bytes())
+    return folder
+
+
+def save_checkpoint(path, options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {"model": {}, "cfg": options, "optimizer_history": [{"num_updates": 7}], "extra_state": {"val_loss": 5.5}}
+    torch.save(state, str(path))
+
+
+def test_runs_are_named_after_their_folders(tmp_path):
+    folders = [copy_log("simple.log", tmp_path / place) for place in ("a/one", "b/one", "two")]
+    assert [run.name for run in find_runs(folders)] == ["a/one", "b/one", "two"]
+    assert [run.name for run in find_runs([folders[2], folders[2] / "train.log"])] == ["two", "two (2)"]
+    (named,) = find_runs([Path(f"my run={folders[0]}")])
+    assert named.name == "my run" and named.updates == 12
+
+
+def test_all_runs_below_a_folder(tmp_path):
+    for model in ("luna-16", "transformer"):
+        for seed in (1, 2):
+            folder = copy_log("json.log", tmp_path / "out" / "text" / model / f"seed-{seed}")
+            result = {"title": "Text", "model": model, "seed": seed, "accuracy": 60.0 + seed, "options": []}
+            (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+            (folder / "test.log").write_text("valid | accuracy 61\n", encoding="utf-8")
+    runs = find_runs([tmp_path / "out"])
+    assert [run.name for run in runs] == [
+        f"out/text/{model}/seed-{seed}" for model in ("luna-16", "transformer") for seed in (1, 2)
+    ]
+    assert [run.result["accuracy"] for run in runs] == [61, 62, 61, 62]
+
+
+def test_logs_of_several_runs_in_one_folder(tmp_path):
+    copy_log("simple.log", tmp_path / "logs", "a.log")
+    copy_log("json.log", tmp_path / "logs", "b.log")
+    assert sorted(run.name for run in find_runs([tmp_path / "logs"])) == ["logs/a", "logs/b"]
+
+
+def test_hydras_folder_has_the_options(tmp_path):
+    folder = tmp_path / "hydra"
+    (folder / ".hydra").mkdir(parents=True)
+    (folder / ".hydra" / "config.yaml").write_text("common:\n  seed: 7\nmodel:\n  _name: luna\n", encoding="utf-8")
+    lines = (LOGS / "hydra_train.log").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "hydra_train.log").write_text("".join(lines[1:]), encoding="utf-8")
+    (run,) = find_runs([folder])
+    assert summary(run)["Seed"] == "7" and summary(run)["Architecture"] == "luna"
+
+
+def test_a_checkpoint_has_the_options_that_the_log_lacks(tmp_path):
+    folder = copy_log("json.file", tmp_path / "run")
+    text = (folder / "train.log").read_text(encoding="utf-8")
+    (folder / "train.log").write_text("".join(line for line in text.splitlines(True) if "'common'" not in line), encoding="utf-8")
+    (without,) = find_runs([folder])
+    assert "does not tell the options" in without.notes[0]
+    save_checkpoint(folder / "checkpoints" / "checkpoint_last.pt", {"common": {"seed": 3}, "model": Namespace(arch="luna")})
+    (run,) = find_runs([folder])
+    assert summary(run)["Seed"] == "3" and summary(run)["Architecture"] == "luna" and not run.notes
+
+
+def test_a_run_that_left_only_checkpoints(tmp_path):
+    save_checkpoint(tmp_path / "run" / "checkpoint_best.pt", {"common": {"seed": 3}})
+    (run,) = find_runs([tmp_path / "run"])
+    assert run.updates == 7 and run.best() == ("loss", 5.5, 7) and "No log was found" in run.notes[0]
+
+
+def test_a_run_in_progress(tmp_path):
+    folder = write_run(tmp_path / "run", updates=2000, finished=False)
+    log = folder / "train.log"
+    log.write_text(log.read_text(encoding="utf-8").replace("'max_update': 2000", "'max_update': 8000"), encoding="utf-8")
+    (run,) = find_runs([folder])
+    assert summary(run)["State"] == "25% of 8,000 updates"
+
+
+def test_the_best_is_of_the_metric_that_was_asked_for(tmp_path):
+    folder = write_run(tmp_path / "run", 3000, best_checkpoint_metric="'bleu'", maximize_best_checkpoint_metric=True)
+    (run,) = find_runs([folder])
+    name, value, update = run.best()
+    bleu = run.log.tables["valid"]["bleu"]
+    assert (name, value) == ("bleu", bleu.max()) and update in (1000, 2000, 3000)
+
+
+@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("hello\n")])
+def test_what_holds_no_run_is_refused_in_one_line(tmp_path, make):
+    make(tmp_path / "place")
+    with pytest.raises(InputError) as error:
+        find_runs([tmp_path / "place"])
+    assert "\n" not in str(error.value) and "place" in str(error.value)
+
+
+def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"PK\x03\x04 and nothing more")
+    with pytest.raises(InputError, match="cannot be read as a checkpoint") as error:
+        find_runs([tmp_path])
+    assert "\n" not in str(error.value)
+
+
+def test_only_options_that_differ():
+    one = flat({"common": {"seed": 1, "save_dir": "a"}, "optimization": {"lr": [0.1]}, "lr_scheduler": {"lr": [0.1], "_name": "x"}})
+    other = flat(Namespace(seed=2, lr=[0.1], lr_scheduler="x", save_dir="b"))
+    assert differences([one, other]) == [("--seed", ["1", "2"])]
+    assert differences([one, None]) == []
+    more = {**one, "model.depth": 3}
+    assert differences([one, more, None]) == [("--depth", ["-", "3", "not known"])]

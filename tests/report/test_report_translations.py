@@ -1,0 +1,67 @@
+"""Translations side by side."""
+
+import pytest
+import sacrebleu
+from training_logs import write_translations
+
+from luna_fairseq.report.translations import by_length, read_generated, read_translations, samples
+
+REFERENCES = [f"the cat number {number} sat on the mat" + " again" * (number % 25) for number in range(80)]
+SOURCES = [f"die Katze {number} saß auf der Matte" + " wieder" * (number % 25) for number in range(80)]
+
+
+def translated(folder, hypotheses, sources=SOURCES, references=REFERENCES):
+    folder.mkdir(exist_ok=True)
+    write_translations(folder, hypotheses, sources, references)
+    return read_translations(folder)
+
+
+@pytest.fixture
+def two(tmp_path):
+    worse = [text.replace("cat", "dog") if number % 7 == 0 else text for number, text in enumerate(REFERENCES)]
+    worse[33] = "nothing"
+    return [translated(tmp_path / "good", REFERENCES), translated(tmp_path / "bad", worse)]
+
+
+def test_the_largest_difference_comes_first(two):
+    rows = samples(two, 80)
+    assert len(rows) == 80 and rows[0]["source"] == SOURCES[33] and rows[0]["runs"][0] == [REFERENCES[33], 100.0]
+    differences = [row["runs"][0][1] - row["runs"][1][1] for row in rows]
+    assert differences == sorted(differences, reverse=True)
+    assert len(samples(two, 10)) == 10
+
+
+def test_of_one_run_the_worst_comes_first(two):
+    assert samples(two[1:], 80)[0]["runs"][0][0] == "nothing"
+
+
+def test_bleu_by_length_is_sacrebleus(two):
+    rows = {row["words"]: row["runs"] for row in by_length(two)}
+    hypotheses = [sentence.hypothesis for sentence in two[1].sentences.values()]
+    bleu = sacrebleu.corpus_bleu(hypotheses, [REFERENCES])
+    assert rows["all"][1] == [80, round(bleu.score, 2), round(bleu.sys_len / bleu.ref_len, 3)]
+    assert rows["all"][0][1] == pytest.approx(100)
+    assert sum(runs[0][0] for words, runs in rows.items() if words != "all") <= 80
+    assert set(rows) == {"11–20", "21–30", "all"} or set(rows) == {"1–10", "11–20", "21–30", "all"}
+
+
+def test_runs_on_different_text_are_not_mixed(two, tmp_path):
+    other = translated(tmp_path / "other", ["x"], ["anderer Satz"], ["another sentence"])
+    rows = samples([*two, other], 100)
+    assert len(rows) == 80 and all(row["runs"][2] is None for row in rows)
+
+
+def test_a_run_without_translations():
+    assert samples([], 5) == [] and by_length([]) == []
+
+
+def test_only_whole_sentences_of_generated_text_count(tmp_path):
+    path = tmp_path / "generate.txt"
+    path.write_text("S-0\tein\nT-0\ta\nH-0\t-1\ta @@b\nD-0\t-1\ta b\nD-0\t-2\tworse\nS-1\tzwei\nH-1\t-1\tt", encoding="utf-8")
+    assert read_generated(path) == {0: ("ein", "a", "a b")}
+
+
+def test_scores_with_their_signature(two, tmp_path):
+    assert two[0].scores == [{"name": "BLEU", "value": 27.3, "signature": "nrefs:1|case:mixed|tok:13a"}]
+    (tmp_path / "good" / "scores.json").write_text("{damaged", encoding="utf-8")
+    assert read_translations(tmp_path / "good").scores == []
