@@ -10,6 +10,7 @@ import base64
 import hashlib
 import html
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -18,17 +19,38 @@ from luna_fairseq.files.finished_steps import replacing
 ASSETS = Path(__file__).parent / "assets"
 # Characters that would end a script element or, in older JavaScript, a string.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+NOTEBOOK_HEIGHT = 720  # pixels
 
 
-def page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -> str:
-    """The page's text.
+@dataclass(frozen=True)
+class Page:
+    """A page that shows itself in a notebook.
 
+    Attributes:
+        text: the HTML.
+    """
+
+    text: str
+
+    def write(self, path: Path) -> None:
+        """Write it whole or not at all. What is no Unicode, such as bytes of a file's name, becomes a question mark."""
+        with replacing(path) as temporary:
+            temporary.write_bytes(self.text.encode("utf-8", errors="replace"))
+
+    def _repr_html_(self) -> str:
+        source = html.escape(self.text, quote=True)
+        style = f"width:100%;height:{NOTEBOOK_HEIGHT}px;border:0"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
+
+
+def page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -> Page:
+    """
     Args:
         title: of the window.
         data: what the scripts show, anything that JSON can hold; they find it by ``pageData()``.
         styles, scripts: names of files in assets/, in the order in which they are read.
     """
-    sources = [(ASSETS / name).read_text(encoding="utf-8") for name in scripts]
+    sources = [_asset(name) for name in scripts]
     policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; {_allow(sources)}"
     parts = [
         "<!DOCTYPE html>",
@@ -39,7 +61,7 @@ def page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
         f"<title>{html.escape(title)}</title>",
-        *(f"<style>{(ASSETS / name).read_text(encoding='utf-8')}</style>" for name in styles),
+        *(f"<style>{_asset(name)}</style>" for name in styles),
         "</head>",
         "<body>",
         "<noscript>This page draws itself with the script that is in it: allow scripts to see it.</noscript>",
@@ -48,18 +70,16 @@ def page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -
         "</body>",
         "</html>",
     ]
-    return "\n".join(parts) + "\n"
-
-
-def write_page(path: Path, text: str) -> None:
-    """Write it whole or not at all. What is no Unicode, such as bytes of a file's name, becomes a question mark."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(text.encode("utf-8", errors="replace"))
+    return Page("\n".join(parts) + "\n")
 
 
 def as_json(data: Any) -> str:
     """JSON that may stand in a script element."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(ESCAPES)
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def _allow(sources: Sequence[str]) -> str:

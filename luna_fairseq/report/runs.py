@@ -103,9 +103,10 @@ def _last_part(path: Path) -> str:
 
 
 def _distinct(runs: List[Run]) -> List[Run]:
-    """Two runs of one name get their parents' names before it, and then a number."""
+    """Runs of one name get the names of their folders' parents before it, and if these are the same, a number."""
+    names = [run.name for run in runs]
     for run in runs:
-        if sum(other.name == run.name for other in runs) > 1 and run.folder.resolve().parent.name:
+        if names.count(run.name) > 1:
             run.name = f"{run.folder.resolve().parent.name}/{run.name}"
     seen: Dict[str, int] = {}
     for run in runs:

@@ -22,7 +22,7 @@ from luna_fairseq.commands.reporting import reported
 from luna_fairseq.errors import InputError
 from luna_fairseq.report.curves import axes, charts
 from luna_fairseq.report.options import differences
-from luna_fairseq.report.page import page, write_page
+from luna_fairseq.report.page import Page, page
 from luna_fairseq.report.runs import Run, find_runs, summary
 from luna_fairseq.report.translations import Translations, by_length, read_translations, samples
 
@@ -90,47 +90,61 @@ def _watch(args: argparse.Namespace) -> None:
 
 def _write(args: argparse.Namespace, runs: Optional[List[Run]] = None) -> None:
     runs = runs or find_runs(args.runs)
-    text = page(args.title, report_data(runs, args), STYLES, SCRIPTS)
-    write_page(args.out, text)
+    report = report_page(runs, args.title, args.results, args.samples, args.watch or 0, args.quiet)
+    report.write(args.out)
     for run in runs:
         for note in run.notes:
             print(f"{run.name}: {note}")
-    print(f"wrote {args.out} ({len(text) / 1e6:.1f} MB, {len(runs)} runs)", flush=True)
+    print(f"wrote {args.out} ({len(report.text) / 1e6:.1f} MB, {len(runs)} runs)", flush=True)
 
 
-def report_data(runs: List[Run], args: argparse.Namespace) -> Dict[str, Any]:
-    """What the page shows, as JSON can hold it.
+def report_page(
+    runs: List[Run],
+    title: str = "Training runs",
+    results: Optional[Sequence[Path]] = None,
+    number_of_samples: int = 200,
+    watch: int = 0,
+    quiet: bool = True,
+) -> Page:
+    """The report of runs that ``find_runs`` gives.
+
+    Args:
+        runs: at most 24.
+        title: heading of the page.
+        results: each run's folder of translations, in their order (default: what is beside the run).
+        number_of_samples: sentences to show.
+        watch: seconds after which the page reads itself anew; 0: never.
+        quiet: no progress bar.
 
     Raises:
-        InputError: there are too many runs, or --results does not fit them.
+        InputError: there are too many runs, or ``results`` do not fit them.
     """
     if len(runs) > MOST_RUNS:
         raise InputError(f"{len(runs)} runs are too many to tell apart: name {MOST_RUNS} at most")
-    if args.results and len(args.results) != len(runs):
-        raise InputError(f"--results names {len(args.results)} folders for {len(runs)} runs: give one for each run")
-    bar = tqdm(total=3, desc="report", unit=" parts", leave=False, disable=True if args.quiet else None)
-    logs = [run.log for run in runs]
-    data: Dict[str, Any] = {"title": args.title, "watch": args.watch or 0, "charts": charts(logs)}
-    bar.update()
-    translated = [_translations(run, args.results[place] if args.results else None) for place, run in enumerate(runs)]
-    data["samples"] = samples(translated, args.samples)
-    bar.update()
-    data["lengths"] = by_length(translated)
-    bar.close()
-    data["runs"] = [
-        {
-            "name": run.name,
-            "path": str(run.folder),
-            "axes": axes(run.log),
-            "summary": {**summary(run), **_scores(found)},
-            "signatures": [f"{score['name']}: {score['signature']}" for score in found.scores],
-            "notes": [*run.notes, *([found.note] if found.note else [])],
-        }
-        for run, found in zip(runs, translated)
-    ]
-    data["options"] = differences([run.options for run in runs])
+    if results and len(results) != len(runs):
+        raise InputError(f"--results names {len(results)} folders for {len(runs)} runs: give one for each run")
+    data: Dict[str, Any] = {"title": title, "watch": watch, "options": differences([run.options for run in runs])}
+    with tqdm(total=3, desc="report", unit=" parts", leave=False, disable=True if quiet else None) as bar:
+        data["charts"] = charts([run.log for run in runs])
+        bar.update()
+        translated = [_translations(run, results[place] if results else None) for place, run in enumerate(runs)]
+        data["samples"] = samples(translated, number_of_samples)
+        bar.update()
+        data["lengths"] = by_length(translated)
+    data["runs"] = [_run_data(run, found) for run, found in zip(runs, translated)]
     data["seeds"] = _seeds(runs)
-    return data
+    return page(title, data, STYLES, SCRIPTS)
+
+
+def _run_data(run: Run, found: Translations) -> Dict[str, Any]:
+    return {
+        "name": run.name,
+        "path": str(run.folder),
+        "axes": axes(run.log),
+        "summary": {**summary(run), **_scores(found)},
+        "signatures": [f"{score['name']}: {score['signature']}" for score in found.scores],
+        "notes": [*run.notes, *([found.note] if found.note else [])],
+    }
 
 
 def _translations(run: Run, given: Optional[Path]) -> Translations:

@@ -28,7 +28,8 @@ def save_checkpoint(path, options):
 def test_runs_are_named_after_their_folders(tmp_path):
     folders = [copy_log("simple.log", tmp_path / place) for place in ("a/one", "b/one", "two")]
     assert [run.name for run in find_runs(folders)] == ["a/one", "b/one", "two"]
-    assert [run.name for run in find_runs([folders[2], folders[2] / "train.log"])] == ["two", "two (2)"]
+    twice = [run.name for run in find_runs([folders[2], folders[2] / "train.log"])]
+    assert twice == [f"{tmp_path.name}/two", f"{tmp_path.name}/two (2)"]
     (named,) = find_runs([Path(f"my run={folders[0]}")])
     assert named.name == "my run" and named.updates == 12
 

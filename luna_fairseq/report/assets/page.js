@@ -17,8 +17,8 @@ function el(tag, attributes, ...children) {
 
 // Told apart with every common colour blindness, at a contrast of 3 to the ground: see the test of the palette.
 const PALETTE = {
-  light: ["#0072b2", "#d55e00", "#007a5a", "#a8327f", "#8a6500", "#1f1f1f"],
-  dark: ["#56b4e9", "#ff8a3d", "#2fd6a3", "#f08cc8", "#e8cf3e", "#f4f4f4"],
+  light: ["#015a97", "#ef4235", "#c31eff", "#7490a9", "#9b0000", "#221b44"],
+  dark: ["#0298e3", "#d55303", "#7cffc4", "#ffff3e", "#d59e8c", "#c1c1ff"],
 };
 const DASHES = [[], [9, 4], [3, 3], [10, 3, 2, 3]];
 

@@ -49,7 +49,6 @@ class Board {
     onThemeChange(() => this.draw());
     this.draw();
     if (this.data.watch) setTimeout(() => location.reload(), 1000 * this.data.watch);
-    document.body.dataset.drawn = "yes";
   }
 
   bar() {
@@ -175,4 +174,5 @@ class Board {
   }
 }
 
-new Board(pageData());
+const board = new Board(pageData());
+document.body.dataset.drawn = "yes";

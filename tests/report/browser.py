@@ -1,0 +1,50 @@
+"""A real browser for tests: Debian's Chromium without a window, by playwright; skipped where there is none."""
+
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def installed():
+    """The browser's path. Skips the test where there is none."""
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip("no Chromium on this machine: scripts/setup_browser.sh installs it")
+    return path
+
+
+@contextmanager
+def opened(browser, path, size="desktop", **settings):
+    """The page of a file, with what it asked for and complained of in ``page.requests`` and ``page.complaints``."""
+    width, height = SIZES[size]
+    context = browser.new_context(viewport={"width": width, "height": height}, has_touch=size == "phone", **settings)
+    page = context.new_page()
+    page.requests, page.complaints = [], []
+    page.on("request", lambda request: page.requests.append(request.url))
+    page.on("console", lambda message: page.complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.metrics = context.new_cdp_session(page)
+    page.metrics.send("Performance.enable", {"timeDomain": "threadTicks"})  # other tests may keep the machine busy
+    page.on("dialog", lambda dialog: (page.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.goto(path.as_uri())
+    page.wait_for_selector("body[data-drawn=yes]")
+    yield page
+    assert page.complaints == []
+    assert page.requests == [path.as_uri()]
+    context.close()
+
+
+def fits(page):
+    """Whether nothing is wider than the window."""
+    return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def thread_seconds(page):
+    """Processor time of the page's thread so far: reading, scripts, layout, painting."""
+    metrics = page.metrics.send("Performance.getMetrics")["metrics"]
+    return next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime")
