@@ -40,6 +40,8 @@ TEST = [
     "hypothesis",
     "scikit-learn",
     "triton>=3.0; platform_system == 'Linux'",
+    # Drives the Chromium that scripts/setup_browser.sh installs; the pages are the same on every engine.
+    "playwright; python_version >= '3.11'",
     *HUGGINGFACE,
 ]
 
@@ -53,7 +55,7 @@ setup(
     license="MIT",
     python_requires=">=3.8",
     packages=find_packages(include=["luna_fairseq", "luna_fairseq.*"]),
-    package_data={"luna_fairseq": ["*.md", "*/*.md", "*/*/*.md"]},
+    package_data={"luna_fairseq": ["*.md", "*/*.md", "*/*/*.md", "report/assets/*"]},
     install_requires=[
         "numpy",
         "pillow",
@@ -84,6 +86,7 @@ setup(
             "luna-prepare-task = luna_fairseq.masked_lm.prepare_task:main",
             "luna-prepare-text = luna_fairseq.masked_lm.prepare_text:main",
             "luna-prepare-wmt14-en-de = luna_fairseq.translation.prepare_wmt14_en_de:main",
+            "luna-report = luna_fairseq.report.training:main",
             "luna-score = luna_fairseq.translation.score:main",
         ]
     },

@@ -25,6 +25,7 @@ SCRIPTS = (
     "luna-prepare-task",
     "luna-prepare-text",
     "luna-prepare-wmt14-en-de",
+    "luna-report",
     "luna-score",
 )
 
@@ -74,6 +75,7 @@ def test_versions_agree(installed):
 def test_every_module_and_note_is_installed(installed):
     package = ROOT / "luna_fairseq"
     expected = {path.relative_to(ROOT) for kind in ("*.py", "*.md") for path in package.rglob(kind)}
+    expected |= {path.relative_to(ROOT) for path in (package / "report" / "assets").iterdir()}
     missing = {str(path) for path in expected if not (installed / path).is_file()}
     assert not missing
     assert not (installed / "tests").exists() and not (installed / "configs").exists()

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
-from luna_fairseq.report.logs import EPOCH, INNER, SAVED, UPDATES, Log, Table
+from luna_fairseq.report.logs import EPOCH, INNER, SAVED, UPDATES, Log
 
 COLUMNS = 1200  # of pixels: a chart's width on a screen of two pixels a point
 KNOTS = 600
@@ -41,8 +41,8 @@ def charts(logs: List[Log]) -> List[Dict[str, Any]]:
     """One chart for each figure that any run has.
 
     Returns:
-        dicts of ``figure``, ``title``, ``open``, ``log`` (axis at first) and ``lines``, which are dicts of ``run`` (place
-        in ``logs``), ``kind`` ("train" or the name of a subset), ``x`` (updates) and ``y``.
+        dicts of ``figure``, ``title``, ``open``, ``log`` (axis at first) and ``lines``, which are dicts of
+        ``run`` (place in ``logs``), ``kind`` ("train" or the name of a subset), ``x`` (updates) and ``y``.
     """
     found: Dict[str, List[Dict[str, Any]]] = {}
     for place, log in enumerate(logs):
@@ -107,8 +107,8 @@ def axes(log: Log) -> Dict[str, List[float]]:
 def thinned(x: np.ndarray, y: np.ndarray, columns: int = COLUMNS) -> Tuple[np.ndarray, np.ndarray]:
     """The points without which a line chart of ``columns`` pixels would look different.
 
-    Of each pixel's points these are the first, the last, the lowest and the highest (Jugel et al., "M4", VLDB 2014), so
-    that no extreme is lost. Points that are no numbers are left out.
+    Of each pixel's points these are the first, the last, the lowest and the highest (Jugel et al., "M4", VLDB
+    2014), so that no extreme is lost. Points that are no numbers are left out.
 
     Args:
         x: [N], growing
@@ -132,5 +132,7 @@ def thinned(x: np.ndarray, y: np.ndarray, columns: int = COLUMNS) -> Tuple[np.nd
 
 def _short(values: np.ndarray) -> List[float]:
     """As Python's numbers, of so many digits as a chart can show."""
-    return [int(value) if value.is_integer() and abs(value) < 1e15 else value
-            for value in (float(f"{value:.{DIGITS}g}") for value in values.tolist())]
+    return [
+        int(value) if value.is_integer() and abs(value) < 1e15 else value
+        for value in (float(f"{value:.{DIGITS}g}") for value in values.tolist())
+    ]

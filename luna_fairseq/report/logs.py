@@ -1,8 +1,8 @@
 """What fairseq-train writes into its log, in every ``--log-format``, as columns of numbers.
 
-json, simple and tqdm tell training and validation; none tells what is saved, and with it the figure by which the best
-checkpoint is chosen. A line may begin with the time and the logger's name, as on a terminal and by hydra, or not, as in
-a ``--log-file`` and in the first versions of fairseq.
+json, simple and tqdm tell training and validation; none tells what is saved, and with it the figure by which
+the best checkpoint is chosen. A line may begin with the time and the logger's name, as on a terminal and by
+hydra, or not, as in a ``--log-file`` and in the first versions of fairseq.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _HEAD = 1 << 20  # bytes within which the log of a training shows what it is
 class Log:
     """
     Attributes:
-        tables: kind of line -> name of figure -> values in the order of updates, NaN where a line lacks the figure.
+        tables: kind of line -> name of figure -> values in the order of updates, NaN where a line lacks the
+        figure.
             Kinds are INNER, EPOCH, SAVED, and the subsets of validation.
         options: what fairseq was started with, if the log tells.
         parameters: of the model, if the log tells.
@@ -137,7 +138,9 @@ class _Reader:
             return self._take_fact(line)
         found = _PROGRESS.search(line) if "=" in line else None
         if found:
-            return self._count("progress", INNER, ("epoch", "_done", "_batches"), found.groups(), line[found.end() :])
+            return self._count(
+                "progress", INNER, ("epoch", "_done", "_batches"), found.groups(), line[found.end() :]
+            )
         found = _END.search(line)
         if found:
             kind = found[2] or EPOCH

@@ -1,4 +1,5 @@
-"""What a run was started with: read from its log, hydra's files or a checkpoint; and what differs between runs."""
+"""What a run was started with: read from its log, hydra's files or a checkpoint; and what differs between
+runs."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def printed_options(line: str) -> Optional[Options]:
         return None
 
 
-def _value(node: ast.AST, text: str) -> Any:
+def _value(node: Any, text: str) -> Any:
     if isinstance(node, ast.Dict):
         return {_value(key, text): _value(value, text) for key, value in zip(node.keys, node.values)}
     if isinstance(node, ast.Call):
@@ -96,7 +97,9 @@ def hydra_options(folder: Path) -> Optional[Options]:
         return None
     try:
         return flat(OmegaConf.to_container(OmegaConf.load(str(path))))
-    except Exception:  # whatever a damaged YAML file makes of it: the log or a checkpoint may have the options, too
+    except (
+        Exception
+    ):  # whatever a damaged YAML file makes of it: the log or a checkpoint may have the options, too
         return None
 
 
@@ -114,7 +117,8 @@ def differences(runs: List[Optional[Options]]) -> List[Tuple[str, List[str]]]:
 
 
 def _by_name(options: Optional[Options]) -> Dict[str, str]:
-    """--name -> value; an option that fairseq keeps in several groups stands once, unless its values differ."""
+    """--name -> value; an option that fairseq keeps in several groups stands once, unless its values
+    differ."""
     found: Dict[str, str] = {}
     for key, value in (options or {}).items():
         group, _, name = key.rpartition(".")

@@ -1,7 +1,7 @@
 """One HTML file that holds everything it shows: styles, scripts and data.
 
-The page's content security policy allows the scripts that are in it, by their hash, and no request at all. The data are
-JSON that no text in them can end, and the scripts put text on the page as text only.
+The page's content security policy allows the scripts that are in it, by their hash, and no request at all.
+The data are JSON that no text in them can end, and the scripts put text on the page as text only.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from luna_fairseq.files.finished_steps import replacing
 ASSETS = Path(__file__).parent / "assets"
 # Characters that would end a script element or, in older JavaScript, a string.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline';"
 NOTEBOOK_HEIGHT = 720  # pixels
 
 
@@ -33,7 +34,8 @@ class Page:
     text: str
 
     def write(self, path: Path) -> None:
-        """Write it whole or not at all. What is no Unicode, such as bytes of a file's name, becomes a question mark."""
+        """Write it whole or not at all. What is no Unicode, such as bytes of a file's name, becomes a
+        question mark."""
         with replacing(path) as temporary:
             temporary.write_bytes(self.text.encode("utf-8", errors="replace"))
 
@@ -51,7 +53,7 @@ def page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -
         styles, scripts: names of files in assets/, in the order in which they are read.
     """
     sources = [_asset(name) for name in scripts]
-    policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; {_allow(sources)}"
+    policy = f"{POLICY} {_allow(sources)}"
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en">',
@@ -83,5 +85,7 @@ def _asset(name: str) -> str:
 
 
 def _allow(sources: Sequence[str]) -> str:
-    digests = (base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode() for source in sources)
+    digests = (
+        base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode() for source in sources
+    )
     return "script-src " + " ".join(f"'sha256-{digest}'" for digest in digests)

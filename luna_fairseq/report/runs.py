@@ -44,7 +44,9 @@ class Run:
     @property
     def updates(self) -> int:
         """How many were done."""
-        return int(max((table[UPDATES][-1] for table in self.log.tables.values() if len(table[UPDATES])), default=0))
+        return int(
+            max((table[UPDATES][-1] for table in self.log.tables.values() if len(table[UPDATES])), default=0)
+        )
 
     def best(self) -> Optional[Tuple[str, float, int]]:
         """Name, value and update of the figure by which the best checkpoint is chosen."""
@@ -74,8 +76,8 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
         found = [_read(*place) for place in _logs_below(path)] or _from_checkpoint(path)
         if not found:
             raise InputError(
-                f"{path} holds no run: no log of fairseq-train and no checkpoint. Give the folder of --save-dir, or the "
-                "log itself (fairseq-train ... 2>&1 | tee train.log)"
+                f"{path} holds no run: no log of fairseq-train and no checkpoint. Give the folder of "
+                "--save-dir, or the log itself (fairseq-train ... 2>&1 | tee train.log)"
             )
         for run in found:
             below = os.path.relpath(run.name, str(path)) if len(found) > 1 else ""
@@ -103,7 +105,8 @@ def _last_part(path: Path) -> str:
 
 
 def _distinct(runs: List[Run]) -> List[Run]:
-    """Runs of one name get the names of their folders' parents before it, and if these are the same, a number."""
+    """Runs of one name get the names of their folders' parents before it, and if these are the same, a
+    number."""
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
@@ -160,7 +163,9 @@ def _read(place: str, files: List[Path]) -> Run:
     if log.cut:
         run.notes.append("The log ends in the middle of a line, which was left out.")
     if not log.tables.get(INNER) and not log.tables.get(EPOCH):
-        run.notes.append("The log has no lines of training (--log-format none): only what was saved is shown.")
+        run.notes.append(
+            "The log has no lines of training (--log-format none): only what was saved is shown."
+        )
     return run
 
 
@@ -193,7 +198,9 @@ def _load(file: Path) -> Dict[str, Any]:
         except (TypeError, RuntimeError):  # an older torch, or a checkpoint in the older format
             state = torch.load(str(file), map_location="cpu")
     except Exception as error:  # whatever pickle makes of a damaged file
-        raise InputError(f"{file} cannot be read as a checkpoint: {str(error).splitlines()[0][:200]}") from error
+        raise InputError(
+            f"{file} cannot be read as a checkpoint: {str(error).splitlines()[0][:200]}"
+        ) from error
     if not isinstance(state, dict) or "model" not in state:
         raise InputError(f"{file} is no checkpoint of fairseq")
     return state

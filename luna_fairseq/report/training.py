@@ -1,8 +1,10 @@
-"""``luna-report``: one HTML file that shows training runs: curves over each other, what differs, and their translations.
+"""``luna-report``: one HTML file that shows training runs: curves over each other, what differs, and their
+translations.
 
-RUN is the folder or the log of a run of fairseq-train or fairseq-hydra-train, or a folder of several, such as luna-lra-seeds
-and luna-finetune fill; NAME=RUN gives it a name. Logs of every --log-format will do, and a run that is not finished gives a
-report of what there is. Translations are what luna-evaluate or fairseq-generate left in the run's folder, or in the folders of
+RUN is the folder or the log of a run of fairseq-train or fairseq-hydra-train, or a folder of several, such as
+luna-lra-seeds and luna-finetune fill; NAME=RUN gives it a name. Logs of every --log-format will do, and a run
+that is not finished gives a report of what there is. Translations are what luna-evaluate or fairseq-generate
+left in the run's folder, or in the folders of
 --results. The file needs nothing beside it: it opens from disk, and asks the network for nothing.
 """
 
@@ -122,12 +124,20 @@ def report_page(
     if len(runs) > MOST_RUNS:
         raise InputError(f"{len(runs)} runs are too many to tell apart: name {MOST_RUNS} at most")
     if results and len(results) != len(runs):
-        raise InputError(f"--results names {len(results)} folders for {len(runs)} runs: give one for each run")
-    data: Dict[str, Any] = {"title": title, "watch": watch, "options": differences([run.options for run in runs])}
+        raise InputError(
+            f"--results names {len(results)} folders for {len(runs)} runs: give one for each run"
+        )
+    data: Dict[str, Any] = {
+        "title": title,
+        "watch": watch,
+        "options": differences([run.options for run in runs]),
+    }
     with tqdm(total=3, desc="report", unit=" parts", leave=False, disable=True if quiet else None) as bar:
         data["charts"] = charts([run.log for run in runs])
         bar.update()
-        translated = [_translations(run, results[place] if results else None) for place, run in enumerate(runs)]
+        translated = [
+            _translations(run, results[place] if results else None) for place, run in enumerate(runs)
+        ]
         data["samples"] = samples(translated, number_of_samples)
         bar.update()
         data["lengths"] = by_length(translated)

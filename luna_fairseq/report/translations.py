@@ -64,7 +64,8 @@ def _read_scores(path: Path) -> List[Dict[str, Any]]:
 
 
 def read_generated(path: Path) -> Dict[int, Translation]:
-    """Sentences of fairseq-generate's output that have a source, a reference and a hypothesis; the best of --nbest.
+    """Sentences of fairseq-generate's output that have a source, a reference and a hypothesis; the best of
+    --nbest.
 
     Raises:
         InputError: the file cannot be read.
@@ -83,7 +84,9 @@ def read_generated(path: Path) -> Dict[int, Translation]:
                 found[line[0]].setdefault(int(number), content)
     hypotheses = found["D"] or found["H"]
     numbers = sorted(found["S"].keys() & found["T"].keys() & hypotheses.keys())
-    return {number: Translation(found["S"][number], found["T"][number], hypotheses[number]) for number in numbers}
+    return {
+        number: Translation(found["S"][number], found["T"][number], hypotheses[number]) for number in numbers
+    }
 
 
 def samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
@@ -94,8 +97,8 @@ def samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
         number: how many to choose.
 
     Returns:
-        dicts of ``source``, ``reference``, and ``runs``: of each run the hypothesis and its sentence chrF, or None. With
-        one run, the worst comes first.
+        dicts of ``source``, ``reference``, and ``runs``: of each run the hypothesis and its sentence chrF, or
+        None. With one run, the worst comes first.
     """
     chrf = CHRF()
     by_text: Dict[Tuple[str, str], List[Optional[str]]] = {}
@@ -130,11 +133,13 @@ def _difference(row: Dict[str, Any]) -> float:
 
 
 def by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
-    """BLEU and length ratio of each group of sentences whose sources have like many words, and of the whole text.
+    """BLEU and length ratio of each group of sentences whose sources have like many words, and of the whole
+    text.
 
     Returns:
-        dicts of ``words`` ("1–10", "all"), and ``runs``: of each run the number of sentences, BLEU and the length of the
-        hypotheses over that of the references, or None where it has no sentence. Groups of few sentences are left out.
+        dicts of ``words`` ("1–10", "all"), and ``runs``: of each run the number of sentences, BLEU and the
+        length of the hypotheses over that of the references, or None where it has no sentence. Groups of few
+        sentences are left out.
     """
     counts = [_counts(run) for run in runs]
     order = [*(_group(end) for end in LENGTHS), _group(LENGTHS[-1] + 1), ALL]
@@ -157,8 +162,11 @@ def _group(words: int) -> str:
 
 
 def _counts(run: Translations) -> Dict[str, np.ndarray]:
-    """Of each group: sentences, length of the hypotheses and of the references, n-grams that match, and all n-grams."""
-    bleu = BLEU(effective_order=True, force=True)  # force: generated text may be tokenised, of which sacreBLEU would warn
+    """Of each group: sentences, length of the hypotheses and of the references, n-grams that match, and all
+    n-grams."""
+    bleu = BLEU(
+        effective_order=True, force=True
+    )  # force: generated text may be tokenised, of which sacreBLEU would warn
     found: Dict[str, np.ndarray] = {}
     for sentence in run.sentences.values():
         score = bleu.sentence_score(sentence.hypothesis, [sentence.reference])

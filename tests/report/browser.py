@@ -1,4 +1,5 @@
-"""A real browser for tests: Debian's Chromium without a window, by playwright; skipped where there is none."""
+"""A real browser for tests: Debian's Chromium without a window, by playwright; skipped where there is
+none."""
 
 import shutil
 from contextlib import contextmanager
@@ -20,16 +21,21 @@ def installed():
 
 @contextmanager
 def opened(browser, path, size="desktop", **settings):
-    """The page of a file, with what it asked for and complained of in ``page.requests`` and ``page.complaints``."""
+    """The page of a file, with what it asked for and complained of in ``page.requests`` and
+    ``page.complaints``."""
     width, height = SIZES[size]
-    context = browser.new_context(viewport={"width": width, "height": height}, has_touch=size == "phone", **settings)
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, has_touch=size == "phone", **settings
+    )
     page = context.new_page()
     page.requests, page.complaints = [], []
     page.on("request", lambda request: page.requests.append(request.url))
     page.on("console", lambda message: page.complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.metrics = context.new_cdp_session(page)
-    page.metrics.send("Performance.enable", {"timeDomain": "threadTicks"})  # other tests may keep the machine busy
+    page.metrics.send(
+        "Performance.enable", {"timeDomain": "threadTicks"}
+    )  # other tests may keep the machine busy
     page.on("dialog", lambda dialog: (page.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     page.goto(path.as_uri())
     page.wait_for_selector("body[data-drawn=yes]")

@@ -18,7 +18,10 @@ def report(tmp_path_factory):
     runs = []
     for place, name in enumerate(("luna-16", "transformer", "<img src=x onerror=alert(1)>")):
         run = write_run(folder / name, speed=1 + place, lr=[0.1 * (place + 1)])
-        hypotheses = [text.replace("cat", "dog") if number % (3 + place) == 0 else text for number, text in enumerate(references)]
+        hypotheses = [
+            text.replace("cat", "dog") if number % (3 + place) == 0 else text
+            for number, text in enumerate(references)
+        ]
         write_translations(run, hypotheses, [HOSTILE, *references[1:]], references)
         runs.append(str(run))
     out = folder / "report.html"
@@ -85,12 +88,16 @@ def test_every_axis(browser, report):
             page.select_option("#axis", axis)
             ends[axis] = page.evaluate("board.charts[0].plot.scales.x.max")
         assert ends["epochs"] == pytest.approx(100) and ends["updates"] == pytest.approx(100_000)
-        assert ends["tokens"] == pytest.approx(4e8) and ends["hours"] == pytest.approx(100_000 / 7 / 3600, rel=1e-3)
+        assert ends["tokens"] == pytest.approx(4e8) and ends["hours"] == pytest.approx(
+            100_000 / 7 / 3600, rel=1e-3
+        )
 
 
 def test_zooming_by_mouse_button_and_keyboard(browser, report):
     def span(chart=0):
-        return page.evaluate(f"(() => {{ const x = board.charts[{chart}].plot.scales.x; return x.max - x.min; }})()")
+        return page.evaluate(
+            f"(() => {{ const x = board.charts[{chart}].plot.scales.x; return x.max - x.min; }})()"
+        )
 
     with opened(browser, report) as page:
         whole = span()
@@ -101,18 +108,26 @@ def test_zooming_by_mouse_button_and_keyboard(browser, report):
         page.mouse.down()
         page.mouse.move(box["x"] + 200, box["y"] + 80, steps=4)
         page.mouse.up()
-        page.wait_for_function(f"board.charts[1].plot.scales.x.max - board.charts[1].plot.scales.x.min < {whole / 2}")
+        page.wait_for_function(
+            f"board.charts[1].plot.scales.x.max - board.charts[1].plot.scales.x.min < {whole / 2}"
+        )
         assert span(0) == pytest.approx(span(1))
         page.get_by_label("show the whole").click()
-        page.wait_for_function(f"board.charts[0].plot.scales.x.max - board.charts[0].plot.scales.x.min > {whole * 0.9}")
+        page.wait_for_function(
+            f"board.charts[0].plot.scales.x.max - board.charts[0].plot.scales.x.min > {whole * 0.9}"
+        )
         plot = page.locator("#chart-ppl .plot")
         plot.focus()
         page.keyboard.press("+")
-        page.wait_for_function(f"board.charts[0].plot.scales.x.max - board.charts[0].plot.scales.x.min < {whole * 0.6}")
+        page.wait_for_function(
+            f"board.charts[0].plot.scales.x.max - board.charts[0].plot.scales.x.min < {whole * 0.6}"
+        )
         page.keyboard.press("ArrowRight")
         page.wait_for_function("document.querySelector('#chart-ppl .u-value').textContent !== 'end'")
         page.keyboard.press("0")
-        page.wait_for_function(f"board.charts[0].plot.scales.x.max - board.charts[0].plot.scales.x.min > {whole * 0.9}")
+        page.wait_for_function(
+            f"board.charts[0].plot.scales.x.max - board.charts[0].plot.scales.x.min > {whole * 0.9}"
+        )
 
 
 def test_text_that_looks_like_html_is_shown(browser, report):

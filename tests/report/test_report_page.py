@@ -29,7 +29,10 @@ def test_three_runs_of_100000_updates_are_small_and_quick(tmp_path):
 
 
 def test_a_line_for_every_update_is_thinned(tmp_path):
-    runs = [write_run(tmp_path / f"run {number}", updates=30_000, interval=1, speed=number) for number in (1, 2, 3)]
+    runs = [
+        write_run(tmp_path / f"run {number}", updates=30_000, interval=1, speed=number)
+        for number in (1, 2, 3)
+    ]
     assert main([*map(str, runs), "--out", str(tmp_path / "report.html"), "--quiet"]) == 0
     assert (tmp_path / "report.html").stat().st_size < 5e6
     charts = data_of(tmp_path / "report.html")["charts"]
@@ -59,7 +62,11 @@ def test_in_a_notebook_a_page_shows_itself():
 
 def test_a_library_that_stands_here_names_its_licence():
     assert "MIT License" in (ASSETS / "uPlot.LICENSE").read_text(encoding="utf-8")
-    assert (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8").startswith("/*! https://github.com/leeoniya/uPlot")
+    assert (
+        (ASSETS / "uPlot.iife.min.js")
+        .read_text(encoding="utf-8")
+        .startswith("/*! https://github.com/leeoniya/uPlot")
+    )
 
 
 @pytest.mark.parametrize("name", ["simple.log", "json.log", "none.log", "simple.file", "hydra_train.log"])
@@ -132,10 +139,18 @@ VISIONS = {
     ),
 }
 OKLAB_LMS = np.array(
-    [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566], [0.0883024619, 0.2817188376, 0.6299787005]]
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
 )
 OKLAB = np.array(
-    [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099], [0.0259040371, 0.7827717662, -0.8086757660]]
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
 )
 
 
@@ -145,7 +160,9 @@ def linear(colour):
 
 
 def contrast(one, other):
-    bright, dim = sorted((float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (one, other)), reverse=True)
+    bright, dim = sorted(
+        (float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (one, other)), reverse=True
+    )
     return (bright + 0.05) / (dim + 0.05)
 
 

@@ -21,7 +21,12 @@ def copy_log(name, folder, as_name="train.log"):
 
 def save_checkpoint(path, options):
     path.parent.mkdir(parents=True, exist_ok=True)
-    state = {"model": {}, "cfg": options, "optimizer_history": [{"num_updates": 7}], "extra_state": {"val_loss": 5.5}}
+    state = {
+        "model": {},
+        "cfg": options,
+        "optimizer_history": [{"num_updates": 7}],
+        "extra_state": {"val_loss": 5.5},
+    }
     torch.save(state, str(path))
 
 
@@ -57,7 +62,9 @@ def test_logs_of_several_runs_in_one_folder(tmp_path):
 def test_hydras_folder_has_the_options(tmp_path):
     folder = tmp_path / "hydra"
     (folder / ".hydra").mkdir(parents=True)
-    (folder / ".hydra" / "config.yaml").write_text("common:\n  seed: 7\nmodel:\n  _name: luna\n", encoding="utf-8")
+    (folder / ".hydra" / "config.yaml").write_text(
+        "common:\n  seed: 7\nmodel:\n  _name: luna\n", encoding="utf-8"
+    )
     lines = (LOGS / "hydra_train.log").read_text(encoding="utf-8").splitlines(keepends=True)
     (folder / "hydra_train.log").write_text("".join(lines[1:]), encoding="utf-8")
     (run,) = find_runs([folder])
@@ -67,10 +74,15 @@ def test_hydras_folder_has_the_options(tmp_path):
 def test_a_checkpoint_has_the_options_that_the_log_lacks(tmp_path):
     folder = copy_log("json.file", tmp_path / "run")
     text = (folder / "train.log").read_text(encoding="utf-8")
-    (folder / "train.log").write_text("".join(line for line in text.splitlines(True) if "'common'" not in line), encoding="utf-8")
+    (folder / "train.log").write_text(
+        "".join(line for line in text.splitlines(True) if "'common'" not in line), encoding="utf-8"
+    )
     (without,) = find_runs([folder])
     assert "does not tell the options" in without.notes[0]
-    save_checkpoint(folder / "checkpoints" / "checkpoint_last.pt", {"common": {"seed": 3}, "model": Namespace(arch="luna")})
+    save_checkpoint(
+        folder / "checkpoints" / "checkpoint_last.pt",
+        {"common": {"seed": 3}, "model": Namespace(arch="luna")},
+    )
     (run,) = find_runs([folder])
     assert summary(run)["Seed"] == "3" and summary(run)["Architecture"] == "luna" and not run.notes
 
@@ -84,20 +96,26 @@ def test_a_run_that_left_only_checkpoints(tmp_path):
 def test_a_run_in_progress(tmp_path):
     folder = write_run(tmp_path / "run", updates=2000, finished=False)
     log = folder / "train.log"
-    log.write_text(log.read_text(encoding="utf-8").replace("'max_update': 2000", "'max_update': 8000"), encoding="utf-8")
+    log.write_text(
+        log.read_text(encoding="utf-8").replace("'max_update': 2000", "'max_update': 8000"), encoding="utf-8"
+    )
     (run,) = find_runs([folder])
     assert summary(run)["State"] == "25% of 8,000 updates"
 
 
 def test_the_best_is_of_the_metric_that_was_asked_for(tmp_path):
-    folder = write_run(tmp_path / "run", 3000, best_checkpoint_metric="'bleu'", maximize_best_checkpoint_metric=True)
+    folder = write_run(
+        tmp_path / "run", 3000, best_checkpoint_metric="'bleu'", maximize_best_checkpoint_metric=True
+    )
     (run,) = find_runs([folder])
     name, value, update = run.best()
     bleu = run.log.tables["valid"]["bleu"]
     assert (name, value) == ("bleu", bleu.max()) and update in (1000, 2000, 3000)
 
 
-@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("hello\n")])
+@pytest.mark.parametrize(
+    "make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("hello\n")]
+)
 def test_what_holds_no_run_is_refused_in_one_line(tmp_path, make):
     make(tmp_path / "place")
     with pytest.raises(InputError) as error:
@@ -113,7 +131,13 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
 
 
 def test_only_options_that_differ():
-    one = flat({"common": {"seed": 1, "save_dir": "a"}, "optimization": {"lr": [0.1]}, "lr_scheduler": {"lr": [0.1], "_name": "x"}})
+    one = flat(
+        {
+            "common": {"seed": 1, "save_dir": "a"},
+            "optimization": {"lr": [0.1]},
+            "lr_scheduler": {"lr": [0.1], "_name": "x"},
+        }
+    )
     other = flat(Namespace(seed=2, lr=[0.1], lr_scheduler="x", save_dir="b"))
     assert differences([one, other]) == [("--seed", ["1", "2"])]
     assert differences([one, None]) == []

@@ -18,14 +18,18 @@ def translated(folder, hypotheses, sources=SOURCES, references=REFERENCES):
 
 @pytest.fixture
 def two(tmp_path):
-    worse = [text.replace("cat", "dog") if number % 7 == 0 else text for number, text in enumerate(REFERENCES)]
+    worse = [
+        text.replace("cat", "dog") if number % 7 == 0 else text for number, text in enumerate(REFERENCES)
+    ]
     worse[33] = "nothing"
     return [translated(tmp_path / "good", REFERENCES), translated(tmp_path / "bad", worse)]
 
 
 def test_the_largest_difference_comes_first(two):
     rows = samples(two, 80)
-    assert len(rows) == 80 and rows[0]["source"] == SOURCES[33] and rows[0]["runs"][0] == [REFERENCES[33], 100.0]
+    assert (
+        len(rows) == 80 and rows[0]["source"] == SOURCES[33] and rows[0]["runs"][0] == [REFERENCES[33], 100.0]
+    )
     differences = [row["runs"][0][1] - row["runs"][1][1] for row in rows]
     assert differences == sorted(differences, reverse=True)
     assert len(samples(two, 10)) == 10
@@ -57,7 +61,10 @@ def test_a_run_without_translations():
 
 def test_only_whole_sentences_of_generated_text_count(tmp_path):
     path = tmp_path / "generate.txt"
-    path.write_text("S-0\tein\nT-0\ta\nH-0\t-1\ta @@b\nD-0\t-1\ta b\nD-0\t-2\tworse\nS-1\tzwei\nH-1\t-1\tt", encoding="utf-8")
+    path.write_text(
+        "S-0\tein\nT-0\ta\nH-0\t-1\ta @@b\nD-0\t-1\ta b\nD-0\t-2\tworse\nS-1\tzwei\nH-1\t-1\tt",
+        encoding="utf-8",
+    )
     assert read_generated(path) == {0: ("ein", "a", "a b")}
 
 

@@ -24,7 +24,12 @@ def test_json_and_simple_tell_the_same():
     assert set(simple) == set(json) == {"train_inner", "train", "valid", "saved"}
     for kind in simple:
         assert set(simple[kind]) == set(json[kind])
-        for figure in set(simple[kind]) - {"wps", "ups", "wall", "train_wall"}:  # these differ from run to run
+        for figure in set(simple[kind]) - {
+            "wps",
+            "ups",
+            "wall",
+            "train_wall",
+        }:  # these differ from run to run
             np.testing.assert_allclose(simple[kind][figure], json[kind][figure], atol=1e-3)
 
 
@@ -36,7 +41,9 @@ def test_what_a_log_of_the_tiny_run_says():
     assert inner["epoch"][6] == 1 and inner["epoch"][0] == pytest.approx(1 / 7)
     assert valid["bleu"].tolist() == [0.11, 0.49] and np.isnan(valid["best_loss"][0])
     assert log.parameters == 31912 and log.finished and not log.cut
-    assert architecture(log.options) == "luna_base_tied" and option(log.options, "pack_activation") == "softplus"
+    assert (
+        architecture(log.options) == "luna_base_tied" and option(log.options, "pack_activation") == "softplus"
+    )
 
 
 @pytest.mark.parametrize("name", ["simple.file", "json.file"])
@@ -64,7 +71,9 @@ def test_the_bars_of_a_terminal(tmp_path):
     screen = io.StringIO()
     bar = tqdm(range(15), "epoch 002", file=screen, mininterval=0, miniters=1)
     for step in bar:
-        bar.set_postfix({"loss": f"{9 - step}.5", "ppl": "21.1", "num_updates": str(step + 16)}, refresh=False)
+        bar.set_postfix(
+            {"loss": f"{9 - step}.5", "ppl": "21.1", "num_updates": str(step + 16)}, refresh=False
+        )
     inner = read(tmp_path, screen.getvalue() + "\n").tables["train_inner"]
     assert inner["num_updates"][-1] == 30 and inner["loss"][-1] == -5.5
     assert inner["epoch"][-1] == pytest.approx(1 + 14 / 15, abs=0.1)
@@ -72,13 +81,16 @@ def test_the_bars_of_a_terminal(tmp_path):
 
 def test_the_first_versions_of_fairseq(tmp_path):
     text = (
-        "Namespace(arch='transformer', lr=[0.1], max_update=200, no_save=False)\n| num. model params: 12345 (num. trained: 5)\n"
-        "| epoch 001:    100 / 1000 loss=9.1, nll_loss=8.2, ppl=300.5, wps=900, ups=1, wpb=700.000, bsz=20.0, "
+        "Namespace(arch='transformer', lr=[0.1], max_update=200, no_save=False)\n"
+        "| num. model params: 12345 (num. trained: 12345)\n"
+        "| epoch 001:    100 / 1000 loss=9.1, nll_loss=8.2, ppl=300.5, wps=900, ups=1, wpb=700.000, bsz=20, "
         "num_updates=100, lr=0.05, gnorm=1.5, clip=0.000, oom=0.000, wall=70, train_wall=60\n"
         "| epoch 001 | valid on 'valid' subset | loss 8.9 | nll_loss 8.0 | ppl 256.0 | num_updates 100\n"
     )
     log = read(tmp_path, text)
-    assert log.tables["train_inner"]["ppl"].tolist() == [300.5] and log.tables["valid"]["ppl"].tolist() == [256.0]
+    assert log.tables["train_inner"]["ppl"].tolist() == [300.5] and log.tables["valid"]["ppl"].tolist() == [
+        256.0
+    ]
     assert architecture(log.options) == "transformer" and log.parameters == 12345
 
 
@@ -86,13 +98,20 @@ def test_a_log_cut_in_the_middle_of_a_line_lacks_that_line(tmp_path):
     text = (LOGS / "simple.log").read_text(encoding="utf-8")
     end = text.index("num_updates=9, lr=0.0009") + len("num_updates=9, lr=0.0009")
     log = read(tmp_path, text[:end])
-    assert log.tables["train_inner"]["num_updates"].tolist() == list(range(1, 9)) and log.cut and not log.finished
+    assert (
+        log.tables["train_inner"]["num_updates"].tolist() == list(range(1, 9))
+        and log.cut
+        and not log.finished
+    )
 
 
 def test_a_line_that_another_process_broke_is_left_out(tmp_path):
     lines = [INNER.format(**figures(update)) for update in (100, 200, 300)]
     broken = lines[1][:150] + "Warning: something else\n"
-    assert read(tmp_path, lines[0] + broken + lines[2]).tables["train_inner"]["num_updates"].tolist() == [100, 300]
+    assert read(tmp_path, lines[0] + broken + lines[2]).tables["train_inner"]["num_updates"].tolist() == [
+        100,
+        300,
+    ]
 
 
 def test_what_was_done_again_after_a_restart_counts(tmp_path):
@@ -107,13 +126,20 @@ def test_what_was_done_again_after_a_restart_counts(tmp_path):
 
 def test_the_same_log_twice_is_one_run():
     once, twice = read_logs([LOGS / "json.log"]), read_logs([LOGS / "json.log", LOGS / "json.file"])
-    assert twice.tables["train_inner"]["num_updates"].tolist() == once.tables["train_inner"]["num_updates"].tolist()
+    assert (
+        twice.tables["train_inner"]["num_updates"].tolist()
+        == once.tables["train_inner"]["num_updates"].tolist()
+    )
 
 
 def test_what_is_no_number(tmp_path):
     lines = [INNER.format(**figures(update)) for update in (100, 200, 300)]
     gnorm = f"gnorm={figures(100)['gnorm']:.3f}"
-    text = lines[0].replace(gnorm, "gnorm=nan") + lines[0].replace(gnorm, "gnorm=None").replace("=100,", "=150,") + lines[1]
+    text = (
+        lines[0].replace(gnorm, "gnorm=nan")
+        + lines[0].replace(gnorm, "gnorm=None").replace("=100,", "=150,")
+        + lines[1]
+    )
     found = read(tmp_path, text).tables["train_inner"]
     assert np.isnan(found["gnorm"]).tolist() == [True, True, False] and np.isfinite(found["loss"]).all()
 

@@ -6,19 +6,22 @@ from pathlib import Path
 
 LOGS = Path(__file__).parent / "logs"
 INNER = (
-    "2026-01-02 03:04:05 | INFO | train_inner | epoch {epoch:03d}:  {done:5d} / {of} loss={loss:.3f}, nll_loss={nll:.3f}, "
-    "ppl={ppl:.2f}, wps={wps:.1f}, ups=7.1, wpb=4000, bsz=120, num_updates={update}, lr={lr:.6g}, gnorm={gnorm:.3f}, "
-    "clip=10, train_wall=14, gb_free=20.5, wall={wall:.0f}\n"
+    "2026-01-02 03:04:05 | INFO | train_inner | epoch {epoch:03d}:  {done:5d} / {of} loss={loss:.3f}, "
+    "nll_loss={nll:.3f}, ppl={ppl:.2f}, wps={wps:.1f}, ups=7.1, wpb=4000, bsz=120, num_updates={update}, "
+    "lr={lr:.6g}, gnorm={gnorm:.3f}, clip=10, train_wall=14, gb_free=20.5, wall={wall:.0f}\n"
 )
 VALID = (
-    "2026-01-02 03:04:05 | INFO | valid | epoch {epoch:03d} | valid on 'valid' subset | loss {loss:.3f} | nll_loss {nll:.3f} | "
-    "ppl {ppl:.2f} | bleu {bleu:.2f} | wps 24 | wpb 36 | bsz 8 | num_updates {update} | best_loss {loss:.3f}\n"
+    "2026-01-02 03:04:05 | INFO | valid | epoch {epoch:03d} | valid on 'valid' subset | loss {loss:.3f} | "
+    "nll_loss {nll:.3f} | ppl {ppl:.2f} | bleu {bleu:.2f} | wps 24 | wpb 36 | bsz 8 | "
+    "num_updates {update} | best_loss {loss:.3f}\n"
 )
 
 
 def options_line(**changed):
     """The line in which the tiny run prints its options, with some of them changed."""
-    line = next(line for line in (LOGS / "simple.log").read_text(encoding="utf-8").splitlines() if "'common'" in line)
+    line = next(
+        line for line in (LOGS / "simple.log").read_text(encoding="utf-8").splitlines() if "'common'" in line
+    )
     for name, value in changed.items():
         before = line.split(f"'{name}': ")[1].split(",")[0]
         line = line.replace(f"'{name}': {before}", f"'{name}': {value}")
