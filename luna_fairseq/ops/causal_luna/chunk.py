@@ -5,7 +5,6 @@ the chunk enters through one L x K state. The gradient is written out, so that n
 the inputs and the softmax over the rows of P: products and states are computed again.
 """
 
-import math
 from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
@@ -17,11 +16,7 @@ from luna_fairseq.ops.causal_luna import chunk_gradient
 from luna_fairseq.ops.causal_luna.chunk_gradient import Chunk, States
 from luna_fairseq.ops.causal_luna.naive import count_steps, mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
-
-# Fewer positions than the first are too little work for one operation on a CPU, and fewer than the second where the heads
-# are few; more no longer stay in its cache. A GPU would rather do more than start more operations.
-CPU_CHUNK, GPU_CHUNK = (32, 64), (256, 256)
-FEW_HEADS = 16
+from luna_fairseq.ops.chunks import chunk_size, put, spans
 
 
 def chunk_causal_luna(
@@ -76,7 +71,7 @@ class _ChunkCausalLuna(torch.autograd.Function):
         q = inputs[0]
         results: List[Tensor] = []
         state = initial_states(inputs)
-        for span in spans(inputs):
+        for span in chunks(q, inputs[1]):
             chunk = cut(inputs, span)
             output, softmax = chunk_gradient.forward(chunk, state)
             results = put(results, (output.to(q.dtype), softmax), span, q.size(1))
@@ -100,7 +95,7 @@ class _ChunkCausalLuna(torch.autograd.Function):
 def descend(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[Tensor]:
     """Gradients of q, A, keys and values (or both as one), and of the states before the first chunk if there are any."""
     q, pack_weights, _, _, _, *keys_values = inputs
-    cuts = spans(inputs)
+    cuts = chunks(q, pack_weights)
     before = [initial_states(inputs)]
     for span in cuts[:-1]:
         before.append(chunk_gradient.next_states(cut(inputs, span), before[-1]))
@@ -117,16 +112,14 @@ def descend(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[Tensor
     return [*results, *(behind or ())] if has_states else results
 
 
+def chunks(q: Tensor, pack_weights: Tensor) -> List[slice]:
+    """The positions of every chunk, for q [N, T, K] and pack weights [N, T, L]."""
+    return spans(q.size(1), chunk_size(q, pack_weights.size(-1)))
+
+
 def initial_states(inputs: Sequence[Any]) -> States:
     """The states before the first chunk: the inputs after k and v."""
     return inputs[7:] or None
-
-
-def spans(inputs: Sequence[Any]) -> List[slice]:
-    """The positions of every chunk, in order of time."""
-    q, pack_weights = inputs[:2]
-    T, size = q.size(1), chunk_size(q, pack_weights.size(-1))
-    return [slice(start, min(start + size, T)) for start in range(0, T, size)]
 
 
 def cut(inputs: Sequence[Any], span: slice) -> Chunk:
@@ -141,30 +134,3 @@ def cut(inputs: Sequence[Any], span: slice) -> Chunk:
         excluded,
         [x[:, span].to(dtype) for x in keys_values[:2]],
     )
-
-
-def chunk_size(q: Tensor, L: int) -> int:
-    """Positions in a chunk, for q [N, T, K] and L rows of P: all of them in a sentence of one or two chunks.
-
-    With c positions in a chunk, one of them costs c (K + L) in products within the chunk, and K L with the states, of
-    which it has a share of K L / c in memory: c near sqrt(K L) balances them.
-    """
-    N, T, K = q.shape
-    smallest, largest = GPU_CHUNK if q.is_cuda else CPU_CHUNK
-    if N <= FEW_HEADS:
-        smallest = largest
-    size = min(max(2 ** round(math.log2(K * L) / 2), smallest), largest)
-    return T if T <= 2 * size else size
-
-
-def put(results: List[Tensor], parts: Sequence[Tensor], span: slice, T: int) -> List[Tensor]:
-    """Write a chunk's parts [N, c, *] into the results [N, T, *]; a single chunk's parts are the results.
-
-    The results are laid out as [T, N, *], which is how projections have them and take them without a copy.
-    """
-    if span.stop - span.start == T:
-        return list(parts)
-    results = results or [x.new_empty(T, x.size(0), x.size(2)).transpose(0, 1) for x in parts]
-    for result, part in zip(results, parts):
-        result[:, span] = part
-    return results
