@@ -16,7 +16,8 @@ from attention_inputs import (
     softmax_inputs,
 )
 
-from luna_fairseq.ops.luna import fused, fused_attention, luna_attention, naive_attention, short_attention
+from luna_fairseq.ops import softmax
+from luna_fairseq.ops.luna import fused_attention, luna_attention, naive_attention, short_attention
 
 NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
 MASKS = {
@@ -188,7 +189,7 @@ def test_masks_under_autocast(form):
 
 
 def test_without_a_fused_kernel_the_definition_is_used(monkeypatch):
-    monkeypatch.setattr(fused, "_FUSED", False)
+    monkeypatch.setattr(softmax, "_FUSED", False)
     inputs = softmax_inputs(6)
     assert torch.equal(fused_attention(*inputs, MASKS["left"]), naive_form(*inputs, MASKS["left"]))
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.ops import softmax
+
 
 def naive_attention(
     q: Tensor,
@@ -46,8 +48,6 @@ def masked_softmax(logits: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor
 
     logits: [B, H, T, S]; mask: [B, S], or for every query and head [B, H, T, S].
     """
-    if key_padding_mask is None:
-        return logits.softmax(dim=-1)
-    excluded = key_padding_mask if key_padding_mask.dim() == 4 else key_padding_mask[:, None, None, :]
-    # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient either.
-    return logits.masked_fill(excluded, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)
+    if key_padding_mask is not None and key_padding_mask.dim() == 2:
+        key_padding_mask = key_padding_mask[:, None, None, :]
+    return softmax.masked_softmax(logits, key_padding_mask)

@@ -1,0 +1,218 @@
+"""What every attention here has in common: projections, the call that fairseq's layers make, and decoding.
+
+An attention says what it computes for heads that are projected already; everything else is here. Letters as in
+ops/README.md, masks are True at what is left out.
+"""
+
+from typing import Any, ClassVar, Dict, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq.incremental_decoding_utils import with_incremental_state
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules.fairseq_attention import IncrementalState, with_fairseq_parts
+from luna_fairseq.modules.heads import (
+    check_heads,
+    dropout_probability,
+    merge_heads,
+    output_projection,
+    projection,
+    split_heads,
+)
+
+BIDIRECTIONAL, CAUSAL, CROSS = FORMS = ("bidirectional", "causal", "cross")
+# The option that chooses the attention of a form.
+OPTIONS = {BIDIRECTIONAL: "--attention", CAUSAL: "--decoder-attention", CROSS: "--cross-attention"}
+Parts = Tuple[Tensor, ...]
+State = Dict[str, Tensor]
+
+
+@with_incremental_state
+class PeerAttention(nn.Module):
+    """An attention in one of its forms, called as fairseq's MultiheadAttention is.
+
+    Args:
+        embed_dim: C, width of everything
+        num_heads: H
+        form: one of ``forms``
+        options: namespace with the fields of this attention's options
+        max_positions: longest sequence, for those whose parameters depend on it (default: 1,024)
+        dropout: probability with which a weight is dropped, where there are weights (default: 0)
+        q_noise, qn_block_size: fairseq's quantisation noise on the projections (default: none)
+
+    Raises:
+        InputError: the attention has no such form, or the width is not divisible by the number of heads
+    """
+
+    name: ClassVar[str]
+    forms: ClassVar[Tuple[str, ...]] = FORMS
+    # The projections that are there besides that of the output.
+    projections: ClassVar[Tuple[str, ...]] = ("q", "k", "v")
+    # Places count from the first real token: what is padded on the left is moved to the right meanwhile.
+    from_start: bool = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        form: str,
+        options: Any,
+        max_positions: int = 1024,
+        dropout: float = 0.0,
+        q_noise: float = 0.0,
+        qn_block_size: int = 8,
+    ):
+        super().__init__()
+        check_heads(embed_dim, num_heads, "attention heads")
+        if form not in self.forms:
+            raise InputError(
+                f"{OPTIONS[form]} {self.name}: it has no {form} form, only {' and '.join(self.forms)}; "
+                f"give {OPTIONS[form]} another, such as softmax"
+            )
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
+        self.form, self.max_positions = form, max_positions
+        self.dropout_module = nn.Dropout(dropout)
+        for name in self.projections:
+            self.add_module(f"{name}_proj", projection(embed_dim))
+        self.out_proj = output_projection(embed_dim)
+        self.build(options)
+        with_fairseq_parts(self, self.__class__.__name__, q_noise, qn_block_size)
+
+    # What an attention defines
+
+    def build(self, options: Any) -> None:
+        """Parameters and settings besides the projections."""
+
+    def project(self, x: Tensor) -> Parts:
+        """What :meth:`attend` reads of the sequence x [T, B, C], each part [B, *, T, *]: the heads of q, k, v."""
+        return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in self.projections)
+
+    def attend(self, *parts: Tensor, padding: Optional[Tensor]) -> Tensor:
+        """Bidirectional or causal self-attention, as ``form`` says.
+
+        Args:
+            parts: what :meth:`project` returns
+            padding: [B, T], or None
+
+        Returns:
+            [B, H, T, K]
+        """
+        raise NotImplementedError
+
+    def define(self, *parts: Tensor, padding: Optional[Tensor]) -> Tensor:
+        """What :meth:`attend` computes, plainly: with whole matrices of weights. For tests."""
+        raise NotImplementedError
+
+    def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
+        """What cross-attention keeps of the context [S, B, C], tensors [B, ..]; ``padding`` [B, S] or None."""
+        raise NotImplementedError
+
+    def read(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, Optional[Tensor]]:
+        """Output [B, H, T, K] of queries [T, B, C] for a digested context, and weights [B, H, T, S] if it has any."""
+        raise NotImplementedError
+
+    def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
+        """Causal attention of positions after those in ``state``, and the state after them.
+
+        Here the state is all that was projected so far, and attention is computed over all of it again.
+        """
+        new = parts[0].size(2)
+        padding = parts[0].new_zeros(parts[0].size(0), new, dtype=torch.bool) if padding is None else padding
+        if state is not None:
+            parts = tuple(torch.cat([state[f"part{i}"], part], dim=2) for i, part in enumerate(parts))
+            padding = torch.cat([state["padding"], padding], dim=1)
+        state = {"padding": padding, **{f"part{i}": part for i, part in enumerate(parts)}}
+        return self.attend_from_start(parts, padding)[:, :, -new:], state
+
+    # What is the same for all
+
+    @property
+    def dropout(self) -> float:
+        """The probability to drop a weight with now."""
+        return dropout_probability(self.dropout_module)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Optional[Tensor] = None,
+        value: Optional[Tensor] = None,
+        key_padding_mask: Optional[Tensor] = None,
+        incremental_state: Optional[IncrementalState] = None,
+        need_weights: bool = False,
+        static_kv: bool = False,
+        attn_mask: Optional[Tensor] = None,
+        need_head_weights: bool = False,
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """
+        Args:
+            query: [T, B, C]
+            key: the context of cross-attention [S, B, C], not read when ``incremental_state`` has it; in self-attention
+                it is the query
+            value: not read: it is the key
+            key_padding_mask: [B, S], True at padding
+            incremental_state: fairseq's store for decoding
+            need_weights: return weights, if this is cross-attention that has any
+            static_kv: not read: it is what cross-attention is
+            attn_mask: not read: a causal form leaves out what is to come by itself
+            need_head_weights: the weights of every head, not their mean
+
+        Returns:
+            output [T, B, C]; weights [B, T, S], or [H, B, T, S] of every head, or None
+        """
+        weights: Optional[Tensor] = None
+        padding = None if key_padding_mask is None else key_padding_mask.bool()
+        if self.form == CROSS:
+            memory = self._saved(incremental_state)
+            if memory is None:
+                memory = self.digest(key, padding)
+                self._save(incremental_state, memory)
+            output, weights = self.read(query, memory, need_weights or need_head_weights)
+        elif incremental_state is not None:
+            output, state = self.go_on(self.project(query), padding, self._saved(incremental_state))
+            self._save(incremental_state, state)
+        else:
+            output = self.attend_from_start(self.project(query), padding)
+        if weights is not None:
+            weights = weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
+        return self.out_proj(merge_heads(output).to(query.dtype)), weights
+
+    def attend_from_start(self, parts: Parts, padding: Optional[Tensor]) -> Tensor:
+        """:meth:`attend`, with the first real token of every sentence at place 0 where places count from there."""
+        if not self.from_start or padding is None:
+            return self.attend(*parts, padding=padding)
+        left = padding.long().cumprod(dim=1).sum(dim=1, keepdim=True)  # padded positions on the left [B, 1]
+        T = padding.size(1)
+        places = torch.arange(T, device=padding.device)
+        moved = tuple(take_places(part, (places + left) % T) for part in parts)
+        output = self.attend(*moved, padding=padding.gather(1, (places + left) % T))
+        return take_places(output, (places - left) % T)
+
+    def _saved(self, incremental_state: Optional[IncrementalState]) -> Optional[State]:
+        return self.get_incremental_state(incremental_state, "attention")
+
+    def _save(self, incremental_state: Optional[IncrementalState], state: State) -> None:
+        if incremental_state is not None:
+            self.set_incremental_state(incremental_state, "attention", state)
+
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """Give hypothesis i the state that hypothesis ``new_order[i]`` had. new_order: [N']."""
+        state = self._saved(incremental_state)
+        if state is not None:
+            moved = {name: part.index_select(0, new_order) for name, part in state.items()}
+            self._save(incremental_state, moved)
+
+
+def take_places(x: Tensor, places: Tensor) -> Tensor:
+    """x [B, H, T, K] with position ``places[b, t]`` of sentence b at place t."""
+    return x.gather(2, places[:, None, :, None].expand(-1, x.size(1), -1, x.size(3)))
+
+
+def excluded_keys(padding: Optional[Tensor], future: bool, like: Tensor) -> Optional[Tensor]:
+    """Padding [B, T] and, where ``future`` is left out, what comes after a position: [B, 1, T, T], or None."""
+    excluded = None if padding is None else padding[:, None, None, :]
+    if future:
+        T = like.size(2)
+        later = torch.ones(T, T, dtype=torch.bool, device=like.device).triu(1)
+        excluded = later if excluded is None else excluded | later
+    return excluded

@@ -1,0 +1,80 @@
+"""Linformer (Wang et al., 2020, "Self-Attention with Linear Complexity").
+
+Keys and values are projected along the length, from n to k rows: ``y = softmax(q (E K)^T / sqrt(K)) (F V)`` with learned E and F
+of k x n. n is the longest sequence there may be; a shorter one uses the first columns, counted from its first real token.
+E mixes positions, so there is no causal form.
+"""
+
+from dataclasses import dataclass
+from typing import Any, List, Optional
+
+import torch
+from torch import Tensor, nn
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.luna_config import option
+from luna_fairseq.ops.softmax import softmax_attention
+from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
+from luna_fairseq.peers.feature_maps import mask_features
+
+SHARING = ("none", "headwise", "key-value", "layerwise")
+
+
+@dataclass
+class LinformerOptions(FairseqDataclass):
+    """Options of Linformer."""
+
+    linformer_k: int = option(128, "linformer: k, the length that keys and values are projected to")
+    linformer_sharing: ChoiceEnum(SHARING) = option(
+        "headwise",
+        "linformer: who shares a projection: none, all heads (E and F apart), heads and keys with values, or all layers too",
+    )
+
+
+class LinformerAttention(PeerAttention):
+    """Queries attend to k rows."""
+
+    name = "linformer"
+    forms = (BIDIRECTIONAL,)
+    from_start = True
+
+    def build(self, options: Any) -> None:
+        if options.linformer_k < 1:
+            raise InputError(f"--linformer-k is {options.linformer_k}: it must be 1 or more")
+        self.sharing = options.linformer_sharing
+        heads = self.num_heads if self.sharing == "none" else 1
+        shape = (heads, options.linformer_k, self.max_positions)
+        self.length_proj = nn.ParameterList(
+            nn.Parameter(torch.empty(shape)) for _ in range(2 if self.sharing in ("none", "headwise") else 1)
+        )
+        for parameter in self.length_proj:
+            nn.init.normal_(parameter, std=self.max_positions**-0.5)  # rows as long as those they are made of
+
+    def share(self, first: "LinformerAttention") -> None:
+        """Use the projections along the length of the first layer, where all layers share them."""
+        if self.sharing == "layerwise":
+            self.length_proj = first.length_proj
+
+    def shorten(self, x: Tensor, index: int, padding: Optional[Tensor]) -> Tensor:
+        """E or F, by index 0 or 1, times x [B, H, T, K]: [B, H, k, K]."""
+        T = x.size(2)
+        if T > self.max_positions:
+            raise InputError(
+                f"a sequence has {T} tokens, and linformer's projections end at {self.max_positions}: shorten it, or "
+                "train with more positions"
+            )
+        weights: List[Tensor] = list(self.length_proj)
+        return weights[index % len(weights)][:, :, :T].to(x.dtype) @ mask_features(x, padding)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        return softmax_attention(q, self.shorten(k, 0, padding), self.shorten(v, 1, padding), None, self.dropout)
+
+    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        E, F = self.length_proj[0], self.length_proj[-1]
+        real = torch.ones_like(k[:, :1, :, :1]) if padding is None else (~padding)[:, None, :, None].to(k.dtype)
+        keys, values = (
+            torch.einsum("hrs,bhsk->bhrk", e[..., : k.size(2)].expand(k.size(1), -1, -1), x * real)
+            for e, x in ((E, k), (F, v))
+        )
+        return (q @ keys.transpose(-2, -1) * q.size(-1) ** -0.5).softmax(dim=-1) @ values

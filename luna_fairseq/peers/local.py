@@ -1,0 +1,82 @@
+"""Local attention: softmax attention within a window around each position, or within blocks.
+
+Window w: i sees j with |i - j| <= w, in causal attention j from i - w to i. Blocks of w: i sees the positions of its own block
+(``floor(i / w) = floor(j / w)``), which is the Local of Long Range Arena.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.luna_config import option
+from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks, windowed_attention
+from luna_fairseq.ops.softmax import naive_softmax_weights, softmax_attention
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention, State
+
+KINDS = ("window", "blocks")
+
+
+@dataclass
+class LocalOptions(FairseqDataclass):
+    """Options of local attention."""
+
+    local_window: int = option(64, "local: positions seen on either side, or the size of a block")
+    local_kind: ChoiceEnum(KINDS) = option("window", "local: a window around each position, or fixed blocks")
+
+
+class LocalAttention(PeerAttention):
+    """The state of decoding is the keys and values of the last positions, as many as the window has."""
+
+    name = "local"
+    forms = (BIDIRECTIONAL, CAUSAL)
+
+    def build(self, options: Any) -> None:
+        if options.local_window < 1:
+            raise InputError(f"--local-window is {options.local_window}: it must be 1 or more")
+        self.window, self.kind = options.local_window, options.local_kind
+        self.from_start = self.kind == "blocks"
+
+    def left_out(self, i: Tensor, j: Tensor) -> Tensor:
+        """True where place i does not see place j."""
+        far = i // self.window != j // self.window if self.kind == "blocks" else (i - j).abs() > self.window
+        return far | (j > i) if self.form == CAUSAL else far
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        T, after = q.size(2), 0 if self.form == CAUSAL else self.window
+        if self.kind == "window":
+            return windowed_attention(q, k, v, self.window, after, padding, self.dropout)
+        size = min(self.window, T)
+        places = torch.arange(size, device=q.device)
+        real = q.new_zeros(1, 1, T, 1, dtype=torch.bool) if padding is None else padding[:, None, :, None]
+        excluded = to_blocks(real, size, True).transpose(-2, -1) | self.left_out(places[:, None], places)
+        return from_blocks(block_attention(*(to_blocks(x, size) for x in (q, k, v)), excluded, self.dropout), T)
+
+    def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
+        q, k, v = parts
+        real = q.new_ones(q.size(0), q.size(2), dtype=torch.long) if padding is None else (~padding).long()
+        places = real.cumsum(dim=1) - 1
+        if state is not None:
+            k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
+            places = torch.cat([state["places"], places + state["count"]], dim=1)
+            real = torch.cat([state["real"], real], dim=1)
+        excluded = self.left_out(places[:, -q.size(2) :, None], places[:, None, :]) | real[:, None, :].eq(0)
+        output = softmax_attention(q, k, v, excluded.unsqueeze(1), self.dropout)
+        last = slice(-self.window, None)
+        return output, {
+            "k": k[:, :, last],
+            "v": v[:, :, last],
+            "places": places[:, last],
+            "real": real[:, last],
+            "count": places[:, -1:] + 1,
+        }
+
+    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        places = torch.arange(q.size(2))
+        excluded = self.left_out(places[:, None], places)
+        if padding is not None:
+            excluded = excluded | padding[:, None, None, :]
+        return naive_softmax_weights(q, k, excluded) @ v

@@ -1,0 +1,59 @@
+"""Performer (Choromanski et al., 2020, "Rethinking Attention with Performers"): FAVOR+, positive orthogonal random features.
+
+``phi(x) = M^(-1/2) exp(w_r . x' - |x'|^2 / 2)``, r = 1 .. M, with x' = x K^(-1/4) and w_r normal and orthogonal. Then
+phi(q) . phi(k) is exp(q . k / sqrt(K)) in the mean over w: softmax attention in the limit of many features.
+
+The greatest exponent of a query, and of all keys of a sentence, is taken off before exp and cancels in the division.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from fairseq.dataclass import FairseqDataclass
+from luna_fairseq.models.luna_config import option
+from luna_fairseq.peers.drawing import Drawing
+from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features
+
+
+@dataclass
+class PerformerOptions(FairseqDataclass):
+    """Options of Performer."""
+
+    performer_features: int = option(256, "performer: M, the number of random features")
+    performer_redraw_interval: int = option(
+        1000, "performer: updates of training after which the features are drawn anew; 0: never"
+    )
+
+
+class PerformerAttention(FeatureMapAttention):
+    """The random features are in the checkpoint, and fixed outside of training."""
+
+    name = "performer"
+
+    def build(self, options: Any) -> None:
+        self.features = Drawing(
+            (options.performer_features, self.head_dim), options.performer_redraw_interval, orthogonal=True
+        )
+
+    def exponents(self, x: Tensor) -> Tensor:
+        """w_r . x' - |x'|^2 / 2 for x [B, H, T, K]: [B, H, T, M], in float32 or wider."""
+        x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.head_dim**-0.25
+        return x @ self.features.values.to(x.dtype).t() - x.pow(2).sum(dim=-1, keepdim=True) / 2
+
+    def map_queries(self, q: Tensor) -> Tensor:
+        exponents = self.exponents(q)
+        return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
+
+    def map_keys(self, k: Tensor, padding: Optional[Tensor], *more: Tensor) -> Keys:
+        exponents = self.exponents(k)
+        if padding is not None:
+            exponents = exponents.masked_fill(padding[:, None, :, None], torch.finfo(exponents.dtype).min)
+        log_scale = exponents.detach().amax(dim=(-2, -1), keepdim=True)
+        return Keys(mask_features((exponents - log_scale).exp(), padding), log_scale)
+
+    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        weights = self.weigh(self.exponents(q).exp(), self.exponents(k).exp(), padding)
+        return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)

@@ -1,0 +1,134 @@
+"""Sparse Sinkhorn attention (Tay et al., 2020).
+
+Blocks of b positions are put into another order by a matrix R between blocks, nearly a permutation: ``R = Sinkhorn(P(x'))``, with
+x' what stands for a block, and P a small network with one output for each block there may be. A position sees its own block, and the
+block that R puts into its place, ``sum_j R_ij block_j``. Sinkhorn: exp(. / temperature), then rows and columns divided by
+their sums in turn; in training with Gumbel noise.
+
+Causal: R takes from earlier blocks alone, x' is what stands for all positions up to the block's first, and a column is divided by the sum of
+its rows so far. The paper sums embeddings for x'; here it is their mean, which does not grow with the length.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+from torch import Tensor, nn
+
+from fairseq.dataclass import FairseqDataclass
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.luna_config import option
+from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks
+from luna_fairseq.ops.softmax import naive_softmax_weights
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention
+from luna_fairseq.peers.feature_maps import mask_features
+
+
+@dataclass
+class SinkhornOptions(FairseqDataclass):
+    """Options of Sinkhorn attention."""
+
+    sinkhorn_block: int = option(64, "sinkhorn: b, the size of a block")
+    sinkhorn_iterations: int = option(5, "sinkhorn: times that rows and columns are divided by their sums")
+    sinkhorn_temperature: float = option(0.75, "sinkhorn: temperature; lower is nearer to a permutation")
+
+
+class SinkhornAttention(PeerAttention):
+    """2 b keys for every position."""
+
+    name = "sinkhorn"
+    forms = (BIDIRECTIONAL, CAUSAL)
+    from_start = True
+
+    def build(self, options: Any) -> None:
+        for name in ("block", "iterations"):
+            if getattr(options, f"sinkhorn_{name}") < 1:
+                raise InputError(f"--sinkhorn-{name} is {getattr(options, f'sinkhorn_{name}')}: it must be 1 or more")
+        if options.sinkhorn_temperature <= 0:
+            raise InputError(f"--sinkhorn-temperature is {options.sinkhorn_temperature}: it must be above 0")
+        self.size, self.iterations = options.sinkhorn_block, options.sinkhorn_iterations
+        self.temperature = options.sinkhorn_temperature
+        self.max_blocks = -(-self.max_positions // self.size)
+        self.sort = nn.Sequential(
+            nn.Linear(self.embed_dim, self.embed_dim),
+            nn.ReLU(),
+            nn.Linear(self.embed_dim, self.num_heads * self.max_blocks),
+        )
+
+    def project(self, x: Tensor) -> Parts:
+        return (*super().project(x), x.transpose(0, 1).unsqueeze(1))
+
+    def summarise(self, x: Tensor, real: Tensor) -> Tensor:
+        """x' [B, blocks, C] of x [B, 1, T, C]; real [B, 1, T, 1] is 1 at tokens and 0 at padding."""
+        x = torch.cat([x * real, real], dim=-1)
+        if self.form == CAUSAL:
+            sums = x.cumsum(dim=2)[:, 0, :: self.size]
+        else:
+            sums = to_blocks(x, self.size).sum(dim=3).squeeze(1)
+        return sums[..., :-1] / sums[..., -1:].clamp(min=1)
+
+    def permute(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+        """R [B, H, blocks, blocks] for x [B, 1, T, C], in float32 or wider."""
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        real = mask_features(torch.ones_like(x[..., :1]), padding)
+        blocks = self.sort(self.summarise(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)
+        n = blocks.size(1)
+        if n > self.max_blocks:
+            raise InputError(
+                f"a sequence has {x.size(2)} tokens, and sinkhorn's sorting network ends at {self.max_positions}: shorten "
+                "it, or train with more positions"
+            )
+        logits = blocks.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)[..., :n]  # [B, H, blocks, blocks]
+        if self.training:
+            logits = logits - torch.empty_like(logits).exponential_().clamp(min=1e-9).log()
+        there = to_blocks(real, self.size).amax(dim=3).squeeze(-1).bool()  # [B, 1, blocks]
+        allowed = there.unsqueeze(-1) & there.unsqueeze(-2)
+        if self.form == CAUSAL:
+            allowed = allowed & torch.ones(n, n, dtype=torch.bool, device=x.device).tril(-1)
+        return self.balance(logits / self.temperature, allowed)
+
+    def balance(self, logits: Tensor, allowed: Tensor) -> Tensor:
+        """exp of the logits where allowed, rows and columns divided in turn; 0 elsewhere."""
+        least = torch.finfo(logits.dtype).min / 4
+        logits = logits.masked_fill(~allowed, least)
+        for _ in range(self.iterations):
+            logits = (logits - logits.logsumexp(dim=-1, keepdim=True)).masked_fill(~allowed, least)
+            if self.form == CAUSAL:
+                total = logits.logcumsumexp(dim=-2)
+            else:
+                total = logits.logsumexp(dim=-2, keepdim=True)
+            logits = (logits - total).masked_fill(~allowed, least)
+        return logits.exp().masked_fill(~allowed, 0.0)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        R = self.permute(x, padding).to(k.dtype)
+        queries, keys, values = (to_blocks(mask_features(y, padding), self.size) for y in (q, k, v))
+        keys, values = (torch.cat([y, (R @ y.flatten(3)).unflatten(3, y.shape[3:])], dim=3) for y in (keys, values))
+        excluded = self.left_out(q, padding, R)
+        return from_blocks(block_attention(queries, keys, values, excluded, self.dropout), q.size(2))
+
+    def left_out(self, q: Tensor, padding: Optional[Tensor], R: Tensor) -> Tensor:
+        """True at what a position does not see of its own block and of the sorted one [B, 1, blocks, size, 2 size]."""
+        padded = q.new_zeros(q.size(0), q.size(2), dtype=torch.bool) if padding is None else padding
+        own = to_blocks(padded[:, None, :, None], self.size, True).transpose(-2, -1)
+        # A sorted position is padding where it is so in every block: it was filled up on the right, so in the first.
+        other = own[:, :, :1].expand_as(own)
+        own, other = (y.expand(-1, -1, -1, self.size, -1) for y in (own, other))
+        if self.form == CAUSAL:
+            own = own | torch.ones(self.size, self.size, dtype=torch.bool, device=q.device).triu(1)
+            first = torch.arange(own.size(2), device=q.device) == 0  # there is nothing to sort into the first block
+            other = other | first[:, None, None]
+        return torch.cat([own, other], dim=-1)
+
+    def define(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        R, outputs = self.permute(x, padding), []
+        k, v = (mask_features(y, padding) for y in (k, v))
+        left_out = self.left_out(q, padding, R)
+        for i, block in enumerate(q.split(self.size, dim=2)):
+            keys, values = [], []
+            for whole, parts in ((k, keys), (v, values)):
+                blocks = [nn.functional.pad(y, (0, 0, 0, self.size - y.size(2))) for y in whole.split(self.size, dim=2)]
+                parts += [blocks[i], sum(R[:, :, i, j, None, None] * y for j, y in enumerate(blocks))]
+            excluded = left_out[:, :, i, : block.size(2)]
+            outputs.append(naive_softmax_weights(block, torch.cat(keys, 2), excluded) @ torch.cat(values, 2))
+        return torch.cat(outputs, dim=2)

@@ -1,0 +1,73 @@
+"""Softmax attention (Vaswani et al., 2017), with the distance bias of ALiBi (Press et al., 2022) where asked for.
+
+``y_i = sum_j softmax_j(q_i . k_j / sqrt(K) - m_h |i - j|) v_j``, with m_h = 2^(-8 h / H) for head h of H with ALiBi, else 0.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from fairseq.dataclass import FairseqDataclass
+from luna_fairseq.models.luna_config import option
+from luna_fairseq.modules.heads import split_heads
+from luna_fairseq.ops.softmax import naive_softmax_weights, softmax_attention
+from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, excluded_keys
+
+
+@dataclass
+class SoftmaxOptions(FairseqDataclass):
+    """Options of softmax attention."""
+
+    alibi: bool = option(
+        False, "softmax self-attention: ALiBi's bias against distance; with --no-token-positional-embeddings as there"
+    )
+
+
+class SoftmaxAttention(PeerAttention):
+    """Through torch's fused kernel; the state of decoding is all keys and values."""
+
+    name = "softmax"
+
+    def build(self, options: Any) -> None:
+        self.alibi = options.alibi
+
+    def bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
+        """[H, T, S] for the last T of S positions, or None."""
+        if not self.alibi:
+            return None
+        heads = torch.arange(1, self.num_heads + 1, device=keys.device)
+        places = torch.arange(keys.size(2), device=keys.device)
+        distance = (places[-queries.size(2) :, None] - places).abs()
+        dtype = torch.promote_types(keys.dtype, torch.float32)
+        return -torch.exp2(-8 * heads.to(dtype) / self.num_heads)[:, None, None] * distance
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        excluded = excluded_keys(padding, self.form == CAUSAL, q)
+        return softmax_attention(q, k, v, excluded, self.dropout, self.bias(q, k))
+
+    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        excluded = excluded_keys(padding, self.form == CAUSAL, q)
+        return naive_softmax_weights(q, k, excluded, self.bias(q, k)) @ v
+
+    def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
+        k, v = (split_heads(project(context), self.num_heads) for project in (self.k_proj, self.v_proj))
+        return {"k": k, "v": v, **({} if padding is None else {"padding": padding})}
+
+    def read(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, Optional[Tensor]]:
+        q = split_heads(self.q_proj(query), self.num_heads)
+        k, v, padding = memory["k"], memory["v"], memory.get("padding")
+        excluded = None if padding is None else padding[:, None, None, :]
+        weights = naive_softmax_weights(q, k, excluded) if need_weights else None
+        return softmax_attention(q, k, v, excluded, self.dropout), weights
+
+    def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
+        q, k, v = parts
+        padding = q.new_zeros(q.size(0), q.size(2), dtype=torch.bool) if padding is None else padding
+        if state is not None:
+            k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
+            padding = torch.cat([state["padding"], padding], dim=1)
+        excluded = excluded_keys(padding, True, k)[:, :, -q.size(2) :]
+        output = softmax_attention(q, k, v, excluded, self.dropout, self.bias(q, k))
+        return output, {"k": k, "v": v, "padding": padding}

@@ -1,0 +1,67 @@
+"""The strided Sparse Transformer (Child et al., 2019).
+
+With stride l, i sees the l positions on either side of it (in causal attention those before it), and of all others those whose
+distance is a multiple of l: ``|i - j| <= l or (i - j) mod l = 0``, in one softmax (the paper's "merged" heads). With l near
+sqrt(n) that is n sqrt(n) weights instead of n^2.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from fairseq.dataclass import FairseqDataclass
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.luna_config import option
+from luna_fairseq.ops.blocks import from_blocks, outside_window, to_blocks, with_neighbours
+from luna_fairseq.ops.softmax import merge_parts, naive_softmax_weights, partial_attention
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
+
+
+@dataclass
+class SparseOptions(FairseqDataclass):
+    """Options of the Sparse Transformer."""
+
+    sparse_stride: int = option(64, "sparse: l, the stride; near the root of the length")
+
+
+class SparseAttention(PeerAttention):
+    """Blocks of l positions: the window is in three of them, and the strided positions are the columns of all."""
+
+    name = "sparse"
+    forms = (BIDIRECTIONAL, CAUSAL)
+
+    def build(self, options: Any) -> None:
+        if options.sparse_stride < 1:
+            raise InputError(f"--sparse-stride is {options.sparse_stride}: it must be 1 or more")
+        self.stride = options.sparse_stride
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        size, after = self.stride, 0 if self.form == CAUSAL else 1
+        excluded = outside_window(q, size, (1, after), (size, after * size), padding)
+        queries, keys, values = (to_blocks(x, size) for x in (q * self.head_dim**-0.5, k, v))
+        near = partial_attention(
+            queries,
+            with_neighbours(keys, 1, after),
+            with_neighbours(values, 1, after),
+            excluded,
+            self.dropout,
+        )
+        excluded = outside_window(q, size, (0, 0), (size, size), padding)[..., :1, :].permute(0, 1, 4, 3, 2)
+        blocks = torch.arange(queries.size(2), device=q.device)
+        distance = blocks - blocks[:, None]
+        excluded = excluded | (distance.abs() <= 1) | (distance > 1 if self.form == CAUSAL else distance.new_zeros(()).bool())
+        far = partial_attention(*(x.transpose(2, 3) for x in (queries, keys, values)), excluded, self.dropout)
+        outputs, totals = (torch.stack([x, y.transpose(2, 3)]) for x, y in zip(near, far))
+        return from_blocks(merge_parts(outputs, totals), q.size(2)).to(q.dtype)
+
+    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        places = torch.arange(q.size(2))
+        distance = places - places[:, None]
+        excluded = (distance.abs() > self.stride) & (distance % self.stride != 0)
+        if self.form == CAUSAL:
+            excluded = excluded | (distance > 0)
+        if padding is not None:
+            excluded = excluded | padding[:, None, None, :]
+        return naive_softmax_weights(q, k, excluded) @ v

@@ -1,0 +1,97 @@
+"""Every attention in every form and variant that is tested, small, and what is excused from a test by name."""
+
+from argparse import Namespace
+
+import torch
+
+from luna_fairseq.peers import ATTENTIONS, PeerOptions, build_attention
+
+# Width, heads, longest sequence: a head has 4, and no two numbers are alike.
+C, H, LONGEST = 12, 3, 48
+# Options so small that a dozen positions fill several windows, blocks, chunks and buckets.
+SMALL = {
+    "performer_features": 7,
+    "rfa_dim": 11,
+    "abc_slots": 5,
+    "linformer_k": 6,
+    "local_window": 3,
+    "sparse_stride": 3,
+    "longformer_window": 4,
+    "longformer_global_tokens": 2,
+    "bigbird_block": 2,
+    "bigbird_global_blocks": 1,
+    "bigbird_random_blocks": 2,
+    "reformer_buckets": 4,
+    "reformer_chunk": 2,
+    "sinkhorn_block": 3,
+    "synthesizer_k": 3,
+    "flare_latents": 5,
+}
+# The variants that change what is computed, besides each attention's defaults.
+VARIANTS = {
+    "softmax, alibi": {"alibi": True},
+    "rfa, gate": {"rfa_gate": True},
+    "linformer, none": {"linformer_sharing": "none"},
+    "linformer, key-value": {"linformer_sharing": "key-value"},
+    "local, blocks": {"local_kind": "blocks"},
+    "longformer, no global": {"longformer_global_tokens": 0},
+    "bigbird, two global": {"bigbird_global_blocks": 2, "bigbird_random_blocks": 1},
+    "reformer, one hash": {"reformer_hashes": 1},
+    "reformer, one bucket": {"reformer_buckets": 1},
+    "synthesizer, random": {"synthesizer_kind": "random"},
+    "synthesizer, factorized-dense": {"synthesizer_kind": "factorized-dense"},
+    "synthesizer, factorized-random": {"synthesizer_kind": "factorized-random"},
+}
+NAMES = [*ATTENTIONS, *VARIANTS]
+
+
+def cases(*forms):
+    """(name, form) of everything that has one of these forms."""
+    return [(name, form) for name in NAMES for form in forms if form in ATTENTIONS[attention_of(name)].forms]
+
+
+def attention_of(name):
+    return name.split(",")[0]
+
+
+def options(**given):
+    return Namespace(**{**vars(PeerOptions()), **SMALL, **given})
+
+
+def build(name, form, dtype=torch.float64, seed=0, dropout=0.0, heads=H, **given):
+    """In evaluation mode, with every parameter moved off its initial value."""
+    torch.manual_seed(seed)
+    given = {**VARIANTS.get(name, {}), **given}
+    max_positions = given.pop("max_positions", LONGEST)
+    module = build_attention(
+        attention_of(name), C, heads, form, options(**given), max_positions=max_positions, dropout=dropout
+    )
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return module.to(dtype).eval()
+
+
+def sequence(length, batch=2, dtype=torch.float64, seed=0):
+    """[T, B, C]."""
+    return torch.randn(length, batch, C, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def pad(sentences, left=0, right=0, value=9.0):
+    """Sentences [T_b, C] as a batch [T, B, C] with its mask [B, T]: so many positions more than the longest on the left, and
+    on the right; ``left`` may be a list, the rest then stands on the right. Padding holds ``value``."""
+    lefts = left if isinstance(left, list) else [left] * len(sentences)
+    T = max(n + len(sentence) for n, sentence in zip(lefts, sentences)) + right
+    x = torch.full((T, len(sentences), sentences[0].size(1)), value, dtype=sentences[0].dtype)
+    mask = torch.ones(len(sentences), T, dtype=torch.bool)
+    for b, (n, sentence) in enumerate(zip(lefts, sentences)):
+        x[n : n + len(sentence), b] = sentence
+        mask[b, n : n + len(sentence)] = False
+    return x, mask
+
+
+def assert_close(actual, expected, tolerance=1e-9, what=""):
+    """Largest difference relative to the largest expected value (or 1)."""
+    assert actual.shape == expected.shape, (what, actual.shape, expected.shape)
+    error = ((actual - expected).abs().max() / expected.abs().max().clamp(min=1)).item()
+    assert error <= tolerance, f"{what}: {error:.2e}"
