@@ -101,10 +101,13 @@ def windowed_attention(
     if more is not None:
         n = k.size(2)
         k, v = (
-            torch.cat([x, y.unsqueeze(2).expand(-1, -1, n, -1, -1)], dim=3) for x, y in ((k, more.k), (v, more.v))
+            torch.cat([x, y.unsqueeze(2).expand(-1, -1, n, -1, -1)], dim=3)
+            for x, y in ((k, more.k), (v, more.v))
         )
         apart = more.excluded.expand(q.size(0), 1, T, -1)
-        excluded = torch.cat([excluded.expand(q.size(0), -1, n, -1, -1), to_blocks(apart, size, True)], dim=-1)
+        excluded = torch.cat(
+            [excluded.expand(q.size(0), -1, n, -1, -1), to_blocks(apart, size, True)], dim=-1
+        )
     return from_blocks(block_attention(to_blocks(q, size), k, v, excluded, dropout), T)
 
 

@@ -1,21 +1,24 @@
-"""How chunkwise forms cut a sequence: into chunks that are large enough for an operation and small enough for a cache."""
+"""How chunkwise forms cut a sequence: into chunks that are large enough for an operation and small enough for
+a cache."""
 
 import math
 from typing import List, Sequence
 
 from torch import Tensor
 
-# Fewer positions than the first are too little work for one operation on a CPU, and fewer than the second where the heads
-# are few; more no longer stay in its cache. A GPU would rather do more than start more operations.
+# Fewer positions than the first are too little work for one operation on a CPU, and fewer than the second
+# where the heads are few; more no longer stay in its cache. A GPU would rather do more than start more
+# operations.
 CPU_CHUNK, GPU_CHUNK = (32, 64), (256, 256)
 FEW_HEADS = 16
 
 
 def chunk_size(x: Tensor, width: int) -> int:
-    """Positions in a chunk, for x [N, T, M] and a state of M x ``width``: all of them in a sentence of one or two chunks.
+    """Positions in a chunk, for x [N, T, M] and a state of M x ``width``: all of them in a sentence of one or
+    two chunks.
 
-    With c positions in a chunk, one of them costs c (M + width) in products within the chunk, and M width with the state, of
-    which it has a share of M width / c in memory: c near sqrt(M width) balances them.
+    With c positions in a chunk, one of them costs c (M + width) in products within the chunk, and M width
+    with the state, of which it has a share of M width / c in memory: c near sqrt(M width) balances them.
     """
     N, T, M = x.shape
     smallest, largest = GPU_CHUNK if x.is_cuda else CPU_CHUNK

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# scaled_dot_product_attention came with torch 2.0; until 2.5 it gave NaN for a row whose keys are all left out.
+# scaled_dot_product_attention came with torch 2.0; until 2.5 it gave NaN for a row whose keys are all left
+# out.
 _FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
 
 
@@ -24,8 +25,11 @@ def masked_softmax(logits: Tensor, excluded: Optional[Tensor]) -> Tensor:
     """Softmax over the last dimension, without what is True in ``excluded``; zeros where nothing is left."""
     if excluded is None:
         return logits.softmax(dim=-1)
-    # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient either.
-    return logits.masked_fill(excluded, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)
+    # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient
+    # either.
+    return (
+        logits.masked_fill(excluded, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)
+    )
 
 
 def softmax_attention(
@@ -41,7 +45,8 @@ def softmax_attention(
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5
         k, v: keys and values [B, H, S, K]
-        excluded: broadcast to [B, H, T, S], True at keys that a query leaves out; a query that leaves all out gets zeros
+        excluded: broadcast to [B, H, T, S], True at keys that a query leaves out; a query that leaves all out
+            gets zeros
         dropout: probability with which a weight is dropped
         bias: added to the logits, broadcast to [B, H, T, S]
 
@@ -83,5 +88,6 @@ def partial_attention(
 
 
 def merge_parts(outputs: Tensor, totals: Tensor) -> Tensor:
-    """Softmax attention to all keys, from that to disjoint parts of them: [parts, .., T, K], [parts, .., T, 1] -> [.., T, K]."""
+    """Softmax attention to all keys, from that to disjoint parts of them: [parts, .., T, K], [parts, .., T,
+    1] -> [.., T, K]."""
     return (outputs * totals.softmax(dim=0)).sum(dim=0)

@@ -1,8 +1,9 @@
 """ABC, attention with bounded-memory control (Peng et al., 2022), in its learned form ABC_MLP.
 
-A position writes its key and value to n slots with weights of its own, alpha_j = exp(W x_j) [n]; queries attend to the slots:
-``K~ = sum_j alpha_j k_j^T / sum_j alpha_j``, V~ alike (a mean for every slot), ``y_i = softmax(K~ q_i / sqrt(K))^T V~``. In causal
-attention the sums go up to i. W x is kept within -32 and 32, as exp(32) times a long sequence still fits into float32.
+A position writes its key and value to n slots with weights of its own, alpha_j = exp(W x_j) [n]; queries
+attend to the slots: ``K~ = sum_j alpha_j k_j^T / sum_j alpha_j``, V~ alike (a mean for every slot), ``y_i =
+softmax(K~ q_i / sqrt(K))^T V~``. In causal attention the sums go up to i. W x is kept within -32 and 32, as
+exp(32) times a long sequence still fits into float32.
 """
 
 from dataclasses import dataclass
@@ -73,7 +74,8 @@ class BoundedMemoryAttention(PeerAttention):
 
     def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
         k, v, control = (
-            split_heads(project(context), self.num_heads) for project in (self.k_proj, self.v_proj, self.control_proj)
+            split_heads(project(context), self.num_heads)
+            for project in (self.k_proj, self.v_proj, self.control_proj)
         )
         return dict(zip(("k", "v"), slots(write(control, padding), k, v)))
 

@@ -1,7 +1,7 @@
 """What every attention here has in common: projections, the call that fairseq's layers make, and decoding.
 
-An attention says what it computes for heads that are projected already; everything else is here. Letters as in
-ops/README.md, masks are True at what is left out.
+An attention says what it computes for heads that are projected already; everything else is here. Letters as
+in ops/README.md, masks are True at what is left out.
 """
 
 from typing import Any, ClassVar, Dict, Optional, Tuple
@@ -48,7 +48,7 @@ class PeerAttention(nn.Module):
     name: ClassVar[str]
     forms: ClassVar[Tuple[str, ...]] = FORMS
     # The projections that are there besides that of the output.
-    projections: ClassVar[Tuple[str, ...]] = ("q", "k", "v")
+    projections: Tuple[str, ...] = ("q", "k", "v")
     # Places count from the first real token: what is padded on the left is moved to the right meanwhile.
     from_start: bool = False
 
@@ -85,31 +85,38 @@ class PeerAttention(nn.Module):
         """Parameters and settings besides the projections."""
 
     def project(self, x: Tensor) -> Parts:
-        """What :meth:`attend` reads of the sequence x [T, B, C], each part [B, *, T, *]: the heads of q, k, v."""
-        return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in self.projections)
+        """What :meth:`attend` reads of the sequence x [T, B, C], each part [B, *, T, *]: the heads of q, k,
+        v."""
+        return tuple(
+            split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in self.projections
+        )
 
-    def attend(self, *parts: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def attend(self, *parts: Any, **padding: Any) -> Tensor:
         """Bidirectional or causal self-attention, as ``form`` says.
 
         Args:
             parts: what :meth:`project` returns
-            padding: [B, T], or None
+            padding: under this name, [B, T] or None
 
         Returns:
             [B, H, T, K]
         """
         raise NotImplementedError
 
-    def define(self, *parts: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def define(self, *parts: Any, **padding: Any) -> Tensor:
         """What :meth:`attend` computes, plainly: with whole matrices of weights. For tests."""
         raise NotImplementedError
 
     def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
-        """What cross-attention keeps of the context [S, B, C], tensors [B, ..]; ``padding`` [B, S] or None."""
+        """What cross-attention keeps of the context [S, B, C], tensors [B, ..]; ``padding`` [B, S] or
+        None."""
         raise NotImplementedError
 
-    def read(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, Optional[Tensor]]:
-        """Output [B, H, T, K] of queries [T, B, C] for a digested context, and weights [B, H, T, S] if it has any."""
+    def read(
+        self, query: Tensor, memory: State, need_weights: bool = False
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Output [B, H, T, K] of queries [T, B, C] for a digested context, and weights [B, H, T, S] if it has
+        any."""
         raise NotImplementedError
 
     def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
@@ -126,6 +133,14 @@ class PeerAttention(nn.Module):
         return self.attend_from_start(parts, padding)[:, :, -new:], state
 
     # What is the same for all
+
+    def check_length(self, T: int) -> None:
+        """Raise InputError where parameters depend on the longest sequence and this one is longer."""
+        if T > self.max_positions:
+            raise InputError(
+                f"a sequence has {T} tokens, and {self.name} ends at {self.max_positions}: "
+                "shorten it, or train with more positions"
+            )
 
     @property
     def dropout(self) -> float:
@@ -147,8 +162,8 @@ class PeerAttention(nn.Module):
         """
         Args:
             query: [T, B, C]
-            key: the context of cross-attention [S, B, C], not read when ``incremental_state`` has it; in self-attention
-                it is the query
+            key: the context of cross-attention [S, B, C], not read when ``incremental_state`` has it; in
+                self-attention it is the query
             value: not read: it is the key
             key_padding_mask: [B, S], True at padding
             incremental_state: fairseq's store for decoding
@@ -178,7 +193,8 @@ class PeerAttention(nn.Module):
         return self.out_proj(merge_heads(output).to(query.dtype)), weights
 
     def attend_from_start(self, parts: Parts, padding: Optional[Tensor]) -> Tensor:
-        """:meth:`attend`, with the first real token of every sentence at place 0 where places count from there."""
+        """:meth:`attend`, with the first real token of every sentence at place 0 where places count from
+        there."""
         if not self.from_start or padding is None:
             return self.attend(*parts, padding=padding)
         left = padding.long().cumprod(dim=1).sum(dim=1, keepdim=True)  # padded positions on the left [B, 1]
@@ -209,7 +225,8 @@ def take_places(x: Tensor, places: Tensor) -> Tensor:
 
 
 def excluded_keys(padding: Optional[Tensor], future: bool, like: Tensor) -> Optional[Tensor]:
-    """Padding [B, T] and, where ``future`` is left out, what comes after a position: [B, 1, T, T], or None."""
+    """Padding [B, T] and, where ``future`` is left out, what comes after a position: [B, 1, T, T], or
+    None."""
     excluded = None if padding is None else padding[:, None, None, :]
     if future:
         T = like.size(2)

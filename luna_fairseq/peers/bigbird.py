@@ -1,8 +1,8 @@
 """BigBird (Zaheer et al., 2020), ITC: window, global and random attention, all by blocks.
 
-A block sees itself and its two neighbours, the first g blocks, and r random others; the first g blocks see everything. The random
-blocks are drawn once for each layer, and a block's do not depend on the other sentences: they are the r most preferred of those
-that the sentence has.
+A block sees itself and its two neighbours, the first g blocks, and r random others; the first g blocks see
+everything. The random blocks are drawn once for each layer, and a block's do not depend on the other
+sentences: they are the r most preferred of those that the sentence has.
 """
 
 from dataclasses import dataclass
@@ -45,20 +45,25 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """How much each block prefers each other, between 0 and 1 [blocks, blocks]; a row is the same for every length."""
+        """How much each block prefers each other, between 0 and 1 [blocks, blocks]; a row is the same for
+        every length."""
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
         return torch.rand(longest, longest, generator=generator)[:blocks, :blocks].to(device)
 
     def seen_blocks(self, padding: Tensor) -> Tuple[Tensor, Tensor]:
         """The blocks that each block sees [B, blocks, m], and which of these entries are to be left out."""
-        empty = to_blocks(padding[:, None, :, None], self.size, True).all(dim=3).squeeze(3).squeeze(1)  # [B, blocks]
+        empty = (
+            to_blocks(padding[:, None, :, None], self.size, True).all(dim=3).squeeze(3).squeeze(1)
+        )  # [B, blocks]
         B, n = empty.shape
         block = torch.arange(n, device=padding.device)
         near = block[:, None] + torch.arange(-1, 2, device=padding.device)  # [blocks, 3]
         first = block[: self.first].expand(n, -1)
         fixed = torch.cat([near, first], dim=1)
-        left_out = torch.cat([(near < self.first) | (near >= n), torch.zeros_like(first, dtype=torch.bool)], dim=1)
+        left_out = torch.cat(
+            [(near < self.first) | (near >= n), torch.zeros_like(first, dtype=torch.bool)], dim=1
+        )
         taken = ((block[:, None] - block).abs() <= 1) | (block < self.first) | empty[:, None, :]
         preferences = self.preferences(n, padding.device).masked_fill(taken, -1.0)
         best, chosen = preferences.topk(min(self.random, n), dim=-1)
@@ -73,17 +78,23 @@ class BigBirdAttention(PeerAttention):
         masked = take_blocks(to_blocks(padding[:, None, :, None], self.size, True), seen).squeeze(-1)
         excluded = masked.unsqueeze(3) | left_out.repeat_interleave(self.size, dim=2)[:, None, :, None, :]
         keys, values = (take_blocks(to_blocks(x, self.size), seen) for x in (k, v))
-        output = from_blocks(block_attention(to_blocks(q, self.size), keys, values, excluded, self.dropout), T)
+        output = from_blocks(
+            block_attention(to_blocks(q, self.size), keys, values, excluded, self.dropout), T
+        )
         g = min(self.first * self.size, T)
         if not g:
             return output
-        return torch.cat([softmax_attention(q[:, :, :g], k, v, everything, self.dropout), output[:, :, g:]], dim=2)
+        return torch.cat(
+            [softmax_attention(q[:, :, :g], k, v, everything, self.dropout), output[:, :, g:]], dim=2
+        )
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         T = q.size(2)
         padding = q.new_zeros(q.size(0), T, dtype=torch.bool) if padding is None else padding
         seen, left_out = self.seen_blocks(padding)
-        sees = torch.zeros(*seen.shape[:2], seen.size(1), dtype=torch.long).scatter_add_(2, seen, (~left_out).long())
+        sees = torch.zeros(*seen.shape[:2], seen.size(1), dtype=torch.long).scatter_add_(
+            2, seen, (~left_out).long()
+        )
         sees[:, : self.first] = 1
         sees = sees.repeat_interleave(self.size, dim=1).repeat_interleave(self.size, dim=2)[:, :T, :T].bool()
         return naive_softmax_weights(q, k, (~sees | padding[:, None, :]).unsqueeze(1)) @ v

@@ -7,12 +7,14 @@ from torch import Tensor, nn
 
 
 class Drawing(nn.Module):
-    """Normal random numbers; drawn anew whenever training has made so many more updates. They are in the checkpoint.
+    """Normal random numbers; drawn anew whenever training has made so many more updates. They are in the
+    checkpoint.
 
     Args:
         shape: of what is drawn
         interval: updates between two drawings; 0 keeps the first
-        orthogonal: the rows of every block of as many rows as columns are orthogonal, with the lengths of normal rows
+        orthogonal: the rows of every block of as many rows as columns are orthogonal, with the lengths of
+            normal rows
     """
 
     def __init__(self, shape: Tuple[int, ...], interval: int = 0, orthogonal: bool = False):

@@ -1,7 +1,8 @@
 """Attention by feature maps: the weight of j for i is phi(q_i) . phi(k_j), divided by the sum over j.
 
-``y_i = phi(q_i) S / (phi(q_i) . z)`` with ``S = sum_j phi(k_j) v_j^T`` and ``z = sum_j phi(k_j)``; in causal attention the
-sums go up to i, in decoding they are the state. Linear in time and memory, and constant in a state of M x (K + 1) a head.
+``y_i = phi(q_i) S / (phi(q_i) . z)`` with ``S = sum_j phi(k_j) v_j^T`` and ``z = sum_j phi(k_j)``; in causal
+attention the sums go up to i, in decoding they are the state. Linear in time and memory, and constant in a
+state of M x (K + 1) a head.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -19,7 +20,8 @@ class Keys(NamedTuple):
 
     Attributes:
         features: [B, H, S, M], 0 at padding
-        log_scale: what all of them were divided by, its logarithm [B, H, 1, 1]; None for 1. It cancels within one call
+        log_scale: what all of them were divided by, its logarithm [B, H, 1, 1]; None for 1. It cancels within
+            one call
         log_decay: what every position leaves of the ones before it, its logarithm [B, H, S]; None for all
     """
 
@@ -40,14 +42,17 @@ class FeatureMapAttention(PeerAttention):
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """The mean of values [.., K], from sums [.., K + 1] of values and of ones; ``total`` as for :meth:`floor`."""
+        """The mean of values [.., K], from sums [.., K + 1] of values and of ones; ``total`` as for
+        :meth:`floor`."""
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.floor(sums, *total))
 
     def floor(self, sums: Tensor, *total: Tensor) -> Tensor:
         """What a sum of weights is at least, so that nothing is divided by 0."""
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, padding: Optional[Tensor] = None
+    ) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):
             keys = self.map_keys(k, padding, *more)
             if self.form == CAUSAL:
@@ -93,14 +98,15 @@ class FeatureMapAttention(PeerAttention):
         if padding is None:
             count = sums.new_full((sums.size(0), 1, 1, 1), float(v.size(2)))
         else:
-            count = (~padding).sum(dim=1).clamp(min=1).to(sums.dtype)[:, None, None, None]
+            count = (~padding).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
 
     def _read(self, q: Tensor, memory: State) -> Tensor:
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def weigh(self, features: Tensor, keys: Tensor, padding: Optional[Tensor]) -> Tensor:
-        """phi(q_i) . phi(k_j) [B, H, T, S] of what i may see, 0 elsewhere: not yet divided. For definitions."""
+        """phi(q_i) . phi(k_j) [B, H, T, S] of what i may see, 0 elsewhere: not yet divided. For
+        definitions."""
         weights = features @ keys.transpose(-2, -1)
         if padding is not None:
             weights = weights.masked_fill(padding[:, None, None, :], 0.0)

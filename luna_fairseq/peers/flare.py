@@ -1,13 +1,15 @@
-"""FLARE, fast low-rank attention routing engine (Puri et al., 2025): Luna's nearest relative among bidirectional attentions.
+"""FLARE, fast low-rank attention routing engine (Puri et al., 2025): Luna's nearest relative among
+bidirectional attentions.
 
-M learned latent queries Q of every head gather from all positions, and positions read what was gathered by their own *keys*,
-with the latents as what they are compared with: ``Z = softmax(Q K^T) V``, ``Y = softmax(K Q^T) Z``, without scaling by sqrt(K).
-The same latents in every layer's pack and unpack, and no queries; the paper's deeper projections of keys and values are not
-part of the attention here, as all peers have linear ones.
+M learned latent queries Q of every head gather from all positions, and positions read what was gathered by
+their own *keys*, with the latents as what they are compared with: ``Z = softmax(Q K^T) V``, ``Y = softmax(K
+Q^T) Z``, without scaling by sqrt(K). The same latents in every layer's pack and unpack, and no queries; the
+paper's deeper projections of keys and values are not part of the attention here, as all peers have linear
+ones.
 """
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +28,12 @@ class FlareOptions(FairseqDataclass):
 
 
 class FlareAttention(PeerAttention):
-    """Two softmax attentions through a sequence of fixed length, as in Luna, with one set of learned vectors for both."""
+    """Two softmax attentions through a sequence of fixed length, as in Luna, with one set of learned vectors
+    for both."""
 
     name = "flare"
     forms = (BIDIRECTIONAL,)
-    projections = ("k", "v")
+    projections: Tuple[str, ...] = ("k", "v")
 
     def build(self, options: Any) -> None:
         self.latents = nn.Parameter(torch.randn(self.num_heads, options.flare_latents, self.head_dim) * 0.1)

@@ -1,6 +1,7 @@
 """Linear attention (Katharopoulos et al., 2020, "Transformers are RNNs").
 
-``y_i = sum_j (phi(q_i) . phi(k_j)) v_j / sum_j phi(q_i) . phi(k_j)`` with phi(x) = elu(x) + 1. Queries are not scaled.
+``y_i = sum_j (phi(q_i) . phi(k_j)) v_j / sum_j phi(q_i) . phi(k_j)`` with phi(x) = elu(x) + 1. Queries are
+not scaled.
 """
 
 from typing import Optional

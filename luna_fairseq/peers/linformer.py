@@ -1,8 +1,8 @@
 """Linformer (Wang et al., 2020, "Self-Attention with Linear Complexity").
 
-Keys and values are projected along the length, from n to k rows: ``y = softmax(q (E K)^T / sqrt(K)) (F V)`` with learned E and F
-of k x n. n is the longest sequence there may be; a shorter one uses the first columns, counted from its first real token.
-E mixes positions, so there is no causal form.
+Keys and values are projected along the length, from n to k rows: ``y = softmax(q (E K)^T / sqrt(K)) (F V)``
+with learned E and F of k x n. n is the longest sequence there may be; a shorter one uses the first columns,
+counted from its first real token. E mixes positions, so there is no causal form.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class LinformerOptions(FairseqDataclass):
     linformer_k: int = option(128, "linformer: k, the length that keys and values are projected to")
     linformer_sharing: ChoiceEnum(SHARING) = option(
         "headwise",
-        "linformer: who shares a projection: none, all heads (E and F apart), heads and keys with values, or all layers too",
+        "linformer: who shares: no one, all heads, keys with values too, or all layers too",
     )
 
 
@@ -59,20 +59,20 @@ class LinformerAttention(PeerAttention):
     def shorten(self, x: Tensor, index: int, padding: Optional[Tensor]) -> Tensor:
         """E or F, by index 0 or 1, times x [B, H, T, K]: [B, H, k, K]."""
         T = x.size(2)
-        if T > self.max_positions:
-            raise InputError(
-                f"a sequence has {T} tokens, and linformer's projections end at {self.max_positions}: shorten it, or "
-                "train with more positions"
-            )
+        self.check_length(T)
         weights: List[Tensor] = list(self.length_proj)
         return weights[index % len(weights)][:, :, :T].to(x.dtype) @ mask_features(x, padding)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        return softmax_attention(q, self.shorten(k, 0, padding), self.shorten(v, 1, padding), None, self.dropout)
+        return softmax_attention(
+            q, self.shorten(k, 0, padding), self.shorten(v, 1, padding), None, self.dropout
+        )
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         E, F = self.length_proj[0], self.length_proj[-1]
-        real = torch.ones_like(k[:, :1, :, :1]) if padding is None else (~padding)[:, None, :, None].to(k.dtype)
+        real = (
+            torch.ones_like(k[:, :1, :, :1]) if padding is None else (~padding)[:, None, :, None].to(k.dtype)
+        )
         keys, values = (
             torch.einsum("hrs,bhsk->bhrk", e[..., : k.size(2)].expand(k.size(1), -1, -1), x * real)
             for e, x in ((E, k), (F, v))

@@ -1,7 +1,7 @@
 """Local attention: softmax attention within a window around each position, or within blocks.
 
-Window w: i sees j with |i - j| <= w, in causal attention j from i - w to i. Blocks of w: i sees the positions of its own block
-(``floor(i / w) = floor(j / w)``), which is the Local of Long Range Arena.
+Window w: i sees j with |i - j| <= w, in causal attention j from i - w to i. Blocks of w: i sees the positions
+of its own block (``floor(i / w) = floor(j / w)``), which is the Local of Long Range Arena.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,8 @@ class LocalAttention(PeerAttention):
         places = torch.arange(size, device=q.device)
         real = q.new_zeros(1, 1, T, 1, dtype=torch.bool) if padding is None else padding[:, None, :, None]
         excluded = to_blocks(real, size, True).transpose(-2, -1) | self.left_out(places[:, None], places)
-        return from_blocks(block_attention(*(to_blocks(x, size) for x in (q, k, v)), excluded, self.dropout), T)
+        q, k, v = (to_blocks(x, size) for x in (q, k, v))
+        return from_blocks(block_attention(q, k, v, excluded, self.dropout), T)
 
     def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
         q, k, v = parts

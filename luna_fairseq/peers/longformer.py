@@ -1,11 +1,13 @@
-"""Longformer (Beltagy et al., 2020): a sliding window, and a few global tokens that see all and are seen by all.
+"""Longformer (Beltagy et al., 2020): a sliding window, and a few global tokens that see all and are seen by
+all.
 
-``j in [i - w/2, i + w/2]``, or j one of the first g tokens; a global token attends to everything, with projections of queries,
-keys and values of its own. (The paper's language model, without global tokens, is ``local`` in causal form.)
+``j in [i - w/2, i + w/2]``, or j one of the first g tokens; a global token attends to everything, with
+projections of queries, keys and values of its own. (The paper's language model, without global tokens, is
+``local`` in causal form.)
 """
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -24,7 +26,9 @@ class LongformerOptions(FairseqDataclass):
     """Options of Longformer."""
 
     longformer_window: int = option(128, "longformer: w, the width of the window, half of it on either side")
-    longformer_global_tokens: int = option(1, "longformer: g, the first tokens of a sequence, which are global")
+    longformer_global_tokens: int = option(
+        1, "longformer: g, the first tokens of a sequence, which are global"
+    )
 
 
 class LongformerAttention(PeerAttention):
@@ -33,13 +37,17 @@ class LongformerAttention(PeerAttention):
     name = "longformer"
     forms = (BIDIRECTIONAL,)
     from_start = True
-    projections = ("q", "k", "v", "global_q", "global_k", "global_v")
+    projections: Tuple[str, ...] = ("q", "k", "v", "global_q", "global_k", "global_v")
 
     def build(self, options: Any) -> None:
         if options.longformer_window < 2 or options.longformer_window % 2:
-            raise InputError(f"--longformer-window is {options.longformer_window}: it must be even, half on either side")
+            raise InputError(
+                f"--longformer-window is {options.longformer_window}: it must be even, half on either side"
+            )
         if options.longformer_global_tokens < 0:
-            raise InputError(f"--longformer-global-tokens is {options.longformer_global_tokens}: it must be 0 or more")
+            raise InputError(
+                f"--longformer-global-tokens is {options.longformer_global_tokens}: it must be 0 or more"
+            )
         self.half, self.tokens = options.longformer_window // 2, options.longformer_global_tokens
         if not self.tokens:
             for name in self.projections[3:]:  # a parameter without gradient breaks DDP
@@ -49,7 +57,9 @@ class LongformerAttention(PeerAttention):
         names = self.projections if self.tokens else self.projections[:3]
         return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in names)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, *of_all: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *of_all: Tensor, padding: Optional[Tensor] = None
+    ) -> Tensor:
         T, g = q.size(2), min(self.tokens, q.size(2))
         more = None
         if g:
@@ -66,7 +76,9 @@ class LongformerAttention(PeerAttention):
         seeing_all = softmax_attention(q[:, :, :g], k, v, everything, self.dropout)
         return torch.cat([seeing_all, output[:, :, g:]], dim=2)
 
-    def define(self, q: Tensor, k: Tensor, v: Tensor, *of_all: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def define(
+        self, q: Tensor, k: Tensor, v: Tensor, *of_all: Tensor, padding: Optional[Tensor] = None
+    ) -> Tensor:
         places = torch.arange(q.size(2))
         excluded = ((places[:, None] - places).abs() > self.half) & (places >= self.tokens)
         everything = torch.zeros_like(excluded)

@@ -1,9 +1,12 @@
-"""Performer (Choromanski et al., 2020, "Rethinking Attention with Performers"): FAVOR+, positive orthogonal random features.
+"""Performer (Choromanski et al., 2020, "Rethinking Attention with Performers"): FAVOR+, positive orthogonal
+random features.
 
-``phi(x) = M^(-1/2) exp(w_r . x' - |x'|^2 / 2)``, r = 1 .. M, with x' = x K^(-1/4) and w_r normal and orthogonal. Then
-phi(q) . phi(k) is exp(q . k / sqrt(K)) in the mean over w: softmax attention in the limit of many features.
+``phi(x) = M^(-1/2) exp(w_r . x' - |x'|^2 / 2)``, r = 1 .. M, with x' = x K^(-1/4) and w_r normal and
+orthogonal. Then phi(q) . phi(k) is exp(q . k / sqrt(K)) in the mean over w: softmax attention in the limit of
+many features.
 
-The greatest exponent of a query, and of all keys of a sentence, is taken off before exp and cancels in the division.
+The greatest exponent of a query, and of all keys of a sentence, is taken off before exp and cancels in the
+division.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,13 @@
 """Reformer's LSH attention (Kitaev et al., 2020), with one projection for queries and keys.
 
-A position sees those that one of several hashes puts into the same bucket, ``h(x) = argmax([x R; -x R])`` with a random R; of a
-bucket the ``chunk`` positions nearest to it, in order of place (in causal attention those before it). Keys are queries of length 1, and a
-position sees itself only where it sees nothing else. One softmax over all that some hash shows: a weight that several show counts
-once, as the paper corrects by log N.
+A position sees those that one of several hashes puts into the same bucket, ``h(x) = argmax([x R; -x R])``
+with a random R; of a bucket the ``chunk`` positions nearest to it, in order of place (in causal attention
+those before it). Keys are queries of length 1, and a position sees itself only where it sees nothing else.
+One softmax over all that some hash shows: a weight that several show counts once, as the paper corrects by
+log N.
 
-The paper cuts the sorted positions into chunks, whose borders depend on what comes later; nearest positions of the same bucket do not,
-and make causal attention exactly causal.
+The paper cuts the sorted positions into chunks, whose borders depend on what comes later; nearest positions
+of the same bucket do not, and make causal attention exactly causal.
 """
 
 from dataclasses import dataclass
@@ -37,16 +38,17 @@ class ReformerOptions(FairseqDataclass):
 
 
 class ReformerAttention(PeerAttention):
-    """Sorted by bucket and place, what a position sees is near to it: a window. Hashes are drawn anew at every update."""
+    """Sorted by bucket and place, what a position sees is near to it: a window. Hashes are drawn anew at
+    every update."""
 
     name = "reformer"
     forms = (BIDIRECTIONAL, CAUSAL)
-    projections = ("qk", "v")
+    projections: Tuple[str, ...] = ("qk", "v")
 
     def build(self, options: Any) -> None:
         self.buckets, self.chunk = options.reformer_buckets, options.reformer_chunk
         if self.buckets != 1 and self.buckets % 2:
-            raise InputError(f"--reformer-buckets is {self.buckets}: it must be even, because a bucket has an opposite, or 1")
+            raise InputError(f"--reformer-buckets is {self.buckets}: it must be even, or 1")
         if min(self.buckets, self.chunk, options.reformer_hashes) < 1:
             raise InputError("--reformer-hashes, --reformer-buckets and --reformer-chunk must be 1 or more")
         self.rotations = Drawing(
@@ -54,7 +56,8 @@ class ReformerAttention(PeerAttention):
         )
 
     def hash(self, qk: Tensor, padding: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-        """Buckets [B, H, rounds, T], padding in one of its own, and the order that sorts positions by them."""
+        """Buckets [B, H, rounds, T], padding in one of its own, and the order that sorts positions by
+        them."""
         rotated = torch.einsum("bhtk,rhkd->bhrtd", qk.detach(), self.rotations.values.to(qk.dtype))
         buckets = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
         buckets = torch.zeros_like(buckets) if self.buckets == 1 else buckets
@@ -74,11 +77,15 @@ class ReformerAttention(PeerAttention):
         slots = order.argsort(dim=-1)
         about = torch.cat([buckets, slots], dim=2).transpose(2, 3)  # of every position [B, H, T, 2 rounds]
         parts = [self.attend_sorted(qk, v, about, order[:, :, r, :, None], r) for r in range(order.size(2))]
-        moved = [[x.gather(2, slots[:, :, r, :, None].expand_as(x)) for x in part] for r, part in enumerate(parts)]
+        moved = [
+            [x.gather(2, slots[:, :, r, :, None].expand_as(x)) for x in part] for r, part in enumerate(parts)
+        ]
         outputs, totals = (torch.stack(x) for x in zip(*moved))
         return merge_parts(outputs, totals).to(v.dtype)
 
-    def attend_sorted(self, qk: Tensor, v: Tensor, about: Tensor, order: Tensor, r: int) -> Tuple[Tensor, Tensor]:
+    def attend_sorted(
+        self, qk: Tensor, v: Tensor, about: Tensor, order: Tensor, r: int
+    ) -> Tuple[Tensor, Tensor]:
         """What round ``r`` shows, in its order [B, H, T, 1]: output [B, H, T, K], and total [B, H, T, 1]."""
         after = 0 if self.form == CAUSAL else 1
         q, v, about = (x.gather(2, order.expand(-1, -1, -1, x.size(3))) for x in (qk, v, about))

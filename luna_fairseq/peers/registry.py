@@ -60,7 +60,9 @@ class PeerOptions(
     """The options of every attention, flat, each under its attention's name."""
 
 
-def build_attention(name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any) -> PeerAttention:
+def build_attention(
+    name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
+) -> PeerAttention:
     """The attention of that name; arguments as for :class:`PeerAttention`.
 
     Raises:

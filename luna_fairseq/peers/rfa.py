@@ -1,11 +1,13 @@
-"""Random feature attention (Peng et al., 2021), with the gate of RFA-Gate in causal attention where asked for.
+"""Random feature attention (Peng et al., 2021), with the gate of RFA-Gate in causal attention where asked
+for.
 
-``phi(x) = D^(-1/2) [sin(w_r . x), cos(w_r . x)]``, r = 1 .. D, for queries and keys of length 1; w_r = sigma * normal, with a
-learned sigma for every dimension. phi(q) . phi(k) is exp(-|sigma (q - k)|^2 / 2) in the mean: softmax of q . k for sigma = 1.
-Gated: ``S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T``, z_t alike, with g_t = sigmoid(w_g . x_t + b_g) for every head.
+``phi(x) = D^(-1/2) [sin(w_r . x), cos(w_r . x)]``, r = 1 .. D, for queries and keys of length 1; w_r = sigma
+* normal, with a learned sigma for every dimension. phi(q) . phi(k) is exp(-|sigma (q - k)|^2 / 2) in the
+mean: softmax of q . k for sigma = 1. Gated: ``S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T``, z_t alike, with
+g_t = sigmoid(w_g . x_t + b_g) for every head.
 
-Sines take any sign, so the sum of weights may come near 0 where there are few features; it is taken to be at least its own
-noise, half of D^(-1/2) a key.
+Sines take any sign, so the sum of weights may come near 0 where there are few features; it is taken to be at
+least its own noise, half of D^(-1/2) a key.
 """
 
 from dataclasses import dataclass
@@ -72,17 +74,16 @@ class RandomFeatureAttention(FeatureMapAttention):
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
     def floor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        return self.noise * total[0]
+        return self.noise * total[0].clamp(min=torch.finfo(sums.dtype).tiny ** 0.5)
 
     def totals(self, keys: Keys, padding: Optional[Tensor], before: Optional[Tensor] = None) -> Parts:
         """What the weights would sum to if every feature map were alike [B, 1 or H, T, 1]."""
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])
             count = mask_features(real, padding).cumsum(dim=2)
-            return ((count if before is None else count + before).clamp(min=1),)
+            return (count if before is None else count + before,)
         left = keys.log_decay.cumsum(dim=-1).unsqueeze(-1).exp()
-        total = 1 - (left if before is None else left * (1 - before))
-        return (total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5),)
+        return (1 - (left if before is None else left * (1 - before)),)
 
     def define(
         self, q: Tensor, k: Tensor, v: Tensor, gate: Optional[Tensor] = None, padding: Optional[Tensor] = None
@@ -90,7 +91,11 @@ class RandomFeatureAttention(FeatureMapAttention):
         each = self.weigh(torch.ones_like(q[..., :1]), torch.ones_like(k[..., :1]), padding)
         if gate is not None:
             log_decay = mask_features(F.logsigmoid(gate), padding).cumsum(dim=2)
-            each = each * (log_decay - log_decay.transpose(-2, -1)).tril().exp() * torch.sigmoid(-gate).transpose(-2, -1)
+            each = (
+                each
+                * (log_decay - log_decay.transpose(-2, -1)).tril().exp()
+                * torch.sigmoid(-gate).transpose(-2, -1)
+            )
         weights = each * (self.map_queries(q) @ self.map_queries(k).transpose(-2, -1))
         least = self.noise * each.sum(dim=-1, keepdim=True).clamp(min=1e-30)
         return weights @ v / torch.maximum(weights.sum(dim=-1, keepdim=True), least)

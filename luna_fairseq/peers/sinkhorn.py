@@ -1,12 +1,14 @@
 """Sparse Sinkhorn attention (Tay et al., 2020).
 
-Blocks of b positions are put into another order by a matrix R between blocks, nearly a permutation: ``R = Sinkhorn(P(x'))``, with
-x' what stands for a block, and P a small network with one output for each block there may be. A position sees its own block, and the
-block that R puts into its place, ``sum_j R_ij block_j``. Sinkhorn: exp(. / temperature), then rows and columns divided by
-their sums in turn; in training with Gumbel noise.
+Blocks of b positions are put into another order by a matrix R between blocks, nearly a permutation: ``R =
+Sinkhorn(P(x'))``, with x' what stands for a block, and P a small network with one output for each block there
+may be. A position sees its own block, and the block that R puts into its place, ``sum_j R_ij block_j``.
+Sinkhorn: exp(. / temperature), then rows and columns divided by their sums in turn; in training with Gumbel
+noise.
 
-Causal: R takes from earlier blocks alone, x' is what stands for all positions up to the block's first, and a column is divided by the sum of
-its rows so far. The paper sums embeddings for x'; here it is their mean, which does not grow with the length.
+Causal: R takes from earlier blocks alone, x' is what stands for all positions up to the block's first, and a
+column is divided by the sum of its rows so far. The paper sums embeddings for x'; here it is their mean,
+which does not grow with the length.
 """
 
 from dataclasses import dataclass
@@ -43,7 +45,9 @@ class SinkhornAttention(PeerAttention):
     def build(self, options: Any) -> None:
         for name in ("block", "iterations"):
             if getattr(options, f"sinkhorn_{name}") < 1:
-                raise InputError(f"--sinkhorn-{name} is {getattr(options, f'sinkhorn_{name}')}: it must be 1 or more")
+                raise InputError(
+                    f"--sinkhorn-{name} is {getattr(options, f'sinkhorn_{name}')}: it must be 1 or more"
+                )
         if options.sinkhorn_temperature <= 0:
             raise InputError(f"--sinkhorn-temperature is {options.sinkhorn_temperature}: it must be above 0")
         self.size, self.iterations = options.sinkhorn_block, options.sinkhorn_iterations
@@ -73,11 +77,7 @@ class SinkhornAttention(PeerAttention):
         real = mask_features(torch.ones_like(x[..., :1]), padding)
         blocks = self.sort(self.summarise(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)
         n = blocks.size(1)
-        if n > self.max_blocks:
-            raise InputError(
-                f"a sequence has {x.size(2)} tokens, and sinkhorn's sorting network ends at {self.max_positions}: shorten "
-                "it, or train with more positions"
-            )
+        self.check_length(x.size(2))
         logits = blocks.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)[..., :n]  # [B, H, blocks, blocks]
         if self.training:
             logits = logits - torch.empty_like(logits).exponential_().clamp(min=1e-9).log()
@@ -103,20 +103,26 @@ class SinkhornAttention(PeerAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         R = self.permute(x, padding).to(k.dtype)
         queries, keys, values = (to_blocks(mask_features(y, padding), self.size) for y in (q, k, v))
-        keys, values = (torch.cat([y, (R @ y.flatten(3)).unflatten(3, y.shape[3:])], dim=3) for y in (keys, values))
+        keys, values = (
+            torch.cat([y, (R @ y.flatten(3)).unflatten(3, y.shape[3:])], dim=3) for y in (keys, values)
+        )
         excluded = self.left_out(q, padding, R)
         return from_blocks(block_attention(queries, keys, values, excluded, self.dropout), q.size(2))
 
     def left_out(self, q: Tensor, padding: Optional[Tensor], R: Tensor) -> Tensor:
-        """True at what a position does not see of its own block and of the sorted one [B, 1, blocks, size, 2 size]."""
+        """True at what a position does not see of its own block and of the sorted one [B, 1, blocks, size, 2
+        size]."""
         padded = q.new_zeros(q.size(0), q.size(2), dtype=torch.bool) if padding is None else padding
         own = to_blocks(padded[:, None, :, None], self.size, True).transpose(-2, -1)
-        # A sorted position is padding where it is so in every block: it was filled up on the right, so in the first.
+        # A sorted position is padding where it is so in every block: it was filled up on the right, so in the
+        # first.
         other = own[:, :, :1].expand_as(own)
         own, other = (y.expand(-1, -1, -1, self.size, -1) for y in (own, other))
         if self.form == CAUSAL:
             own = own | torch.ones(self.size, self.size, dtype=torch.bool, device=q.device).triu(1)
-            first = torch.arange(own.size(2), device=q.device) == 0  # there is nothing to sort into the first block
+            first = (
+                torch.arange(own.size(2), device=q.device) == 0
+            )  # there is nothing to sort into the first block
             other = other | first[:, None, None]
         return torch.cat([own, other], dim=-1)
 
@@ -125,10 +131,14 @@ class SinkhornAttention(PeerAttention):
         k, v = (mask_features(y, padding) for y in (k, v))
         left_out = self.left_out(q, padding, R)
         for i, block in enumerate(q.split(self.size, dim=2)):
-            keys, values = [], []
-            for whole, parts in ((k, keys), (v, values)):
-                blocks = [nn.functional.pad(y, (0, 0, 0, self.size - y.size(2))) for y in whole.split(self.size, dim=2)]
-                parts += [blocks[i], sum(R[:, :, i, j, None, None] * y for j, y in enumerate(blocks))]
+            seen = []
+            for whole in (k, v):
+                blocks = [
+                    nn.functional.pad(y, (0, 0, 0, self.size - y.size(2)))
+                    for y in whole.split(self.size, dim=2)
+                ]
+                other = sum(R[:, :, i, j, None, None] * y for j, y in enumerate(blocks))
+                seen.append(torch.cat([blocks[i], other], dim=2))
             excluded = left_out[:, :, i, : block.size(2)]
-            outputs.append(naive_softmax_weights(block, torch.cat(keys, 2), excluded) @ torch.cat(values, 2))
+            outputs.append(naive_softmax_weights(block, seen[0], excluded) @ seen[1])
         return torch.cat(outputs, dim=2)

@@ -1,6 +1,8 @@
-"""Softmax attention (Vaswani et al., 2017), with the distance bias of ALiBi (Press et al., 2022) where asked for.
+"""Softmax attention (Vaswani et al., 2017), with the distance bias of ALiBi (Press et al., 2022) where asked
+for.
 
-``y_i = sum_j softmax_j(q_i . k_j / sqrt(K) - m_h |i - j|) v_j``, with m_h = 2^(-8 h / H) for head h of H with ALiBi, else 0.
+``y_i = sum_j softmax_j(q_i . k_j / sqrt(K) - m_h |i - j|) v_j``, with m_h = 2^(-8 h / H) for head h of H with
+ALiBi, else 0.
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ class SoftmaxOptions(FairseqDataclass):
     """Options of softmax attention."""
 
     alibi: bool = option(
-        False, "softmax self-attention: ALiBi's bias against distance; with --no-token-positional-embeddings as there"
+        False,
+        "softmax self-attention: ALiBi's bias against distance",
     )
 
 
@@ -55,7 +58,9 @@ class SoftmaxAttention(PeerAttention):
         k, v = (split_heads(project(context), self.num_heads) for project in (self.k_proj, self.v_proj))
         return {"k": k, "v": v, **({} if padding is None else {"padding": padding})}
 
-    def read(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, Optional[Tensor]]:
+    def read(
+        self, query: Tensor, memory: State, need_weights: bool = False
+    ) -> Tuple[Tensor, Optional[Tensor]]:
         q = split_heads(self.q_proj(query), self.num_heads)
         k, v, padding = memory["k"], memory["v"], memory.get("padding")
         excluded = None if padding is None else padding[:, None, None, :]
@@ -68,6 +73,7 @@ class SoftmaxAttention(PeerAttention):
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
             padding = torch.cat([state["padding"], padding], dim=1)
-        excluded = excluded_keys(padding, True, k)[:, :, -q.size(2) :]
+        places = torch.arange(k.size(2), device=k.device)
+        excluded = padding[:, None, None, :] | (places > places[-q.size(2) :, None])
         output = softmax_attention(q, k, v, excluded, self.dropout, self.bias(q, k))
         return output, {"k": k, "v": v, "padding": padding}

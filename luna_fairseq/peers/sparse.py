@@ -1,8 +1,8 @@
 """The strided Sparse Transformer (Child et al., 2019).
 
-With stride l, i sees the l positions on either side of it (in causal attention those before it), and of all others those whose
-distance is a multiple of l: ``|i - j| <= l or (i - j) mod l = 0``, in one softmax (the paper's "merged" heads). With l near
-sqrt(n) that is n sqrt(n) weights instead of n^2.
+With stride l, i sees the l positions on either side of it (in causal attention those before it), and of all
+others those whose distance is a multiple of l: ``|i - j| <= l or (i - j) mod l = 0``, in one softmax (the
+paper's "merged" heads). With l near sqrt(n) that is n sqrt(n) weights instead of n^2.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ class SparseOptions(FairseqDataclass):
 
 
 class SparseAttention(PeerAttention):
-    """Blocks of l positions: the window is in three of them, and the strided positions are the columns of all."""
+    """Blocks of l positions: the window is in three of them, and the strided positions are the columns of
+    all."""
 
     name = "sparse"
     forms = (BIDIRECTIONAL, CAUSAL)
@@ -49,10 +50,13 @@ class SparseAttention(PeerAttention):
             self.dropout,
         )
         excluded = outside_window(q, size, (0, 0), (size, size), padding)[..., :1, :].permute(0, 1, 4, 3, 2)
-        blocks = torch.arange(queries.size(2), device=q.device)
+        blocks = torch.arange(keys.size(2), device=q.device)
         distance = blocks - blocks[:, None]
-        excluded = excluded | (distance.abs() <= 1) | (distance > 1 if self.form == CAUSAL else distance.new_zeros(()).bool())
-        far = partial_attention(*(x.transpose(2, 3) for x in (queries, keys, values)), excluded, self.dropout)
+        excluded = excluded | (distance.abs() <= 1)
+        if self.form == CAUSAL:
+            excluded = excluded | (distance > 0)
+        queries, keys, values = (x.transpose(2, 3) for x in (queries, keys, values))
+        far = partial_attention(queries, keys, values, excluded, self.dropout)
         outputs, totals = (torch.stack([x, y.transpose(2, 3)]) for x, y in zip(near, far))
         return from_blocks(merge_parts(outputs, totals), q.size(2)).to(q.dtype)
 

@@ -1,18 +1,19 @@
 """Synthesizer (Tay et al., 2021, "Rethinking Self-Attention"): weights that are not made of queries and keys.
 
-``y_i = softmax(B_i) V``, with B_i of the longest length n there may be, of which a sentence takes the first columns. *Dense*:
-``B_i = W_2 relu(W_1 x_i)``. *Random*: B is a learned n x n matrix. *Factorised dense*: B_i is the product, in pairs, of two rows
-W_a relu(..) and W_b relu(..) of about sqrt(n); *factorised random*: ``B = R_1 R_2^T`` of rank k.
+``y_i = softmax(B_i) V``, with B_i of the longest length n there may be, of which a sentence takes the first
+columns. *Dense*: ``B_i = W_2 relu(W_1 x_i)``. *Random*: B is a learned n x n matrix. *Factorised dense*: B_i
+is the product, in pairs, of two rows W_a relu(..) and W_b relu(..) of about sqrt(n); *factorised random*: ``B
+= R_1 R_2^T`` of rank k.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from luna_fairseq.errors import InputError
 from luna_fairseq.models.luna_config import option
 from luna_fairseq.ops.softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, excluded_keys
@@ -34,11 +35,11 @@ class SynthesizerAttention(PeerAttention):
     name = "synthesizer"
     forms = (BIDIRECTIONAL, CAUSAL)
     from_start = True
-    projections = ("hidden", "v")
+    projections: Tuple[str, ...] = ("hidden", "v")
 
     def build(self, options: Any) -> None:
         self.kind, n = options.synthesizer_kind, self.max_positions
-        root = -(-int(n**0.5 + 1) // 1)
+        root = math.ceil(n**0.5)
         shapes = {
             "dense": [(self.head_dim, n)],
             "random": [(n, n)],
@@ -53,14 +54,14 @@ class SynthesizerAttention(PeerAttention):
             del self.hidden_proj  # a parameter without gradient breaks DDP
             self.projections = ("v",)
 
-    def logits(self, T: int, hidden: Optional[Tensor]) -> Tensor:
-        """B [.., H, T, T]; ``hidden`` [B, H, T, K] is W_1 x, for the dense kinds."""
+    def logits(self, T: int, *hidden: Tensor) -> Tensor:
+        """B [.., H, T, T]; ``hidden`` [B, H, T, K] is W_1 x, given for the dense kinds."""
         first, last = self.weights[0], self.weights[-1]
         if self.kind == "random":
             return first[:, :T, :T]
         if self.kind == "factorized-random":
             return first[:, :T] @ last[:, :T].transpose(-2, -1)
-        active = hidden.relu()
+        active = hidden[0].relu()
         if self.kind == "dense":
             return active @ first[..., :T]
         pairs = (active @ first).unsqueeze(-1) * (active @ last).unsqueeze(-2)
@@ -69,12 +70,8 @@ class SynthesizerAttention(PeerAttention):
     def attend(self, *parts: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         *hidden, v = parts
         T = v.size(2)
-        if T > self.max_positions:
-            raise InputError(
-                f"a sequence has {T} tokens, and synthesizer's weights end at {self.max_positions}: shorten it, or "
-                "train with more positions"
-            )
-        logits = self.logits(T, *hidden or (None,))
+        self.check_length(T)
+        logits = self.logits(T, *hidden)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         weights = masked_softmax(logits, excluded_keys(padding, self.form == CAUSAL, v))
         return self.dropout_module(weights).to(v.dtype) @ v
@@ -83,9 +80,11 @@ class SynthesizerAttention(PeerAttention):
         *hidden, v = parts
         rows = []
         for i in range(v.size(2)):
-            row = self.logits(v.size(2), *(x for x in hidden or (None,)))[..., i, :].exp().expand(*v.shape[:2], -1)
+            row = self.logits(v.size(2), *hidden)[..., i, :].exp().expand(*v.shape[:2], -1)
             real = torch.ones_like(v[:, 0, :, 0]) if padding is None else (~padding).to(v.dtype)
             seen = real.unsqueeze(1) * (torch.arange(v.size(2)) <= i if self.form == CAUSAL else 1.0)
             row = row * seen
-            rows.append(torch.einsum("bhs,bhsk->bhk", row / row.sum(dim=-1, keepdim=True).clamp(min=1e-30), v))
+            rows.append(
+                torch.einsum("bhs,bhsk->bhk", row / row.sum(dim=-1, keepdim=True).clamp(min=1e-30), v)
+            )
         return torch.stack(rows, dim=2)

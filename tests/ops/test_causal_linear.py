@@ -1,4 +1,5 @@
-"""The forms of causal linear attention against each other: outputs, the gradient of every input, and memory."""
+"""The forms of causal linear attention against each other: outputs, the gradient of every input, and
+memory."""
 
 import pytest
 import torch

@@ -1,4 +1,5 @@
-"""Every attention in every form and variant that is tested, small, and what is excused from a test by name."""
+"""Every attention in every form and variant that is tested, small, and what is excused from a test by
+name."""
 
 from argparse import Namespace
 
@@ -74,12 +75,15 @@ def build(name, form, dtype=torch.float64, seed=0, dropout=0.0, heads=H, **given
 
 def sequence(length, batch=2, dtype=torch.float64, seed=0):
     """[T, B, C]."""
-    return torch.randn(length, batch, C, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        length, batch, C, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def pad(sentences, left=0, right=0, value=9.0):
-    """Sentences [T_b, C] as a batch [T, B, C] with its mask [B, T]: so many positions more than the longest on the left, and
-    on the right; ``left`` may be a list, the rest then stands on the right. Padding holds ``value``."""
+    """Sentences [T_b, C] as a batch [T, B, C] with its mask [B, T]: so many positions more than the longest
+    on the left, and on the right; ``left`` may be a list, the rest then stands on the right. Padding holds
+    ``value``."""
     lefts = left if isinstance(left, list) else [left] * len(sentences)
     T = max(n + len(sentence) for n, sentence in zip(lefts, sentences)) + right
     x = torch.full((T, len(sentences), sentences[0].size(1)), value, dtype=sentences[0].dtype)

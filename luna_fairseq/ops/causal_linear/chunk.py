@@ -1,8 +1,8 @@
 """Chunkwise form of causal linear attention: equal to the naive form, in memory that grows linearly with T.
 
-Inside a chunk, ``x_t S_t`` is a masked matrix product, ``sum_j D_tj (x_t . y_j) z_j`` with the decay D_tj from j to t; what
-came before the chunk enters through one M x N state. The gradient is written out, so that nothing is kept between the
-passes but the inputs: products and states are computed again.
+Inside a chunk, ``x_t S_t`` is a masked matrix product, ``sum_j D_tj (x_t . y_j) z_j`` with the decay D_tj
+from j to t; what came before the chunk enters through one M x N state. The gradient is written out, so that
+nothing is kept between the passes but the inputs: products and states are computed again.
 """
 
 from typing import Any, List, NamedTuple, Optional, Tuple
@@ -17,9 +17,11 @@ from luna_fairseq.ops.chunks import chunk_size, put, spans
 def chunk_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """What :func:`naive_causal_linear` defines. Same arguments, with two leading dimensions; returns [B, H, T, N].
+    """What :func:`naive_causal_linear` defines. Same arguments, with two leading dimensions; returns [B, H,
+    T, N].
 
-    Everything is summed in float32 (float64 for float64 input), under autocast too; the output has the type of ``z``.
+    Everything is summed in float32 (float64 for float64 input), under autocast too; the output has the type
+    of ``z``.
     """
     with torch.autocast(x.device.type, enabled=False):
         flat = [part if part is None else part.flatten(0, 1) for part in (x, y, z, log_decay, state)]
@@ -33,7 +35,8 @@ class Chunk(NamedTuple):
         x: [n, c, M]
         y: [n, c, M]
         z: [n, c, N]
-        weights: D, the decay from every position to every later one [n, c, c] and 0 elsewhere; None without decay
+        weights: D, the decay from every position to every later one [n, c, c] and 0 elsewhere; None without
+            decay
         from_start: the decay from before the chunk to every position [n, c, 1], or None
         to_end: the decay from every position to the chunk's end [n, c, 1], or None
     """
@@ -101,7 +104,8 @@ def descend(inputs: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
         chunk = cut(inputs, span)
         parts, behind = chunk_gradients(chunk, grad[:, span].to(behind.dtype), before.pop(), behind)
         if log_decay is not None:
-            # With G_t the sum of the log decays up to t, the output depends on exp(G_t) x_t and exp(-G_t) y_t alone.
+            # With G_t the sum of the log decays up to t, the output depends on exp(G_t) x_t and exp(-G_t) y_t
+            # alone.
             parts.append((chunk.x * parts[0] - chunk.y * parts[1]).sum(dim=-1, keepdim=True))
         results = put(results, parts, span, x.size(1))
     gradients = [result.to(part.dtype) for result, part in zip(results, (x, y, z))]
@@ -111,7 +115,9 @@ def descend(inputs: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     return (*gradients, of_decay, behind if state is not None else None)
 
 
-def chunk_gradients(chunk: Chunk, grad: Tensor, before: Tensor, behind: Tensor) -> Tuple[List[Tensor], Tensor]:
+def chunk_gradients(
+    chunk: Chunk, grad: Tensor, before: Tensor, behind: Tensor
+) -> Tuple[List[Tensor], Tensor]:
     """Gradients of the chunk's x, y, z and of the state before it.
 
     Args:
@@ -153,9 +159,9 @@ def cut(inputs: Any, span: slice) -> Chunk:
     """The part of the inputs at these positions."""
     x, y, z, log_decay, _ = inputs
     dtype = torch.promote_types(x.dtype, torch.float32)
-    parts = [part[:, span].to(dtype) for part in (x, y, z)]
+    x, y, z = (part[:, span].to(dtype) for part in (x, y, z))
     if log_decay is None:
-        return Chunk(*parts, None, None, None)
+        return Chunk(x, y, z, None, None, None)
     total = log_decay[:, span].to(dtype).cumsum(dim=1).unsqueeze(-1)
     weights = (total - total.transpose(1, 2)).exp_().tril_()  # from a later position back it may be infinite
-    return Chunk(*parts, weights, total.exp(), (total[:, -1:] - total).exp_())
+    return Chunk(x, y, z, weights, total.exp(), (total[:, -1:] - total).exp_())

@@ -1,4 +1,5 @@
-"""The definition of causal linear attention: one matrix that every position decays and adds to, and then reads. Slow."""
+"""The definition of causal linear attention: one matrix that every position decays and adds to, and then
+reads. Slow."""
 
 from typing import List, Optional
 

@@ -20,7 +20,8 @@ def recurrent_causal_linear(
         state: what the earlier positions left [B, H, M, N], None at the beginning
 
     Returns:
-        output [B, H, T, N] in the type of ``z``, and the state after these positions, in float32 (float64 for float64)
+        output [B, H, T, N] in the type of ``z``, and the state after these positions, in float32 (float64 for
+        float64)
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):  # the state must not lose precision from call to call

@@ -1,0 +1,159 @@
+"""Where one attention is another: with a window of everything, one block, one bucket, or features without end."""
+
+import pytest
+import torch
+from peer_cases import LONGEST, assert_close, build, pad, sequence
+from torch.nn import functional as F
+
+from luna_fairseq.ops.softmax import masked_softmax
+
+
+def with_weights_of(module, other):
+    module.load_state_dict(other.state_dict(), strict=False)
+    return module
+
+
+def both(name, form, **options):
+    """The attention and softmax attention with the same projections, of two sentences, the second padded."""
+    softmax = build("softmax", form)
+    module = with_weights_of(build(name, form, **options), softmax)
+    x, mask = pad([sequence(n, 1, seed=n)[:, 0] for n in (17, 11)])
+    return [m(x, x, x, mask)[0] * ~mask.t().unsqueeze(-1) for m in (module, softmax)]
+
+
+@pytest.mark.parametrize("form", ["bidirectional", "causal"])
+@pytest.mark.parametrize("kind", ["window", "blocks"])
+def test_local_attention_with_a_window_of_everything_is_softmax_attention(form, kind):
+    assert_close(*both("local", form, local_window=17, local_kind=kind))
+
+
+@pytest.mark.parametrize("form", ["bidirectional", "causal"])
+@pytest.mark.parametrize("stride", [1, 17])
+def test_sparse_attention_with_stride_one_or_everything_is_softmax_attention(form, stride):
+    assert_close(*both("sparse", form, sparse_stride=stride))
+
+
+@pytest.mark.parametrize(
+    "options", [{"longformer_window": 34}, {"longformer_window": 34, "longformer_global_tokens": 0}]
+)
+def test_longformer_with_a_window_of_everything_is_softmax_attention(options):
+    softmax = build("softmax", "bidirectional")
+    module = with_weights_of(build("longformer", "bidirectional", **options), softmax)
+    if module.tokens:
+        for name in "qkv":
+            getattr(module, f"global_{name}_proj").load_state_dict(
+                getattr(softmax, f"{name}_proj").state_dict()
+            )
+    x = sequence(17)
+    assert_close(module(x, x, x)[0], softmax(x, x, x)[0])
+
+
+@pytest.mark.parametrize(
+    "options", [{"bigbird_global_blocks": 9}, {"bigbird_random_blocks": 9}, {"bigbird_block": 17}]
+)
+def test_bigbird_whose_blocks_see_everything_is_softmax_attention(options):
+    assert_close(*both("bigbird", "bidirectional", **options))
+
+
+@pytest.mark.parametrize("form", ["bidirectional", "causal"])
+def test_sinkhorn_attention_with_one_block_is_softmax_attention(form):
+    assert_close(*both("sinkhorn", form, sinkhorn_block=17))
+
+
+def test_linformer_with_the_identity_along_the_length_is_softmax_attention():
+    softmax = build("softmax", "bidirectional")
+    module = with_weights_of(build("linformer", "bidirectional", linformer_k=LONGEST), softmax)
+    with torch.no_grad():
+        for parameter in module.length_proj:
+            parameter.copy_(torch.eye(LONGEST))
+    x = sequence(LONGEST)
+    assert_close(module(x, x, x)[0], softmax(x, x, x)[0])
+
+
+@pytest.mark.parametrize("form", ["bidirectional", "causal"])
+@pytest.mark.parametrize("hashes", [1, 3])
+def test_reformer_with_one_bucket_is_softmax_attention_to_the_others_by_shared_queries(form, hashes):
+    module = build("reformer", form, reformer_buckets=1, reformer_chunk=17, reformer_hashes=hashes)
+    x = sequence(17)
+    qk, v = module.project(x)
+    logits = qk @ F.normalize(qk, dim=-1).transpose(-2, -1)
+    excluded = torch.eye(17, dtype=torch.bool)
+    if form == "causal":
+        excluded = torch.ones(17, 17, dtype=torch.bool).triu()
+        excluded[0, 0] = False  # the first position sees nothing but itself
+    assert_close(module.attend(qk, v), masked_softmax(logits, excluded) @ v)
+
+
+def test_gated_rfa_forgets_everything_or_nothing():
+    module, x = build("rfa, gate", "causal"), sequence(9)
+    q, k, v, gate = module.project(x)
+    assert_close(module.attend(k, k, v, torch.full_like(gate, -40.0)), v)  # every position is alone
+    plain = build("rfa", "causal")
+    plain.load_state_dict(module.state_dict(), strict=False)
+    assert_close(module.attend(q, k, v, torch.full_like(gate, 16.0)), plain.attend(q, k, v), 1e-5)
+
+
+def test_alibi_without_slope_is_softmax_attention_and_with_it_prefers_what_is_near():
+    alibi, plain = build("softmax, alibi", "causal"), build("softmax", "causal")
+    bias = alibi.bias(*[sequence(5, 1)[None].transpose(1, 2)] * 2)
+    assert (
+        bias.shape == (3, 5, 5) and bias[:, 2, 2].eq(0).all() and (bias[:, 4, 0] == 4 * bias[:, 4, 3]).all()
+    )
+    assert_close((-bias[:, 1, 0]).log2(), -torch.tensor([8 / 3, 16 / 3, 8.0]).float(), 1e-6)
+    plain.load_state_dict(alibi.state_dict())
+    x = sequence(9)
+    assert (alibi(x, x, x)[0] - plain(x, x, x)[0]).abs().max() > 1e-3
+
+
+def error_of_features(name, features, seeds):
+    """Mean square difference from the softmax attention that the features approximate."""
+    option = {"performer": "performer_features", "rfa": "rfa_dim"}[name]
+    total = 0.0
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        module = build(name, "bidirectional", seed=seed, **{option: features})
+        if name == "rfa":
+            module.sigma.data.fill_(1.0)
+        q, k, v = torch.randn(3, 2, 3, 20, 4, dtype=torch.float64) * 0.6
+        exact = (
+            (q, k) if name == "performer" else (F.normalize(q, dim=-1) * 2, F.normalize(k, dim=-1))
+        )  # times sqrt(K)
+        expected = F.scaled_dot_product_attention(*exact, v)
+        total += (module.attend(q, k, v) - expected).pow(2).mean().item() / seeds
+    return total
+
+
+@pytest.mark.parametrize("name", ["performer", "rfa"])
+def test_random_features_converge_to_softmax_attention_as_one_over_their_number(name):
+    few, many = (error_of_features(name, features, 12) for features in (64, 1024))
+    assert many < 2e-3
+    assert 8 < few / many < 32  # 16 times the features: the mean square error is 16 times smaller
+
+
+def test_orthogonal_features_are_nearer_than_independent_ones_of_the_same_number():
+    orthogonal = error_of_features("performer", 64, 24)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(
+            "luna_fairseq.peers.drawing.orthogonal_rows",
+            lambda shape, generator: torch.randn(shape, generator=generator),
+        )
+        assert orthogonal < error_of_features("performer", 64, 24)
+
+
+def test_random_numbers_are_drawn_anew_in_training_the_same_after_resuming():
+    module = build("performer", "causal", performer_redraw_interval=10).features.train()
+    first = module.values.clone()
+    module.set_num_updates(9)
+    assert torch.equal(module.values, first)
+    module.set_num_updates(10)
+    second = module.values.clone()
+    assert not torch.equal(second, first)
+    resumed = build("performer", "causal", seed=1, performer_redraw_interval=10).features
+    resumed.load_state_dict(module.state_dict())
+    resumed.train().set_num_updates(15)
+    assert torch.equal(resumed.values, second)
+    for redrawn in (module, resumed):
+        redrawn.set_num_updates(20)
+    assert torch.equal(module.values, resumed.values) and not torch.equal(module.values, second)
+    resumed.eval().set_num_updates(30)
+    assert torch.equal(module.values, resumed.values)
