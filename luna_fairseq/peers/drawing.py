@@ -46,5 +46,7 @@ def orthogonal_rows(shape: Tuple[int, ...], generator: torch.Generator) -> Tenso
     """[M, K], each row normal, K at a time orthogonal."""
     M, K = shape
     blocks = -(-M // K)
-    directions = torch.linalg.qr(torch.randn(blocks, K, K, generator=generator))[0].flatten(0, 1)[:M]
+    q, r = torch.linalg.qr(torch.randn(blocks, K, K, generator=generator))
+    # Without the signs of r's diagonal not all directions are equally likely, and the features are biased.
+    directions = (q * r.diagonal(dim1=1, dim2=2).sign().unsqueeze(1)).flatten(0, 1)[:M]
     return directions * torch.randn(M, K, generator=generator).norm(dim=1, keepdim=True)
