@@ -44,6 +44,29 @@ VARIANTS = {
     "layernorm_embedding": {"layernorm_embedding": True},
     "learned positions": {"encoder_learned_pos": True, "decoder_learned_pos": True},
     "no positions": {"no_token_positional_embeddings": True},
+    "anchored": {"anchored_packed": True},
+    "anchored fixed length": {"anchored_packed": True, "fix_projection_length": True},
+    "anchored untied pre-norm": {
+        "anchored_packed": True,
+        "untie_luna_kv": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+    },
+    "look-up": {"anchored_packed": True, "packed_lookup": 2},
+    "look-up untied pre-norm": {
+        "anchored_packed": True,
+        "packed_lookup": 1,
+        "untie_luna_kv": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+    },
+    "softmax cross": {"cross_attention": "softmax"},
+    "anchored softmax cross pre-norm": {
+        "anchored_packed": True,
+        "cross_attention": "softmax",
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+    },
 }
 
 

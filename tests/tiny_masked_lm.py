@@ -30,6 +30,8 @@ VARIANTS = {
     "pre-norm": {"encoder_normalize_before": True},
     "fixed length": {"fix_projection_length": True},
     "untied head": {"untie_weights_luna": True},
+    "anchored": {"anchored_packed": True},
+    "anchored untied pre-norm": {"anchored_packed": True, "untie_luna_kv": True, "encoder_normalize_before": True},
 }
 
 

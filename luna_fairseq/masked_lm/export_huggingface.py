@@ -128,6 +128,8 @@ def convert(model: LunaMaskedLM, dictionary: Any) -> Any:
     from luna_fairseq.masked_lm.huggingface.modeling_luna import LunaForMaskedLM
 
     args = model.args
+    if args.anchored_packed:
+        raise InputError("a model with --anchored-packed cannot be exported yet: use it through LunaMaskedLM.from_pretrained")
     if args.activation_fn not in ACTIVATIONS:
         raise InputError(f"transformers has no activation function like {args.activation_fn}")
     encoder = model.encoder.sentence_encoder

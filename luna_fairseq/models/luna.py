@@ -94,11 +94,20 @@ def nested_config(cfg: Any) -> TransformerConfig:
     return TransformerConfig.from_namespace(Namespace(**options))
 
 
+_UNTIED = {"untie_luna_kv": True}
+_ANCHORED = {"anchored_packed": True}
+_SOFTMAX_CROSS = {"cross_attention": "softmax"}
+
 # What each architecture sets apart from LunaConfig's defaults, which are the paper's base size with tied keys and values.
 ARCHITECTURES: Presets = {
     "luna": {},
     "luna_base": {},
     "luna_base_tied": {},
-    "luna_base_untied": {"untie_luna_kv": True},
+    "luna_base_untied": _UNTIED,
+    "luna_softmax_cross": _SOFTMAX_CROSS,
+    "luna_anchored": _ANCHORED,
+    "luna_anchored_base": _ANCHORED,
+    "luna_anchored_base_untied": {**_ANCHORED, **_UNTIED},
+    "luna_anchored_softmax_cross": {**_ANCHORED, **_SOFTMAX_CROSS},
 }
 register_architectures("luna", ARCHITECTURES)

@@ -157,6 +157,10 @@ def check_options(args: Namespace, input_type: str) -> None:
         raise InputError(
             "--use-p: a Transformer has no packed sequence; leave it out, or give --layer-type luna"
         )
+    if args.anchored_packed and args.layer_type == "transformer":
+        raise InputError(
+            "--anchored-packed: a Transformer has no packed sequence; leave it out, or give --layer-type luna"
+        )
     for name in ("encoder_layers", "classifier_layers", "classifier_out_dim", "max_positions"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}: it must be 1 or more")
@@ -248,5 +252,6 @@ _TASKS: Dict[str, Dict[str, Any]] = {
 ARCHITECTURES: Presets = {"lra": {}}
 for _name, _preset in _TASKS.items():
     ARCHITECTURES[f"luna_lra_{_name}"] = {"untie_luna_kv": True, **_preset}
+    ARCHITECTURES[f"luna_anchored_lra_{_name}"] = {"anchored_packed": True, "untie_luna_kv": True, **_preset}
     ARCHITECTURES[f"transformer_lra_{_name}"] = {"layer_type": "transformer", **_preset}
 register_architectures("lra", ARCHITECTURES)

@@ -5,7 +5,7 @@ from typing import Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
-from luna_fairseq.models.luna_config import LayerConfig, option
+from luna_fairseq.models.luna_config import AnchorConfig, LayerConfig, option
 
 LAYER_TYPES = ("luna", "transformer")
 SENTENCE_REPRESENTATIONS = ("cls", "mp")
@@ -14,7 +14,7 @@ INPUT_TYPES = ("text", "image")
 
 
 @dataclass
-class LunaClassifierConfig(LayerConfig):
+class LunaClassifierConfig(LayerConfig, AnchorConfig):
     """Defaults are the authors' base architecture for Long Range Arena."""
 
     # Luna

@@ -12,6 +12,8 @@ from fairseq.models.transformer import (
 )
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
+CROSS_ATTENTIONS = ("luna", "softmax")
+
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """A dataclass field with fairseq's metadata."""
@@ -35,7 +37,33 @@ class LayerConfig(FairseqDataclass):
 
 
 @dataclass
-class LunaConfig(LayerConfig):
+class AnchorConfig(FairseqDataclass):
+    """Options of anchored P, which every model has that packs a context."""
+
+    anchored_packed: bool = option(
+        False, "give every row of P a place in the context, and let it attend to what is near (default: the paper's P)"
+    )
+    anchor_strength: float = option(
+        4.0, "with --anchored-packed: how strongly pack attention is drawn to its places at the start, per part of the context"
+    )
+
+
+@dataclass
+class CrossAttentionConfig(FairseqDataclass):
+    """Options of attention to the source."""
+
+    cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = option(
+        "luna", "attention to the source: through P, or softmax attention, at the cost of source times target length"
+    )
+    packed_lookup: int = option(
+        0,
+        "with --anchored-packed: attention to the source also reads the tokens of the so many rows of P that a query "
+        "weighs most; for sources much longer than P (0: none)",
+    )
+
+
+@dataclass
+class LunaConfig(LayerConfig, AnchorConfig, CrossAttentionConfig):
     """Flat, with prefixed fields: fairseq's command line loses the prefixed options of a nested config."""
 
     # Luna

@@ -269,4 +269,6 @@ ARCHITECTURES: Presets = {
     "luna_small_512": _SMALL,
     "luna_tiny_512": _TINY,
 }
+for _name in [name for name in ARCHITECTURES if name.endswith(("_512", "_2048", "_4096"))]:
+    ARCHITECTURES[_name.replace("luna_", "luna_anchored_", 1)] = {"anchored_packed": True, **ARCHITECTURES[_name]}
 register_architectures("luna_masked_lm", ARCHITECTURES)

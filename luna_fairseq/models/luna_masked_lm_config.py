@@ -5,11 +5,11 @@ from typing import Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
-from luna_fairseq.models.luna_config import LayerConfig, option
+from luna_fairseq.models.luna_config import AnchorConfig, LayerConfig, option
 
 
 @dataclass
-class LunaMaskedLMConfig(LayerConfig):
+class LunaMaskedLMConfig(LayerConfig, AnchorConfig):
     """Defaults are the base size of Luna, table 8."""
 
     # Luna

@@ -6,13 +6,16 @@ The attentions and the packed embedding are plain torch; what is built of fairse
 from importlib import import_module
 from typing import Any
 
+from luna_fairseq.modules.anchors import Anchors, find_anchors
 from luna_fairseq.modules.luna_attention import KeptContext, LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
+from luna_fairseq.modules.softmax_attention import SoftmaxCrossAttention
 
 _WITH_FAIRSEQ = {
     "FairseqLunaAttention": "fairseq_attention",
     "FairseqLunaCausalAttention": "fairseq_attention",
+    "FairseqSoftmaxCrossAttention": "fairseq_attention",
     "LunaDecoder": "luna_decoder",
     "LunaDecoderLayer": "luna_layer",
     "LunaEncoder": "luna_encoder",
@@ -27,10 +30,13 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Anchors",
     "KeptContext",
     "LunaAttention",
     "LunaCausalAttention",
     "LunaCausalState",
     "PackedEmbedding",
+    "SoftmaxCrossAttention",
+    "find_anchors",
     *_WITH_FAIRSEQ,
 ]

@@ -8,8 +8,10 @@ from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules import FairseqDropout, LayerNorm
 from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.luna_attention import KeptContext, LunaAttention
+from luna_fairseq.modules.anchors import Anchors
+from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
+from luna_fairseq.modules.softmax_attention import SoftmaxCrossAttention
 
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
 Module = TypeVar("Module", bound=nn.Module)
@@ -49,6 +51,7 @@ class FairseqLunaAttention(LunaAttention):
         context_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
+        anchors: Optional[Anchors] = None,
         incremental_state: Optional[IncrementalState] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """As :meth:`LunaAttention.forward`. With ``incremental_state`` the context is static: it is packed once and kept
@@ -57,18 +60,20 @@ class FairseqLunaAttention(LunaAttention):
         if kept is None:
             if packed is None:
                 raise InputError("no packed sequence was given, and no earlier step has kept a packed context")
-            packed_context, pack_weights = self.pack(packed, context, context_padding_mask, need_weights)
-            kept = self.keep(packed_context, pack_weights)
+            if anchors is None:
+                anchors = self.find_anchors(context, packed, context_padding_mask, packed_padding_mask)
+            packed_context, pack_weights = self.pack(packed, context, context_padding_mask, need_weights, anchors)
+            kept = self.keep(packed_context, pack_weights, context, context_padding_mask, anchors)
             self._store(incremental_state, kept)
-        output, weights = self.unpack(query, kept, packed_padding_mask, need_weights)
+        output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors)
         return output, packed_context, weights
 
-    def kept(self, incremental_state: Optional[IncrementalState]) -> Optional[KeptContext]:
+    def kept(self, incremental_state: Optional[IncrementalState]) -> Any:
         """What an earlier step of decoding has kept."""
         saved = self.get_incremental_state(incremental_state, "packed_context")
-        return None if saved is None else KeptContext(**saved)
+        return None if saved is None else self.kept_type(**saved)
 
-    def _store(self, incremental_state: Optional[IncrementalState], kept: KeptContext) -> None:
+    def _store(self, incremental_state: Optional[IncrementalState], kept: Any) -> None:
         self.set_incremental_state(incremental_state, "packed_context", kept._asdict())
 
     def keep_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
@@ -76,6 +81,14 @@ class FairseqLunaAttention(LunaAttention):
         kept = self.kept(incremental_state)
         if kept is not None:
             self._store(incremental_state, kept.select(left))
+
+
+class FairseqSoftmaxCrossAttention(FairseqLunaAttention, SoftmaxCrossAttention):
+    """Softmax cross-attention beside pack attention, which keeps the projected context in fairseq's store.
+
+    Args:
+        args, kwargs: of :class:`FairseqLunaAttention` and :class:`SoftmaxCrossAttention`
+    """
 
 
 @with_incremental_state

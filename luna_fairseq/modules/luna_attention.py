@@ -1,10 +1,19 @@
 """Luna attention: P packs a context, then a query unpacks what was packed (Luna, section 3.1)."""
 
-from typing import NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple, TypeVar
 
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.anchors import (
+    UNPACK_STRENGTH,
+    AnchorBias,
+    Anchors,
+    LookupGate,
+    check_lookup,
+    find_anchors,
+    placed,
+)
 from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import (
     check_heads,
@@ -15,7 +24,14 @@ from luna_fairseq.modules.heads import (
     projection,
     split_heads,
 )
-from luna_fairseq.ops.luna import luna_attention, naive_attention
+from luna_fairseq.ops.luna import (
+    Parts,
+    by_parts,
+    lookup_attention,
+    luna_attention,
+    naive_attention,
+    weights_of_context,
+)
 
 
 class KeptContext(NamedTuple):
@@ -24,18 +40,31 @@ class KeptContext(NamedTuple):
     Attributes:
         key, value: [B, H, L, K], projected from Y_P; one tensor where they are tied
         pack_weights: mean over the pack heads [B, L, S], or None where weights are not wanted
+        token_key, token_value, empty: with a look-up, the tokens of each part, see :class:`luna_fairseq.ops.luna.Parts`
+        position: with a look-up, where they stand in the context [B, L, W]
     """
 
     key: Tensor
     value: Tensor
     pack_weights: Optional[Tensor] = None
+    token_key: Optional[Tensor] = None
+    token_value: Optional[Tensor] = None
+    empty: Optional[Tensor] = None
+    position: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "KeptContext":
         """That of the ``sentences`` [B'], in their order."""
-        key = self.key.index_select(0, sentences)
-        value = key if self.value is self.key else self.value.index_select(0, sentences)
-        weights = self.pack_weights
-        return KeptContext(key, value, None if weights is None else weights.index_select(0, sentences))
+        return select_sentences(self, sentences)
+
+
+Kept = TypeVar("Kept", bound=Tuple[Any, ...])
+
+
+def select_sentences(kept: Kept, sentences: Tensor) -> Kept:
+    """``kept``, a tuple of tensors [B, ..] or None, for the ``sentences`` [B']; what was one tensor stays one."""
+    selected = {id(x): x.index_select(0, sentences) for x in kept if x is not None}
+    parts = [None if x is None else selected[id(x)] for x in kept]
+    return type(kept)(*parts)
 
 
 class LunaAttention(nn.Module):
@@ -64,10 +93,17 @@ class LunaAttention(nn.Module):
         num_pack_heads: heads of pack attention (default: ``num_heads``)
         dropout: probability with which a pack or unpack weight is dropped (default: 0)
         untie_kv: separate projections for keys and values; otherwise both are one tensor (default: False)
+        anchor_strength: give each row of P a place in the context, which draws its pack attention so strongly at the
+            start; None for the paper's P (default: None)
+        anchored_unpack: with anchors, where the query is the context itself: draw unpack attention, too (default: False)
+        lookup: with anchors, also read the tokens of so many parts of the context in unpack attention (default: 0)
 
     Raises:
-        InputError: the width is not divisible by a number of heads
+        InputError: the width is not divisible by a number of heads; a strength that is not positive; a negative look-up,
+            or one without anchors
     """
+
+    kept_type: Any = KeptContext
 
     def __init__(
         self,
@@ -76,6 +112,9 @@ class LunaAttention(nn.Module):
         num_pack_heads: Optional[int] = None,
         dropout: float = 0.0,
         untie_kv: bool = False,
+        anchor_strength: Optional[float] = None,
+        anchored_unpack: bool = False,
+        lookup: int = 0,
     ):
         super().__init__()
         self.num_heads = num_heads
@@ -91,6 +130,17 @@ class LunaAttention(nn.Module):
             for name in ("k", "v") if untie_kv else ("kv",):
                 self.add_module(f"{step}_{name}_proj", projection(embed_dim))
         self.out_proj = output_projection(embed_dim)
+        check_lookup(lookup, anchor_strength is not None)
+        self.lookup = lookup
+        self.pack_anchor: Optional[AnchorBias] = None
+        self.unpack_anchor: Optional[AnchorBias] = None
+        self.lookup_gate: Any = None
+        if anchor_strength is not None:
+            self.pack_anchor = AnchorBias(self.num_pack_heads, anchor_strength)
+            if anchored_unpack:
+                self.unpack_anchor = AnchorBias(num_heads, UNPACK_STRENGTH)
+            if lookup:
+                self.lookup_gate = LookupGate(num_heads)
 
     def forward(
         self,
@@ -100,6 +150,7 @@ class LunaAttention(nn.Module):
         context_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
+        anchors: Optional[Anchors] = None,
     ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """
         Args:
@@ -109,15 +160,31 @@ class LunaAttention(nn.Module):
             context_padding_mask: [B, S], True at padding
             packed_padding_mask: [B, L], True at rows of P that are left out
             need_weights: also return weights over the context
+            anchors: result of :meth:`find_anchors`, which layers over one context share (default: it is called)
 
         Returns:
             output Y_X, shaped as X; packed context Y_P [L, B, C]; weights over the context per unpack head [H, B, T, S]
-            (unpack weights times the pack heads' mean), or None
+            (unpack weights times the pack heads' mean, and what a look-up read), or None
         """
-        packed_context, pack_weights = self.pack(packed, context, context_padding_mask, need_weights)
-        kept = self.keep(packed_context, pack_weights)
-        output, weights = self.unpack(query, kept, packed_padding_mask, need_weights)
+        if anchors is None:
+            anchors = self.find_anchors(context, packed, context_padding_mask, packed_padding_mask)
+        packed_context, pack_weights = self.pack(packed, context, context_padding_mask, need_weights, anchors)
+        kept = self.keep(packed_context, pack_weights, context, context_padding_mask, anchors)
+        output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors)
         return output, packed_context, weights
+
+    def find_anchors(
+        self,
+        context: Tensor,
+        packed: Tensor,
+        context_padding_mask: Optional[Tensor] = None,
+        packed_padding_mask: Optional[Tensor] = None,
+    ) -> Optional[Anchors]:
+        """The places of P's rows in the context; None without anchors. Arguments as in :meth:`forward`."""
+        if self.pack_anchor is None:
+            return None
+        masks = context_padding_mask, packed_padding_mask
+        return find_anchors(context, packed, *masks, self.num_pack_heads, self.lookup > 0)
 
     def pack(
         self,
@@ -125,17 +192,33 @@ class LunaAttention(nn.Module):
         context: Tensor,
         context_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
+        anchors: Optional[Anchors] = None,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Pack attention: packed [L, B, C], context [S, B, C] -> Y_P [L, B, C] and weights [B, H, L, S] or None."""
         pack_q = packed_heads(self.pack_q_proj, packed, self.num_pack_heads)
         key, value = self._key_value("pack", context, self.num_pack_heads)
-        output, weights = self._attend(pack_q, key, value, context_padding_mask, need_weights)
+        bias = None if self.pack_anchor is None else self.pack_anchor(placed(anchors).pack)
+        output, weights = self._attend(pack_q, key, value, context_padding_mask, need_weights, bias)
         return merge_heads(output), weights
 
-    def keep(self, packed_context: Tensor, pack_weights: Optional[Tensor] = None) -> KeptContext:
-        """What :meth:`unpack` reads of the two results of :meth:`pack`."""
+    def keep(
+        self,
+        packed_context: Tensor,
+        pack_weights: Optional[Tensor] = None,
+        context: Optional[Tensor] = None,
+        context_padding_mask: Optional[Tensor] = None,
+        anchors: Optional[Anchors] = None,
+    ) -> KeptContext:
+        """What :meth:`unpack` reads of the two results of :meth:`pack`, and of its arguments where there is a look-up."""
         key, value = self._key_value("unpack", packed_context, self.num_heads)
-        return KeptContext(key, value, None if pack_weights is None else pack_weights.mean(dim=1))
+        kept = KeptContext(key, value, None if pack_weights is None else pack_weights.mean(dim=1))
+        if not self.lookup or context is None:
+            return kept
+        # What a row would be that attends to this token alone: the query sees rows and tokens as things of one kind.
+        token = getattr(self, "pack_v_proj" if self.untie_kv else "pack_kv_proj")(context)
+        position, empty = placed(anchors).position, placed(anchors).empty
+        parts = by_parts(*self._key_value("unpack", token, self.num_heads), position, empty)
+        return kept._replace(token_key=parts.key, token_value=parts.value, empty=empty, position=position)
 
     def unpack(
         self,
@@ -143,6 +226,7 @@ class LunaAttention(nn.Module):
         kept: KeptContext,
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
+        anchors: Optional[Anchors] = None,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Unpack attention, with masks and results as in :meth:`forward`.
 
@@ -156,13 +240,29 @@ class LunaAttention(nn.Module):
         """
         beams = hypotheses_each(query.size(1), kept.key.size(0))
         unpack_q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
-        output, weights = self._attend(unpack_q, kept.key, kept.value, packed_padding_mask, need_weights)
-        if need_weights:
-            if kept.pack_weights is None:
-                raise InputError("weights over the context were asked for after a first step without them")
-            weights = weights @ kept.pack_weights.unsqueeze(1)  # [B, H, T, L] [B, 1, L, S]
+        if need_weights and kept.pack_weights is None:
+            raise InputError("weights over the context were asked for after a first step without them")
+        if self.lookup_gate is not None:
+            output, weights = self._look_up(unpack_q, kept, packed_padding_mask, need_weights)
+        else:
+            bias = None if self.unpack_anchor is None else self.unpack_anchor(placed(anchors).unpack)
+            mask = packed_padding_mask
+            output, weights = self._attend(unpack_q, kept.key, kept.value, mask, need_weights, bias)
+            if weights is not None and kept.pack_weights is not None:
+                weights = weights @ kept.pack_weights.unsqueeze(1)  # [B, H, T, L] [B, 1, L, S]
+        if weights is not None:
             weights = positions_to_beams(weights, beams).transpose(0, 1)  # [H, B, T, S]
         return self.out_proj(merge_heads(positions_to_beams(output, beams))), weights
+
+    def _look_up(
+        self, q: Tensor, kept: KeptContext, mask: Optional[Tensor], need_weights: bool
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        parts = Parts(kept.token_key, kept.token_value, kept.empty)
+        dropout = dropout_probability(self.dropout_module)
+        read = lookup_attention(q, kept.key, kept.value, parts, self.lookup_gate(), self.lookup, mask, dropout)
+        if not need_weights or kept.pack_weights is None:
+            return read.output, None
+        return read.output, weights_of_context(read, kept.position, kept.pack_weights.unsqueeze(1))
 
     def _key_value(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
         if self.untie_kv:
@@ -172,9 +272,15 @@ class LunaAttention(nn.Module):
         return key, key
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], need_weights: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Optional[Tensor],
+        need_weights: bool,
+        bias: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         dropout = dropout_probability(self.dropout_module)
         if need_weights:
-            return naive_attention(q, k, v, mask, dropout)
-        return luna_attention(q, k, v, mask, dropout), None
+            return naive_attention(q, k, v, mask, dropout, bias)
+        return luna_attention(q, k, v, mask, dropout, bias), None

@@ -12,6 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.anchors import find_anchors
 from luna_fairseq.modules.beams import regroup, sentences_of
 from luna_fairseq.modules.fairseq_attention import (
     FairseqLunaAttention,
@@ -103,7 +104,8 @@ class LunaDecoder(TransformerDecoderBase):
         last_layer = self.num_layers - 1
         context, initial_packed, masks = source_of(encoder_out, once=incremental_state is not None)
         x = self.forward_embedding(prev_output_tokens, incremental_state)
-        if incremental_state is not None and self.get_incremental_state(incremental_state, "hypotheses") is None:
+        first = incremental_state is None or self.get_incremental_state(incremental_state, "hypotheses") is None
+        if incremental_state is not None and first:
             # Without a source there is one P for all.
             sentences = sentences_of(x.size(1), 1 if context is None else context.size(1), x.device)
             self.set_incremental_state(incremental_state, "hypotheses", {"sentences": sentences})
@@ -112,6 +114,16 @@ class LunaDecoder(TransformerDecoderBase):
         if padding_mask.any():
             masks["self_attn_padding_mask"] = padding_mask
 
+        anchors = None
+        if self.cfg.anchored_packed and first:  # later steps of decoding read what the first one packed
+            anchors = find_anchors(
+                context,
+                initial_packed,
+                masks.get("encoder_padding_mask"),
+                masks.get("packed_padding_mask"),
+                self.cfg.decoder.projected_attention_heads,
+                self.cfg.packed_lookup > 0,
+            )
         attn = None
         packed = initial_packed
         inner_states = [x]
@@ -121,7 +133,13 @@ class LunaDecoder(TransformerDecoderBase):
             else:
                 need_attn = i == alignment_layer
             x, packed, weights = layer(
-                x, packed, context, incremental_state=incremental_state, need_attn=need_attn, **masks
+                x,
+                packed,
+                context,
+                incremental_state=incremental_state,
+                need_attn=need_attn,
+                anchors=anchors,
+                **masks,
             )
             if self.cfg.non_contextual_packed:
                 packed = initial_packed

@@ -11,6 +11,7 @@ from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import FairseqDropout, LayerNorm, SinusoidalPositionalEmbedding
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.anchors import find_anchors
 from luna_fairseq.modules.beams import regroup
 from luna_fairseq.modules.compiled_layer import compile_in_training
 from luna_fairseq.modules.fairseq_attention import with_fairseq_parts
@@ -159,11 +160,15 @@ class LunaEncoder(TransformerEncoderBase):
         x = x.transpose(0, 1)  # [S, B, C]
         initial_packed, packed_padding_mask = self.packed_embedding(lengths)
 
+        masks = encoder_padding_mask if has_pads else None, packed_padding_mask
+        anchors = None
+        if self.cfg.anchored_packed:
+            anchors = find_anchors(x, initial_packed, *masks, self.cfg.encoder.projected_attention_heads)
         packed = initial_packed
         encoder_states = [x] if return_all_hiddens else []
         packed_states = [packed] if return_all_hiddens else []
         for layer in self.layers:
-            x, packed = layer(x, packed, encoder_padding_mask if has_pads else None, packed_padding_mask)
+            x, packed = layer(x, packed, *masks, anchors)
             packed = initial_packed if packed is None else packed
             if return_all_hiddens:
                 encoder_states.append(x)

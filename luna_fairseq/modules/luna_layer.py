@@ -12,9 +12,11 @@ from torch.nn import functional as F
 from fairseq import utils
 from fairseq.modules import FairseqDropout, LayerNorm
 from fairseq.modules.quant_noise import quant_noise
+from luna_fairseq.modules.anchors import Anchors
 from luna_fairseq.modules.fairseq_attention import (
     FairseqLunaAttention,
     FairseqLunaCausalAttention,
+    FairseqSoftmaxCrossAttention,
     IncrementalState,
 )
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
@@ -75,7 +77,8 @@ class _LunaLayer(nn.Module):
         residual, packed_residual = x, packed
         if self.normalize_before:
             x = layer_norm(x)
-            packed = packed if packed is None else self.packed_layer_norm(packed)
+            if packed is not None and self.packed_layer_norm is not None:
+                packed = self.packed_layer_norm(packed)
         x, packed_context, weights = attention(x, packed, x if context is None else context, *args, **kwargs)
         x = residual + self.dropout_module(x)
         if not self.normalize_before:
@@ -97,17 +100,18 @@ class _LunaLayer(nn.Module):
         return x if self.normalize_before else self.final_layer_norm(x)
 
 
-def build_luna_attention(cfg: Any, side: Any) -> FairseqLunaAttention:
-    """Luna attention with the heads of ``side``, the encoder's or the decoder's part of ``cfg``."""
-    return FairseqLunaAttention(
-        side.embed_dim,
-        side.attention_heads,
-        num_pack_heads=side.projected_attention_heads,
-        dropout=cfg.attention_dropout,
-        untie_kv=cfg.untie_luna_kv,
-        q_noise=cfg.quant_noise.pq,
-        qn_block_size=cfg.quant_noise.pq_block_size,
-    )
+def luna_attention_options(cfg: Any, side: Any) -> Dict[str, Any]:
+    """Arguments of Luna attention with the heads of ``side``, the encoder's or the decoder's part of ``cfg``."""
+    return {
+        "embed_dim": side.embed_dim,
+        "num_heads": side.attention_heads,
+        "num_pack_heads": side.projected_attention_heads,
+        "dropout": cfg.attention_dropout,
+        "untie_kv": cfg.untie_luna_kv,
+        "anchor_strength": cfg.anchor_strength if cfg.anchored_packed else None,
+        "q_noise": cfg.quant_noise.pq,
+        "qn_block_size": cfg.quant_noise.pq_block_size,
+    }
 
 
 class LunaEncoderLayer(_LunaLayer):
@@ -121,7 +125,7 @@ class LunaEncoderLayer(_LunaLayer):
 
     def __init__(self, cfg: Any, update_packed: bool = True, normalize_packed: bool = True):
         super().__init__()
-        self.self_attn = build_luna_attention(cfg, cfg.encoder)
+        self.self_attn = FairseqLunaAttention(**luna_attention_options(cfg, cfg.encoder), anchored_unpack=True)
         self.self_attn_layer_norm = LayerNorm(cfg.encoder.embed_dim, export=cfg.export)
         self.build_feed_forward(cfg, cfg.encoder)
         self.build_packed_layer_norm(cfg, cfg.encoder, update_packed, normalize_packed)
@@ -135,6 +139,7 @@ class LunaEncoderLayer(_LunaLayer):
         packed: Tensor,
         encoder_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
+        anchors: Optional[Anchors] = None,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """
         Args:
@@ -142,12 +147,14 @@ class LunaEncoderLayer(_LunaLayer):
             packed: P [L, B, C]
             encoder_padding_mask: [B, S], True at padding
             packed_padding_mask: [B, L], True at rows of P that are left out
+            anchors: the places of P's rows in X, the same in all layers (default: found here, where P is anchored)
 
         Returns:
             x [S, B, C] and the next P [L, B, C], or None when P is not updated
         """
+        masks = encoder_padding_mask, packed_padding_mask
         x, packed, _ = self.attend(
-            self.self_attn, self.self_attn_layer_norm, x, packed, None, encoder_padding_mask, packed_padding_mask
+            self.self_attn, self.self_attn_layer_norm, x, packed, None, *masks, anchors=anchors
         )
         return self.feed_forward(x), packed
 
@@ -177,11 +184,14 @@ class LunaDecoderLayer(_LunaLayer):
                 cfg.projection_length, side.embed_dim, scale=scale, fix_length=True
             )
         else:
-            self.encoder_attn = self.build_encoder_attention(cfg)
+            self.encoder_attn = self.build_encoder_attention(cfg, update_packed)
             self.encoder_attn_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
         self.build_feed_forward(cfg, side)
         if not no_encoder_attn:
-            self.build_packed_layer_norm(cfg, side, update_packed)
+            # With softmax attention to the source, P that is not handed on is not packed either.
+            if cfg.cross_attention == "luna" or update_packed:
+                self.build_packed_layer_norm(cfg, side, update_packed)
+            self.update_packed = update_packed
         self.need_attn = True
 
     def build_self_attention(self, cfg: Any) -> nn.Module:
@@ -197,8 +207,11 @@ class LunaDecoderLayer(_LunaLayer):
             qn_block_size=cfg.quant_noise.pq_block_size,
         )
 
-    def build_encoder_attention(self, cfg: Any) -> FairseqLunaAttention:
-        return build_luna_attention(cfg, cfg.decoder)
+    def build_encoder_attention(self, cfg: Any, update_packed: bool) -> FairseqLunaAttention:
+        options = {**luna_attention_options(cfg, cfg.decoder), "lookup": cfg.packed_lookup}
+        if cfg.cross_attention == "softmax":
+            return FairseqSoftmaxCrossAttention(**options, packs=update_packed)
+        return FairseqLunaAttention(**options)
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
         """fairseq-generate says here whether it will print alignments."""
@@ -214,6 +227,7 @@ class LunaDecoderLayer(_LunaLayer):
         self_attn_padding_mask: Optional[Tensor] = None,
         incremental_state: Optional[IncrementalState] = None,
         need_attn: bool = False,
+        anchors: Optional[Anchors] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """
         Args:
@@ -225,6 +239,7 @@ class LunaDecoderLayer(_LunaLayer):
             self_attn_padding_mask: [B, T], True at padding
             incremental_state: fairseq's store for decoding
             need_attn: also return weights over the encoder's output
+            anchors: the places of P's rows in it, the same in all layers (default: found here, where P is anchored)
 
         Returns:
             x [T, B, C]; the next P [L, B, C] or None; weights [H, B, T, S] or None
@@ -252,6 +267,7 @@ class LunaDecoderLayer(_LunaLayer):
             encoder_padding_mask,
             packed_padding_mask,
             need_attn,
+            anchors,
             incremental_state,
         )
         return self.feed_forward(x), packed, weights

@@ -104,8 +104,8 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
 
 
 def _add(layer: Coverage, attention: FairseqLunaAttention, inputs: Tuple[Any, ...], _output: Any) -> None:
-    _, packed, context, padding_mask, packed_mask, *_ = inputs
-    _, weights = attention.pack(packed, context, padding_mask, need_weights=True)
+    _, packed, context, padding_mask, packed_mask, _, anchors, *_ = inputs
+    _, weights = attention.pack(packed, context, padding_mask, True, anchors)
     layer.add(weights, padding_mask, packed_mask)
 
 

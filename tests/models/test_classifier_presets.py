@@ -23,7 +23,7 @@ def expected(name):
 
 
 def test_published_names():
-    names = {f"{layers}_lra_{task}" for layers in ("luna", "transformer") for task in TASKS}
+    names = {f"{layers}_lra_{task}" for layers in ("luna", "luna_anchored", "transformer") for task in TASKS}
     assert names | {"lra"} == set(ARCHITECTURES)
 
 
@@ -31,6 +31,8 @@ def test_published_names():
 def test_twins(task):
     luna, twin = expected(f"luna_lra_{task}"), expected(f"transformer_lra_{task}")
     assert {key for key in luna if luna[key] != twin[key]} == {"layer_type", "untie_luna_kv"}
+    anchored = expected(f"luna_anchored_lra_{task}")
+    assert {key for key in luna if luna[key] != anchored[key]} == {"anchored_packed"}
 
 
 @architectures

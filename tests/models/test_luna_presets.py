@@ -30,7 +30,17 @@ def parse(*words):
 
 
 def test_published_names():
-    assert sorted(ARCHITECTURES) == ["luna", "luna_base", "luna_base_tied", "luna_base_untied"]
+    assert sorted(ARCHITECTURES) == [
+        "luna",
+        "luna_anchored",
+        "luna_anchored_base",
+        "luna_anchored_base_untied",
+        "luna_anchored_softmax_cross",
+        "luna_base",
+        "luna_base_tied",
+        "luna_base_untied",
+        "luna_softmax_cross",
+    ]
 
 
 @architectures

@@ -8,10 +8,12 @@ from tiny_luna import OPTIONS, PAD, VARIANTS, Task, assert_close, batch, example
 
 from fairseq.modules import MultiheadAttention
 from fairseq.sequence_generator import SequenceGenerator
-from luna_fairseq.models.softmax_ablation import LunaSoftmaxCausal, LunaSoftmaxCross
+from luna_fairseq.models import LunaModel
+from luna_fairseq.models.softmax_ablation import LunaSoftmaxCausal
 from luna_fairseq.modules import LunaAttention
 
-MODELS = {"causal": LunaSoftmaxCausal, "cross": LunaSoftmaxCross}
+MODELS = {"causal": LunaSoftmaxCausal, "cross": LunaModel, "anchored cross": LunaModel}
+KINDS = {"causal": {}, "cross": {"cross_attention": "softmax"}, "anchored cross": {"cross_attention": "softmax", "anchored_packed": True}}
 models = pytest.mark.parametrize("name", list(MODELS))
 variants = pytest.mark.parametrize("variant", ["tied", "untied pre-norm", "non-contextual", "fixed length"])
 
@@ -19,7 +21,7 @@ variants = pytest.mark.parametrize("variant", ["tied", "untied pre-norm", "non-c
 def ablation(name, variant="tied"):
     """In evaluation mode, with every parameter moved off its initial value, in float64."""
     torch.manual_seed(0)
-    model = MODELS[name].build_model(Namespace(**{**OPTIONS, **VARIANTS[variant]}), Task())
+    model = MODELS[name].build_model(Namespace(**{**OPTIONS, **VARIANTS[variant], **KINDS[name]}), Task())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
@@ -31,14 +33,7 @@ def inputs():
     return batch(source, left=True), batch(target)
 
 
-def same_softmax(attention, **kind):
-    """fairseq's attention with the weights of ours."""
-    reference = MultiheadAttention(12, 2, **kind).double().eval()
-    reference.load_state_dict(attention.softmax.state_dict())
-    return reference
-
-
-def test_cross_attention_is_fairseqs_and_packs_as_luna_does():
+def test_cross_attention_is_softmax_attention_and_packs_as_luna_does():
     attention = ablation("cross").decoder.layers[0].encoder_attn
     query, packed, context = (torch.randn(n, 4, 12, dtype=torch.float64) for n in (6, 5, 9))
     mask = torch.arange(9) >= torch.tensor([9, 4, 6, 2])[:, None]
@@ -46,14 +41,30 @@ def test_cross_attention_is_fairseqs_and_packs_as_luna_does():
     luna.load_state_dict({**luna.state_dict(), **attention.state_dict()}, strict=False)
     with torch.no_grad():
         output, packed_context, weights = attention(query, packed, context, mask, need_weights=True)
-        expected, mean_weights = same_softmax(attention, encoder_decoder_attention=True)(
-            query, context, context, key_padding_mask=mask
-        )
         assert_close(packed_context, luna.pack(packed, context, mask)[0])
-    # fairseq's own form, unlike torch's, has its softmax in float32.
-    assert_close(output, expected, tolerance=1e-6)
-    assert weights.shape == (2, 4, 6, 9)
-    assert_close(weights.mean(dim=0), mean_weights, tolerance=1e-6)
+        parts = {"q": attention.unpack_q_proj, "k": attention.context_k_proj, "v": attention.context_v_proj}
+        expected, expected_weights = torch.nn.functional.multi_head_attention_forward(
+            query,
+            context,
+            context,
+            12,
+            2,
+            None,
+            torch.cat([part.bias for part in parts.values()]),
+            None,
+            None,
+            False,
+            0.0,
+            attention.out_proj.weight,
+            attention.out_proj.bias,
+            training=False,
+            key_padding_mask=mask,
+            use_separate_proj_weight=True,
+            **{f"{name}_proj_weight": part.weight for name, part in parts.items()},
+            average_attn_weights=False,
+        )
+    assert_close(output, expected)
+    assert_close(weights, expected_weights.transpose(0, 1))
 
 
 def test_causal_attention_is_fairseqs():
@@ -63,9 +74,9 @@ def test_causal_attention_is_fairseqs():
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
     with torch.no_grad():
         output = attention(x, None, mask)
-        expected, _ = same_softmax(attention, self_attention=True)(
-            x, x, x, key_padding_mask=mask, attn_mask=future
-        )
+        reference = MultiheadAttention(12, 2, self_attention=True).double().eval()
+        reference.load_state_dict(attention.softmax.state_dict())
+        expected, _ = reference(x, x, x, key_padding_mask=mask, attn_mask=future)
     assert_close(output, expected)
 
 

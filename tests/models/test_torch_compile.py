@@ -47,7 +47,7 @@ LOWERED = {"backend": "aot_eager_decomp_partition", "fullgraph": True}
 
 
 @needs_compile
-@pytest.mark.parametrize("variant", ["tied", "untied pre-norm", "non-contextual", "elu"])
+@pytest.mark.parametrize("variant", ["tied", "untied pre-norm", "non-contextual", "elu", "anchored", "look-up", "anchored softmax cross pre-norm"])
 def test_whole_layers_are_compiled_and_give_the_same(variant, monkeypatch):
     compiled = compile_by(monkeypatch, **LOWERED)
     model = assert_compiled_equals_plain(VARIANTS[variant])

@@ -13,6 +13,7 @@ from luna_fairseq.ops.luna.lookup import (
     naive_lookup_attention,
     part_of_tokens,
     token_positions,
+    weights_of_context,
 )
 
 B, H, K, L, S, T = 3, 2, 5, 4, 11, 6
@@ -37,7 +38,7 @@ def gathered(number, context, packed):
 
     def form(q, k, v, token_k, token_v, gate):
         parts = by_parts(token_k, token_v, position, empty)
-        return lookup_attention(q, k, v, parts, gate, number, packed)
+        return lookup_attention(q, k, v, parts, gate, number, packed).output
 
     return form
 
@@ -77,7 +78,7 @@ def test_tied_keys_and_values_get_both_gradients():
     position, empty = token_positions(context, packed)
 
     def tied(q, k, token_k, gate):
-        return lookup_attention(q, k, k, by_parts(token_k, token_k, position, empty), gate, number, packed)
+        return lookup_attention(q, k, k, by_parts(token_k, token_k, position, empty), gate, number, packed).output
 
     actual = output_and_gradients(tied, (q, k, token_k, gate))
     expected = output_and_gradients(
@@ -111,6 +112,18 @@ def test_weights_are_those_of_one_softmax_and_only_of_chosen_parts():
     part = part_of_tokens(context, packed)[:, None, None, :].expand_as(tokens)
     best = rows.argmax(dim=-1, keepdim=True)
     assert (tokens[part != best] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["whole", "right", "left"])
+def test_weights_over_the_context_are_what_was_read_through_rows_and_beside_them(kind):
+    q, k, v, token_k, token_v, gate = inputs()
+    context, packed = masks(kind)
+    pack_weights = torch.rand(B, 1, L, S, dtype=torch.float64)
+    _, rows, tokens = naive_lookup_attention(q, k, v, token_k, token_v, gate, 2, context, packed)
+    position, empty = token_positions(context, packed)
+    looked_up = lookup_attention(q, k, v, by_parts(token_k, token_v, position, empty), gate, 2, packed)
+    actual = weights_of_context(looked_up, position, pack_weights)
+    assert torch.allclose(actual, rows @ pack_weights + tokens, atol=1e-12)
 
 
 def test_a_query_chooses_for_itself():

@@ -12,6 +12,7 @@ from luna_fairseq.ops.luna.lookup import (
     lookup_attention,
     naive_lookup_attention,
     token_positions,
+    weights_of_context,
 )
 from luna_fairseq.ops.luna.naive import naive_attention
 from luna_fairseq.ops.luna.short import is_short, short_attention
@@ -42,4 +43,5 @@ __all__ = [
     "naive_lookup_attention",
     "short_attention",
     "token_positions",
+    "weights_of_context",
 ]

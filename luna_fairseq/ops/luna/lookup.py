@@ -116,6 +116,22 @@ def naive_lookup_attention(
     return output.to(q.dtype), weights[..., :L], weights[..., L:]
 
 
+class LookedUp(NamedTuple):
+    """What :func:`lookup_attention` returns; weights are those before dropout.
+
+    Attributes:
+        output: [B, H, T, K]
+        row_weights: [B, H, T, L]
+        token_weights: weights of the tokens of the chosen parts [B, H, T, N, W]
+        chosen: these parts [B, H, T, N]
+    """
+
+    output: Tensor
+    row_weights: Tensor
+    token_weights: Tensor
+    chosen: Tensor
+
+
 def lookup_attention(
     q: Tensor,
     k: Tensor,
@@ -125,29 +141,43 @@ def lookup_attention(
     number: int,
     packed_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
-) -> Tensor:
+) -> LookedUp:
     """What :func:`naive_lookup_attention` defines, at the cost of L + number W tokens a query.
 
-    Arguments as there, but the tokens by parts; returns [B, H, T, K]. For the backward pass it keeps the weights and the
-    parts, and gathers again.
+    Arguments as there, but the tokens by parts. For the backward pass it keeps the weights and the parts, and gathers again.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
     rows = (scaled @ k.transpose(-2, -1)).to(dtype)
-    chosen = chosen_parts(rows, packed_padding_mask, number)  # [B, H, T, N]
+    chosen = chosen_parts(rows, packed_padding_mask, number)
     index = _table_rows(chosen, k.size(2)).flatten(0, 2)  # [B H T, N]
     tokens = _Scores.apply(scaled.flatten(0, 2), parts.key.flatten(0, 2), index)
     tokens = tokens.view(*rows.shape[:3], -1).to(dtype) + gate.to(dtype)[:, None, None]
-    left_out = _empty(parts.empty, chosen)
     if packed_padding_mask is not None:
         rows_left_out = packed_padding_mask[:, None, None, :].expand_as(rows)
     else:
         rows_left_out = torch.zeros_like(rows, dtype=torch.bool)
-    weights = masked_softmax(torch.cat([rows, tokens], -1), torch.cat([rows_left_out, left_out], -1))
-    weights = F.dropout(weights, dropout).to(q.dtype)
-    of_rows, of_tokens = weights.split([rows.size(-1), tokens.size(-1)], dim=-1)
+    left_out = torch.cat([rows_left_out, _empty(parts.empty, chosen)], dim=-1)
+    weights = masked_softmax(torch.cat([rows, tokens], dim=-1), left_out).to(q.dtype)
+    of_rows, of_tokens = F.dropout(weights, dropout).split([rows.size(-1), tokens.size(-1)], dim=-1)
     read = _Mixture.apply(of_tokens.flatten(0, 2), parts.value.flatten(0, 2), index)
-    return of_rows @ v + read.view_as(q)
+    row_weights, token_weights = weights.split([rows.size(-1), tokens.size(-1)], dim=-1)
+    token_weights = token_weights.unflatten(-1, (chosen.size(-1), -1))
+    return LookedUp(of_rows @ v + read.view_as(q), row_weights, token_weights, chosen)
+
+
+def weights_of_context(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:
+    """Weights over the context [B, H, T, S]: what was read through the rows, and beside them.
+
+    Args:
+        looked_up: result of :func:`lookup_attention`
+        position: where the tokens of each part stand [B, L, W]
+        pack_weights: the rows' own weights over the context [B, H or 1, L, S]
+    """
+    through_rows = looked_up.row_weights @ pack_weights
+    B, H, T, N, W = looked_up.token_weights.shape
+    read = position[:, None].expand(-1, H, -1, -1).gather(2, looked_up.chosen.view(B, H, T * N, 1).expand(-1, -1, -1, W))
+    return through_rows.scatter_add(3, read.view(B, H, T, N * W), looked_up.token_weights.flatten(3))
 
 
 def chosen_parts(rows: Tensor, packed_padding_mask: Optional[Tensor], number: int) -> Tensor:

@@ -1,0 +1,129 @@
+"""Anchored P: every row of the packed sequence has a place in the context, and attends to what is near it.
+
+What is the same in all layers, distances and the tokens of each part, is computed once; a layer learns how much distance counts.
+"""
+
+import math
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.ops.luna import anchor_distances, token_positions
+
+# At the start: the strength of unpack attention's anchors, and what is added to the logits of tokens that are looked up.
+# Untrained queries choose at random, and with an open gate nothing is learnt.
+UNPACK_STRENGTH = 1.0
+CLOSED_GATE = -4.0
+
+
+class Anchors(NamedTuple):
+    """The places of P's rows in the contexts of a batch.
+
+    Attributes:
+        pack: distance of each token from where a row's head looks, in parts of the context [B, H, L, S]
+        unpack: distance of each row's middle from each token [B, 1, S, L]
+        position: for a look-up, where the tokens of each row's part stand in the context [B, L, W]
+        empty: for a look-up, True at places of a part without a token [B, L, W]
+    """
+
+    pack: Tensor
+    unpack: Tensor
+    position: Optional[Tensor] = None
+    empty: Optional[Tensor] = None
+
+
+def find_anchors(
+    context: Tensor,
+    packed: Tensor,
+    context_padding_mask: Optional[Tensor],
+    packed_padding_mask: Optional[Tensor],
+    num_pack_heads: int,
+    lookup: bool = False,
+) -> Anchors:
+    """
+    Args:
+        context: [S, B, C]
+        packed: P [L, B, C]
+        context_padding_mask: [B, S], True at padding; None where there is none
+        packed_padding_mask: [B, L], True at rows of P that are left out; None where none is
+        num_pack_heads: H of pack attention; the heads of a row look side by side
+        lookup: also find the tokens of each part (default: False)
+    """
+    masks = _mask_of(context, context_padding_mask), _mask_of(packed, packed_padding_mask)
+    pack = anchor_distances(*masks, num_heads=num_pack_heads).to(context.dtype)
+    unpack = anchor_distances(*masks).to(context.dtype).transpose(2, 3)
+    return Anchors(pack, unpack, *(token_positions(*masks) if lookup else ()))
+
+
+def _mask_of(x: Tensor, mask: Optional[Tensor]) -> Tensor:
+    """``mask`` [B, T] of ``x`` [T, B, C], all False where it is None."""
+    return torch.zeros(x.shape[1::-1], dtype=torch.bool, device=x.device) if mask is None else mask
+
+
+class AnchorBias(nn.Module):
+    """What distance takes from the logits of each head: ``-gamma_h distance``, gamma learned and positive.
+
+    gamma = softplus(start + change), and the parameter is the change: weight decay draws gamma to its start, not to none.
+
+    Args:
+        num_heads: H
+        strength: gamma at the start
+
+    Raises:
+        InputError: a strength that is not positive
+    """
+
+    def __init__(self, num_heads: int, strength: float):
+        super().__init__()
+        check_strength(strength)
+        self.change = nn.Parameter(torch.zeros(num_heads))
+        self.register_buffer("start", torch.full((num_heads,), strength + math.log(-math.expm1(-strength))))
+
+    def strength(self) -> Tensor:
+        """gamma [H]."""
+        return F.softplus(self.start + self.change)
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """[B, H, T, S] from ``distance`` [B, H or 1, T, S]."""
+        return -self.strength()[:, None, None] * distance
+
+
+class LookupGate(nn.Module):
+    """What is added to the logits of tokens that are looked up, learned for each head; see :class:`AnchorBias`.
+
+    Args:
+        num_heads: H
+        start: at the start
+    """
+
+    def __init__(self, num_heads: int, start: float = CLOSED_GATE):
+        super().__init__()
+        self.change = nn.Parameter(torch.zeros(num_heads))
+        self.register_buffer("start", torch.full((num_heads,), start))
+
+    def forward(self) -> Tensor:
+        """[H]."""
+        return self.start + self.change
+
+
+def check_strength(strength: float) -> None:
+    """Raise InputError unless anchors of ``strength`` draw."""
+    if not 0 < strength < math.inf:
+        raise InputError(f"--anchor-strength is {strength:g}: it must be a positive number")
+
+def placed(anchors: Optional[Anchors]) -> Anchors:
+    """``anchors``. Raises InputError where an anchored attention is called step by step without them."""
+    if anchors is None:
+        raise InputError("attention with anchors needs the places of P's rows: give what find_anchors returns")
+    return anchors
+
+
+def check_lookup(lookup: int, anchored: bool) -> None:
+    """Raise InputError for a look-up of fewer parts than none, or one without anchors."""
+    if lookup < 0:
+        raise InputError(f"--packed-lookup is {lookup}: it must be 0 (none) or more")
+    if lookup and not anchored:
+        raise InputError("--packed-lookup needs --anchored-packed: only rows with a place have tokens of their own")
