@@ -1,16 +1,62 @@
-"""Luna: Linear Unified Nested Attention (Ma et al., NeurIPS 2021) as a fairseq plugin."""
+"""Luna: Linear Unified Nested Attention (Ma et al., NeurIPS 2021) as a fairseq plugin.
+
+Importing this package imports neither torch nor fairseq, so that ``luna_fairseq.ops``, ``luna_fairseq.optim.apollo`` and the
+plain modules need torch alone. Models, tasks and the like are registered with fairseq (:func:`register`)
+
+* when fairseq is imported already, as in all of its commands: ``--user-dir luna_fairseq`` is imported by fairseq;
+* when fairseq asks for that folder after the package was imported for something else;
+* when ``luna_fairseq.models`` is imported, or asked for here: ``from luna_fairseq import LunaModel``.
+"""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, List
 
 __version__ = "0.1.0"
 
-from luna_fairseq.errors import report_in_one_line
+_MODELS = ("LunaClassifier", "LunaLanguageModel", "LunaMaskedLM", "LunaModel")
+# fairseq's own behaviour is mended first.
+_REGISTERING = (
+    "engine",
+    "models",
+    "models.softmax_ablation",
+    "optim.fairseq_apollo",
+    "optim.fairseq_milestone",
+    "lra.criterion",
+    "lra.task",
+)
 
-report_in_one_line()
 
-import luna_fairseq.engine  # noqa: E402, F401  first: it looks at what is underneath
+def register() -> None:
+    """Register everything with fairseq. Doing so again changes nothing.
 
-# isort: split
-import luna_fairseq.lra.criterion  # noqa: E402, F401
-import luna_fairseq.lra.task  # noqa: E402, F401
-import luna_fairseq.models  # noqa: E402, F401
-import luna_fairseq.models.softmax_ablation  # noqa: E402, F401
-import luna_fairseq.optim  # noqa: E402, F401
+    Raises:
+        MissingRequirementError: there is no fairseq; the message says what to install
+    """
+    from luna_fairseq.errors import report_in_one_line
+
+    report_in_one_line()
+    for name in _REGISTERING:
+        import_module(f"{__name__}.{name}")
+
+
+class _Folders(List[str]):
+    """Where the package lies. Whether a --user-dir lies there is all that fairseq asks of one that is imported already."""
+
+    def __contains__(self, folder: object) -> bool:
+        register()
+        return super().__contains__(folder)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODELS:
+        return getattr(import_module(f"{__name__}.models"), name)
+    if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")
+
+
+__path__ = _Folders(__path__)
+if sys.modules.get("fairseq") is not None:
+    register()

@@ -8,6 +8,8 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from old_torch import lacks_fp16_kernel  # noqa: E402
 
+import luna_fairseq.models  # noqa: E402, F401  registers everything with fairseq, as commands do
+
 
 def pytest_collection_modifyitems(items):
     if torch.cuda.is_available():

@@ -44,17 +44,3 @@ def test_tracebacks_stay_in_other_programs_and_for_other_errors():
     for code in ("raise errors.InputError('width 3')", "command(); raise ValueError('width 3')"):
         status, text = run("errors.report_in_one_line(); " + code)
         assert status == 1 and text.startswith("Traceback") and text.rstrip().endswith("Error: width 3")
-
-
-def test_a_python_without_fairseq():
-    code = """
-import importlib.util
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == 'fairseq' else find(name, *rest)
-import luna_fairseq
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=str(ROOT))
-    engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
-    assert done.returncode == 1
-    assert done.stderr.startswith("luna_fairseq: error: ") and done.stderr.endswith(f"pip install {engine}\n")
-    assert done.stderr.count("\n") == 1

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
 
 import torch
 
+import luna_fairseq.models  # noqa: F401  (registers the architectures)
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.tasks.translation import TranslationConfig, TranslationTask

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
+import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf

@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
+import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils, utils
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import reported

@@ -1,5 +1,9 @@
-"""Luna models; one file registers one model with fairseq."""
+"""Luna models; one file registers one model with fairseq. Importing this registers everything else, too."""
 
+import luna_fairseq.engine  # noqa: F401  first: it says what is missing, and mends fairseq
+from luna_fairseq import register
+
+# isort: split
 from luna_fairseq.models.luna import LunaConfig, LunaModel
 from luna_fairseq.models.luna_classifier import LunaClassifier, LunaClassifierConfig
 from luna_fairseq.models.luna_lm import LunaLanguageModel, LunaLanguageModelConfig
@@ -15,3 +19,5 @@ __all__ = [
     "LunaMaskedLMConfig",
     "LunaModel",
 ]
+
+register()

@@ -26,6 +26,7 @@ _WITH_FAIRSEQ = {
 def __getattr__(name: str) -> Any:
     if name not in _WITH_FAIRSEQ:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module("luna_fairseq.engine")  # says what to install where there is no fairseq
     return getattr(import_module(f"{__name__}.{_WITH_FAIRSEQ[name]}"), name)
 
 

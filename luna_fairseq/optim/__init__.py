@@ -1,17 +1,24 @@
-"""Optimizer and learning-rate schedule; importing this registers both with fairseq."""
+"""Optimizer and learning-rate schedule: in plain torch and Python, and each in fairseq's clothes, imported when asked for."""
 
-from luna_fairseq.engine.compat import leave_clipping_to_the_optimizer
+from importlib import import_module
+from typing import Any
+
 from luna_fairseq.optim.apollo import Apollo
-from luna_fairseq.optim.fairseq_apollo import ApolloConfig, FairseqApollo
-from luna_fairseq.optim.milestone_schedule import MilestoneSchedule, MilestoneScheduleConfig, milestone_lr
+from luna_fairseq.optim.milestone_schedule import milestone_lr
 
-leave_clipping_to_the_optimizer()
+_WITH_FAIRSEQ = {
+    "ApolloConfig": "fairseq_apollo",
+    "FairseqApollo": "fairseq_apollo",
+    "MilestoneSchedule": "fairseq_milestone",
+    "MilestoneScheduleConfig": "fairseq_milestone",
+}
 
-__all__ = [
-    "Apollo",
-    "ApolloConfig",
-    "FairseqApollo",
-    "MilestoneSchedule",
-    "MilestoneScheduleConfig",
-    "milestone_lr",
-]
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_FAIRSEQ:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module("luna_fairseq.engine")  # says what to install where there is no fairseq
+    return getattr(import_module(f"{__name__}.{_WITH_FAIRSEQ[name]}"), name)
+
+
+__all__ = ["Apollo", "milestone_lr", *_WITH_FAIRSEQ]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
+from luna_fairseq.engine.compat import leave_clipping_to_the_optimizer
 from luna_fairseq.errors import InputError
 from luna_fairseq.optim.apollo import REBOUNDS, WEIGHT_DECAY_TYPES, Apollo
 
@@ -175,3 +176,6 @@ def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
         for g, scale in zip(grads, (max_norm / (norms + 1e-6)).clamp_(max=1).unbind()):
             g.mul_(scale.to(g.device))
     return norms
+
+
+leave_clipping_to_the_optimizer()

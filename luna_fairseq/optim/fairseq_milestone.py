@@ -1,0 +1,127 @@
+"""``--lr-scheduler milestone``: :func:`~luna_fairseq.optim.milestone_schedule.milestone_lr` in fairseq."""
+
+import argparse
+import logging
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Dict, List
+
+from omegaconf import II
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import FairseqOptimizer
+from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
+from luna_fairseq.errors import InputError
+from luna_fairseq.optim.milestone_schedule import milestone_lr
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class MilestoneScheduleConfig(FairseqDataclass):
+    warmup_updates: int = field(
+        default=0, metadata={"help": "warm the learning rate up linearly for the first N updates"}
+    )
+    warmup_init_lr: float = field(
+        default=-1.0,
+        metadata={"help": "learning rate of the first update of the warm-up; -1: start from 0"},
+    )
+    milestones: List[int] = field(
+        default_factory=list,
+        metadata={"help": "multiply the learning rate by --lr-decay-rate after these numbers of updates"},
+    )
+    lr_decay_rate: float = field(
+        default=0.1, metadata={"help": "factor of the learning rate at each milestone, in (0, 1]"}
+    )
+    lr: List[float] = II("optimization.lr")
+
+
+class _MilestonesAction(argparse.Action):
+    """Numbers separated by spaces, or by commas as in fairseq's other lists."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        words = " ".join(values).strip("[]").replace(",", " ").split()
+        try:
+            setattr(namespace, self.dest, [int(word) for word in words])
+        except ValueError:
+            raise argparse.ArgumentError(
+                self, f"expected numbers of updates, such as 300000 450000, got {' '.join(values)!r}"
+            ) from None
+
+
+@register_lr_scheduler("milestone", dataclass=MilestoneScheduleConfig)
+class MilestoneSchedule(FairseqLRScheduler):
+    """Sets the optimizer's rate to ``milestone_lr`` of the number of updates.
+
+    Raises:
+        InputError: an option is out of its range, or --lr has several values.
+    """
+
+    def __init__(self, cfg: MilestoneScheduleConfig, optimizer: FairseqOptimizer) -> None:
+        super().__init__(cfg, optimizer)
+        _check(cfg)
+        self.lr_after = partial(
+            milestone_lr,
+            peak_lr=float(cfg.lr[0]),
+            warmup_updates=cfg.warmup_updates,
+            warmup_init_lr=max(cfg.warmup_init_lr, 0.0),
+            milestones=tuple(cfg.milestones),
+            lr_decay_rate=cfg.lr_decay_rate,
+        )
+        early = [m for m in cfg.milestones if m <= cfg.warmup_updates]
+        if early:
+            logger.warning(
+                f"--milestones {' '.join(map(str, early))} lie within the warm-up of {cfg.warmup_updates} updates "
+                "and have no effect"
+            )
+        self.step_update(0)
+
+    @classmethod
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
+        """Add the dataclass's options, of which --milestones takes several words (fairseq's lists take one)."""
+        parser.add_argument(
+            "--milestones",
+            nargs="+",
+            default=[],
+            metavar="N",
+            action=_MilestonesAction,
+            help=MilestoneScheduleConfig()._get_help("milestones"),
+        )
+        # fairseq leaves out an option that is there already.
+        super().add_args(parser)
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Take the best loss; a stored rate is not needed, as the rate follows from the number of updates."""
+        self.best = state_dict.get("best")
+
+    def step_update(self, num_updates: int) -> float:
+        """Set and return the rate of the next update, given the number of finished ones."""
+        lr = self.lr_after(num_updates)
+        self.optimizer.set_lr(lr)
+        return lr
+
+
+def _check(cfg: MilestoneScheduleConfig) -> None:
+    if len(cfg.lr) != 1:
+        raise InputError(
+            f"--lr-scheduler milestone takes one --lr, the peak rate, got {list(cfg.lr)}; "
+            "lower rates come from --milestones and --lr-decay-rate"
+        )
+    peak_lr = cfg.lr[0]
+    if not (math.isfinite(peak_lr) and peak_lr > 0):
+        raise InputError(f"--lr must be a number > 0, got {peak_lr}")
+    if cfg.warmup_updates < 0:
+        raise InputError(f"--warmup-updates must be >= 0, got {cfg.warmup_updates}")
+    if not cfg.warmup_init_lr <= peak_lr:
+        raise InputError(
+            f"--warmup-init-lr {cfg.warmup_init_lr:g} must not be above the peak rate --lr {peak_lr:g}"
+        )
+    if cfg.warmup_updates == 0 and cfg.warmup_init_lr >= 0:
+        raise InputError(
+            f"--warmup-init-lr {cfg.warmup_init_lr:g} needs a warm-up: give --warmup-updates too, or leave it out"
+        )
+    if not 0 < cfg.lr_decay_rate <= 1:
+        raise InputError(f"--lr-decay-rate must be in (0, 1], got {cfg.lr_decay_rate}")
+    if any(later <= earlier for earlier, later in zip([0, *cfg.milestones], cfg.milestones)):
+        raise InputError(f"--milestones must be positive and strictly increasing, got {list(cfg.milestones)}")

@@ -1,0 +1,135 @@
+"""The ground floor stands alone: ops, plain modules and optimizer with torch only; and when the rest is registered."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Every finder as it is, but blind to these packages: importing them fails as where they are not installed.
+WITHOUT = """
+import sys
+class Blind:
+    def __init__(self, finder): self.finder = finder
+    def __getattr__(self, name): return getattr(self.finder, name)
+    def find_spec(self, name, *args):
+        hidden = name.split(".")[0] in ("fairseq", "fairseq_cli", "omegaconf", "hydra")
+        return None if hidden else self.finder.find_spec(name, *args)
+sys.meta_path[:] = map(Blind, sys.meta_path)
+"""
+REGISTERED = """
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.optim import OPTIMIZER_REGISTRY
+from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+assert "milestone" in LR_SCHEDULER_REGISTRY and "apollo" in OPTIMIZER_REGISTRY
+assert "luna_base" in ARCH_MODEL_REGISTRY and "luna_softmax_cross" in ARCH_MODEL_REGISTRY
+assert "lra-text" in TASK_REGISTRY and "lra_cross_entropy" in CRITERION_REGISTRY
+"""
+
+
+def passes(code):
+    """What a fresh process prints that runs ``code``."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=str(ROOT),
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_without_fairseq_the_mathematics_and_the_optimizer_work():
+    passes(
+        WITHOUT
+        + """
+import torch
+from luna_fairseq.modules import LunaAttention, LunaCausalAttention, PackedEmbedding
+from luna_fairseq.ops import causal_luna, luna_attention
+from luna_fairseq.optim import Apollo, milestone_lr
+import luna_fairseq.optim.apollo
+
+x, packed = torch.randn(7, 2, 12), PackedEmbedding(5, 12)(torch.tensor([7, 3]))[0]
+attention, causal = LunaAttention(12, 3), LunaCausalAttention(12, 3)
+optimizer = Apollo([*attention.parameters(), *causal.parameters()], lr=0.01)
+y, packed, _ = attention(x, packed, x)
+(causal(y, packed).sum() + packed.sum()).backward()
+optimizer.step()
+assert milestone_lr(5, peak_lr=1.0, milestones=[3]) == 0.1
+"""
+    )
+
+
+def test_without_fairseq_a_model_says_in_one_line_what_to_install():
+    requests = [
+        "import luna_fairseq.models",
+        "from luna_fairseq import LunaModel",
+        "luna_fairseq.models",
+        "from luna_fairseq.modules import LunaEncoder",
+        "from luna_fairseq.optim import FairseqApollo",
+    ]
+    out = passes(
+        WITHOUT
+        + f"""
+import luna_fairseq
+for request in {requests}:
+    try:
+        exec(request)
+    except ImportError as error:
+        print(type(error).__name__, error)
+"""
+    )
+    engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
+    line = "MissingRequirementError luna_fairseq works inside fairseq, which this Python does not have: pip install "
+    assert out.splitlines() == [line + engine] * len(requests)
+
+
+def test_what_is_not_there_is_an_attribute_error():
+    import luna_fairseq
+    import luna_fairseq.modules
+    import luna_fairseq.optim
+
+    for module in (luna_fairseq, luna_fairseq.modules, luna_fairseq.optim):
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            module.nothing  # noqa: B018
+
+
+def test_importing_the_ground_floor_touches_nothing_else_and_takes_less_than_50_ms():
+    code = """
+import logging, sys, time, torch
+def rest():
+    hooks = [sys.excepthook, sys.displayhook, *sys.meta_path, *sys.path_hooks, *sys.path]
+    root = logging.getLogger()
+    return hooks, root.level, list(root.handlers), list(root.filters), logging.getLoggerClass()
+before, modules = rest(), set(sys.modules)
+start = time.process_time()  # the clock's time depends on what else the machine does
+import luna_fairseq
+assert {name.split(".")[0] for name in set(sys.modules) - modules} == {"luna_fairseq"}
+import luna_fairseq.ops, luna_fairseq.optim.apollo
+print(time.process_time() - start)
+import luna_fairseq.modules
+assert rest() == before
+new = {name.split(".")[0] for name in set(sys.modules) - modules}
+assert new == {"luna_fairseq"}, new
+"""
+    assert any(float(passes(code)) < 0.05 for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import fairseq, luna_fairseq",
+        "from luna_fairseq import LunaModel",
+        "import luna_fairseq.lra.task, luna_fairseq.models.luna_lm",
+        # fairseq's --user-dir after something else was imported from the same folder
+        "import luna_fairseq.ops\nfrom argparse import Namespace\nfrom fairseq import utils\n"
+        "utils.import_user_module(Namespace(user_dir='luna_fairseq'))",
+    ],
+)
+def test_everything_is_registered(code):
+    passes(code + REGISTERED)
