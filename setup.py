@@ -76,6 +76,7 @@ setup(
     entry_points={
         "console_scripts": [
             "luna-average-checkpoints = luna_fairseq.commands.average_checkpoints:main",
+            "luna-engine = luna_fairseq.engine.listing:main",
             "luna-evaluate = luna_fairseq.translation.evaluate:main",
             "luna-evaluate-task = luna_fairseq.masked_lm.evaluate_task:main",
             "luna-export-huggingface = luna_fairseq.masked_lm.export_huggingface:main",

@@ -34,9 +34,6 @@ def register() -> None:
     Raises:
         MissingRequirementError: there is no fairseq; the message says what to install
     """
-    from luna_fairseq.errors import report_in_one_line
-
-    report_in_one_line()
     for name in _REGISTERING:
         import_module(f"{__name__}.{name}")
 

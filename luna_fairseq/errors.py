@@ -1,8 +1,10 @@
 """What a user did wrong, said in one line."""
 
+import contextlib
+import multiprocessing
 import sys
-from types import TracebackType
-from typing import Optional, Type
+from pathlib import Path
+from typing import Iterator, Optional
 
 
 class InputError(ValueError):
@@ -20,23 +22,31 @@ def find_input_error(error: Optional[BaseException]) -> Optional[InputError]:
     return error
 
 
-def report_in_one_line() -> None:
-    """Have the interpreter print an InputError that ends one of fairseq's commands as one line, without a traceback.
+@contextlib.contextmanager
+def one_line_in_commands() -> Iterator[None]:
+    """Have an InputError raised within end a command with one line on stderr and status 1.
 
-    In a program of one's own the traceback stays, because it leads to the call that was wrong; a missing requirement
-    is one line everywhere. Calling this again changes nothing.
+    In a program of one's own the traceback stays, because it leads to the call that was wrong.
     """
-    previous = sys.excepthook
-    if hasattr(previous, "reports_in_one_line"):
-        return
-
-    def excepthook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+    try:
+        yield
+    except Exception as error:
         found = find_input_error(error)
-        in_command = "fairseq_cli" in sys.modules
-        if found is not None and (in_command or isinstance(found, MissingRequirementError)):
-            print(f"luna_fairseq: error: {found}", file=sys.stderr)
-        else:
-            previous(kind, error, trace)
+        if found is None or not in_command():
+            raise
+        print(f"luna_fairseq: error: {found}", file=sys.stderr)
+        sys.exit(1)
 
-    excepthook.reports_in_one_line = True  # type: ignore[attr-defined]
-    sys.excepthook = excepthook
+
+def in_command() -> bool:
+    """Whether this process runs one of fairseq's commands or of ours, as opposed to a program of one's own.
+
+    A spawned process does not: its parent reports what it ended by.
+    """
+    if multiprocessing.parent_process() is not None:
+        return False
+    code = getattr(getattr(sys.modules.get("__main__"), "cli_main", None), "__code__", None)
+    program = Path(sys.argv[0]).name if sys.argv else ""
+    # "-m" is the name of a program while the package of the module that python -m names is being imported.
+    ours = program.startswith("luna-") or program == "-m"
+    return ours or (code is not None and Path(code.co_filename).parent.name == "fairseq_cli")

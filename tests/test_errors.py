@@ -1,46 +1,66 @@
-"""One line for bad input in fairseq's commands; a traceback for everything else."""
+"""One line for bad input in commands; a traceback for everything else."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
+PRELUDE = f"""
+import importlib.util, sys
+sys.path[:] = [entry for entry in sys.path if "fairseq" not in entry]
+spec = importlib.util.spec_from_file_location('errors', {str(ROOT / "luna_fairseq" / "errors.py")!r})
+errors = importlib.util.module_from_spec(spec); spec.loader.exec_module(errors)
+def cli_main(error=errors.InputError('width 3')):
+    with errors.one_line_in_commands():
+        raise error
+"""
 
 
-def run(code):
-    """Status and stderr of a program that has only ``errors.py`` to import."""
-    prelude = (
-        "import importlib.util, sys, types\n"
-        f"spec = importlib.util.spec_from_file_location('errors', {str(ROOT / 'luna_fairseq' / 'errors.py')!r})\n"
-        "errors = importlib.util.module_from_spec(spec); spec.loader.exec_module(errors)\n"
-        "command = lambda: sys.modules.setdefault('fairseq_cli', types.ModuleType('fairseq_cli'))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", prelude + code], capture_output=True, text=True)
+def run(path, code="cli_main()", first=""):
+    """Status and stderr of a program in the file ``path`` that has only ``errors.py`` to import."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(first + PRELUDE + code + "\n", encoding="utf-8")
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
     return done.returncode, done.stderr
 
 
-def test_one_line_in_a_command():
-    status, text = run("errors.report_in_one_line(); command(); raise errors.InputError('width 3')")
-    assert (status, text) == (1, "luna_fairseq: error: width 3\n")
+@pytest.mark.parametrize("program", ["fairseq_cli/train.py", "luna-score", "luna-score.exe"])
+def test_one_line_in_a_command(program, tmp_path):
+    assert run(tmp_path / program) == (1, "luna_fairseq: error: width 3\n")
 
 
-def test_the_error_behind_the_one_raised_last():
+def test_the_error_behind_the_one_raised_last(tmp_path):
     code = """
-errors.report_in_one_line(); command()
-try:
-    raise errors.InputError('width 3')
-except Exception:
-    raise Exception('cannot load')
+with errors.one_line_in_commands():
+    try:
+        raise errors.InputError('width 3')
+    except Exception:
+        raise Exception('cannot load')
 """
-    assert run(code) == (1, "luna_fairseq: error: width 3\n")
+    assert run(tmp_path / "luna-score", code) == (1, "luna_fairseq: error: width 3\n")
 
 
-def test_called_twice():
-    code = "errors.report_in_one_line(); hook = sys.excepthook; errors.report_in_one_line(); print(hook is sys.excepthook, file=sys.stderr)"
-    assert run(code) == (0, "True\n")
+@pytest.mark.parametrize(
+    "program, code", [("mine.py", "cli_main()"), ("fairseq_cli/train.py", "cli_main(ValueError('width 3'))")]
+)
+def test_tracebacks_stay_in_other_programs_and_for_other_errors(program, code, tmp_path):
+    status, text = run(tmp_path / program, code)
+    assert status == 1 and text.startswith("Traceback") and text.rstrip().endswith("Error: width 3")
 
 
-def test_tracebacks_stay_in_other_programs_and_for_other_errors():
-    for code in ("raise errors.InputError('width 3')", "command(); raise ValueError('width 3')"):
-        status, text = run("errors.report_in_one_line(); " + code)
-        assert status == 1 and text.startswith("Traceback") and text.rstrip().endswith("Error: width 3")
+def test_a_spawned_process_leaves_the_line_to_its_parent(tmp_path):
+    code = """
+if __name__ == "__main__":
+    import multiprocessing
+    child = multiprocessing.get_context("spawn").Process(target=cli_main)
+    child.start(); child.join(); sys.exit(child.exitcode)
+"""
+    status, text = run(tmp_path / "fairseq_cli" / "train.py", code)
+    assert status == 1 and "Traceback" in text and text.rstrip().endswith("errors.InputError: width 3")
+
+
+def test_importing_leaves_the_interpreter_alone(tmp_path):
+    code = "print(sys.excepthook is sys.__excepthook__, file=sys.stderr)"
+    assert run(tmp_path / "luna-score", code) == (0, "True\n")

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 from tqdm import tqdm
 
-import luna_fairseq.engine.compat  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
+import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import reported
 from luna_fairseq.errors import InputError

@@ -1,16 +1,13 @@
-"""Changes to fairseq's own behaviour; importing this makes them.
+"""Every change to fairseq's own behaviour, and what knows which fairseq, torch and numpy are underneath.
 
-fairseq's own loop, trainer and options stay in charge: each module here changes one thing that they lack.
+Importing this makes the changes of ``table.py``; ``luna-engine`` lists them. fairseq's own loop, trainer and
+options stay in charge.
 """
 
-import luna_fairseq.engine.compat  # noqa: F401
-from luna_fairseq.engine.newest_checkpoint import copy_checkpoints_whole, go_on_from_the_newest
-from luna_fairseq.engine.processes import mend_processes
-from luna_fairseq.engine.resumed_state import keep_state_when_resumed
-from luna_fairseq.engine.termination import stop_when_terminated
+from luna_fairseq.engine.table import mend_fairseq
+from luna_fairseq.engine.underneath import require_fairseq
+from luna_fairseq.errors import one_line_in_commands
 
-copy_checkpoints_whole()
-go_on_from_the_newest()
-keep_state_when_resumed()
-stop_when_terminated()
-mend_processes()
+with one_line_in_commands():
+    require_fairseq()
+    mend_fairseq()

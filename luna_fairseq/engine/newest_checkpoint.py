@@ -1,75 +1,40 @@
-"""Checkpoints that are whole or absent, and a run that goes on from the newest whole one.
+"""A run that goes on from the newest whole checkpoint."""
 
-fairseq writes the first file of each save under a temporary name, but copies ``checkpoint_last.pt`` and
-``checkpoint_best.pt`` from it in place, and on resuming looks at ``checkpoint_last.pt`` only. A run killed during the
-copy could not go on although an intact file lies beside the half one.
-"""
-
-import functools
 import logging
-import os
 import re
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
 import torch
 
-from luna_fairseq.engine.compat import damage
+from luna_fairseq.engine.checkpoints import damage
+from luna_fairseq.engine.mend import Mend
 
 logger = logging.getLogger(__name__)
 
-# What fairseq writes during training: checkpoint7.pt, checkpoint_2_500.pt, checkpoint_best.pt, checkpoint.best_bleu_...
+# fairseq writes checkpoint7.pt, checkpoint_2_500.pt, checkpoint_best.pt, checkpoint.best_bleu_27.3.pt.
 _NAME = r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+){suffix}\.pt"
 
 
-def copy_checkpoints_whole() -> None:
-    """Have fairseq copy a file under a temporary name and rename it, so that the target is old or new, never half."""
-    from fairseq.file_io import PathManager
-
-    copy = PathManager.copy
-    if not hasattr(copy, "mended"):
-        PathManager.copy = staticmethod(_whole_copy(copy, PathManager))
-
-
-def _whole_copy(copy: Callable[..., Any], path_manager: Any) -> Callable[..., Any]:
-    @functools.wraps(copy)
-    def wrapped(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-        if not (overwrite and path_manager.supports_rename(dst_path)):
-            return copy(src_path, dst_path, overwrite)
-        temporary = f"{dst_path}.tmp"
-        done = copy(src_path, temporary, overwrite=True)
-        os.replace(temporary, dst_path)
-        return done
-
-    wrapped.mended = True  # type: ignore[attr-defined]
-    return wrapped
+NEWEST_CHECKPOINT = Mend(
+    "newest-checkpoint",
+    what="looks at the newest checkpoint before a run resumes by itself, and goes on from the newest intact "
+    "one",
+    why="it looks at checkpoint_last.pt only, which a killed run leaves missing, half or older than the "
+    "newest save. (--restore-file, --no-last-checkpoints and sharded checkpoints stay as they are)",
+)
 
 
-def go_on_from_the_newest() -> None:
-    """Have fairseq-train look at the newest checkpoint before it resumes, and go on from the newest intact one.
-
-    That concerns a run that resumes by itself, from ``checkpoint_last.pt``: not --restore-file, --no-last-checkpoints
-    or sharded checkpoints.
-    """
-    from fairseq import checkpoint_utils
-
-    load = checkpoint_utils.load_checkpoint
-    if hasattr(load, "mended"):
-        return
-
-    @functools.wraps(load)
-    def wrapped(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        suffix = cfg.checkpoint_suffix or ""
-        resumes = cfg.restore_file == "checkpoint_last.pt" and not cfg.no_last_checkpoints
-        if resumes and trainer.checkpoint_suffix == suffix:
-            if trainer.data_parallel_rank == 0:
-                provide_last_checkpoint(Path(cfg.save_dir), suffix, cfg.finetune_from_model)
-            if trainer.data_parallel_world_size > 1:
-                torch.distributed.barrier(trainer.data_parallel_process_group)
-        return load(cfg, trainer, **kwargs)
-
-    wrapped.mended = True  # type: ignore[attr-defined]
-    checkpoint_utils.load_checkpoint = wrapped
+@NEWEST_CHECKPOINT.around("fairseq.checkpoint_utils:load_checkpoint")
+def _load_the_newest(load_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+    suffix = cfg.checkpoint_suffix or ""
+    resumes = cfg.restore_file == "checkpoint_last.pt" and not cfg.no_last_checkpoints
+    if resumes and trainer.checkpoint_suffix == suffix:
+        if trainer.data_parallel_rank == 0:
+            provide_last_checkpoint(Path(cfg.save_dir), suffix, cfg.finetune_from_model)
+        if trainer.data_parallel_world_size > 1:
+            torch.distributed.barrier(trainer.data_parallel_process_group)
+    return load_checkpoint(cfg, trainer, **kwargs)
 
 
 def provide_last_checkpoint(folder: Path, suffix: str = "", excluded: Optional[str] = None) -> None:
@@ -97,7 +62,9 @@ def provide_last_checkpoint(folder: Path, suffix: str = "", excluded: Optional[s
             logger.warning(f"{path} is no intact checkpoint of a run: passed over")
         elif fault is not None or updates > (_updates(last) or 0):
             reason = fault or "is older"
-            logger.warning(f"{last} {reason}: going on from {path}, the newest intact one ({updates} updates)")
+            logger.warning(
+                f"{last} {reason}: going on from {path}, the newest intact one ({updates} updates)"
+            )
             PathManager.copy(str(path), str(last), overwrite=True)
             return
 
@@ -114,7 +81,7 @@ def _numbers(path: Path) -> Any:
 
 
 def _updates(path: Path) -> Optional[int]:
-    """Finished updates of the run that wrote ``path``; None when it is damaged or one cannot train on from it."""
+    """Finished updates of the run that wrote ``path``; None when one cannot train on from it."""
     if damage(path) is not None:
         return None
     try:

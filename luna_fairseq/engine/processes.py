@@ -1,6 +1,5 @@
 """Several processes: without a GPU, under torchrun, and what becomes of the others when one of them ends."""
 
-import functools
 import multiprocessing
 import os
 import random
@@ -12,89 +11,139 @@ from typing import Any, Callable, List
 
 import torch
 
+from luna_fairseq.engine.mend import Mend
 from luna_fairseq.engine.termination import TERMINATED
-from luna_fairseq.errors import InputError
+from luna_fairseq.errors import InputError, in_command
 
 _LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 # Seconds that processes are given to end by themselves after one of them failed.
 PATIENCE = 60
 
 
-def mend_processes() -> None:
-    """Have fairseq train with several processes on CPUs too, and end all of them when one fails or is terminated."""
-    from fairseq.distributed import utils
-    from fairseq.models import distributed_fairseq_model
+CPU_PROCESSES = Mend(
+    "cpu-processes",
+    what="trains with --distributed-world-size processes on this machine's CPUs too",
+    why="it starts a process per GPU only",
+)
 
-    if not hasattr(utils.call_main, "mends_processes"):
-        utils.call_main = _mended_call(utils.call_main, utils)
-        data_parallel = distributed_fairseq_model.DistributedDataParallel
-        distributed_fairseq_model.DistributedDataParallel = _on_any_device(data_parallel)
+LAUNCHER_RANKS = Mend(
+    "launcher-ranks",
+    what="believes torchrun how many processes there are, and which one this is",
+    why="it looks at what torchrun says only when this process sees several GPUs, and divides by their "
+    "number: nodes of one GPU would train one model each. (fairseq-hydra-train reads a plugin too late "
+    "for that: name the world size there)",
+)
 
+ENDING_TOGETHER = Mend(
+    "ending-together",
+    what="ends all processes of a run when one fails or the run is terminated, and says why in one line",
+    why="the others would wait for the one that failed",
+)
 
-def _mended_call(call_main: Callable[..., Any], utils: Any) -> Callable[..., Any]:
-    @functools.wraps(call_main)
-    def wrapped(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-        distributed = cfg.distributed_training
-        _refuse_sharding(cfg)
-        _take_ranks_of_the_launcher(distributed)
-        on_cpu = cfg.common.cpu or not torch.cuda.is_available()
-        if on_cpu and not cfg.common.tpu and distributed.distributed_world_size > 1:
-            distributed.distributed_backend = "gloo"
-            if not distributed.distributed_no_spawn:
-                return _in_charge_of_children(_spawn_on_cpu, cfg, main, utils, kwargs)
-        if distributed.distributed_no_spawn or distributed.distributed_world_size == 1:
-            return call_main(cfg, main, **kwargs)
-        return _in_charge_of_children(call_main, cfg, main, **kwargs)
+SHARDED_APOLLO = Mend(
+    "sharded-apollo",
+    what="refuses --ddp-backend fully_sharded with --optimizer apollo",
+    why="Apollo's norms are of whole parameters, not of flattened shards: it would train otherwise than it "
+    "should",
+)
 
-    wrapped.mends_processes = True  # type: ignore[attr-defined]
-    return wrapped
-
-
-def _refuse_sharding(cfg: Any) -> None:
-    sharded = cfg.distributed_training.ddp_backend == "fully_sharded"
-    if sharded and getattr(cfg.optimizer, "_name", None) == "apollo":
-        raise InputError(
-            "--ddp-backend fully_sharded does not work with --optimizer apollo, whose norms are of whole parameters, "
-            "not of flattened shards: use --ddp-backend c10d or legacy_ddp, or --optimizer adam"
-        )
+_CALL_MAIN = "fairseq.distributed.utils:call_main"
 
 
-def _take_ranks_of_the_launcher(distributed: Any) -> None:
-    """What torchrun says in the environment.
+def _launched() -> bool:
+    """Whether torchrun started this process as one of several."""
+    return all(name in os.environ for name in _LAUNCHED) and int(os.environ["WORLD_SIZE"]) > 1
 
-    fairseq looks at it only when this process sees several GPUs, so that nodes of one GPU trained one model each, and
-    divides by the number of GPUs.
-    """
-    launched = all(name in os.environ for name in _LAUNCHED) and int(os.environ["WORLD_SIZE"]) > 1
-    if launched and distributed.distributed_init_method is None:
+
+@CPU_PROCESSES.around(_CALL_MAIN)
+def _on_cpus(call_main: Callable[..., Any], cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
+    """What fairseq does with a process per GPU."""
+    distributed = cfg.distributed_training
+    on_cpu = (cfg.common.cpu or not torch.cuda.is_available()) and not cfg.common.tpu
+    if not on_cpu or distributed.distributed_world_size == 1:
+        return call_main(cfg, main, **kwargs)
+    distributed.distributed_backend = "gloo"
+    if distributed.distributed_no_spawn:
+        return call_main(cfg, main, **kwargs)
+    if distributed.distributed_init_method is None:
+        port = distributed.distributed_port
+        port = port if port > 0 else random.randint(10000, 60000)
+        distributed.distributed_init_method = f"tcp://localhost:{port}"
+    distributed.distributed_rank = None  # assigned to each process by fairseq
+    from fairseq.distributed.utils import distributed_main
+
+    torch.multiprocessing.spawn(
+        distributed_main, args=(main, cfg, kwargs), nprocs=distributed.distributed_world_size
+    )
+
+
+@CPU_PROCESSES.around("fairseq.models.distributed_fairseq_model:DistributedDataParallel")
+def _on_any_device(
+    data_parallel: Callable[..., Any],
+    module: Any,
+    device_ids: Any = None,
+    output_device: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """torch's takes the number of a device only for one that has a number."""
+    if all(p.device.type == "cpu" for p in module.parameters()):
+        device_ids = output_device = None
+    return data_parallel(module, device_ids=device_ids, output_device=output_device, **kwargs)
+
+
+@LAUNCHER_RANKS.around(_CALL_MAIN)
+def _with_ranks_of_the_launcher(
+    call_main: Callable[..., Any], cfg: Any, main: Callable[..., Any], **kwargs: Any
+) -> Any:
+    distributed = cfg.distributed_training
+    if _launched() and distributed.distributed_init_method is None:
         distributed.distributed_init_method = "env://"
         distributed.distributed_world_size = int(os.environ["WORLD_SIZE"])
         distributed.distributed_rank = int(os.environ["RANK"])
         distributed.device_id = int(os.environ.get("LOCAL_RANK", 0))
         distributed.distributed_no_spawn = True
+    return call_main(cfg, main, **kwargs)
 
 
-def _spawn_on_cpu(cfg: Any, main: Callable[..., Any], utils: Any, kwargs: Any) -> None:
-    """What fairseq does with a process per GPU, with --distributed-world-size processes on this machine."""
-    distributed = cfg.distributed_training
-    if distributed.distributed_init_method is None:
-        port = distributed.distributed_port if distributed.distributed_port > 0 else random.randint(10000, 60000)
-        distributed.distributed_init_method = f"tcp://localhost:{port}"
-    distributed.distributed_rank = None  # assigned to each process by fairseq
-    torch.multiprocessing.spawn(
-        utils.distributed_main, args=(main, cfg, kwargs), nprocs=distributed.distributed_world_size
-    )
+@LAUNCHER_RANKS.around("fairseq.trainer:Trainer.__init__")
+def _refusing_to_train_apart(
+    init: Callable[..., Any], self: Any, cfg: Any, *args: Any, **kwargs: Any
+) -> None:
+    """fairseq-hydra-train imports a plugin when call_main is over."""
+    if in_command() and _launched() and cfg.distributed_training.distributed_world_size == 1:
+        raise InputError(
+            "each of the processes that torchrun started would train a model of its own: "
+            f"give distributed_training.distributed_world_size={os.environ['WORLD_SIZE']}"
+        )
+    init(self, cfg, *args, **kwargs)
 
 
-def _in_charge_of_children(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call what starts a process per device; hand SIGTERM on to these, end all when one fails, say why in one line."""
+@SHARDED_APOLLO.around(_CALL_MAIN)
+def _refusing_shards(call_main: Callable[..., Any], cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
+    sharded = cfg.distributed_training.ddp_backend == "fully_sharded"
+    if sharded and getattr(cfg.optimizer, "_name", None) == "apollo":
+        raise InputError(
+            "--ddp-backend fully_sharded does not work with --optimizer apollo, whose norms are of whole "
+            "parameters, not of flattened shards: use --ddp-backend c10d or legacy_ddp, or --optimizer adam"
+        )
+    return call_main(cfg, main, **kwargs)
+
+
+@ENDING_TOGETHER.around(_CALL_MAIN)
+def _in_charge_of_children(
+    call_main: Callable[..., Any], cfg: Any, main: Callable[..., Any], **kwargs: Any
+) -> Any:
+    """Hand SIGTERM on to the processes that are started here, end all when one fails."""
     from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
+    distributed = cfg.distributed_training
+    if distributed.distributed_no_spawn or distributed.distributed_world_size == 1:
+        return call_main(cfg, main, **kwargs)
     previous = signal.signal(signal.SIGTERM, _terminate_children)
     ended = threading.Event()
     threading.Thread(target=_kill_survivors, args=(ended,), daemon=True).start()
     try:
-        return call(*args, **kwargs)
+        return call_main(cfg, main, **kwargs)
     except ProcessExitedException as error:
         if error.exit_code in (TERMINATED, -signal.SIGTERM):
             sys.exit(TERMINATED)
@@ -130,15 +179,3 @@ def _kill_survivors(ended: threading.Event) -> None:
         if failed_at is not None and time.monotonic() > failed_at + PATIENCE:
             for process in alive:
                 process.kill()
-
-
-def _on_any_device(data_parallel: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's DistributedDataParallel, which takes the number of a device only for one that has a number."""
-
-    @functools.wraps(data_parallel, updated=())
-    def wrapped(module: Any, device_ids: Any = None, output_device: Any = None, **kwargs: Any) -> Any:
-        if all(p.device.type == "cpu" for p in module.parameters()):
-            device_ids = output_device = None
-        return data_parallel(module, device_ids=device_ids, output_device=output_device, **kwargs)
-
-    return wrapped

@@ -1,11 +1,10 @@
 """SIGTERM, as a batch system sends it before a time limit: finish the update, save, exit with status 143.
 
-Processes agree on the update after which they stop: the request travels with the statistics that fairseq sums up over
-all processes in every update. Validation and saving that are due after that update still happen, so that the run that
-goes on equals one that was never stopped.
+Processes agree on the update after which they stop: the request travels with the statistics that fairseq sums
+up over all processes in every update. Validation and saving that are due after that update still happen, so
+that the run that goes on equals one that was never stopped.
 """
 
-import functools
 import logging
 import os
 import signal
@@ -14,6 +13,8 @@ import threading
 from typing import Any, Callable, Optional
 
 import torch
+
+from luna_fairseq.engine.mend import Mend
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class _Run:
         return self.trainer.data_parallel_world_size > 1
 
     def request(self, *_: Any) -> None:
-        """Handler of SIGTERM. It may come again: from the batch system, the launcher and the parent process."""
+        """Handler of SIGTERM. It may come again: from the batch system, the launcher, the parent process."""
         self.requested = True
 
     def stop_if_asked(self) -> None:
@@ -62,91 +63,68 @@ class _Run:
 _run = _Run()
 
 
-def stop_when_terminated() -> None:
-    """Have fairseq-train stop at the end of an update when it receives SIGTERM.
-
-    The signal is handled from when checkpoints are looked for until the process ends.
-    """
-    from fairseq import checkpoint_utils
-    from fairseq.data import iterators
-    from fairseq.trainer import Trainer
-
-    if hasattr(Trainer.get_train_iterator, "mended"):
-        return
-    checkpoint_utils.load_checkpoint = _beginning_of_run(checkpoint_utils.load_checkpoint)
-    checkpoint_utils.save_checkpoint = _noting_when_it_saved(checkpoint_utils.save_checkpoint)
-    Trainer.get_train_iterator = _noting_the_iterator(Trainer.get_train_iterator)
-    Trainer._aggregate_logging_outputs = _summing_requests(Trainer._aggregate_logging_outputs)
-    iterators.GroupedIterator.__next__ = _stopping_before_the_next(iterators.GroupedIterator.__next__)
-    iterators.EpochBatchIterator.__init__ = _with_shielded_workers(iterators.EpochBatchIterator.__init__)
+SIGTERM = Mend(
+    "sigterm",
+    what="finishes the update, saves and exits with status 143 when fairseq-train receives SIGTERM; starting "
+    "it again goes on",
+    why="a batch system sends it before its time limit, and what was trained since the last save would be "
+    "lost",
+)
 
 
-def _beginning_of_run(load_checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(load_checkpoint)
-    def wrapped(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        _run.cfg, _run.trainer = cfg, trainer
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, _run.request)
-        return load_checkpoint(cfg, trainer, **kwargs)
-
-    return wrapped
+@SIGTERM.around("fairseq.checkpoint_utils:load_checkpoint")
+def _beginning_of_run(load_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+    _run.cfg, _run.trainer = cfg, trainer
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _run.request)
+    return load_checkpoint(cfg, trainer, **kwargs)
 
 
-def _noting_when_it_saved(save_checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(save_checkpoint)
-    def wrapped(cfg: Any, trainer: Any, *args: Any) -> Any:
-        saved = save_checkpoint(cfg, trainer, *args)
-        _run.saved_at = trainer.get_num_updates()
-        return saved
-
-    return wrapped
+@SIGTERM.around("fairseq.checkpoint_utils:save_checkpoint")
+def _noting_when_it_saved(save_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, *args: Any) -> Any:
+    saved = save_checkpoint(cfg, trainer, *args)
+    _run.saved_at = trainer.get_num_updates()
+    return saved
 
 
-def _noting_the_iterator(get_train_iterator: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(get_train_iterator)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        iterator = get_train_iterator(self, *args, **kwargs)
-        if self is _run.trainer:
-            _run.epoch_itr = iterator
-        return iterator
-
-    wrapped.mended = True  # type: ignore[attr-defined]
-    return wrapped
+@SIGTERM.around("fairseq.trainer:Trainer.get_train_iterator")
+def _noting_the_iterator(get_train_iterator: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    iterator = get_train_iterator(self, *args, **kwargs)
+    if self is _run.trainer:
+        _run.epoch_itr = iterator
+    return iterator
 
 
-def _summing_requests(aggregate: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(aggregate)
-    def wrapped(self: Any, logging_outputs: Any, *extra_stats_to_sum: Any, ignore: bool = False) -> Any:
-        outputs, stats = aggregate(
-            self, logging_outputs, *extra_stats_to_sum, float(_run.requested), ignore=ignore
-        )
-        *stats, requests = stats
-        _run.agreed = _run.agreed or bool(requests > 0)
-        return outputs, stats
-
-    return wrapped
-
-
-def _stopping_before_the_next(following: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(following)
-    def wrapped(self: Any) -> Any:
-        _run.stop_if_asked()
-        return following(self)
-
-    return wrapped
+@SIGTERM.around("fairseq.trainer:Trainer._aggregate_logging_outputs")
+def _summing_requests(
+    aggregate: Callable[..., Any],
+    self: Any,
+    logging_outputs: Any,
+    *extra_stats_to_sum: Any,
+    ignore: bool = False,
+) -> Any:
+    outputs, stats = aggregate(
+        self, logging_outputs, *extra_stats_to_sum, float(_run.requested), ignore=ignore
+    )
+    *stats, requests = stats
+    _run.agreed = _run.agreed or bool(requests > 0)
+    return outputs, stats
 
 
-def _with_shielded_workers(init: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(init)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        self.collate_fn = _ShieldedCollate(self.collate_fn)
+@SIGTERM.around("fairseq.data.iterators:GroupedIterator.__next__")
+def _stopping_before_the_next(following: Callable[..., Any], self: Any) -> Any:
+    _run.stop_if_asked()
+    return following(self)
 
-    return wrapped
+
+@SIGTERM.around("fairseq.data.iterators:EpochBatchIterator.__init__")
+def _with_shielded_workers(init: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    init(self, *args, **kwargs)
+    self.collate_fn = _ShieldedCollate(self.collate_fn)
 
 
 class _ShieldedCollate:
-    """A collate function that has the data loader's worker it runs in outlive a SIGTERM meant for the whole job.
+    """A collate function that has the data loader's worker it runs in outlive a SIGTERM for the whole job.
 
     A batch system signals every process. torch's workers would end, and the loader would raise in mid-update.
     """

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
-from luna_fairseq.engine.compat import leave_clipping_to_the_optimizer
 from luna_fairseq.errors import InputError
 from luna_fairseq.optim.apollo import REBOUNDS, WEIGHT_DECAY_TYPES, Apollo
 
@@ -101,7 +100,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def clips_each_parameter(self) -> bool:
-        """Whether ``step`` clips: then nobody else may (``compat.leave_clipping_to_the_optimizer``)."""
+        """Whether ``step`` clips: then nobody else may (``engine.precision.CLIPPING``)."""
         return str(self.cfg.clip_mode) == "each"
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:
@@ -176,6 +175,3 @@ def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
         for g, scale in zip(grads, (max_norm / (norms + 1e-6)).clamp_(max=1).unbind()):
             g.mul_(scale.to(g.device))
     return norms
-
-
-leave_clipping_to_the_optimizer()

@@ -1,4 +1,7 @@
-"""Checkpoints of training runs, compared."""
+"""Checkpoints of training runs: what is in them, and whether two are equal."""
+
+import pickletools
+import zipfile
 
 import torch
 
@@ -35,3 +38,19 @@ def assert_same_training(left, right):
     assert_equal(left["optimizer_history"][-1], right["optimizer_history"][-1], "schedule")
     for part in ("train_iterator", "best"):
         assert_equal(left["extra_state"].get(part), right["extra_state"].get(part), part)
+
+
+def classes_in(path):
+    """The names of everything that reading the checkpoint would import."""
+    with zipfile.ZipFile(str(path)) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+        found, texts = set(), []
+        for opcode, argument, _ in pickletools.genops(archive.read(name)):
+            if opcode.name == "GLOBAL":
+                found.add(argument.replace(" ", "."))
+            elif opcode.name == "STACK_GLOBAL":
+                found.add(".".join(texts[-2:]))
+            elif isinstance(argument, str):
+                texts.append(argument)
+    assert "torch._utils._rebuild_tensor_v2" in found
+    return found

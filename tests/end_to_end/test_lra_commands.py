@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from commands import ROOT, plugin, refused, succeed
 from old_torch import FP16_ON_CPU
+from saved_training import classes_in
 
 from luna_fairseq.lra import seeds as lra_seeds
 from luna_fairseq.lra.figure import Costs, read_curve
@@ -75,6 +76,7 @@ def test_the_authors_listops_command(listops, tmp_path):
     log = succeed("train", *plugin(listops), AUTHORS, LISTOPS, half, tmp_path)
     assert "num_updates: 4 >= max_update: 4" in log
     best = tmp_path / "checkpoint_best.pt"
+    assert not any("luna" in name for name in classes_in(best))
     words = "--task long_range_arena --valid-subset test --batch-size 8 --log-format simple --cpu --path"
     assert 0 <= accuracy(succeed("validate", *plugin(listops), words, best)) <= 100
     log = succeed("train", *plugin(listops), AUTHORS, LISTOPS, "--max-update 6", half, tmp_path)

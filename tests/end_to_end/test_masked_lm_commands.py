@@ -9,6 +9,7 @@ import pytest
 import torch
 from commands import plugin, refused, succeed
 from copying import ADAM, MODEL, PRETRAIN, preprocess, write_labelled, write_text
+from saved_training import classes_in
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaMaskedLM
@@ -83,6 +84,7 @@ def test_fine_tuning(fine_tuned, labelled):
     assert "Overwriting classification_heads.attention_classification_head.attn" in log
     words = "--task sentence_prediction --criterion sentence_prediction --valid-subset valid --batch-size 8"
     words += " --classification-head-name attention_classification_head"
+    assert not any("luna" in name for name in classes_in(fine_tuned / "checkpoint_last.pt"))
     output = succeed("validate", *plugin(labelled), "--path", fine_tuned / "checkpoint_last.pt", words)
     accuracy = re.search(r"accuracy ([\d.]+)", output).group(1)
     assert accuracy == re.findall(r"valid on 'valid' subset.*?accuracy ([\d.]+)", log)[-1]

@@ -7,7 +7,7 @@ import torch
 from commands import TINY
 from forked import train
 from reversal import AUTHORS_COMMAND
-from saved_training import assert_same_training, load
+from saved_training import assert_same_training, classes_in, load
 
 ADAM = f"""
     --seed 1 -s src -t tgt -a transformer {TINY} --share-all-embeddings --max-tokens 100
@@ -66,3 +66,9 @@ def test_float32_weights_are_kept(runs):
     exact = state["last_optimizer_state"]["fp32_params"]
     assert all(weights.dtype is torch.float32 for weights in exact)
     assert not all(torch.equal(weights, weights.bfloat16().float()) for weights in exact)
+
+
+@pytest.mark.parametrize("name", ["checkpoint_last.pt", "checkpoint_best.pt"])
+def test_a_checkpoint_holds_no_class_of_this_package(name, trained):
+    """So it loads whatever the folders and classes of the package are called."""
+    assert not any("luna" in found for found in classes_in(trained / name))

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fairseq.file_io import PathManager
-from luna_fairseq.engine.newest_checkpoint import damage, provide_last_checkpoint
+from luna_fairseq.engine.checkpoints import damage
+from luna_fairseq.engine.newest_checkpoint import provide_last_checkpoint
 
 
 def write(path, updates, age, **torch_options):
@@ -60,7 +61,9 @@ def test_an_intact_last_checkpoint_is_left_alone(folder, caplog):
     assert (folder / "checkpoint_last.pt").stat().st_mtime_ns == before and not caplog.records
 
 
-@pytest.mark.parametrize("spoil, reason", [(halve, "is truncated"), (flip, "is damaged"), (None, "is missing")])
+@pytest.mark.parametrize(
+    "spoil, reason", [(halve, "is truncated"), (flip, "is damaged"), (None, "is missing")]
+)
 def test_the_newest_intact_one_takes_its_place(folder, spoil, reason, caplog):
     last = folder / "checkpoint_last.pt"
     spoil(last, 5) if spoil else last.unlink()
@@ -69,7 +72,10 @@ def test_the_newest_intact_one_takes_its_place(folder, spoil, reason, caplog):
     assert updates(folder) == 5 and damage(last) is None
     (record,) = caplog.records
     assert record.getMessage().startswith(f"{last} {reason}")
-    assert f"going on from {folder / 'checkpoint_2_5.pt'}, the newest intact one (5 updates)" in record.getMessage()
+    assert (
+        f"going on from {folder / 'checkpoint_2_5.pt'}, the newest intact one (5 updates)"
+        in record.getMessage()
+    )
 
 
 def test_damaged_ones_are_passed_over(folder, caplog):

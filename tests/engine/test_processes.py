@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import pytest
 
-from luna_fairseq.engine.processes import _take_ranks_of_the_launcher
+from luna_fairseq.engine.processes import _with_ranks_of_the_launcher
 
 
 def options(method=None):
@@ -17,14 +17,19 @@ def options(method=None):
     )
 
 
-@pytest.mark.parametrize("method, size, taken", [(None, "4", True), (None, "1", False), ("tcp://h:1", "4", False)])
+@pytest.mark.parametrize(
+    "method, size, taken", [(None, "4", True), (None, "1", False), ("tcp://h:1", "4", False)]
+)
 def test_ranks_of_the_launcher(method, size, taken, monkeypatch):
     """Two nodes of two GPUs, or of one GPU each, which fairseq takes for two runs."""
     for name, value in {"MASTER_ADDR": "h", "MASTER_PORT": "1", "WORLD_SIZE": size, "RANK": "3"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCAL_RANK", "1")
     found = options(method)
-    _take_ranks_of_the_launcher(found)
+    called = _with_ranks_of_the_launcher(
+        lambda cfg, main: (cfg, main), Namespace(distributed_training=found), "main"
+    )
+    assert called == (Namespace(distributed_training=found), "main")
     if not taken:
         assert found == options(method)
         return

@@ -10,7 +10,6 @@ import luna_fairseq.optim  # noqa: F401  registers
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer, fp16_optimizer
-from luna_fairseq.engine.compat import leave_clipping_to_the_optimizer
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.optim.fairseq_apollo import FairseqApollo, clip_each, gradient_norms
 
@@ -280,13 +279,6 @@ def test_closure_and_scale_come_before_clipping():
     optimizer.step(closure, scale=8.0)
     assert torch.equal(params[1].grad, grads[1])
     torch.testing.assert_close(params[0].grad.norm().item(), 0.5, rtol=1e-4, atol=0)
-
-
-def test_wrapping_fairseq_twice_changes_nothing():
-    mixins = (fp16_optimizer._FP16OptimizerMixin, fp16_optimizer._MemoryEfficientFP16OptimizerMixin)
-    before = [mixin.clip_grad_norm for mixin in mixins]
-    leave_clipping_to_the_optimizer()
-    assert [mixin.clip_grad_norm for mixin in mixins] == before
 
 
 def test_other_optimizers_are_still_clipped_by_the_wrapper():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import luna_fairseq.engine.compat  # noqa: F401
+import luna_fairseq.engine  # noqa: F401  mends fairseq
 from fairseq.data import data_utils
 
 

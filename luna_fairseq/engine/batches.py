@@ -1,0 +1,40 @@
+"""No sentence is left out of a data set's batches."""
+
+from typing import Any, Callable
+
+import numpy
+
+from luna_fairseq.engine.mend import Mend
+
+
+def _throws_away() -> bool:
+    from fairseq.data import data_utils
+
+    try:
+        batches = data_utils.batch_by_size(numpy.arange(3), lambda index: 1, required_batch_size_multiple=2)
+    except ImportError:  # its extensions are not built: there are no batches at all
+        return False
+    return sum(map(len, batches)) < 3
+
+
+INCOMPLETE_BATCHES = Mend(
+    "incomplete-batches",
+    what="translates, validates and trains on every sentence",
+    why="--required-batch-size-multiple (default 8) asks for batches of at most 8 sentences or a multiple "
+    "of it; a last batch of fewer is thrown away silently, also when decoding: a score is then of "
+    "another test set",
+    versions="fairseq 0.12.3 (fairseq-fixed)",
+    needed=_throws_away,
+)
+
+
+@INCOMPLETE_BATCHES.around("fairseq.data.data_utils:batch_by_size")
+def _with_incomplete_batch(batch_by_size: Callable[..., Any], indices: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(indices, numpy.ndarray):
+        indices = numpy.fromiter(indices, dtype=numpy.int64)
+    batches = batch_by_size(indices, *args, **kwargs)
+    if kwargs.get("fixed_shapes") is not None:
+        return batches
+    # Batches follow the order of the indices: what is missing at the end is what was thrown away.
+    left = indices[sum(map(len, batches)) :]
+    return [*batches, left] if len(left) else batches

@@ -1,0 +1,141 @@
+"""Checkpoint files: what torch.load accepts, what a damaged one is called, whole copies."""
+
+import argparse
+import os
+import zipfile
+from pathlib import Path
+from typing import Any, Callable, List, Optional
+
+import numpy
+import torch
+
+from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.underneath import at_least
+from luna_fairseq.errors import InputError
+
+
+def _checks_classes() -> bool:
+    return at_least("torch", 2, 6)
+
+
+CHECKPOINT_CLASSES = Mend(
+    "checkpoint-classes",
+    what="loads its own checkpoints, torch.load's check (weights_only) staying on",
+    why="they hold argparse.Namespace (configuration) and numpy's arrays and scalars (meters of "
+    "--eval-bleu), which the check refuses; before torch 2.6 it is off by default",
+    versions="torch >= 2.6",
+    needed=_checks_classes,
+)
+
+OLDER_OPTIONS = Mend(
+    "older-options",
+    what="loads options of --eval-bleu that older versions of fairseq stored as None",
+    why="it takes them for text, and generating or validating from such a checkpoint fails",
+)
+
+DAMAGED_CHECKPOINTS = Mend(
+    "damaged-checkpoints",
+    what="says in one line which checkpoint is damaged, and which one beside it is intact",
+    why="what a truncated file raises names neither the file nor the reason",
+)
+
+WHOLE_COPIES = Mend(
+    "whole-copies",
+    what="copies a checkpoint under a temporary name and renames it, so that the target is old or new, never "
+    "half",
+    why="checkpoint_last.pt and checkpoint_best.pt are copied in place: a run killed during the copy could "
+    "not go on although an intact file lies beside the half one",
+)
+
+
+@CHECKPOINT_CLASSES.around()
+def _allow_checkpoint_classes() -> None:
+    torch.serialization.add_safe_globals([argparse.Namespace, *_numpy_classes()])
+
+
+def _numpy_classes() -> List[Any]:
+    core = numpy._core if hasattr(numpy, "_core") else numpy.core
+    allowed: List[Any] = [numpy.ndarray, numpy.dtype]
+    # What a numpy.dtype is an instance of: numpy.dtypes.Float64DType and its like.
+    allowed += {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
+    # numpy 2 renamed the module; a file may have been written under either.
+    for function in (core.multiarray._reconstruct, core.multiarray.scalar):
+        allowed += [(function, f"numpy.{name}.multiarray.{function.__name__}") for name in ("core", "_core")]
+    return allowed
+
+
+@OLDER_OPTIONS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
+def _with_options_filled_in(load: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
+    state = load(path, *args, **kwargs)
+    options = state.get("args")
+    for name in ("eval_bleu_args", "eval_bleu_detok_args"):
+        if getattr(options, name, "") is None:
+            setattr(options, name, "{}")
+    return state
+
+
+@DAMAGED_CHECKPOINTS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
+def _naming_the_fault(load: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return load(path, *args, **kwargs)
+    except Exception as error:
+        fault = _fault_of_file(path)
+        if fault is None:
+            raise
+        raise InputError(f"{path} {fault}{_intact_neighbour(Path(path))}") from error
+
+
+def _fault_of_file(path: str) -> Optional[str]:
+    """What makes ``path`` no checkpoint, or None when the failure must have another reason."""
+    try:
+        state = torch.load(path, map_location="cpu")
+    except OSError:
+        return None
+    except Exception as error:  # what a damaged file raises depends on where it is damaged
+        if zipfile.is_zipfile(path):
+            refused = next(
+                (line.strip() for line in str(error).splitlines() if "Unsupported" in line), str(error)
+            )
+            return f"holds what torch.load refuses: {refused[:200]}"
+        return "cannot be read: it is truncated, or no checkpoint"
+    if not isinstance(state, dict) or "model" not in state or not {"args", "cfg"}.intersection(state):
+        return "is no fairseq checkpoint: there is no model with its configuration in it"
+    return None
+
+
+def damage(path: Path) -> Optional[str]:
+    """What makes ``path`` unreadable, in words that follow its name; None when it is as it was written."""
+    if zipfile.is_zipfile(str(path)):
+        try:
+            with zipfile.ZipFile(str(path)) as archive:
+                return None if archive.testzip() is None else "is damaged"
+        except (zipfile.BadZipFile, OSError, EOFError):
+            return "is damaged"
+    try:  # before torch 1.6 a checkpoint was no zip archive
+        torch.load(str(path), map_location="cpu")
+    except Exception:  # what a damaged file raises depends on where it is damaged
+        return "is truncated, or no checkpoint"
+    return None
+
+
+def _intact_neighbour(path: Path) -> str:
+    others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
+    newest = next((p for p in others if p.name != path.name and damage(p) is None), None)
+    if newest is None:
+        return "; there is no intact checkpoint beside it"
+    return (
+        f"; the newest intact one beside it is {newest}: "
+        f"go on with --restore-file (to generate: --path) {newest}"
+    )
+
+
+@WHOLE_COPIES.around("fairseq.file_io:PathManager.copy")
+def _copy_whole(copy: Callable[..., Any], src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+    from fairseq.file_io import PathManager
+
+    if not (overwrite and PathManager.supports_rename(dst_path)):
+        return copy(src_path, dst_path, overwrite)
+    temporary = f"{dst_path}.tmp"
+    done = copy(src_path, temporary, overwrite=True)
+    os.replace(temporary, dst_path)
+    return done

@@ -1,0 +1,68 @@
+"""Layers of fairseq 0.12.2 that later versions have right."""
+
+from typing import Any, Callable
+
+from luna_fairseq.engine.mend import Mend
+
+_ENCODER_LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
+_COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
+
+
+def _holds_weights_twice() -> bool:
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+
+    return "_load_from_state_dict" in vars(TransformerEncoderLayerBase)
+
+
+def _saves_memory() -> bool:
+    from fairseq.modules import SinusoidalPositionalEmbedding
+
+    return "_float_tensor" in SinusoidalPositionalEmbedding(4, 0, 2).state_dict()
+
+
+WEIGHTS_ONCE = Mend(
+    "weights-once",
+    what="keeps every weight of its Transformer encoder layers once, as later versions do",
+    why="a second set for torch's fused layer, filled when a checkpoint is loaded, gets no gradient, at "
+    'which distributed training stops, for a layer that torch 1.13 refuses ("Mask Type should be '
+    'defined")',
+    versions="fairseq 0.12.2",
+    needed=_holds_weights_twice,
+)
+
+POSITIONS = Mend(
+    "positions",
+    what="saves no uninitialised memory with sinusoidal positions, and reads none: equal runs save equal "
+    "models",
+    why="they save a number that says where they are by its device, and whose value is what the memory held",
+    versions="fairseq 0.12.2",
+    needed=_saves_memory,
+)
+
+
+@WEIGHTS_ONCE.around(f"{_ENCODER_LAYER}.__init__")
+def _build_without_copies(init: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    init(self, *args, **kwargs)
+    for name in _COPIES:
+        delattr(self, name)
+
+
+@WEIGHTS_ONCE.around(f"{_ENCODER_LAYER}._load_from_state_dict")
+def _load_without_copies(_: Callable[..., Any], self: Any, state_dict: Any, prefix: str, *args: Any) -> None:
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+
+    for name in _COPIES:
+        state_dict.pop(prefix + name, None)
+    super(TransformerEncoderLayerBase, self)._load_from_state_dict(state_dict, prefix, *args)
+
+
+@POSITIONS.around("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
+def _with_nothing_to_save(init: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    init(self, *args, **kwargs)
+    if "_float_tensor" in self._buffers:
+        self._non_persistent_buffers_set.add("_float_tensor")
+        self._register_load_state_dict_pre_hook(_leave_out_float_tensor)
+
+
+def _leave_out_float_tensor(state_dict: Any, prefix: str, *args: Any) -> None:
+    state_dict.pop(f"{prefix}_float_tensor", None)

@@ -1,0 +1,84 @@
+"""Every change is an entry that says what it does, is in force where it is needed, and can be left out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import luna_fairseq  # noqa: F401  mends fairseq
+from luna_fairseq.engine import listing
+from luna_fairseq.engine.mend import MENDED, NOT_NEEDED, _find
+from luna_fairseq.engine.table import SWITCH, TABLE, mend_fairseq, names_left_out
+from luna_fairseq.engine.underneath import at_least
+from luna_fairseq.errors import InputError
+
+NAMES = [mend.name for mend in TABLE]
+
+
+def run(code, *, leave_out=""):
+    environment = {**os.environ, SWITCH: leave_out}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+
+
+def test_every_entry_says_what_it_does():
+    assert len(set(NAMES)) == len(NAMES)
+    for mend in TABLE:
+        assert mend.what and mend.why and mend.versions and mend.changes, mend.name
+        assert "," not in mend.name and mend.name == mend.name.lower()
+
+
+@pytest.mark.parametrize("mend", TABLE, ids=NAMES)
+def test_every_entry_is_in_force_or_not_needed(mend):
+    assert mend.state in (MENDED, NOT_NEEDED)
+    if mend.versions == "every version so far":
+        assert mend.state == MENDED
+    if mend.versions == "fairseq 0.12.2":
+        assert mend.state == (NOT_NEEDED if at_least("fairseq", 0, 12, 3) else MENDED)
+
+
+def test_making_the_changes_again_changes_nothing():
+    targets = [target for mend in TABLE if mend.state == MENDED for target, _ in mend.changes]
+    places = [_find(target) for target in targets]
+    mend_fairseq()
+    assert places == [_find(target) for target in targets]
+
+
+def test_the_listing_names_every_entry_and_what_is_underneath():
+    text = "\n".join(listing.lines())
+    assert all(f"\n  {name}\n" in text for name in NAMES)
+    assert all(f"  {package} " in text for package in ("Python", "fairseq", "torch", "numpy"))
+    assert f"mended: {sum(mend.state == MENDED for mend in TABLE)}\n" in text
+    assert all(len(line) <= 110 or "/" in line for line in text.splitlines())
+
+
+def test_the_page_about_engines_names_every_entry():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in page] == []
+
+
+def test_all_of_them_left_out():
+    """fairseq is then as it was."""
+    code = """
+import luna_fairseq
+from luna_fairseq.engine import listing, mend, table
+places = [mend._find(target) for entry in table.TABLE for target, _ in entry.changes]
+print([place for place in places if place and hasattr(place.value, "mended_by")])
+print(*listing.lines(), sep="\\n")
+"""
+    done = run(code, leave_out=", ".join(NAMES))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("[]\n"), done.stdout[:2000]
+    assert f"left out: {len(NAMES)} (by {SWITCH})" in done.stdout and "mended: 0" in done.stdout
+
+
+def test_a_name_that_is_not_in_the_table(monkeypatch):
+    monkeypatch.setenv(SWITCH, "sigterm, sigtrem")
+    with pytest.raises(InputError, match=f"^{SWITCH} names sigtrem; what can be left out is .*, sigterm, "):
+        names_left_out()
+
+
+def test_names_are_separated_by_commas(monkeypatch):
+    monkeypatch.setenv(SWITCH, " sigterm,,patience ")
+    assert names_left_out() == {"sigterm", "patience"}

@@ -1,0 +1,50 @@
+"""A plugin found under two paths, and what a program of one's own sees of bad input."""
+
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+import luna_fairseq
+from fairseq import models, options, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from luna_fairseq.errors import InputError
+
+HERE = Path(luna_fairseq.__file__).resolve().parent
+
+
+def test_one_folder_by_two_names(tmp_path):
+    (tmp_path / "luna_fairseq").symlink_to(HERE, target_is_directory=True)
+    for name in (str(tmp_path / "luna_fairseq"), str(HERE) + "/", str(HERE)):
+        utils.import_user_module(Namespace(user_dir=name))
+
+
+def test_a_second_copy(tmp_path):
+    copy = tmp_path / "luna_fairseq"
+    copy.mkdir()
+    shutil.copy(str(HERE / "__init__.py"), str(copy))
+    with pytest.raises(InputError) as error:
+        utils.import_user_module(Namespace(user_dir=str(copy)))
+    assert str(copy) in str(error.value) and f" {HERE} " in str(error.value) and "\n" not in str(error.value)
+
+
+def test_other_plugins_are_imported_as_before(tmp_path):
+    (tmp_path / "other_plugin").mkdir()
+    (tmp_path / "other_plugin" / "__init__.py").write_text("imported = True\n", encoding="utf-8")
+    for _ in range(2):
+        utils.import_user_module(Namespace(user_dir=str(tmp_path / "other_plugin")))
+    import other_plugin  # type: ignore[import-not-found]
+
+    assert other_plugin.imported
+    utils.import_user_module(Namespace(user_dir=None))
+    with pytest.raises(FileNotFoundError):
+        utils.import_user_module(Namespace(user_dir=str(tmp_path / "missing")))
+
+
+def test_a_program_of_ones_own_gets_the_exception(tmp_path):
+    words = ["--task", "dummy_lm", "--arch", "luna_lm", "--decoder-attention-heads", "5"]
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    task = Namespace(source_dictionary=None, target_dictionary=None)
+    with pytest.raises(InputError):
+        models.build_model(convert_namespace_to_omegaconf(args).model, task)
