@@ -57,7 +57,7 @@ def assignments(source):
         elif isinstance(node, ast.Call):
             if named(node.func) in ("setattr", "delattr", "__setattr__", "__delattr__"):
                 found += [node.lineno] if owner(node.args[0]) in names else []
-            elif named(node.func) in CHANGING_CALLS:
+            elif named(node.func) in CHANGING_CALLS and isinstance(node.func, ast.Attribute):
                 changed = node.func.value
                 dictionary = isinstance(changed, ast.Call) or named(changed) in ("__dict__", "modules")
                 found += [node.lineno] if dictionary and owner(changed) in names else []
