@@ -1,6 +1,7 @@
 """What fairseq's commands do first and last: import the plugin, end with an error."""
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -24,13 +25,19 @@ ONE_LINE_ERRORS = Mend(
 
 @ONE_PLUGIN.around("fairseq.utils:import_user_module")
 def _import_once(import_user_module: Callable[..., Any], args: Any) -> Any:
+    import fairseq
+
     wanted = getattr(args, "user_dir", None)
     there = sys.modules.get(Path(wanted).name) if wanted else None
     places = [Path(place) for place in getattr(there, "__path__", ())]
-    if not places or not Path(wanted).is_dir():
+    beside = Path(fairseq.__file__).parent
+    # Where fairseq looks, in its order.
+    folders = (Path(wanted), beside / wanted, beside.parent / wanted) if places else ()
+    found = next((folder for folder in folders if folder.is_dir()), None)
+    if found is None:
         return import_user_module(args)
-    if any(place.samefile(wanted) for place in places):
-        return None
+    if any(place.samefile(found) for place in places):
+        return import_user_module(Namespace(user_dir=str(places[0])))
     raise InputError(
         f"--user-dir {wanted} is another copy of {places[0]}, which this process has imported already: "
         "give that one, or uninstall it"

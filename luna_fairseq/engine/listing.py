@@ -4,7 +4,6 @@ import argparse
 import textwrap
 from typing import Iterator, Optional, Sequence
 
-import luna_fairseq  # noqa: F401  (makes the changes)
 from luna_fairseq.engine.mend import GONE, LEFT_OUT, MENDED, NOT_NEEDED, Mend
 from luna_fairseq.engine.table import SWITCH, TABLE
 from luna_fairseq.engine.underneath import what_is_underneath
