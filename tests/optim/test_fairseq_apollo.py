@@ -9,7 +9,7 @@ import torch
 import luna_fairseq.optim  # noqa: F401  registers
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer, fp16_optimizer
+from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.optim.fairseq_apollo import FairseqApollo, clip_each, gradient_norms
 
