@@ -27,7 +27,7 @@ ONE_LINE_ERRORS = Mend(
 def _import_once(import_user_module: Callable[..., Any], args: Any) -> Any:
     import fairseq
 
-    wanted = getattr(args, "user_dir", None)
+    wanted = getattr(args, "user_dir", None) or ""
     there = sys.modules.get(Path(wanted).name) if wanted else None
     places = [Path(place) for place in getattr(there, "__path__", ())]
     beside = Path(fairseq.__file__).parent

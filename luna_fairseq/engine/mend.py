@@ -85,7 +85,7 @@ class Mend:
         self.state = MENDED
 
     def _replacement(self, original: Any, function: Callable[..., Any]) -> Any:
-        replacement = _wrapped(original, function) if callable(original) else function(original)
+        replacement: Any = _wrapped(original, function) if callable(original) else function(original)
         replacement.mended_by = (*getattr(original, "mended_by", ()), self.name)
         return replacement
 
