@@ -190,7 +190,7 @@ def _from_checkpoint(path: Path) -> List[Run]:
 
 
 def _load(file: Path) -> Dict[str, Any]:
-    import luna_fairseq.engine.compat  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
+    import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
 
     try:
         try:
