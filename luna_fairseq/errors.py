@@ -46,7 +46,7 @@ def in_command() -> bool:
     if multiprocessing.parent_process() is not None:
         return False
     code = getattr(getattr(sys.modules.get("__main__"), "cli_main", None), "__code__", None)
-    program = Path(sys.argv[0]).name if sys.argv else ""
+    program = Path(sys.argv[0] if sys.argv else "").absolute()
     # "-m" is the name of a program while the package of the module that python -m names is being imported.
-    ours = program.startswith("luna-") or program == "-m"
+    ours = program.name.startswith("luna-") or program.name == "-m" or Path(__file__).parent in program.parents
     return ours or (code is not None and Path(code.co_filename).parent.name == "fairseq_cli")
