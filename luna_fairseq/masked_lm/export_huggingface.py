@@ -22,11 +22,11 @@ from torch import Tensor
 
 from luna_fairseq.commands.reporting import reported
 from luna_fairseq.errors import InputError, MissingRequirementError
+from luna_fairseq.masked_lm.huggingface.shipped_code import shipped_code
 from luna_fairseq.models import LunaMaskedLM
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub, find_tokenizer
 
 PROGRAM = "luna-export-huggingface"
-CODE = ("configuration_luna.py", "modeling_luna.py")
 LARGEST_DIFFERENCE = 1e-4  # of the self-check, relative to the largest logit; larger is a fault of the export
 # fairseq's name of an activation, and transformers'.
 ACTIVATIONS = {
@@ -100,14 +100,19 @@ def export(path: Path, data: Path, folder: Path) -> None:
     tokenizer = build_tokenizer(find_tokenizer([path.parent, data]), hub.dictionary, hub.model.max_positions())
     temporary = folder.with_name(f"{folder.name}.tmp{os.getpid()}")
     try:
-        model.save_pretrained(str(temporary))
+        write_model(model, temporary)
         tokenizer.save_pretrained(str(temporary))
         _name_tokenizer(temporary / "tokenizer_config.json")
-        for name in CODE:
-            shutil.copyfile(str(Path(__file__).parents[1] / "huggingface" / name), str(temporary / name))
         os.replace(str(temporary), str(folder))
     finally:
         shutil.rmtree(str(temporary), ignore_errors=True)
+
+
+def write_model(model: Any, folder: Path) -> None:
+    """Write the converted ``model``, and its code beside it."""
+    model.save_pretrained(str(folder))
+    for name, text in shipped_code().items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _name_tokenizer(path: Path) -> None:
@@ -128,8 +133,6 @@ def convert(model: LunaMaskedLM, dictionary: Any) -> Any:
     from luna_fairseq.masked_lm.huggingface.modeling_luna import LunaForMaskedLM
 
     args = model.args
-    if args.anchored_packed:
-        raise InputError("a model with --anchored-packed cannot be exported yet: use it through LunaMaskedLM.from_pretrained")
     if args.activation_fn not in ACTIVATIONS:
         raise InputError(f"transformers has no activation function like {args.activation_fn}")
     encoder = model.encoder.sentence_encoder
@@ -142,6 +145,7 @@ def convert(model: LunaMaskedLM, dictionary: Any) -> Any:
         projection_length=args.projection_length,
         fix_projection_length=args.fix_projection_length,
         untie_kv=args.untie_luna_kv,
+        anchored_packed=args.anchored_packed,
         normalize_before=args.encoder_normalize_before,
         untie_embeddings=args.untie_weights_luna,
         max_position_embeddings=model.max_positions(),
@@ -169,8 +173,7 @@ def _rename(model: LunaMaskedLM) -> Dict[str, Tensor]:
     renamed = {name: value.expand(width).clone() for name, value in renamed.items()}
     for name, value in model.state_dict().items():
         if name.startswith(_ENCODER) and not name.endswith("version"):
-            name = name[len(_ENCODER) :].replace("packed_embedding.layer_norm", "packed_embedding_norm")
-            renamed[f"luna.{name.replace('packed_embedding.weight', 'packed_embedding')}"] = value
+            renamed[f"luna.{name[len(_ENCODER):]}"] = value
         elif name.startswith(_HEAD):
             name = name[len(_HEAD) :]
             if name == "weight" and not model.args.untie_weights_luna:

@@ -17,14 +17,17 @@ IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def with_fairseq_parts(module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8) -> Module:
+def with_fairseq_parts(
+    module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8, export: bool = False
+) -> Module:
     """``module`` with fairseq's own in the place of torch's parts: dropout that --retain-dropout keeps (``name`` is what
-    --retain-dropout-modules calls it), the norm with apex's fused kernel, quantisation noise on linear maps."""
-    for part, child in module.named_children():
+    --retain-dropout-modules calls it), the norm with apex's fused kernel (not to ``export``), quantisation noise on
+    linear maps."""
+    for part, child in list(module.named_children()):
         if isinstance(child, nn.Dropout):
             setattr(module, part, FairseqDropout(child.p, module_name=name))
         elif isinstance(child, nn.LayerNorm):
-            setattr(module, part, LayerNorm(child.normalized_shape))
+            setattr(module, part, LayerNorm(child.normalized_shape, export=export))
         elif isinstance(child, nn.Linear):
             quant_noise(child, q_noise, qn_block_size)
     return module

@@ -70,22 +70,25 @@ def select_sentences(kept: Kept, sentences: Tensor) -> Kept:
 class LunaAttention(nn.Module):
     """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 4 and 5. Encoder self-attention and decoder cross-attention.
 
-    A layer of one's own passes Y_P + P on to the next one, as it does Y_X + X. Modules are time-first::
+    A layer of one's own passes Y_P + P on to the next one, as it does Y_X + X. Modules are time-first:
 
-        import torch
-        from luna_fairseq.modules import LunaAttention
+    >>> import torch
+    >>> from luna_fairseq.modules import LunaAttention
+    >>> T, S, L, B, C = 7, 50, 16, 4, 64  # queries, context, rows of P, sentences, width
+    >>> attention = LunaAttention(C, num_heads=8)
+    >>> query, context, packed = torch.randn(T, B, C), torch.randn(S, B, C), torch.randn(L, B, C)
+    >>> lengths = torch.tensor([50, 31, 8, 44])
+    >>> left_out = torch.arange(S) >= lengths[:, None]  # [B, S], True: padding, to which nobody attends
+    >>> output, packed_context, _ = attention(query, packed, context, context_padding_mask=left_out)
+    >>> output.shape == query.shape, packed_context.shape == packed.shape
+    (True, True)
 
-        T, S, L, B, C = 7, 50, 16, 4, 512  # queries, context, rows of P, sentences, width
-        attention = LunaAttention(C, num_heads=8)
-        query, context, packed = torch.randn(T, B, C), torch.randn(S, B, C), torch.randn(L, B, C)
-        lengths = torch.tensor([50, 31, 8, 44])
-        left_out = torch.arange(S) >= lengths[:, None]  # [B, S], True: this position is padding, nobody attends to it
-        output, packed_context, _ = attention(query, packed, context, context_padding_mask=left_out)
-        assert output.shape == query.shape and packed_context.shape == packed.shape
+    In decoding the context is packed once, and every step reads what was kept of it:
 
-        # Decoding: the context is packed once, and every step reads what was kept of it.
-        kept = attention.keep(packed_context)
-        first, _ = attention.unpack(query[:1], kept)
+    >>> kept = attention.keep(packed_context)
+    >>> first, _ = attention.unpack(query[:1], kept)
+    >>> torch.allclose(first, output[:1], atol=1e-5)
+    True
 
     Args:
         embed_dim: C, width of everything

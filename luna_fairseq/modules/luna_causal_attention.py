@@ -67,22 +67,25 @@ class LunaCausalState(NamedTuple):
 class LunaCausalAttention(nn.Module):
     """Attention of every position to itself and what came before it, through P. P is an input only.
 
-    Modules are time-first::
+    Modules are time-first:
 
-        import torch
-        from luna_fairseq.modules import LunaCausalAttention
+    >>> import torch
+    >>> from luna_fairseq.modules import LunaCausalAttention
+    >>> T, L, B, C = 50, 16, 4, 64  # positions, rows of P, sentences, width
+    >>> attention = LunaCausalAttention(C, num_heads=8)
+    >>> query, packed = torch.randn(T, B, C), torch.randn(L, B, C)
+    >>> lengths = torch.tensor([50, 31, 12, 44])
+    >>> left_out = torch.arange(T) >= lengths[:, None]  # [B, T], True: padding, to which nobody attends
+    >>> output = attention(query, packed, key_padding_mask=left_out)
+    >>> output.shape == query.shape
+    True
 
-        T, L, B, C = 50, 16, 4, 512  # positions, rows of P, sentences, width
-        attention = LunaCausalAttention(C, num_heads=8)
-        query, packed = torch.randn(T, B, C), torch.randn(L, B, C)
-        lengths = torch.tensor([50, 31, 8, 44])
-        left_out = torch.arange(T) >= lengths[:, None]  # [B, T], True: this position is padding, nobody attends to it
-        output = attention(query, packed, key_padding_mask=left_out)
-        assert output.shape == query.shape
+    Decoding takes some positions at a time, with a state that does not grow:
 
-        # Decoding: some positions at a time, with a state that does not grow.
-        prefix, state = attention.step(query[:10], packed)
-        eleventh, state = attention.step(query[10:11], state=state)
+    >>> prefix, state = attention.step(query[:10], packed)
+    >>> eleventh, state = attention.step(query[10:11], state=state)
+    >>> torch.allclose(eleventh, output[10:11], atol=1e-5)
+    True
 
     Args:
         embed_dim: C, width of everything

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq import utils
-from fairseq.modules import FairseqDropout, LayerNorm
-from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.modules.anchors import Anchors
 from luna_fairseq.modules.fairseq_attention import (
     FairseqLunaAttention,
     FairseqLunaCausalAttention,
     FairseqSoftmaxCrossAttention,
     IncrementalState,
+    with_fairseq_parts,
 )
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
+from luna_fairseq.modules.two_streams import TwoStreamLayer
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -32,28 +32,27 @@ def activation_function(name: str) -> Callable[[Tensor], Tensor]:
     return gelu if name == "gelu" else utils.get_activation_fn(name)
 
 
-class _LunaLayer(nn.Module):
-    """Dropout, residual and norm around Luna attention and the feed-forward block, before (pre-norm) or after them."""
+class _LunaLayer(TwoStreamLayer):
+    """A layer of two streams with fairseq's parts."""
 
-    def build_feed_forward(self, cfg: Any, side: Any) -> None:
-        """What follows the attentions in a layer of ``side``, the encoder's or the decoder's part of ``cfg``."""
-        noise = {"p": cfg.quant_noise.pq, "block_size": cfg.quant_noise.pq_block_size}
-        self.normalize_before = side.normalize_before
-        self.dropout_module = FairseqDropout(cfg.dropout, module_name=self.__class__.__name__)
-        self.activation_fn = activation_function(cfg.activation_fn)
-        self.activation_dropout_module = FairseqDropout(cfg.activation_dropout, module_name=self.__class__.__name__)
-        self.fc1 = quant_noise(nn.Linear(side.embed_dim, side.ffn_embed_dim), **noise)
-        self.fc2 = quant_noise(nn.Linear(side.ffn_embed_dim, side.embed_dim), **noise)
-        self.final_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
+    def finish(self, cfg: Any, side: Any, update_packed: Optional[bool] = None, normalize_packed: bool = True) -> None:
+        """Build what follows the attentions in a layer of ``side``, the encoder's or the decoder's part of ``cfg``.
 
-    def build_packed_layer_norm(
-        self, cfg: Any, side: Any, update_packed: bool, normalize_packed: bool = True
-    ) -> None:
-        """The norm of Y_P + P, made only where something reads it: a parameter without gradient breaks DDP."""
-        self.update_packed = update_packed
-        self.packed_layer_norm: Any = None
-        if (update_packed and normalize_packed) or side.normalize_before:
-            self.packed_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
+        Without ``update_packed`` there is no norm of P.
+        """
+        self.build_feed_forward(
+            side.embed_dim,
+            side.ffn_embed_dim,
+            activation_function(cfg.activation_fn),
+            cfg.dropout,
+            cfg.activation_dropout,
+            side.normalize_before,
+        )
+        self.packed_layer_norm = None
+        if update_packed is not None:
+            self.build_packed_layer_norm(side.embed_dim, update_packed, normalize_packed)
+        noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
+        with_fairseq_parts(self, self.__class__.__name__, **noise, export=cfg.export)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         # A last layer that was an inner one before layers were pruned has a norm of P that nothing reads any more.
@@ -61,43 +60,6 @@ class _LunaLayer(nn.Module):
             for name in ("weight", "bias"):
                 state_dict.pop(f"{prefix}packed_layer_norm.{name}", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def attend(
-        self,
-        attention: FairseqLunaAttention,
-        layer_norm: LayerNorm,
-        x: Tensor,
-        packed: Optional[Tensor],
-        context: Optional[Tensor],
-        *args,
-        **kwargs,
-    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """Luna attention with X [T, B, C] and P [L, B, C] as two residual streams; P' is None where Y_P is, or where
-        nothing reads it. Without a context it is self-attention: X is packed as it is unpacked, after its norm."""
-        residual, packed_residual = x, packed
-        if self.normalize_before:
-            x = layer_norm(x)
-            if packed is not None and self.packed_layer_norm is not None:
-                packed = self.packed_layer_norm(packed)
-        x, packed_context, weights = attention(x, packed, x if context is None else context, *args, **kwargs)
-        x = residual + self.dropout_module(x)
-        if not self.normalize_before:
-            x = layer_norm(x)
-        if packed_context is None or not self.update_packed:
-            return x, None, weights
-        packed = packed_residual + self.dropout_module(packed_context)
-        if not self.normalize_before and self.packed_layer_norm is not None:
-            packed = self.packed_layer_norm(packed)
-        return x, packed, weights
-
-    def feed_forward(self, x: Tensor) -> Tensor:
-        """Feed-forward block with its residual; x [T, B, C]. P does not pass through it."""
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x)
-        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        x = residual + self.dropout_module(self.fc2(x))
-        return x if self.normalize_before else self.final_layer_norm(x)
 
 
 def luna_attention_options(cfg: Any, side: Any) -> Dict[str, Any]:
@@ -126,9 +88,8 @@ class LunaEncoderLayer(_LunaLayer):
     def __init__(self, cfg: Any, update_packed: bool = True, normalize_packed: bool = True):
         super().__init__()
         self.self_attn = FairseqLunaAttention(**luna_attention_options(cfg, cfg.encoder), anchored_unpack=True)
-        self.self_attn_layer_norm = LayerNorm(cfg.encoder.embed_dim, export=cfg.export)
-        self.build_feed_forward(cfg, cfg.encoder)
-        self.build_packed_layer_norm(cfg, cfg.encoder, update_packed, normalize_packed)
+        self.self_attn_layer_norm = nn.LayerNorm(cfg.encoder.embed_dim)
+        self.finish(cfg, cfg.encoder, update_packed, normalize_packed)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """fairseq's encoder calls this; names are translated for the whole model at once."""
@@ -174,10 +135,9 @@ class LunaDecoderLayer(_LunaLayer):
         super().__init__()
         side = cfg.decoder
         self.self_attn = self.build_self_attention(cfg)
-        self.self_attn_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
+        self.self_attn_layer_norm = nn.LayerNorm(side.embed_dim)
         self.encoder_attn: Any = None
         self.packed_embedding: Any = None
-        self.packed_layer_norm: Any = None
         if no_encoder_attn:
             scale = not cfg.no_scale_embedding
             self.packed_embedding = PackedEmbedding(
@@ -185,13 +145,11 @@ class LunaDecoderLayer(_LunaLayer):
             )
         else:
             self.encoder_attn = self.build_encoder_attention(cfg, update_packed)
-            self.encoder_attn_layer_norm = LayerNorm(side.embed_dim, export=cfg.export)
-        self.build_feed_forward(cfg, side)
-        if not no_encoder_attn:
-            # With softmax attention to the source, P that is not handed on is not packed either.
-            if cfg.cross_attention == "luna" or update_packed:
-                self.build_packed_layer_norm(cfg, side, update_packed)
-            self.update_packed = update_packed
+            self.encoder_attn_layer_norm = nn.LayerNorm(side.embed_dim)
+        # With softmax attention to the source, P that is not handed on is not packed either.
+        packs = not no_encoder_attn and (cfg.cross_attention == "luna" or update_packed)
+        self.finish(cfg, side, update_packed if packs else None)
+        self.update_packed = update_packed
         self.need_attn = True
 
     def build_self_attention(self, cfg: Any) -> nn.Module:

@@ -1,6 +1,9 @@
 """The model and the tokenizer for transformers against fairseq's."""
 
 import json
+import os
+import subprocess
+import sys
 from argparse import Namespace
 
 import pytest
@@ -105,3 +108,32 @@ def test_gpt2(tmp_path):
     files["gpt2_vocab_bpe"] = str(tmp_path / "vocab.bpe")
     dictionary = dictionary_of([str(n) for n in range(len(pieces))], {"258": 7})
     encoded_alike(files, dictionary, encoders.build_bpe(Namespace(**files)))
+
+
+LOAD = """
+import sys
+sys.modules["fairseq"] = sys.modules["luna_fairseq"] = None
+import torch
+from transformers import AutoModelForMaskedLM
+model = AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
+with torch.no_grad():
+    torch.save(model(torch.load(sys.argv[2])).logits, sys.argv[3])
+"""
+
+
+def test_the_exported_folder_needs_neither_fairseq_nor_this_package(tmp_path):
+    model = tiny_model(torch.float32, (), anchored_packed=True)
+    exported = export_huggingface.convert(model, model.encoder.sentence_encoder.dictionary)
+    export_huggingface.write_model(exported, tmp_path / "hf")
+    names = {path.name for path in (tmp_path / "hf").glob("*.py")}
+    assert {"modeling_luna.py", "configuration_luna.py", "luna_modules_luna_attention.py"} < names
+    assert not any("causal" in name for name in names)
+    tokens = torch.randint(4, 20, (2, 9))
+    torch.save(tokens, str(tmp_path / "tokens.pt"))
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    line = [sys.executable, "-c", LOAD, *(str(tmp_path / name) for name in ("hf", "tokens.pt", "logits.pt"))]
+    done = subprocess.run(line, stderr=subprocess.PIPE, text=True, env=environment, cwd=str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    with torch.no_grad():
+        expected, _ = model(tokens)
+    torch.testing.assert_close(torch.load(str(tmp_path / "logits.pt")), expected, rtol=0, atol=1e-5)

@@ -1,1 +1,1 @@
-"""The model as Hugging Face's transformers loads it: the two other files here go into an exported folder as they are."""
+"""The model as Hugging Face's transformers loads it: a thin class over this package's plain modules, which go with it."""

@@ -17,6 +17,7 @@ class LunaConfig(PretrainedConfig):
         projection_length: l, rows of the packed sequence P
         fix_projection_length: always use all rows; otherwise P is never longer than a sequence
         untie_kv: separate projections for keys and values
+        anchored_packed: rows of P have places in the sequence
         normalize_before: layer norms before each block
         untie_embeddings: an output projection of its own
         max_position_embeddings: the longest sequence
@@ -36,6 +37,7 @@ class LunaConfig(PretrainedConfig):
         projection_length: int = 128,
         fix_projection_length: bool = False,
         untie_kv: bool = False,
+        anchored_packed: bool = False,
         normalize_before: bool = False,
         untie_embeddings: bool = False,
         max_position_embeddings: int = 512,
@@ -54,6 +56,7 @@ class LunaConfig(PretrainedConfig):
         self.projection_length = projection_length
         self.fix_projection_length = fix_projection_length
         self.untie_kv = untie_kv
+        self.anchored_packed = anchored_packed
         self.normalize_before = normalize_before
         self.untie_embeddings = untie_embeddings
         self.max_position_embeddings = max_position_embeddings
