@@ -33,7 +33,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.lra.pixels import PixelSequenceDataset, read_labels, read_pixels
 from luna_fairseq.models.luna import flat_options
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
-from luna_fairseq.models.luna_config import option
+from luna_fairseq.models.options import option
 
 logger = logging.getLogger(__name__)
 

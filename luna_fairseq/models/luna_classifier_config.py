@@ -5,7 +5,7 @@ from typing import Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
-from luna_fairseq.models.luna_config import AnchorConfig, LayerConfig, option
+from luna_fairseq.models.options import EncoderOptions, LunaOptions, option
 
 LAYER_TYPES = ("luna", "transformer")
 SENTENCE_REPRESENTATIONS = ("cls", "mp")
@@ -14,7 +14,7 @@ INPUT_TYPES = ("text", "image")
 
 
 @dataclass
-class LunaClassifierConfig(LayerConfig, AnchorConfig):
+class LunaClassifierConfig(LunaOptions, EncoderOptions):
     """Defaults are the authors' base architecture for Long Range Arena."""
 
     # Luna
@@ -22,15 +22,8 @@ class LunaClassifierConfig(LayerConfig, AnchorConfig):
         "luna", "layers of the encoder: Luna's, or fairseq's Transformer's"
     )
     encoder_projection_length: int = option(16, "l, the length of the packed sequence P")
-    fix_projection_length: bool = option(
-        False, "always use all rows of P; by default P is never longer than a sequence"
-    )
-    untie_luna_kv: bool = option(False, "separate projections for keys and values")
     encoder_projected_attention_heads: Optional[int] = option(
         None, "heads of pack attention (default: --encoder-attention-heads)"
-    )
-    torch_compile: bool = option(
-        False, "run the layers through torch.compile in training (torch 2.5 or newer)"
     )
 
     # what is classified, and by what
@@ -54,10 +47,6 @@ class LunaClassifierConfig(LayerConfig, AnchorConfig):
 
     # the Transformer's
     tie_layer_weights: bool = option(False, "one layer, applied --encoder-layers times")
-    encoder_layers: int = option(6, "number of encoder layers")
-    encoder_embed_dim: int = option(512, "encoder embedding dimension")
-    encoder_ffn_embed_dim: int = option(2048, "encoder embedding dimension for FFN")
-    encoder_attention_heads: int = option(8, "number of encoder attention heads")
     encoder_normalize_before: bool = option(
         False, "apply layernorm before each encoder block, and none to the embedding"
     )
@@ -69,7 +58,6 @@ class LunaClassifierConfig(LayerConfig, AnchorConfig):
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "gelu", "activation function to use"
     )
-    dropout: float = option(0.1, "dropout probability")
     attention_dropout: float = option(0.1, "dropout probability for attention weights")
     activation_dropout: float = option(
         0.0, "dropout probability after activation in FFN", argparse_alias="--act-dropout"

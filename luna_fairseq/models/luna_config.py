@@ -1,57 +1,28 @@
-"""Options of the Luna translation model: fairseq's Transformer options under their names, and Luna's own."""
+"""Options of the Luna translation model."""
 
-from dataclasses import dataclass, field
-from typing import Any, Optional
+from dataclasses import dataclass
+from typing import Optional
 
-from fairseq import utils
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models.transformer import (
-    DEFAULT_MAX_SOURCE_POSITIONS,
-    DEFAULT_MAX_TARGET_POSITIONS,
-    DEFAULT_MIN_PARAMS_TO_WRAP,
-)
-from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
+from fairseq.dataclass import ChoiceEnum
+from fairseq.models.transformer import DEFAULT_MAX_SOURCE_POSITIONS, DEFAULT_MAX_TARGET_POSITIONS
+from luna_fairseq.models.options import DecoderOptions, EncoderOptions, LunaOptions, option
 
 CROSS_ATTENTIONS = ("luna", "softmax")
 
 
-def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A dataclass field with fairseq's metadata."""
-    return field(default=default, metadata={"help": help, **metadata})
-
-
 @dataclass
-class LayerConfig(FairseqDataclass):
-    """fairseq's options of memory and quantisation, which the layers of every model here take."""
+class LunaConfig(LunaOptions, EncoderOptions, DecoderOptions):
+    """Defaults are the paper's base size with tied keys and values."""
 
-    checkpoint_activations: bool = option(
-        False, "recompute each layer's activations in the backward pass: less memory, the same results"
+    encoder_projected_attention_heads: Optional[int] = option(
+        None, "heads of pack attention in the encoder (default: --encoder-attention-heads)"
     )
-    offload_activations: bool = option(False, "checkpoint activations and keep them on the CPU")
-    min_params_to_wrap: int = option(
-        DEFAULT_MIN_PARAMS_TO_WRAP, "minimum number of parameters for a layer to be wrapped with FSDP"
+    decoder_projected_attention_heads: Optional[int] = option(
+        None, "heads of pack attention in the decoder (default: --decoder-attention-heads)"
     )
-    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time")
-    quant_noise_pq_block_size: int = option(8, "block size of quantization noise at training time")
-    quant_noise_scalar: float = option(0.0, "scalar quantization noise at training time")
-
-
-@dataclass
-class AnchorConfig(FairseqDataclass):
-    """Options of anchored P, which every model has that packs a context."""
-
-    anchored_packed: bool = option(
-        False, "give every row of P a place in the context, and let it attend to what is near (default: the paper's P)"
+    non_contextual_packed: bool = option(
+        False, "give every layer the learned P instead of what the layer before it packed (ablation)"
     )
-    anchor_strength: float = option(
-        4.0, "with --anchored-packed: how strongly pack attention is drawn to its places at the start, per part of the context"
-    )
-
-
-@dataclass
-class CrossAttentionConfig(FairseqDataclass):
-    """Options of attention to the source."""
-
     cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = option(
         "luna", "attention to the source: through P, or softmax attention, at the cost of source times target length"
     )
@@ -60,74 +31,13 @@ class CrossAttentionConfig(FairseqDataclass):
         "with --anchored-packed: attention to the source also reads the tokens of the so many rows of P that a query "
         "weighs most; for sources much longer than P (0: none)",
     )
-
-
-@dataclass
-class LunaConfig(LayerConfig, AnchorConfig, CrossAttentionConfig):
-    """Flat, with prefixed fields: fairseq's command line loses the prefixed options of a nested config."""
-
-    # Luna
-    projection_length: int = option(32, "l, the length of the packed sequence P")
-    fix_projection_length: bool = option(
-        False, "always use all rows of P; by default P is never longer than a sentence"
-    )
-    untie_luna_kv: bool = option(False, "separate projections for keys and values")
-    encoder_projected_attention_heads: Optional[int] = option(
-        None, "heads of pack attention in the encoder (default: --encoder-attention-heads)"
-    )
-    decoder_projected_attention_heads: Optional[int] = option(
-        None, "heads of pack attention in the decoder (default: --decoder-attention-heads)"
-    )
-    pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option("softplus", "activation of causal pack attention")
-    non_contextual_packed: bool = option(
-        False, "give every layer the learned P instead of what the layer before it packed (ablation)"
-    )
-    luna_backend: ChoiceEnum(list(BACKENDS)) = option("auto", "form of causal attention used for whole sequences")
-    torch_compile: bool = option(False, "run the layers through torch.compile in training (torch 2.5 or newer)")
-    word_dropout: float = option(0.0, "dropout probability for whole token embeddings")
-
-    # the Transformer's
-    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option("relu", "activation function to use")
-    dropout: float = option(0.1, "dropout probability")
-    attention_dropout: float = option(0.0, "dropout probability for attention weights")
-    activation_dropout: float = option(
-        0.0, "dropout probability after activation in FFN", argparse_alias="--relu-dropout"
-    )
     encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding")
-    encoder_embed_dim: int = option(512, "encoder embedding dimension")
-    encoder_ffn_embed_dim: int = option(2048, "encoder embedding dimension for FFN")
-    encoder_layers: int = option(6, "number of encoder layers")
-    encoder_attention_heads: int = option(8, "number of encoder attention heads")
-    encoder_normalize_before: bool = option(False, "apply layernorm before each encoder block")
     encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")
     encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder")
     encoder_layers_to_keep: Optional[str] = option(None, "which encoder layers to keep when pruning, as 0,2,4")
     decoder_embed_path: Optional[str] = option(None, "path to pre-trained decoder embedding")
-    decoder_embed_dim: Optional[int] = option(
-        None, "decoder embedding dimension; P is shared, so it must be the encoder's (default: the encoder's)"
-    )
-    decoder_ffn_embed_dim: Optional[int] = option(
-        None, "decoder embedding dimension for FFN (default: the encoder's)"
-    )
-    decoder_layers: int = option(6, "number of decoder layers")
-    decoder_attention_heads: int = option(8, "number of decoder attention heads")
-    decoder_normalize_before: bool = option(False, "apply layernorm before each decoder block")
-    decoder_learned_pos: bool = option(False, "use learned positional embeddings in the decoder")
-    decoder_layerdrop: float = option(0.0, "LayerDrop probability for the decoder")
-    decoder_layers_to_keep: Optional[str] = option(None, "which decoder layers to keep when pruning, as 0,2,4")
-    decoder_input_dim: Optional[int] = option(None, "decoder input dimension (default: --decoder-embed-dim)")
-    decoder_output_dim: Optional[int] = option(None, "decoder output dimension (default: --decoder-embed-dim)")
-    share_decoder_input_output_embed: bool = option(False, "share decoder input and output embeddings")
     share_all_embeddings: bool = option(
         False, "share encoder, decoder and output embeddings (requires a joined dictionary)"
     )
-    no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
-    layernorm_embedding: bool = option(False, "add layernorm to embedding")
-    no_scale_embedding: bool = option(False, "do not scale embeddings by the root of their dimension")
-    adaptive_softmax_cutoff: Optional[str] = option(
-        None, "comma-separated list of adaptive softmax cutoff points; must be used with the adaptive_loss criterion"
-    )
-    adaptive_softmax_dropout: float = option(0.0, "dropout for the tail projections of adaptive softmax")
-    adaptive_softmax_factor: float = option(4.0, "factor by which each tail projection of adaptive softmax is smaller")
     max_source_positions: int = option(DEFAULT_MAX_SOURCE_POSITIONS, "max number of tokens in the source sequence")
     max_target_positions: int = option(DEFAULT_MAX_TARGET_POSITIONS, "max number of tokens in the target sequence")

@@ -5,41 +5,28 @@ from typing import Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
-from luna_fairseq.models.luna_config import AnchorConfig, LayerConfig, option
+from luna_fairseq.models.options import EncoderOptions, LunaOptions, option
 
 
 @dataclass
-class LunaMaskedLMConfig(LayerConfig, AnchorConfig):
+class LunaMaskedLMConfig(LunaOptions, EncoderOptions):
     """Defaults are the base size of Luna, table 8."""
 
-    # Luna
     projection_length: int = option(128, "l, the length of the packed sequence P")
-    fix_projection_length: bool = option(
-        False, "always use all rows of P; by default P is never longer than a sequence"
-    )
-    untie_luna_kv: bool = option(False, "separate projections for keys and values")
-
-    # RoBERTa's
     encoder_layers: int = option(12, "number of encoder layers")
     encoder_embed_dim: int = option(768, "encoder embedding dimension")
     encoder_ffn_embed_dim: int = option(3072, "encoder embedding dimension for FFN")
     encoder_attention_heads: int = option(12, "number of encoder attention heads, of pack and unpack alike")
-    encoder_normalize_before: bool = option(False, "apply layernorm before each encoder block")
     max_positions: int = option(512, "number of learned positions, the longest sequence")
-    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
-        "gelu", "activation function to use"
-    )
+    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option("gelu", "activation function to use")
     pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "tanh", "activation function of classification heads"
     )
-    dropout: float = option(0.1, "dropout probability")
     attention_dropout: float = option(0.1, "dropout probability for attention weights")
     activation_dropout: float = option(0.0, "dropout probability after activation in FFN")
     pooler_dropout: float = option(0.0, "dropout probability in classification heads")
     encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder")
-    encoder_layers_to_keep: Optional[str] = option(
-        None, "which encoder layers to keep when pruning, as 0,2,4"
-    )
+    encoder_layers_to_keep: Optional[str] = option(None, "which encoder layers to keep when pruning, as 0,2,4")
     untie_weights_luna: bool = option(False, "an output projection of its own, not the token embedding")
     load_checkpoint_heads: bool = option(
         False, "register and load the classification heads of a checkpoint, too"
