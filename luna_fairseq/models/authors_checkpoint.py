@@ -45,22 +45,18 @@ def translate_name(name: str) -> str:
     return name
 
 
-def translate_names(state_dict: Dict[str, Tensor], model: nn.Module) -> None:
+def translate_names(state_dict: Dict[str, Tensor]) -> None:
     """Rename, in place, the entries of a state dict saved by the authors' code; leave one of ours as it is.
 
-    Their buffer of positions, and norms of P that never had a gradient and that ``model`` does not have, are dropped;
-    in a masked language model, whose heads may come with the checkpoint, the model itself sees to the norm of the last P.
+    Their buffer of positions, and the norm of the decoder's last P, which never had a gradient, are dropped. Layers and
+    encoder see to the other norms of P.
     """
     if not any(name.endswith(_THEIRS) for name in state_dict):
         return
-    ours = model.state_dict().keys()
     for old in list(state_dict):
-        new = translate_name(old)
         value = state_dict.pop(old)
-        unused_norm = new not in ours and new.rsplit(".", 1)[0].endswith(("packed_layer_norm", "proj_layer_norm"))
-        unused_norm = unused_norm and not new.startswith(_SENTENCE_ENCODER)
-        if not (old.endswith("projected_positions") or unused_norm):
-            state_dict[new] = value
+        if not (old.endswith("projected_positions") or old.startswith("decoder.proj_layer_norm.")):
+            state_dict[translate_name(old)] = value
 
 
 def check_dictionary(state_dict: Dict[str, Tensor], model: nn.Module) -> None:

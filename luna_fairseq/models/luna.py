@@ -59,7 +59,7 @@ class LunaModel(TransformerModelBase):
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Translate a checkpoint of the authors' code; refuse one with other dictionaries."""
-        translate_names(state_dict, self)
+        translate_names(state_dict)
         check_dictionary(state_dict, self)
         super().upgrade_state_dict_named(state_dict, name)
 

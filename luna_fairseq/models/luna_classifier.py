@@ -49,7 +49,7 @@ class LunaClassifier(BaseFairseqModel):
             if args.layer_type == "luna":
                 nn.init.normal_(encoder.packed_embedding.weight, std=0.02)
         if args.use_p:
-            self._read_packed()
+            self._freeze_last_x()
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaClassifier":
@@ -62,9 +62,8 @@ class LunaClassifier(BaseFairseqModel):
         check_options(args, "image" if task.source_dictionary is None else "text")
         return cls(args, build_encoder(args, task.source_dictionary), task.pairs)
 
-    def _read_packed(self) -> None:
-        """Let the last P have a learned norm, and leave out of training what only the last X depends on."""
-        self.encoder.learn_packed_norm()
+    def _freeze_last_x(self) -> None:
+        """Leave out of training what only the last X depends on, which nothing reads."""
         last = self.encoder.layers[-1]
         if self.args.tie_layer_weights and self.args.encoder_layers > 1:
             return
@@ -194,7 +193,8 @@ def build_encoder(args: Namespace, dictionary: Any) -> nn.Module:
         )
     )
     if args.layer_type == "luna":
-        return LunaEncoder(cfg, dictionary, embed_tokens, sentence_encoder=True, layer_repeats=repeats)
+        reads = {"sentence_encoder": True, "packed_is_read": args.use_p}
+        return LunaEncoder(cfg, dictionary, embed_tokens, **reads, layer_repeats=repeats)
     return TransformerSequenceEncoder(cfg, dictionary, embed_tokens, layer_repeats=repeats)
 
 

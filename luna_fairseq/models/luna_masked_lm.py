@@ -37,9 +37,8 @@ class LunaMaskedLMEncoder(RobertaEncoder):
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> LunaEncoder:
         options = {**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
-        return LunaEncoder(
-            nested_config(Namespace(**options)), dictionary, embed_tokens, sentence_encoder=True
-        )
+        cfg = nested_config(Namespace(**options))
+        return LunaEncoder(cfg, dictionary, embed_tokens, sentence_encoder=True, packed_is_read=False)
 
     def build_lm_head(
         self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
@@ -193,34 +192,15 @@ class LunaMaskedLM(RobertaModel):
             args.spectral_norm_classification_head,
             **options,
         )
-        self.encoder.sentence_encoder.learn_packed_norm()
+        self.encoder.sentence_encoder.read_packed()
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Translate a checkpoint of the authors' code; refuse one with another dictionary or number of positions."""
-        translate_names(state_dict, self)
+        translate_names(state_dict)
         check_dictionary(state_dict, self)
         positions = self.encoder.sentence_encoder.embed_positions
         check_positions(state_dict, f"{_ENCODER}embed_positions.weight", positions)
         super().upgrade_state_dict_named(state_dict, name)
-        self._upgrade_packed_norm(state_dict)
-
-    def _upgrade_packed_norm(self, state_dict: Dict[str, Tensor]) -> None:
-        """The norm of the last P: theirs is in the last layer; it is ours only where a head reads P."""
-        norm = self.encoder.sentence_encoder.packed_layer_norm
-        layers = f"{_ENCODER}layers."
-        last = max(
-            (int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)),
-            default=0,
-        )
-        for part in ("weight", "bias"):
-            ours, theirs = f"{_ENCODER}packed_layer_norm.{part}", f"{layers}{last}.packed_layer_norm.{part}"
-            if not self.args.encoder_normalize_before and theirs in state_dict:
-                state_dict[ours] = state_dict.pop(theirs)
-            value = getattr(norm, part)
-            if value is None:
-                state_dict.pop(ours, None)
-            else:
-                state_dict.setdefault(ours, value)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq's. Raises InputError when the checkpoint is of another architecture."""

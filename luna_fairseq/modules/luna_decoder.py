@@ -13,7 +13,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.anchors import find_anchors
-from luna_fairseq.modules.beams import regroup, sentences_of
+from luna_fairseq.modules.beams import Hypotheses
 from luna_fairseq.modules.fairseq_attention import (
     FairseqLunaAttention,
     FairseqLunaCausalAttention,
@@ -107,8 +107,8 @@ class LunaDecoder(TransformerDecoderBase):
         first = incremental_state is None or self.get_incremental_state(incremental_state, "hypotheses") is None
         if incremental_state is not None and first:
             # Without a source there is one P for all.
-            sentences = sentences_of(x.size(1), 1 if context is None else context.size(1), x.device)
-            self.set_incremental_state(incremental_state, "hypotheses", {"sentences": sentences})
+            hypotheses = Hypotheses.in_a_row(x.size(1), 1 if context is None else context.size(1), x.device)
+            self._store(incremental_state, hypotheses)
         new_tokens = prev_output_tokens[:, -x.size(0) :]
         padding_mask = new_tokens.eq(self.padding_idx)
         if padding_mask.any():
@@ -159,14 +159,17 @@ class LunaDecoder(TransformerDecoderBase):
         sentence is touched only where sentences leave or change places."""
         super().reorder_incremental_state_scripting(incremental_state, new_order)
         saved = self.get_incremental_state(incremental_state, "hypotheses")
-        regrouped = None if saved is None else regroup(saved["sentences"], new_order)
-        if regrouped is None:
+        kept = None if saved is None else Hypotheses(saved["sentences"]).reorder(new_order)
+        if kept is None:
             return
-        left, sentences = regrouped
+        left, hypotheses = kept
         for module in self.modules():
             if isinstance(module, (FairseqLunaAttention, FairseqLunaCausalAttention)):
                 module.keep_sentences(incremental_state, left)
-        self.set_incremental_state(incremental_state, "hypotheses", {"sentences": sentences})
+        self._store(incremental_state, hypotheses)
+
+    def _store(self, incremental_state: IncrementalState, hypotheses: Hypotheses) -> None:
+        self.set_incremental_state(incremental_state, "hypotheses", {"sentences": hypotheses.sentences})
 
 
 def source_of(
@@ -176,7 +179,7 @@ def source_of(
     a sentence or for each row of it."""
     if encoder_out is None:
         return None, None, {}
-    beams = encoder_out["beam_size"][0] if once else 1
+    beams = encoder_out["hypotheses"][0].each if once else 1
     names = ("encoder_padding_mask", "packed_padding_mask")
     masks = {name: mask[::beams] for name in names for mask in encoder_out[name]}
     return encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams], masks

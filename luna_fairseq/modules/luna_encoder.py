@@ -12,7 +12,7 @@ from fairseq.modules import FairseqDropout, LayerNorm, SinusoidalPositionalEmbed
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.anchors import find_anchors
-from luna_fairseq.modules.beams import regroup
+from luna_fairseq.modules.beams import Hypotheses
 from luna_fairseq.modules.compiled_layer import compile_in_training
 from luna_fairseq.modules.fairseq_attention import with_fairseq_parts
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
@@ -60,8 +60,10 @@ class LunaEncoder(TransformerEncoderBase):
         cfg: fairseq's TransformerConfig with Luna's options added to it
         dictionary: source dictionary
         embed_tokens: token embedding
-        sentence_encoder: there is no decoder that reads the last P. Its norm then has neither gain nor bias before
-            :meth:`learn_packed_norm`, and rows of P that are left out begin as zeros (default: False)
+        sentence_encoder: there is no decoder. The encoder itself then normalises the last P, and rows of P that are
+            left out begin as zeros (default: False)
+        packed_is_read: something reads the last P. Otherwise its norm in a sentence encoder has neither gain nor bias
+            before :meth:`read_packed` (default: True)
         layer_repeats: apply the one layer that ``cfg`` asks for so many times (default: 1, every layer once). Its
             post-norm of P is then also that of the last P
     """
@@ -72,9 +74,11 @@ class LunaEncoder(TransformerEncoderBase):
         dictionary: Dictionary,
         embed_tokens: torch.nn.Embedding,
         sentence_encoder: bool = False,
+        packed_is_read: bool = True,
         layer_repeats: int = 1,
     ):
         self.sentence_encoder = sentence_encoder
+        self.packed_is_read_later = False
         self.layers_normalize_packed = layer_repeats > 1 and not cfg.encoder.normalize_before
         self.positions_option = "--max-positions" if sentence_encoder else "--max-source-positions"
         self.layers_built = 0
@@ -96,7 +100,9 @@ class LunaEncoder(TransformerEncoderBase):
         self.packed_embedding = with_fairseq_parts(packed_embedding, "PackedEmbedding")
         self.packed_layer_norm: Any = None
         if sentence_encoder and not self.layers_normalize_packed:
-            self.packed_layer_norm = LayerNorm(embed_tokens.embedding_dim, elementwise_affine=False)
+            self.packed_layer_norm = LayerNorm(
+                embed_tokens.embedding_dim, elementwise_affine=packed_is_read, export=cfg.export
+            )
         elif cfg.encoder.normalize_before and not cfg.non_contextual_packed:
             self.packed_layer_norm = LayerNorm(embed_tokens.embedding_dim, export=cfg.export)
 
@@ -111,12 +117,34 @@ class LunaEncoder(TransformerEncoderBase):
         )
         return wrap_layer(layer, cfg)
 
-    def learn_packed_norm(self) -> None:
-        """Give the norm of a sentence encoder's last P its gain and bias, because something reads it from now on."""
+    def read_packed(self) -> None:
+        """Give the norm of a sentence encoder's last P its gain and bias, because something reads it from now on. A
+        checkpoint from before leaves them as they begin."""
         if self.packed_layer_norm is not None and self.packed_layer_norm.weight is None:
             like = self.packed_embedding.weight
             norm = LayerNorm(self.embed_tokens.embedding_dim, export=self.cfg.export)
             self.packed_layer_norm = norm.to(device=like.device, dtype=like.dtype)
+            self.packed_is_read_later = True
+
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
+        if self.sentence_encoder and self.packed_layer_norm is not None:
+            self._find_packed_norm(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _find_packed_norm(self, state_dict: Dict[str, Tensor], prefix: str) -> None:
+        """The norm of the last P: the authors have it in the last layer, and whether something reads it or not."""
+        layers = f"{prefix}layers."
+        depths = [int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)]
+        for part in ("weight", "bias"):
+            ours = f"{prefix}packed_layer_norm.{part}"
+            theirs = f"{layers}{max(depths, default=0)}.packed_layer_norm.{part}"
+            if not self.cfg.encoder.normalize_before and theirs in state_dict:
+                state_dict[ours] = state_dict.pop(theirs)
+            value = getattr(self.packed_layer_norm, part)
+            if value is None:
+                state_dict.pop(ours, None)
+            elif self.packed_is_read_later:
+                state_dict.setdefault(ours, value)
 
     def forward_embedding(self, src_tokens: Tensor, token_embedding: Optional[Tensor] = None):
         """fairseq's embedding of ``src_tokens`` [B, S], with word dropout before the positions are added."""
@@ -140,8 +168,8 @@ class LunaEncoder(TransformerEncoderBase):
 
         Returns:
             what fairseq's encoder returns, and ``packed_out`` [P: L x B x C], ``packed_padding_mask`` [B x L] (empty
-            when no row of P is left out), ``packed_states``, and ``sentences`` [sentence of each row: B] and
-            ``beam_size`` [rows of each sentence: 1], which :meth:`reorder_encoder_out` keeps
+            when no row of P is left out), ``packed_states``, and ``hypotheses`` [:class:`Hypotheses`: one of each
+            sentence], which :meth:`reorder_encoder_out` keeps
 
         Raises:
             InputError: a source longer than the positions
@@ -187,16 +215,14 @@ class LunaEncoder(TransformerEncoderBase):
             "packed_states": packed_states,
             "src_tokens": [],
             "src_lengths": [lengths.unsqueeze(1)],
-            "sentences": [torch.arange(len(src_tokens), device=src_tokens.device)],
-            "beam_size": [1],
+            "hypotheses": [Hypotheses.in_a_row(len(src_tokens), len(src_tokens), src_tokens.device)],
         }
 
     def reorder_encoder_out(self, encoder_out: Dict[str, List[Any]], new_order: Tensor) -> Dict[str, List[Any]]:
         """``encoder_out`` with row ``new_order[i]`` at place i [B']; itself where hypotheses of a sentence changed places."""
-        regrouped = regroup(encoder_out["sentences"][0], new_order)
-        if regrouped is None:
+        kept = encoder_out["hypotheses"][0].reorder(new_order)
+        if kept is None:
             return encoder_out
-        left, sentences = regrouped
         # fairseq overwrites the entries of this list; the one it was given stays as it is.
         encoder_out = {**encoder_out, "encoder_states": list(encoder_out["encoder_states"])}
         reordered = super().reorder_encoder_out(encoder_out, new_order)
@@ -205,6 +231,5 @@ class LunaEncoder(TransformerEncoderBase):
         reordered["packed_padding_mask"] = [
             mask.index_select(0, new_order) for mask in encoder_out["packed_padding_mask"]
         ]
-        reordered["sentences"] = [sentences]
-        reordered["beam_size"] = [len(new_order) // len(left)]
+        reordered["hypotheses"] = [kept[1]]
         return reordered

@@ -5,7 +5,7 @@ import torch
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import FairseqLunaAttention, FairseqLunaCausalAttention
-from luna_fairseq.modules.beams import regroup, sentences_of
+from luna_fairseq.modules.beams import Hypotheses
 
 DEVICE = torch.device("cpu")
 
@@ -22,11 +22,14 @@ DEVICE = torch.device("cpu")
         ([], [], []),
     ],
 )
-def test_regroup(new_order, left, sentences):
+def test_reordered_hypotheses(new_order, left, sentences):
     new_order = torch.tensor(new_order, dtype=torch.long)
-    regrouped = regroup(sentences_of(9, 3, DEVICE), new_order)
-    expected = None if left is None else [left, sentences]
-    assert (regrouped and [x.tolist() for x in regrouped]) == expected
+    kept = Hypotheses.in_a_row(9, 3, DEVICE).reorder(new_order)
+    if left is None:
+        assert kept is None
+    else:
+        assert [kept[0].tolist(), kept[1].sentences.tolist()] == [left, sentences]
+        assert kept[1].each == (len(sentences) // len(left) if left else 0)
 
 
 @pytest.mark.parametrize("build", [FairseqLunaAttention, FairseqLunaCausalAttention])
