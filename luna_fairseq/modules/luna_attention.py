@@ -63,7 +63,7 @@ Kept = TypeVar("Kept", bound=Tuple[Any, ...])
 def select_sentences(kept: Kept, sentences: Tensor) -> Kept:
     """``kept``, a tuple of tensors [B, ..] or None, for the ``sentences`` [B']; what was one tensor stays one."""
     selected = {id(x): x.index_select(0, sentences) for x in kept if x is not None}
-    parts = [None if x is None else selected[id(x)] for x in kept]
+    parts: Any = [None if x is None else selected[id(x)] for x in kept]
     return type(kept)(*parts)
 
 
