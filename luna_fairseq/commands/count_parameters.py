@@ -9,8 +9,7 @@ import argparse
 import logging
 import sys
 import warnings
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import torch
 
@@ -20,7 +19,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.recipes import read_recipe, recipe_options
+from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import reported
 from luna_fairseq.errors import InputError
 
@@ -38,7 +37,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         Exit status: 0, or 1 after one line on stderr.
     """
     parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="file in configs/wmt14_en_de")
+    parser.add_argument("recipe", metavar="RECIPE", help="of translation; luna-recipes lists them")
     parser.add_argument(
         "--dictionary-size",
         type=positive,
@@ -53,18 +52,19 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _count(args: argparse.Namespace) -> None:
-    counts = count_parameters(read_recipe(args.recipe), args.dictionary_size)
+    recipe = read_recipe(args.recipe)
+    counts = count_parameters(recipe, args.dictionary_size)
     total = sum(counts.values())
-    print(f"{args.recipe.stem} with a dictionary of {args.dictionary_size:,}: {total:,} ({total / 1e6:.1f}M)")
+    print(f"{recipe.path.stem} with a dictionary of {args.dictionary_size:,}: {total:,} ({total / 1e6:.1f}M)")
     for part, number in counts.items():
         print(f"  {part}: {number:,}")
 
 
-def count_parameters(recipe: Dict[str, Any], dictionary_size: int) -> Dict[str, int]:
+def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
     """Parameters of the recipe's model, those that several parts share counted once.
 
     Args:
-        recipe: what ``read_recipe`` gives; its task must be translation.
+        recipe: one whose task is translation.
         dictionary_size: entries of the joined dictionary, special symbols included.
 
     Returns:
@@ -73,14 +73,15 @@ def count_parameters(recipe: Dict[str, Any], dictionary_size: int) -> Dict[str, 
     Raises:
         InputError: the size is smaller than the number of special symbols, or the task is another one.
     """
-    if recipe["task"]["_name"] != "translation":
-        raise InputError(f"parameters are counted of translation models, not of {recipe['task']['_name']}")
+    task = recipe.settings["task"]["_name"]
+    if task != "translation":
+        raise InputError(f"parameters are counted of translation models, not of {task}")
     dictionary = Dictionary()
     if dictionary_size < len(dictionary):
         raise InputError(f"a dictionary has {len(dictionary)} special symbols: give --dictionary-size more")
     for index in range(dictionary_size - len(dictionary)):
         dictionary.add_symbol(f"type{index}")
-    model = _build(["data", *recipe_options(recipe)], dictionary)
+    model = _build(["data", *recipe.words()], dictionary)
     counts = {"embeddings": 0, "learned P": 0, "encoder": 0, "decoder": 0}
     for name, parameter in model.named_parameters():
         kind = "embeddings" if "embed_tokens" in name else name.split(".")[0]

@@ -1,6 +1,6 @@
 """``luna-lra-seeds``: models on a task of Long Range Arena with several seeds, mean and spread as a table.
 
-RECIPE is a file of configs/lra, as configs/lra/listops.args; DATA is what luna-prepare-lra made for that task. Each model
+RECIPE is a recipe of Long Range Arena, as listops (luna-recipes lists them); DATA is what luna-prepare-lra made for that task. Each model
 is trained with each seed, its checkpoint of the highest validation accuracy is tested, and the accuracy goes to
 DIR/<task>/<model>/<seed>/result.json. The table is of all results under DIR, whatever runs made them: for each model
 and task the mean, the sample standard deviation, and how many seeds there were. Started again, it does only what is
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from luna_fairseq.commands.plots import check_plot
+from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import USER_DIR, reported, split_at_dashes
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
@@ -30,23 +31,16 @@ from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figur
 PROGRAM = "luna-lra-seeds"
 RESULT = "result.json"
 TRAIN_LOG = "train.log"
-TITLES = ("ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """
-    Attributes:
-        name: of the file.
-        title: the task's name in the paper.
-        architecture: what follows luna_lra_ or transformer_lra_.
-        options: words of fairseq-train's command line.
-    """
-
-    name: str
-    title: str
-    architecture: str
-    options: List[str]
+ARCHITECTURE = "luna_lra_"
+# The tasks' names in the paper, by what follows ARCHITECTURE.
+TITLES = {
+    "listop": "ListOps",
+    "imdb": "Text",
+    "aan": "Retrieval",
+    "cifar10": "Image",
+    "pf32": "Pathfinder",
+    "pf128": "Path-X",
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
     add = parser.add_argument
-    add("recipe", type=Path, metavar="RECIPE", help="file of configs/lra")
+    add("recipe", metavar="RECIPE", help="of Long Range Arena, as listops")
     add("data", type=Path, metavar="DATA", help="folder that luna-prepare-lra wrote")
     add("--out", required=True, type=Path, metavar="DIR", help="folder of checkpoints, logs and results")
     add(
@@ -97,33 +91,35 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace, extra: List[str]) -> None:
     """Train and test whatever has no result yet, print the table, and draw what was asked for."""
-    recipe = read_recipe(args.recipe)
-    models = {model: model_options(model, recipe.architecture) for model in args.models}
+    recipe = read_recipe(args.recipe, "lra")
+    task = task_of(recipe)
+    title, name = TITLES[task], recipe.path.stem
+    models = {model: model_options(model, task) for model in args.models}
     costs = check_plots(args)
     if not args.data.is_dir():
         raise InputError(f"{args.data} is no folder: give what luna-prepare-lra made")
     curves: Dict[str, Dict[int, float]] = {}
     for seed in args.seeds:
         for model, options in models.items():
-            folder = args.out / recipe.name / model / f"seed-{seed}"
-            options = [*recipe.options, *options, *extra]
+            folder = args.out / name / model / f"seed-{seed}"
+            options = [*recipe.words(), *options, *extra]
             done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
             if done is not None and done.options != options:
                 raise InputError(
                     f"{folder / RESULT} is of a run with other options: give another --out, or remove {folder}"
                 )
             if done is None:
-                done = train_and_test(args.data, folder, options, recipe.title, model, seed)
-            print(f"{recipe.title}, {model}, seed {seed}: {done.accuracy:.2f}", flush=True)
+                done = train_and_test(args.data, folder, options, title, model, seed)
+            print(f"{title}, {model}, seed {seed}: {done.accuracy:.2f}", flush=True)
             curves[f"{model}, seed {seed}"] = read_curve(folder / TRAIN_LOG)
     results = [read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))]
     print()
     print(table(results))
     if costs is not None:
-        title, accuracies = common_accuracies([result for result in results if result.model in models])
-        write_figure(args.figure, accuracies, costs, title)
+        common, accuracies = common_accuracies([result for result in results if result.model in models])
+        write_figure(args.figure, accuracies, costs, common)
     if args.curves is not None:
-        write_curves(args.curves, curves, recipe.title)
+        write_curves(args.curves, curves, title)
 
 
 def check_plots(args: argparse.Namespace) -> Optional[Costs]:
@@ -145,21 +141,17 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
     return costs
 
 
-def read_recipe(path: Path) -> Recipe:
-    """
+def task_of(recipe: Recipe) -> str:
+    """The task, as architectures are named after it.
+
     Raises:
-        InputError: there is no such file, or it names no architecture.
+        InputError: the recipe is of something else.
     """
-    if not path.is_file():
-        known = " ".join(sorted(other.name for other in path.parent.glob("*.args")))
-        raise InputError(f"{path} does not exist; there are: {known or 'none'}")
-    text = path.read_text(encoding="utf-8")
-    named = dict(re.findall(r"(?m)^# (architecture|title): (.+)$", text))
-    if len(named) != 2:
-        raise InputError(
-            f"{path} is no recipe of Long Range Arena: it needs the lines '# architecture:' and '# title:'"
-        )
-    return Recipe(path.stem, named["title"], named["architecture"], re.sub(r"(?m)^#.*$", "", text).split())
+    name = recipe.settings["model"]["_name"]
+    task = name[len(ARCHITECTURE) :]
+    if not name.startswith(ARCHITECTURE) or task not in TITLES:
+        raise InputError(f"{recipe.path} is no recipe of Long Range Arena: its model is {name}, not luna_lra_..")
+    return task
 
 
 def model_options(model: str, architecture: str) -> List[str]:
@@ -172,7 +164,7 @@ def model_options(model: str, architecture: str) -> List[str]:
     match = re.fullmatch(r"luna-([1-9]\d*)(-p)?", model)
     if match is None:
         raise InputError(f"--models {model}: expected transformer, luna-L or luna-L-p, as luna-16")
-    words = ["--arch", f"luna_lra_{architecture}", "--encoder-projection-length", match[1]]
+    words = ["--arch", f"{ARCHITECTURE}{architecture}", "--encoder-projection-length", match[1]]
     return words + (["--use-p"] if match[2] else [])
 
 
@@ -226,7 +218,7 @@ def table(results: Sequence[Result]) -> str:
     by_cell: Dict[str, Dict[str, List[float]]] = {}
     for result in results:
         by_cell.setdefault(result.model, {}).setdefault(result.title, []).append(result.accuracy)
-    titles = [title for title in TITLES if any(title in row for row in by_cell.values())]
+    titles = [title for title in TITLES.values() if any(title in row for row in by_cell.values())]
     lines = [["Model", *titles, "Avg."]]
     for model in sorted(by_cell, key=_model_order):
         row = by_cell[model]
@@ -245,7 +237,7 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
     of: Dict[str, Dict[str, List[float]]] = {}
     for result in results:
         of.setdefault(result.model, {}).setdefault(result.title, []).append(result.accuracy)
-    titles = [title for title in TITLES if all(title in row for row in of.values())]
+    titles = [title for title in TITLES.values() if all(title in row for row in of.values())]
     if not titles:
         raise InputError("--figure: the models have no task in common")
     means = {model: statistics.mean(statistics.mean(row[title]) for title in titles) for model, row in of.items()}

@@ -1,0 +1,126 @@
+"""A recipe for this machine: its batch divided among the GPUs there are, and the precision they are good at."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import List, Optional, Sequence, Tuple
+
+from luna_fairseq.commands.recipes import Recipe
+from luna_fairseq.commands.reporting import USER_DIR
+from luna_fairseq.errors import InputError
+
+Capability = Optional[Tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """
+    Attributes:
+        options: words of fairseq-train's command line, without DATA.
+        hydra: those of fairseq-hydra-train's that differ from the recipe.
+        notes: what was computed, in lines.
+    """
+
+    options: List[str]
+    hydra: List[str]
+    notes: List[str]
+
+
+def launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capability) -> Launch:
+    """
+    Args:
+        recipe: the settings.
+        given: options of fairseq-train that override them; --fp32 is understood too.
+        gpus: how many devices train, unless ``given`` has --distributed-world-size; one without a GPU.
+        capability: the GPUs' compute capability; None without a GPU.
+
+    Raises:
+        InputError: the recipe's batch cannot be divided among the GPUs.
+    """
+    found = _parse(given)
+    options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
+    if found.save_dir is None and "--save-dir" not in options:
+        folder = f"checkpoints/{recipe.path.stem}"
+        options += ["--save-dir", folder]
+        hydra.append(f"checkpoint.save_dir={folder}")
+    devices, one = found.distributed_world_size or gpus, []
+    if recipe.gpus == 1 and gpus > 1 and found.distributed_world_size is None:
+        devices, one = 1, ["--distributed-world-size", "1"]
+        hydra.append("distributed_training.distributed_world_size=1")
+    frequency, batch = _update_freq(recipe, found, devices)
+    if frequency is not None:
+        hydra.append(f"optimization.update_freq=[{frequency}]")
+    precision, reason = _precision(recipe, found, capability)
+    hydra += [f"common.{flag[2:].replace('-', '_')}=true" for flag in precision]
+    counted = [] if frequency is None else ["--update-freq", str(frequency)]
+    rest = [word for word in given if word != "--fp32"]
+    return Launch([*options, *one, *counted, *precision, *rest], hydra, [batch, reason])
+
+
+def _update_freq(recipe: Recipe, found: argparse.Namespace, devices: int) -> Tuple[Optional[int], str]:
+    """--update-freq, None if it was given, and a line that says why."""
+    unit, size = _size(recipe)
+    at_a_time = getattr(found, size) or recipe.settings["dataset"][size]
+    batch = recipe.gpus * recipe.settings["dataset"][size] * _accumulated(recipe)
+    each = f"batch: {devices} GPU{'s' if devices > 1 else ''} x {at_a_time:,} {unit}"
+    if found.update_freq is not None:
+        return None, f"{each} x --update-freq {found.update_freq}, as given"
+    frequency = max(1, round(batch / (devices * at_a_time)))
+    total = devices * at_a_time * frequency
+    if abs(total - batch) > batch / 1000:
+        raise InputError(
+            f"{devices} GPUs x {at_a_time:,} {unit} do not divide the recipe's batch of {batch:,} {unit}: give "
+            f"--{size.replace('_', '-')} {_fitting(batch, devices, at_a_time, unit)}, use another number of GPUs "
+            "(CUDA_VISIBLE_DEVICES), or give --update-freq for another batch"
+        )
+    return frequency, f"{each} x --update-freq {frequency} = {total:,} {unit}"
+
+
+def _size(recipe: Recipe) -> Tuple[str, str]:
+    """What a batch is counted in, and the option that says how many of it a GPU has at a time."""
+    dataset = recipe.settings.get("dataset", {})
+    for unit, size in (("tokens", "max_tokens"), ("sequences", "batch_size")):
+        if dataset.get(size):
+            return unit, size
+    raise InputError(f"{recipe.path} has neither dataset.max_tokens nor dataset.batch_size: give one of them")
+
+
+def _accumulated(recipe: Recipe) -> int:
+    return int(recipe.settings.get("optimization", {}).get("update_freq", [1])[0])
+
+
+def _fitting(batch: int, devices: int, at_a_time: int, unit: str) -> int:
+    """The most per GPU, up to ``at_a_time``, that makes the batch: tokens to within one each time, sequences exactly."""
+    frequency = -(-batch // (devices * at_a_time))
+    if unit == "sequences":
+        while batch % (devices * frequency) and devices * frequency < batch:
+            frequency += 1
+    return max(1, batch // (devices * frequency))
+
+
+def _precision(recipe: Recipe, found: argparse.Namespace, capability: Capability) -> Tuple[List[str], str]:
+    chosen = next((name for name in ("fp16", "bf16", "fp32") if getattr(found, name)), None)
+    why = "as given"
+    if chosen is None:
+        major = capability[0] if capability else 0
+        chosen = "bf16" if major >= 8 else "fp16" if major == 7 else "fp32"
+        why = f"compute capability {capability[0]}.{capability[1]}" if capability else "no GPU"
+    words = [] if chosen == "fp32" or getattr(found, chosen) else [f"--{chosen}"]
+    # fairseq would flatten all gradients into one tensor; Apollo takes norms of each.
+    if chosen == "fp16" and recipe.settings["optimizer"]["_name"] == "apollo":
+        words.append("--fp16-no-flatten-grads")
+    return words, f"precision: {chosen} ({why})"
+
+
+def _parse(given: Sequence[str]) -> argparse.Namespace:
+    """The options among ``given`` that matter here."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--max-tokens", type=int)
+    parser.add_argument("--batch-size", "--max-sentences", type=int)
+    parser.add_argument("--distributed-world-size", type=int)
+    parser.add_argument("--update-freq")
+    parser.add_argument("--save-dir")
+    for flag in ("--fp16", "--bf16", "--fp32"):
+        parser.add_argument(flag, action="store_true")
+    return parser.parse_known_args(list(given))[0]

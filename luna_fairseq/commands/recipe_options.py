@@ -1,0 +1,100 @@
+"""A recipe's file against what fairseq knows: the options of the components that it names."""
+
+from __future__ import annotations
+
+import argparse
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Optional, Sequence
+
+import yaml
+from omegaconf import OmegaConf
+
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_REGISTRY
+from luna_fairseq.errors import InputError
+
+Settings = Dict[str, Dict[str, Any]]
+# Groups of fairseq-hydra-train's own, that no command line has.
+HYDRA = "hydra"
+
+
+def load(path: Path) -> Settings:
+    """The groups of a recipe's file.
+
+    Raises:
+        InputError: the file is missing, or is no mapping of groups to options.
+    """
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(str(path)))
+    except (yaml.YAMLError, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not all(isinstance(options, dict) for options in content.values()):
+        raise InputError(f"{path} is no recipe: it must list groups (task, model, ...) with their options")
+    return content
+
+
+def check_options(path: Path, content: Settings, settings: Settings) -> None:
+    """Refuse what no command line of fairseq would take.
+
+    Args:
+        path: a recipe's file.
+        content: its groups.
+        settings: those of the whole recipe, which name the task, the model, ...
+
+    Raises:
+        InputError: a group, a name or an option is unknown; the message has the line and the nearest that is known.
+    """
+    for group, options in content.items():
+        if group == HYDRA:
+            continue
+        if group not in FairseqConfig.__dataclass_fields__:
+            raise _unknown(path, [group], f"group {group}", FairseqConfig.__dataclass_fields__)
+        name = settings[group].get("_name")
+        registry = _registry(group)
+        if registry is not None and name not in registry:
+            if "_name" in options:
+                raise _unknown(path, [group, "_name"], f"{group} {name}", registry)
+            continue
+        known = _options(group, registry and registry[name])
+        for key in options:
+            if key not in known and key != "_name":
+                raise _unknown(path, [group, key], f"option {key} of {name or group}", known, key)
+
+
+def _registry(group: str) -> Optional[Dict[str, Any]]:
+    """What the group's _name can be; None for a group without."""
+    if group in REGISTRIES:
+        return REGISTRIES[group]["registry"]
+    return {"task": TASK_REGISTRY, "model": ARCH_MODEL_REGISTRY}.get(group)
+
+
+def _options(group: str, component: Any) -> List[str]:
+    """Options that the group, or the component it names, adds to fairseq's command line."""
+    parser = argparse.ArgumentParser(add_help=False)
+    if component is None:
+        gen_parser_from_dataclass(parser, FairseqConfig.__dataclass_fields__[group].type())
+    elif hasattr(component, "add_args"):
+        component.add_args(parser)
+    return [action.dest for action in parser._actions]
+
+
+def _unknown(
+    path: Path, keys: Sequence[str], what: str, known: Iterable[str], word: Optional[str] = None
+) -> InputError:
+    near = get_close_matches(word or what.split()[-1], list(known), 1, 0.5)
+    return InputError(f"{path}, line {_line(path, keys)}: {what} is unknown{f'; nearest: {near[0]}' if near else ''}")
+
+
+def _line(path: Path, keys: Sequence[str]) -> int:
+    """Where ``keys``, one inside the other, stand in a file."""
+    node, line = yaml.compose(path.read_text(encoding="utf-8")), 0
+    for key in keys:
+        for name, value in node.value:
+            if name.value == key:
+                node, line = value, name.start_mark.line
+                break
+    return line + 1

@@ -1,0 +1,79 @@
+"""``luna-recipes``: the recipes there are; with NAME what one of them means, here.
+
+Prints the recipe's heading, its options with those of the family that it extends, and the equal commands of fairseq-train
+and fairseq-hydra-train with the batch divided among this machine's GPUs. NAME is family/row, or the row alone where that
+is clear, or a file of your own; options of fairseq-train that follow it override the recipe's. luna-train runs the
+command. --folder prints where the files are.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import List, Optional, Sequence
+
+from luna_fairseq.commands.recipes import Recipe, folder, names, read_heading, read_recipe
+from luna_fairseq.commands.reporting import reported
+
+PROGRAM = "luna-recipes"
+USAGE = "usage: luna-recipes [--folder | NAME [fairseq-train options]]"
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in (["-h"], ["--help"]):
+        print(USAGE, (__doc__ or "").split("\n\n", 1)[1], sep="\n\n", end="")
+        return 0
+    if words == ["--folder"]:
+        print(folder())
+        return 0
+    return reported(PROGRAM, lambda: _show(words[0], words[1:]) if words else _list())
+
+
+def _list() -> None:
+    for name in names():
+        print(f"{name:42} {(read_heading(folder() / f'{name}.yaml') or [''])[0]}")
+
+
+def _show(name: str, given: List[str]) -> None:
+    recipe = read_recipe(name)
+    from omegaconf import OmegaConf
+
+    from luna_fairseq.commands.train import launch_here
+
+    found = launch_here(recipe, given)
+    print(*(f"# {line}" for line in recipe.heading), sep="\n")
+    print(OmegaConf.to_yaml(OmegaConf.create(recipe.settings)))
+    print(*(f"# {note}" for note in found.notes), sep="\n")
+    print(_command(["fairseq-train", "DATA", *found.options]))
+    if not given and recipe.base is not None:
+        print()
+        print(_command(_hydra(recipe, found.hydra)))
+
+
+def _hydra(recipe: Recipe, overrides: List[str]) -> List[str]:
+    family, row = recipe.path.parent.name, recipe.path.stem
+    where = ["--config-dir", str(recipe.path.parent.parent), "--config-name", family, f"+{family}={row}"]
+    return ["fairseq-hydra-train", *where, "task.data=DATA", *overrides]
+
+
+def _command(words: List[str]) -> str:
+    """A line for a shell, each option in a line of its own."""
+    lines = [""]
+    for word in words:
+        if word.startswith("--") or ("=" in word and lines[-1]):
+            lines.append("")
+        lines[-1] += f"{' ' if lines[-1] else ''}{shlex.quote(word)}"
+    return " \\\n    ".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""``luna-train``: fairseq-train with a recipe, on the GPUs of this machine.
+
+The batch is the recipe's whatever the number of GPUs: --update-freq makes up for the rest. Trains with --bf16 where the
+card has it and with --fp16 on a V100. Checkpoints go to checkpoints/ROW (--save-dir). Started again, it goes on from
+there. Options override the recipe's; --fp32 is understood too. luna-recipes lists the recipes, and shows the command.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import List, Optional, Sequence
+
+import torch
+
+from luna_fairseq.commands.launch import Launch, launch
+from luna_fairseq.commands.recipes import Recipe, read_recipe
+from luna_fairseq.commands.reporting import reported
+from luna_fairseq.errors import InputError
+
+PROGRAM = "luna-train"
+USAGE = "usage: luna-train RECIPE DATA [fairseq-train options]"
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point.
+
+    Args:
+        argv: command-line arguments, those of the process by default.
+
+    Returns:
+        Exit status: 0, or 1 after one line on stderr; the process becomes fairseq-train where nothing is wrong.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in (["-h"], ["--help"]):
+        print(USAGE, (__doc__ or "").split("\n\n", 1)[1], sep="\n\n", end="")
+        return 0
+    return reported(PROGRAM, lambda: _train(words))
+
+
+def command(words: List[str]) -> List[str]:
+    """The command that trains, after the lines that say what was computed.
+
+    Args:
+        words: RECIPE, DATA, and options of fairseq-train.
+
+    Raises:
+        InputError: one of them is missing or wrong.
+    """
+    if not words or words[0].startswith("-"):
+        raise InputError(f"RECIPE is missing: {USAGE[7:]}; luna-recipes lists the recipes")
+    if len(words) < 2 or words[1].startswith("-"):
+        raise InputError(f"DATA is missing: {USAGE[7:]}")
+    name, data, *given = words
+    for folder in data.split(":"):
+        if not os.path.isdir(folder):
+            raise InputError(f"{folder} is no folder: give what a luna-prepare command or fairseq-preprocess made")
+    found = launch_here(read_recipe(name), given)
+    print(*(f"{PROGRAM}: {note}" for note in found.notes), sep="\n", flush=True)
+    return [sys.executable, "-m", "fairseq_cli.train", data, *found.options]
+
+
+def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:
+    """The recipe with the GPUs of this machine."""
+    gpus = torch.cuda.device_count()
+    return launch(recipe, given, max(gpus, 1), torch.cuda.get_device_capability() if gpus else None)
+
+
+def _train(words: List[str]) -> None:
+    line = command(words)
+    # In the place of this process, so that signals reach it.
+    os.execv(line[0], line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
