@@ -45,6 +45,8 @@ TEST = [
     *HUGGINGFACE,
 ]
 
+BESIDE = {"luna_fairseq.configs": "configs", "luna_fairseq.examples": "examples"}
+
 setup(
     name="luna_fairseq",
     version=read_version(),
@@ -54,8 +56,13 @@ setup(
     author="the luna_fairseq authors",
     license="MIT",
     python_requires=">=3.8",
-    packages=find_packages(include=["luna_fairseq", "luna_fairseq.*"]),
-    package_data={"luna_fairseq": ["*.md", "*/*.md", "*/*/*.md", "report/assets/*"]},
+    # Recipes and examples lie beside the package in a checkout, and within it where it is installed.
+    packages=[*find_packages(include=["luna_fairseq", "luna_fairseq.*"]), *BESIDE],
+    package_dir=BESIDE,
+    package_data={
+        "luna_fairseq": ["*.md", "*/*.md", "*/*/*.md", "report/assets/*"],
+        "luna_fairseq.configs": ["*.md", "*.yaml", "*/*.yaml"],
+    },
     install_requires=[
         "numpy",
         "pillow",
@@ -76,6 +83,7 @@ setup(
     entry_points={
         "console_scripts": [
             "luna-average-checkpoints = luna_fairseq.commands.average_checkpoints:main",
+            "luna-demo-corpus = luna_fairseq.examples.demo_corpus:main",
             "luna-engine = luna_fairseq.engine.listing:main",
             "luna-evaluate = luna_fairseq.translation.evaluate:main",
             "luna-evaluate-task = luna_fairseq.masked_lm.evaluate_task:main",
@@ -87,8 +95,11 @@ setup(
             "luna-prepare-task = luna_fairseq.masked_lm.prepare_task:main",
             "luna-prepare-text = luna_fairseq.masked_lm.prepare_text:main",
             "luna-prepare-wmt14-en-de = luna_fairseq.translation.prepare_wmt14_en_de:main",
+            "luna-recipes = luna_fairseq.commands.show_recipes:main",
             "luna-report = luna_fairseq.report.training:main",
             "luna-score = luna_fairseq.translation.score:main",
+            "luna-train = luna_fairseq.commands.train:main",
+            "luna-train-bitext = luna_fairseq.translation.train_bitext:main",
         ]
     },
     classifiers=[

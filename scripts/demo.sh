@@ -9,7 +9,7 @@ ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 out="${1:-demo}"
 
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-python examples/demo_corpus.py --destdir "$out/corpus"
-"$ROOT/scripts/train_bitext.sh" --source en --target de --vocab-size 2000 --preset demo --average 3 --out "$out" \
+python "$ROOT/examples/demo_corpus.py" --destdir "$out/corpus"
+python -m luna_fairseq.translation.train_bitext -s en -t de --vocab-size 2000 --recipe demo --average 3 --destdir "$out" \
   --trainpref "$out/corpus/train" --validpref "$out/corpus/valid" --testpref "$out/corpus/test"
 printf '\ndone in %d minutes %d seconds\n' $((SECONDS / 60)) $((SECONDS % 60))

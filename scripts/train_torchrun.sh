@@ -3,15 +3,14 @@
 set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-SCRIPT="${TRAIN_SCRIPT:-$ROOT/scripts/train_wmt14_en_de.sh}"
 
 usage() {
   cat <<'HELP'
 usage: scripts/train_torchrun.sh [--gpus N] [--nodes N --node-rank K --master HOST[:PORT]] [--dry-run]
                                  RECIPE DATA [fairseq-train options]
 
-Starts scripts/train_wmt14_en_de.sh RECIPE DATA (TRAIN_SCRIPT names another) once for each GPU by torch's launcher. With
-several nodes, start it on each with its own --node-rank (0, 1, ...) and the name of node 0 as --master.
+Starts luna-train RECIPE DATA once for each GPU by torch's launcher. With several nodes, start it on each with its own
+--node-rank (0, 1, ...) and the name of node 0 as --master.
   --gpus N     processes on this node (default: the GPUs it has)
   --dry-run    print the command and do nothing
 Status 143: stopped by SIGTERM, having saved; start it again and it goes on.
@@ -45,6 +44,7 @@ if [[ -z "$gpus" ]]; then
 fi
 [[ "$gpus" =~ ^[1-9][0-9]*$ ]] || die "--gpus must be a positive number, got $gpus"
 
+export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 launch=(python -m torch.distributed.run --nproc_per_node "$gpus")
 if ((nodes == 1)); then
   launch+=(--standalone)
@@ -55,7 +55,7 @@ else
   if [[ "$master" == *:* ]]; then port="${master##*:}" master="${master%:*}"; fi
   launch+=(--nnodes "$nodes" --node_rank "$rank" --master_addr "$master" --master_port "$port")
 fi
-launch+=(--no_python "$SCRIPT" "$@" --distributed-world-size "$((nodes * gpus))")
+launch+=(-m luna_fairseq.commands.train "$@" --distributed-world-size "$((nodes * gpus))")
 if [[ -n "$dry_run" ]]; then
   printf '%q ' "${launch[@]}" && echo
   exit 0

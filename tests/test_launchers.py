@@ -10,6 +10,7 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 TORCHRUN, SBATCH = SCRIPTS / "train_torchrun.sh", SCRIPTS / "train_slurm.sbatch"
+TRAIN = "-m luna_fairseq.commands.train"
 JOB = {"SLURM_JOB_ID": "1050007", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "8"}
 
 
@@ -34,10 +35,8 @@ def test_syntax(script):
 
 def test_one_node():
     words = run(TORCHRUN, "--gpus", "8", "--dry-run", "luna_16", "data", "--seed", "2").stdout.split()
-    assert words[:7] == "python -m torch.distributed.run --nproc_per_node 8 --standalone".split() + ["--no_python"]
-    script, *rest = words[7:]
-    assert script == str(SCRIPTS / "train_wmt14_en_de.sh")
-    assert rest == "luna_16 data --seed 2 --distributed-world-size 8".split()
+    assert words[:6] == "python -m torch.distributed.run --nproc_per_node 8 --standalone".split()
+    assert words[6:] == f"{TRAIN} luna_16 data --seed 2 --distributed-world-size 8".split()
 
 
 def test_several_nodes():
@@ -79,11 +78,10 @@ def test_terminated_launcher(tmp_path):
 def test_slurm_job(status, tmp_path):
     write(tmp_path / "srun", f'echo srun "$@"; exit {status}')
     write(tmp_path / "scontrol", 'echo scontrol "$@"')
-    done = run(SBATCH, "luna_16", "data", "--seed", "2", path=tmp_path, SLURM_SUBMIT_DIR=str(SCRIPTS.parent), **JOB)
+    done = run(SBATCH, "luna_16", "data", "--seed", "2", path=tmp_path, **JOB)
     lines = done.stdout.splitlines()
-    script = SCRIPTS / "train_wmt14_en_de.sh"
     assert lines[0] == (
-        f"srun --ntasks-per-node=1 --kill-on-bad-exit=1 {script} luna_16 data --seed 2"
+        f"srun --ntasks-per-node=1 --kill-on-bad-exit=1 python {TRAIN} luna_16 data --seed 2"
         " --distributed-world-size 16 --distributed-port 10007"
     )
     assert lines[1:] == (["scontrol requeue 1050007"] if status == 143 else [])
@@ -92,7 +90,8 @@ def test_slurm_job(status, tmp_path):
 
 def test_slurm_mistakes(tmp_path):
     assert "usage: sbatch" in run(SBATCH, "luna_16").stderr
-    done = run(SBATCH, "r", "d", SLURM_SUBMIT_DIR=str(tmp_path), **JOB)
-    assert done.returncode == 1 and "submit from the root" in done.stderr
-    done = run(SBATCH, "r", "d", SLURM_SUBMIT_DIR=str(SCRIPTS.parent), **{**JOB, "SLURM_GPUS_ON_NODE": ""})
+    done = run(SBATCH, "r", "d", **{**JOB, "SLURM_GPUS_ON_NODE": ""})
     assert done.returncode == 1 and "the job has no GPUs" in done.stderr
+    write(tmp_path / "python", "exit 1")
+    done = run(SBATCH, "r", "d", path=tmp_path, **JOB)
+    assert done.returncode == 1 and "luna_fairseq is not installed" in done.stderr

@@ -1,7 +1,6 @@
 """The package as pip installs it: what is in it, its version, its console scripts, and fairseq finding it."""
 
 import configparser
-import importlib
 import os
 import re
 import shutil
@@ -25,8 +24,11 @@ SCRIPTS = (
     "luna-prepare-task",
     "luna-prepare-text",
     "luna-prepare-wmt14-en-de",
+    "luna-recipes",
     "luna-report",
     "luna-score",
+    "luna-train",
+    "luna-train-bitext",
 )
 
 
@@ -48,7 +50,8 @@ def installed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("installed")
     source = tmp_path_factory.mktemp("source")
     # From a copy: setuptools writes build/ and *.egg-info beside setup.py.
-    shutil.copytree(str(ROOT / "luna_fairseq"), str(source / "luna_fairseq"))
+    for name in ("luna_fairseq", "configs", "examples"):
+        shutil.copytree(str(ROOT / name), str(source / name))
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"):
         shutil.copy(str(ROOT / name), str(source))
     done = run(
@@ -81,6 +84,20 @@ def test_every_module_and_note_is_installed(installed):
     assert not (installed / "tests").exists() and not (installed / "configs").exists()
 
 
+def test_recipes_are_installed(installed, tmp_path):
+    """They are read in a folder without a checkout."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from luna_fairseq.commands import recipes;"
+        "print(recipes.folder(), *recipes.names(), len(recipes.read_recipe('demo').words()))"
+    )
+    done = run(["-c", code, installed], cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-3000:]
+    folder, *names, words = done.stdout.splitlines()[-1].split()
+    assert os.path.realpath(folder) == os.path.realpath(str(installed / "luna_fairseq" / "configs"))
+    mine = {f"{path.parent.name}/{path.stem}" for path in (ROOT / "configs").glob("*/*.yaml")}
+    assert set(names) == {name for name in mine if not name.startswith("model/")} and int(words) > 20
+
+
 def test_fairseq_is_not_a_requirement(installed):
     required = re.findall(r"(?m)^Requires-Dist: ([\w-]+)(.*)$", metadata(installed, "METADATA"))
     names = [name for name, rest in required if "extra ==" not in rest]
@@ -96,14 +113,19 @@ def test_fairseq_is_not_a_requirement(installed):
     ]
 
 
-def test_console_scripts_name_existing_functions(installed):
+def test_console_scripts_name_existing_functions(installed, tmp_path):
     parser = configparser.ConfigParser()
     parser.read_string(metadata(installed, "entry_points.txt"))
     scripts = dict(parser["console_scripts"])
     assert sorted(scripts) == sorted(SCRIPTS)
-    for target in scripts.values():
-        module, function = target.split(":")
-        assert callable(getattr(importlib.import_module(module), function))
+    code = (
+        "import importlib, sys; sys.path.insert(0, sys.argv[1])\n"
+        "for target in sys.argv[2:]:\n"
+        "    module, function = target.split(':')\n"
+        "    assert callable(getattr(importlib.import_module(module), function)), target"
+    )
+    done = run(["-c", code, installed, *scripts.values()], cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-3000:]
     assert (installed / "bin" / "luna-average-checkpoints").is_file()
 
 

@@ -53,13 +53,13 @@ def check_options(path: Path, content: Settings, settings: Settings) -> None:
             continue
         if group not in FairseqConfig.__dataclass_fields__:
             raise _unknown(path, [group], f"group {group}", FairseqConfig.__dataclass_fields__)
-        name = settings[group].get("_name")
+        name = str(settings[group].get("_name", ""))
         registry = _registry(group)
         if registry is not None and name not in registry:
             if "_name" in options:
                 raise _unknown(path, [group, "_name"], f"{group} {name}", registry)
             continue
-        known = _options(group, registry and registry[name])
+        known = _options(group, registry[name] if registry else None)
         for key in options:
             if key not in known and key != "_name":
                 raise _unknown(path, [group, key], f"option {key} of {name or group}", known, key)

@@ -59,7 +59,7 @@ def read_pixels(stem: Path) -> np.ndarray:
     if text.is_file():
         return _read_text(text)
     raise InputError(
-        f"there is neither {binary} nor {text.name} beside it: is this a folder that prepare_lra.sh made?"
+        f"there is neither {binary} nor {text.name} beside it: is this a folder that luna-prepare-lra made?"
     )
 
 
@@ -103,7 +103,7 @@ def read_labels(path: Path, classes: int) -> List[int]:
         InputError: the file is missing, or a line holds something else than a number below ``classes``.
     """
     if not path.is_file():
-        raise InputError(f"{path} does not exist: is this a folder that prepare_lra.sh made?")
+        raise InputError(f"{path} does not exist: is this a folder that luna-prepare-lra made?")
     labels = []
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, 1):

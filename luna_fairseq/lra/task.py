@@ -112,7 +112,7 @@ class LRATextTask(LRATask):
     """Sequences of tokens, or pairs of them.
 
     The data has the layout of the authors' code: folders ``src-bin`` and ``label-bin``, made by fairseq-preprocess or
-    by prepare_lra.sh; with ``src1-bin`` there are pairs.
+    by luna-prepare-lra; with ``src1-bin`` there are pairs.
 
     Args:
         cfg: a :class:`LRAConfig`
@@ -138,7 +138,7 @@ class LRATextTask(LRATask):
             path = Path(cfg.data) / name / "dict.txt"
             if not path.is_file():
                 raise InputError(
-                    f"{path} does not exist: is this a folder that prepare_lra.sh or fairseq-preprocess made?"
+                    f"{path} does not exist: is this a folder that luna-prepare-lra or fairseq-preprocess made?"
                 )
             dictionaries[name] = Dictionary.load(str(path))
         dictionaries[SOURCE].add_symbol(CLS)

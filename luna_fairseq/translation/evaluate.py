@@ -2,7 +2,7 @@
 
 Translates with beam search, puts the hypotheses into plain text and scores them with luna-score. With --tune-lenpen the
 length penalty is chosen first, by BLEU on the validation text. DATA is what luna-prepare-bitext or
-scripts/prepare_wmt14_en_de.sh made, with either encoding. RESULTS then holds hypotheses.LANG, scores.json, and what
+luna-prepare-wmt14-en-de made, with either encoding. RESULTS then holds hypotheses.LANG, scores.json, and what
 fairseq-generate printed. Started again with the same checkpoint, it does only what is left. Options after -- go to
 fairseq-generate (as -- --fp16).
 """
@@ -76,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         default="none",
         help="refuse a reference that is not this test set's (default: %(default)s)",
     )
+    parser.add_argument("--samples", type=int, default=0, metavar="N", help="translations to show (default: 0)")
     return parser
 
 
@@ -107,7 +108,7 @@ class Evaluation:
         options = [str(generated), "--reference", str(self._plain("test")), "--target-lang", target]
         options += ["--split-compounds", "--test-set", self.args.test_set]
         options += ["--output", str(self.args.results / f"hypotheses.{target}")]
-        options += ["--scores", str(self.args.results / "scores.json")]
+        options += ["--scores", str(self.args.results / "scores.json"), "--samples", str(self.args.samples)]
         if self.route.name == "moses":
             options += ["--detokenize", "moses"]
         print(f"test: beam {self.args.beam}, length penalty {penalty:g}")
@@ -163,13 +164,13 @@ def _route(data: Path) -> Any:
         if (data / route.model_file).is_file():
             return route
     names = " nor ".join(route.model_file for route in ROUTES.values())
-    raise InputError(f"{data} holds neither {names}: give what scripts/prepare_bitext.sh made")
+    raise InputError(f"{data} holds neither {names}: give what luna-prepare-bitext made")
 
 
 def _languages(data: Path) -> List[str]:
     pairs = {path.name.split(".")[1] for path in data.glob("train.*-*.*.idx")}
     if len(pairs) != 1:
-        raise InputError(f"{data} holds {len(pairs)} pairs of languages: give what scripts/prepare_bitext.sh made")
+        raise InputError(f"{data} holds {len(pairs)} pairs of languages: give what luna-prepare-bitext made")
     return pairs.pop().split("-")
 
 

@@ -1,25 +1,27 @@
-"""Recipes of configs/wmt14_en_de: one meaning for both commands, the paper's parameter counts, batch and precision."""
+"""The recipes: one meaning for both commands, only what differs, the paper's parameter counts; mistakes in one line."""
 
 import logging
+import re
 from argparse import Namespace
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
 from fairseq import options
+from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.initialize import add_defaults, hydra_init
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.models.transformer import TransformerConfig
-from luna_fairseq.commands import count_parameters
-from luna_fairseq.commands import recipes as recipe_options
+from luna_fairseq.commands import count_parameters, recipes, show_recipes
+from luna_fairseq.commands.recipe_options import load
+from luna_fairseq.commands.recipes import folder, names, read_recipe
 from luna_fairseq.errors import InputError
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "wmt14_en_de"
-RECIPES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-recipes = pytest.mark.parametrize("name", RECIPES)
+WMT = [name for name in names() if name.startswith("wmt14_en_de/")]
+every_recipe = pytest.mark.parametrize("name", names())
+wmt_recipes = pytest.mark.parametrize("name", WMT)
 GROUPS = "common dataset optimization checkpoint distributed_training task criterion optimizer lr_scheduler".split()
 # 512 a dictionary entry, and the rest; Luna without the 1,024 of a norm of P that nothing reads.
 REST = {
@@ -36,6 +38,8 @@ REST = {
     # P is never updated: 6 encoder and 5 decoder layers more have no norm of it.
     "luna_16_softplus_tied_non_contextual": 48886784 - 12 * 1024,
 }
+# Said by fairseq too; a recipe says whose they are.
+NOT_COMPARED = ("_name", "data", "user_dir")
 TABLE_4 = {"transformer": "64.9M", "luna_16_tied": "69.6M", "luna_32_tied": "69.7M", "luna_16_untied": "77.5M"}
 
 
@@ -45,14 +49,9 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-def path(name):
-    return CONFIGS / f"{name}.yaml"
-
-
-def from_command_line(name):
-    words = recipe_options.recipe_options(recipe_options.read_recipe(path(name)))
-    parser = options.get_training_parser()
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["data", *words]))
+def parse(words):
+    args = options.parse_args_and_arch(options.get_training_parser(), ["data", *words])
+    return convert_namespace_to_omegaconf(args)
 
 
 def from_hydra(name):
@@ -60,11 +59,21 @@ def from_hydra(name):
     from hydra.experimental import compose, initialize_config_dir
 
     GlobalHydra.instance().clear()
-    hydra_init(name)
-    with initialize_config_dir(config_dir=str(CONFIGS)):
-        cfg = compose(config_name=name, overrides=["task.data=data"])
+    family, row = name.split("/")
+    hydra_init(family)
+    with initialize_config_dir(config_dir=str(folder())):
+        cfg = compose(config_name=family, overrides=[f"+{family}={row}", "task.data=data"])
+    apply_preset(cfg.model)
     add_defaults(cfg)
     return OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+
+
+def apply_preset(model):
+    """What fairseq does on building a model that was not registered when the configuration was composed."""
+    name = model["_name"]
+    if name not in MODEL_DATACLASS_REGISTRY and ARCH_MODEL_NAME_REGISTRY.get(name, name) in MODEL_DATACLASS_REGISTRY:
+        OmegaConf.set_struct(model, False)
+        ARCH_CONFIG_REGISTRY[name](model)
 
 
 def model_settings(model):
@@ -79,116 +88,164 @@ def model_settings(model):
     return asdict(TransformerConfig.from_namespace(model))
 
 
-@recipes
+@every_recipe
 def test_both_commands_mean_the_same(name):
-    ours, theirs = from_command_line(name), from_hydra(name)
+    ours, theirs = parse(read_recipe(name).words()), from_hydra(name)
     for group in GROUPS:
         left, right = (OmegaConf.to_container(cfg[group]) for cfg in (ours, theirs))
         if group == "common":
-            assert left.pop("user_dir").endswith("/luna_fairseq") and right.pop("user_dir") == "luna_fairseq"
+            assert left.pop("user_dir") is None and right.pop("user_dir") == "luna_fairseq"
         assert left == right, group
     assert model_settings(ours.model) == model_settings(theirs.model)
 
 
-def test_a_difference_would_be_seen(monkeypatch):
-    content = recipe_options.read_recipe(path(RECIPES[0]))
-    content["model"]["encoder_layers"] = 5
-    monkeypatch.setattr(recipe_options, "read_recipe", lambda _: content)
-    assert model_settings(from_command_line(RECIPES[0]).model) != model_settings(from_hydra(RECIPES[0]).model)
+def test_a_difference_would_be_seen():
+    recipe = read_recipe(WMT[0])
+    recipe.settings["model"]["encoder_layers"] = 5
+    assert model_settings(parse(recipe.words()).model) != model_settings(from_hydra(WMT[0]).model)
 
 
-@recipes
+def defaults_of(recipe):
+    """group -> option -> value of the components that the recipe names, of which it sets nothing."""
+    named = [word for group, option in recipes.NAMED.items() for word in (option, recipe.settings[group]["_name"])]
+    args = options.parse_args_and_arch(options.get_training_parser(), ["data", *named])
+    return {group: vars(args) for group in FairseqConfig.__dataclass_fields__}
+
+
+@every_recipe
+def test_nothing_is_said_twice(name):
+    recipe = read_recipe(name)
+    defaults, family = defaults_of(recipe), load(recipe.base)
+    for content, before in ((family, {}), (load(recipe.path), family)):
+        for group in set(content) - {"hydra"}:
+            for key in set(content[group]) - set(NOT_COMPARED):
+                known = before.get(group, {}).get(key, defaults[group].get(key))
+                assert str(content[group][key]) != str(known), f"{group}.{key}"
+
+
+@every_recipe
+def test_the_heading_says_the_batch(name):
+    recipe = read_recipe(name)
+    heading = recipe.heading + recipes.read_heading(recipe.base)
+    (batch,) = [line for line in heading if line.startswith("Batch:")]
+    found = re.match(r"Batch: (\S+) GPUs? x (\S+) (tokens|sequences) x (\S+) = (\S+) \3", batch)
+    gpus, size, frequency, total = (int(found[n].replace(",", "")) for n in (1, 2, 4, 5))
+    dataset = recipe.settings["dataset"]
+    assert recipe.gpus == gpus and gpus * size * frequency == total
+    assert dataset["max_tokens" if found[3] == "tokens" else "batch_size"] == size
+    assert recipe.settings["optimization"].get("update_freq", [1]) == [frequency]
+
+
+@wmt_recipes
 def test_what_the_recipe_says(name):
-    cfg = from_command_line(name)
-    head = path(name).read_text(encoding="utf-8").split("\nhydra:")[0]
-    assert "Aims at 2" in head and "the paper's figure (Table" in head and "8 V100" in head and "65,536" in head
-    assert f"{512 * 40544 + REST[name]:,} with a dictionary of 40,544" in head
+    recipe, row = read_recipe(name), name.split("/")[1]
+    cfg = parse(recipe.words())
+    head = " ".join(recipe.heading)
+    assert "Aims at 2" in head and "the paper's figure (Table" in head
+    assert f"{512 * 40544 + REST[row]:,} with a dictionary of 40,544" in head
     assert cfg.optimization.max_update == 500000 and cfg.optimization.clip_norm == 1.0
     assert cfg.dataset.max_tokens == 8192 and cfg.checkpoint.keep_last_epochs == 10
-    assert cfg.checkpoint.save_dir == f"checkpoints/{name}" and cfg.criterion.label_smoothing == 0.1
-    if name.endswith("adam"):
+    assert cfg.criterion.label_smoothing == 0.1 and cfg.model.dropout == 0.1
+    if row.endswith("adam"):
         assert (cfg.lr_scheduler._name, cfg.lr_scheduler.warmup_updates) == ("inverse_sqrt", 4000)
         assert cfg.optimization.lr == [0.0005]
     else:
         assert list(cfg.lr_scheduler.milestones) == [300000, 450000] and cfg.lr_scheduler.warmup_updates == 1000
         assert cfg.optimization.lr == [0.1] and cfg.optimizer._name == "apollo"
-    if name.startswith("luna"):
-        _, length, activation, keys, *rest = name.split("_")
+        assert (cfg.optimizer.weight_decay, cfg.optimizer.clip_mode) == (1e-8, "total")
+    if row.startswith("luna"):
+        _, length, activation, keys, *rest = row.split("_")
         assert cfg.model.projection_length == int(length) and cfg.model.pack_activation == activation
         assert cfg.model.untie_luna_kv is (keys == "untied") and cfg.model.non_contextual_packed is bool(rest)
 
 
 def test_every_row_has_a_recipe():
-    assert set(REST) == set(RECIPES)
+    assert {f"wmt14_en_de/{row}" for row in REST} == set(WMT)
 
 
-@recipes
+@wmt_recipes
 def test_parameter_counts(name):
-    counts = count_parameters.count_parameters(recipe_options.read_recipe(path(name)), 40544)
-    total = sum(counts.values())
-    assert total == 512 * 40544 + REST[name]
+    counts = count_parameters.count_parameters(read_recipe(name), 40544)
+    total, row = sum(counts.values()), name.split("/")[1]
+    assert total == 512 * 40544 + REST[row]
     assert counts["embeddings"] == 512 * 40544
-    parts = name.split("_")
-    row = "_".join([parts[0], parts[1], parts[3]]) if parts[0] == "luna" else "transformer"
-    if row in TABLE_4:
-        assert f"{total / 1e6:.1f}M" == TABLE_4[row]
+    parts = row.split("_")
+    in_table = "_".join([parts[0], parts[1], parts[3]]) if parts[0] == "luna" else "transformer"
+    if in_table in TABLE_4:
+        assert f"{total / 1e6:.1f}M" == TABLE_4[in_table]
 
 
-def launch(name, *given, gpus=1, capability=None):
-    return recipe_options.launch_options(path(name), given, gpus, capability)
+def test_the_list(capsys):
+    assert show_recipes.main([]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == names() and len(listed) >= 23
+    assert "lra/listops " in listed[names().index("lra/listops")] and "ListOps, of 500" in "".join(listed)
 
 
-@pytest.mark.parametrize(
-    "given, gpus, frequency",
-    [
-        ((), 8, "1"),
-        ((), 1, "8"),
-        ((), 2, "4"),
-        (("--max-tokens", "4096"), 4, "4"),
-        (("--max-tokens=4096",), 16, "1"),
-        (("--distributed-world-size", "4"), 1, "2"),
-    ],
-)
-def test_the_batch_is_that_of_eight_gpus(given, gpus, frequency):
-    words, said = launch("luna_16_elu_tied", *given, gpus=gpus)
-    assert words[len(words) - len(given) - 2 :][:2] == ["--update-freq", frequency]
-    assert said[0].endswith(f"x --update-freq {frequency} = 65,536 tokens")
+def test_what_a_recipe_means_here(capsys, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert show_recipes.main(["masked_lm/small"]) == 0
+    out = capsys.readouterr().out
+    assert "# Some megabytes of text" in out and "tokens_per_sample: 128" in out
+    assert "# batch: 1 GPU x 16 sequences x --update-freq 2 = 32 sequences\n" in out
+    assert "fairseq-train DATA \\\n    --user-dir " in out and "--adam-betas '(0.9, 0.98)' \\\n" in out
+    assert "--config-name masked_lm \\\n    +masked_lm=small \\\n" in out
+    assert show_recipes.main(["listops", "--update-freq", "3"]) == 0
+    assert capsys.readouterr().out.strip().endswith("--update-freq 3")
 
 
-def test_another_batch_only_if_asked_for():
-    with pytest.raises(InputError, match="16 GPUs x 8,192 tokens do not divide.* --max-tokens 4096"):
-        launch("luna_16_elu_tied", gpus=16)
-    with pytest.raises(InputError, match="3 GPUs x 8,192 .* --max-tokens 7281"):
-        launch("luna_16_elu_tied", gpus=3)
-    assert launch("luna_16_elu_tied", "--max-tokens", "7281", gpus=3)[1][0].endswith("--update-freq 3 = 65,529 tokens")
-    words, said = launch("luna_16_elu_tied", "--update-freq", "5", gpus=3)
-    assert words[-2:] == ["--update-freq", "5"] and words.count("--update-freq") == 2 and "as given" in said[0]
+MISTAKES = {
+    "model: {encoder_layer: 3}": "line 2: option encoder_layer of luna is unknown; nearest: encoder_layers",
+    "dataset:\n  max_tokens: 5\n  max_token: 4": "line 4: option max_token of dataset is unknown; nearest: max_tokens",
+    "optimizer: {_name: apolo}": "line 2: optimizer apolo is unknown; nearest: apollo",
+    "model: {_name: luna_bass}": "line 2: model luna_bass is unknown; nearest: luna_base",
+    "optimisation: {lr: [1]}": "line 2: group optimisation is unknown; nearest: optimization",
+    "model: [1]": "is no recipe: it must list groups",
+    "model: {": "cannot be read: while parsing",
+}
 
 
-@pytest.mark.parametrize(
-    "name, given, capability, expected",
-    [
-        ("luna_16_elu_tied", (), (7, 0), ["--fp16", "--fp16-no-flatten-grads"]),
-        ("transformer_base_adam", (), (7, 0), ["--fp16"]),
-        ("luna_16_elu_tied", (), (9, 0), ["--bf16"]),
-        ("luna_16_elu_tied", (), (6, 1), []),
-        ("luna_16_elu_tied", (), None, []),
-        ("luna_16_elu_tied", ("--fp32",), (9, 0), []),
-        ("luna_16_elu_tied", ("--fp16",), (9, 0), ["--fp16", "--fp16-no-flatten-grads"]),
-    ],
-)
-def test_precision(name, given, capability, expected):
-    words, _ = launch(name, *given, capability=capability)
-    assert sorted(word for word in words if "16" in word and word.startswith("--")) == expected
-    assert "--fp32" not in words
-
-
-def test_bad_recipes_are_one_line(tmp_path, capsys):
-    assert recipe_options.main([str(CONFIGS / "luna_64.yaml")]) == 1
+@pytest.mark.parametrize("text, message", MISTAKES.items())
+def test_a_mistake_in_a_file_is_one_line(text, message, tmp_path, capsys):
+    (tmp_path / "bitext").mkdir()
+    (tmp_path / "bitext.yaml").write_text((folder() / "bitext.yaml").read_text())
+    mine = tmp_path / "bitext" / "mine.yaml"
+    mine.write_text("# Mine.\ndataset: {max_tokens: 100}\n")
+    assert read_recipe(str(mine)).settings["optimizer"]["_name"] == "apollo"
+    mine.write_text(f"# Mine.\n{text}\n")
+    assert show_recipes.main([str(mine)]) == 1
     error = capsys.readouterr().err
-    assert "luna_64.yaml does not exist; there are: luna_16_elu_tied" in error and error.count("\n") == 1
-    (tmp_path / "x.yaml").write_text("model: [1]\n")
-    assert recipe_options.main([str(tmp_path / "x.yaml")]) == 1
-    assert "is no recipe" in capsys.readouterr().err
-    assert count_parameters.main([str(path(RECIPES[0])), "--dictionary-size", "3"]) == 1
+    assert error.startswith("luna-recipes: error: ") and message in error and error.count("\n") == 1
+    assert str(mine) in error
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("luna_16_elu_tide", "there is no recipe luna_16_elu_tide; nearest: wmt14_en_de/luna_16_elu_tied"),
+        ("lra/listop", "nearest: lra/listops"),
+        ("small", "recipe small could be any of bitext/small, masked_lm/small"),
+        ("xyz", "there is no recipe xyz; luna-recipes lists them"),
+        ("nowhere.yaml", "there is no recipe nowhere.yaml"),
+    ],
+)
+def test_an_unknown_recipe_is_one_line(name, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_recipe(name)
+
+
+def test_a_row_alone_is_looked_for_in_its_family():
+    assert read_recipe("small", "bitext").name == "bitext/small"
+
+
+def test_a_file_of_ones_own_needs_what_a_family_gives(tmp_path):
+    (tmp_path / "x.yaml").write_text("model: {_name: luna}\n")
+    with pytest.raises(InputError, match="is no recipe: task has no _name"):
+        read_recipe(str(tmp_path / "x.yaml"))
+
+
+def test_a_dictionary_without_room_for_special_symbols(capsys):
+    assert count_parameters.main(["luna_16_elu_tied", "--dictionary-size", "3"]) == 1
     assert "4 special symbols" in capsys.readouterr().err
+    assert count_parameters.main(["listops"]) == 1
+    assert "are counted of translation models, not of lra-text" in capsys.readouterr().err

@@ -2,6 +2,9 @@
 
 import torch
 from commands import ROOT, USER_DIR, refused, succeed
+from copying import preprocess, write_text
+
+from luna_fairseq.models.luna_masked_lm import ARCHITECTURES as MASKED
 
 SMALL = (
     "model.encoder_layers=1 model.decoder_layers=1 model.encoder_embed_dim=32 model.encoder_ffn_embed_dim=48"
@@ -17,8 +20,8 @@ def settings(data):
 def test_the_translation_recipe(data, tmp_path):
     command = (
         "--config-dir",
-        ROOT / "configs" / "wmt14_en_de",
-        "--config-name luna_16_softplus_tied",
+        ROOT / "configs",
+        "--config-name wmt14_en_de +wmt14_en_de=luna_16_softplus_tied",
         settings(data),
         SMALL,
     )
@@ -26,8 +29,7 @@ def test_the_translation_recipe(data, tmp_path):
         "model.decoder_embed_dim=32 model.decoder_ffn_embed_dim=48 model.encoder_projected_attention_heads=2"
     )
     succeed("hydra_train", *command, widths, "model.decoder_projected_attention_heads=4", folder=tmp_path)
-    checkpoints = tmp_path / "checkpoints" / "luna_16_softplus_tied"
-    checkpoint = torch.load(str(checkpoints / "checkpoint_last.pt"), weights_only=False)
+    checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
     cfg = checkpoint["cfg"]
     assert cfg["optimizer"]["_name"] == "apollo" and cfg["optimizer"]["clip_mode"] == "total"
     assert cfg["lr_scheduler"]["milestones"] == [300000, 450000]
@@ -47,6 +49,23 @@ def test_a_model_by_name(data, tmp_path):
     checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
     assert checkpoint["cfg"]["model"]["untie_luna_kv"] is True
     assert "encoder.layers.0.self_attn.pack_v_proj.weight" in checkpoint["model"]
+
+
+def test_a_recipe_that_names_an_architecture(tmp_path):
+    """The preset is applied, and what the recipe says beside it."""
+    write_text(tmp_path)
+    text = preprocess(tmp_path, tmp_path / "bin")
+    command = ("--config-dir", ROOT / "configs", "--config-name masked_lm +masked_lm=small")
+    changed = (
+        f"task.data={text} common.user_dir={USER_DIR} task.tokens_per_sample=32 dataset.batch_size=2"
+        " model.encoder_layers=1 model.max_positions=64 optimization.max_update=2 optimization.update_freq=[1]"
+    )
+    succeed("hydra_train", *command, changed, folder=tmp_path)
+    checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
+    assert checkpoint["cfg"]["optimizer"]["weight_decay"] == 0.01
+    small = MASKED["luna_small_512"]
+    found = checkpoint["model"]["encoder.sentence_encoder.packed_embedding.weight"].shape
+    assert tuple(found) == (small["projection_length"], small["encoder_embed_dim"])
 
 
 def test_bad_values_are_named(data, tmp_path):

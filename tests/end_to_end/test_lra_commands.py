@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from commands import ROOT, plugin, refused, succeed
+from commands import plugin, refused, succeed
 from old_torch import FP16_ON_CPU
 from saved_training import classes_in
 
@@ -105,10 +105,9 @@ def test_images(tmp_path, options):
 
 
 def test_seeds(listops, tmp_path, capsys):
-    recipe = ROOT / "configs" / "lra" / "listops.args"
     options = ["--", *TINY.split(), "--max-update", "2", "--num-workers", "0", "--cpu"]
     words = [
-        str(recipe),
+        "listops",
         str(listops),
         "--out",
         str(tmp_path),

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# One row of the paper's Tables 4 and 5, in four steps. See --help.
+set -euo pipefail
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+usage() {
+  cat <<'HELP'
+usage: scripts/wmt14_en_de.sh prepare  DIR        [luna-prepare-wmt14-en-de options]
+       scripts/wmt14_en_de.sh train    DIR RECIPE [fairseq-train options]
+       scripts/wmt14_en_de.sh average  DIR RECIPE [N]
+       scripts/wmt14_en_de.sh evaluate DIR RECIPE [luna-evaluate options] [-- fairseq-generate options]
+
+WMT'14 English-German from the public archives to a score, all in DIR: the archives and the data (Moses tokens, 40,000
+merges, at most 250 pieces a side in a ratio of at most 1.5), checkpoints/RECIPE, the mean of the last N epochs (10, as in
+the paper) in averaged.pt there, and results/RECIPE: newstest2014 with beam 5. RECIPE is a row of wmt14_en_de:
+luna-recipes lists them. Each step, started again, goes on where it stopped.
+HELP
+}
+
+die() {
+  printf 'wmt14_en_de: error: %s\n' "$*" >&2
+  exit 1
+}
+
+case "${1:-}" in
+  -h | --help) usage && exit 0 ;;
+  prepare | train | average | evaluate) step="$1" ;;
+  *) die "give a step: prepare, train, average or evaluate; see --help" ;;
+esac
+dir="${2:-}"
+[[ -n "$dir" && "$dir" != -* ]] || die "DIR is missing: see --help"
+recipe="${3:-}"
+[[ "$step" == prepare ]] || [[ -n "$recipe" && "$recipe" != -* ]] || die "RECIPE is missing: see --help"
+
+export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+data="$dir/moses" checkpoints="$dir/checkpoints/$recipe" results="$dir/results/$recipe"
+case "$step" in
+  prepare)
+    exec python -m luna_fairseq.translation.prepare_wmt14_en_de --destdir "$dir" --subword moses --max-length 250 \
+      --max-ratio 1.5 "${@:3}"
+    ;;
+  train)
+    exec python -m luna_fairseq.commands.train "wmt14_en_de/$recipe" "$data" --save-dir "$checkpoints" "${@:4}"
+    ;;
+  average)
+    exec python -m luna_fairseq.commands.average_checkpoints --inputs "$checkpoints" \
+      --num-epoch-checkpoints "${4:-10}" --output "$checkpoints/averaged.pt"
+    ;;
+  evaluate)
+    exec python -m luna_fairseq.translation.evaluate "$data" --path "$checkpoints/averaged.pt" --results "$results" \
+      --test-set wmt14/full "${@:4}"
+    ;;
+esac

@@ -1,0 +1,108 @@
+"""A recipe on the GPUs there are: its batch, its precision, and the command that luna-train becomes."""
+
+import pytest
+
+from luna_fairseq.commands import launch as launching
+from luna_fairseq.commands import train
+from luna_fairseq.commands.recipes import read_recipe
+from luna_fairseq.errors import InputError
+
+LUNA, TRANSFORMER = "luna_16_elu_tied", "transformer_base_adam"
+
+
+def launch(name, *given, gpus=1, capability=None):
+    found = launching.launch(read_recipe(name), given, gpus, capability)
+    return found.options, found.notes
+
+
+@pytest.mark.parametrize(
+    "given, gpus, frequency",
+    [
+        ((), 8, "1"),
+        ((), 1, "8"),
+        ((), 2, "4"),
+        (("--max-tokens", "4096"), 4, "4"),
+        (("--max-tokens=4096",), 16, "1"),
+        (("--distributed-world-size", "4"), 1, "2"),
+    ],
+)
+def test_the_batch_is_that_of_eight_gpus(given, gpus, frequency):
+    words, said = launch(LUNA, *given, gpus=gpus)
+    assert words[len(words) - len(given) - 2 :][:2] == ["--update-freq", frequency]
+    assert said[0].endswith(f"x --update-freq {frequency} = 65,536 tokens")
+
+
+def test_a_batch_of_sequences():
+    words, said = launch("base_16gb", "--batch-size", "8", gpus=4)
+    assert said[0] == "batch: 4 GPUs x 8 sequences x --update-freq 64 = 2,048 sequences"
+    assert words.count("--update-freq") == 1
+    with pytest.raises(InputError, match="3 GPUs x 16 sequences do not divide .* 2,048 sequences: give --batch-size 1,"):
+        launch("base_16gb", gpus=3)
+    with pytest.raises(InputError, match="5 GPUs x 16 .* give --batch-size"):
+        launch("base_16gb", gpus=5)
+
+
+def test_another_batch_only_if_asked_for():
+    with pytest.raises(InputError, match="16 GPUs x 8,192 tokens do not divide.* --max-tokens 4096"):
+        launch(LUNA, gpus=16)
+    with pytest.raises(InputError, match="3 GPUs x 8,192 .* --max-tokens 7281"):
+        launch(LUNA, gpus=3)
+    assert launch(LUNA, "--max-tokens", "7281", gpus=3)[1][0].endswith("--update-freq 3 = 65,529 tokens")
+    words, said = launch(LUNA, "--update-freq", "5", gpus=3)
+    assert words[-2:] == ["--update-freq", "5"] and words.count("--update-freq") == 1 and "as given" in said[0]
+
+
+def test_a_recipe_of_one_gpu_takes_one():
+    words, said = launch("bitext/demo", gpus=8)
+    assert words[words.index("--distributed-world-size") + 1] == "1" and said[0].startswith("batch: 1 GPU x 1,000 tokens")
+    with pytest.raises(InputError, match="--max-tokens 125"):
+        launch("bitext/demo", "--distributed-world-size", "8", gpus=8)
+
+
+@pytest.mark.parametrize(
+    "name, given, capability, expected",
+    [
+        (LUNA, (), (7, 0), ["--fp16", "--fp16-no-flatten-grads"]),
+        (TRANSFORMER, (), (7, 0), ["--fp16"]),
+        (LUNA, (), (9, 0), ["--bf16"]),
+        (LUNA, (), (6, 1), []),
+        (LUNA, (), None, []),
+        (LUNA, ("--fp32",), (9, 0), []),
+        (LUNA, ("--fp16",), (9, 0), ["--fp16", "--fp16-no-flatten-grads"]),
+    ],
+)
+def test_precision(name, given, capability, expected):
+    words, _ = launch(name, *given, capability=capability)
+    assert sorted(word for word in words if "16" in word and word.startswith("--")) == expected
+    assert "--fp32" not in words
+
+
+def test_checkpoints_go_to_a_folder_of_the_row():
+    words, _ = launch(LUNA)
+    assert words[words.index("--save-dir") + 1] == f"checkpoints/{LUNA}"
+    assert launch(LUNA, "--save-dir", "x")[0].count("--save-dir") == 1
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    shards = f"{tmp_path}:{tmp_path}"
+    line = train.command(["base_160gb", shards, "--lr", "1"])
+    assert line[1:4] == ["-m", "fairseq_cli.train", shards] and line[-2:] == ["--lr", "1"]
+    assert "luna-train: batch: 1 GPU x 16 sequences x --update-freq 512" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ([], "RECIPE is missing"),
+        (["--lr", "1"], "RECIPE is missing"),
+        ([LUNA], "DATA is missing"),
+        ([LUNA, "--cpu"], "DATA is missing"),
+        ([LUNA, "/nowhere"], "/nowhere is no folder"),
+        (["luna_16", "/"], "there is no recipe luna_16"),
+    ],
+)
+def test_wrong_use_is_one_line(words, message, capsys):
+    assert train.main(words) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("luna-train: error: ") and message in error and error.count("\n") == 1
