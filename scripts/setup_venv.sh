@@ -204,9 +204,25 @@ for need in requires(sys.argv[1]):
   pip_install "installing what fairseq needs" "${needs[@]}"
 }
 
+# fairseq looks for --user-dir luna_fairseq in the current folder and beside its own package, and nowhere else. A fairseq
+# outside of the environment is somebody's checkout: nothing is put there.
+link_beside_fairseq() {
+  local beside
+  beside="$("$VENV/bin/python" -c '
+import os, sys
+from importlib.util import find_spec
+beside = os.path.dirname(find_spec("fairseq").submodule_search_locations[0])
+if os.path.realpath(beside).startswith(os.path.realpath(sys.prefix) + os.sep):
+    print(beside)')"
+  if [[ -n "$beside" && (-L "$beside/luna_fairseq" || ! -e "$beside/luna_fairseq") ]]; then
+    ln -sfn "$PWD/luna_fairseq" "$beside/luna_fairseq"
+  fi
+}
+
 install_project() {
   say "4/4 installing luna_fairseq (editable) and the tools of its tests"
   pip_install "installing luna_fairseq" --no-build-isolation --editable '.[dev]'
+  link_beside_fairseq
   logged "importing fairseq" "$VENV/bin/python" -c 'import fairseq_cli.train, fairseq_cli.generate'
   if has_gpu && ! "$VENV/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
     say "warning: there is a GPU, but this torch cannot use it (README, Installation, names the builds for older cards)"

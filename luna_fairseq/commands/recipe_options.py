@@ -56,7 +56,7 @@ def check_options(path: Path, content: Settings, settings: Settings) -> None:
         name = str(settings[group].get("_name", ""))
         registry = _registry(group)
         if registry is not None and name not in registry:
-            if "_name" in options:
+            if options.get("_name") == name:  # otherwise another file's fault
                 raise _unknown(path, [group, "_name"], f"{group} {name}", registry)
             continue
         known = _options(group, registry[name] if registry else None)
