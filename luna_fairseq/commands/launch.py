@@ -1,4 +1,4 @@
-"""A recipe for this machine: its batch divided among the GPUs there are, and the precision they are good at."""
+"""A recipe for this machine: its batch divided among its GPUs, and the precision they are good at."""
 
 from __future__ import annotations
 
@@ -69,10 +69,11 @@ def _update_freq(recipe: Recipe, found: argparse.Namespace, devices: int) -> Tup
     frequency = max(1, round(batch / (devices * at_a_time)))
     total = devices * at_a_time * frequency
     if abs(total - batch) > batch / 1000:
+        fitting = f"--{size.replace('_', '-')} {_fitting(batch, devices, at_a_time, unit)}"
         raise InputError(
-            f"{devices} GPUs x {at_a_time:,} {unit} do not divide the recipe's batch of {batch:,} {unit}: give "
-            f"--{size.replace('_', '-')} {_fitting(batch, devices, at_a_time, unit)}, use another number of GPUs "
-            "(CUDA_VISIBLE_DEVICES), or give --update-freq for another batch"
+            f"{devices} GPUs x {at_a_time:,} {unit} do not divide the recipe's batch of {batch:,} {unit}: "
+            f"give {fitting}, use another number of GPUs (CUDA_VISIBLE_DEVICES), or give --update-freq for "
+            "another batch"
         )
     return frequency, f"{each} x --update-freq {frequency} = {total:,} {unit}"
 
@@ -91,7 +92,7 @@ def _accumulated(recipe: Recipe) -> int:
 
 
 def _fitting(batch: int, devices: int, at_a_time: int, unit: str) -> int:
-    """The most per GPU, up to ``at_a_time``, that makes the batch: tokens to within one each time, sequences exactly."""
+    """The most per GPU, up to ``at_a_time``, that makes the batch; tokens to within one each time."""
     frequency = -(-batch // (devices * at_a_time))
     if unit == "sequences":
         while batch % (devices * frequency) and devices * frequency < batch:

@@ -8,7 +8,7 @@ from luna_fairseq.errors import InputError
 
 
 def run_logged(command: List[str], log: Path, shown: Sequence[str]) -> None:
-    """Run ``command``, add its output to ``log``, and print the lines that contain one of ``shown``.
+    """Run ``command`` (python -m fairseq_cli...), add what it says to ``log``, print lines with one of ``shown``.
 
     Raises:
         InputError: it failed; the message has the last line it printed, and names the log.
@@ -22,7 +22,7 @@ def run_logged(command: List[str], log: Path, shown: Sequence[str]) -> None:
             if any(part in line for part in shown):
                 print(line.rstrip("\n"), flush=True)
     if process.returncode:
-        program = command[command.index("-m") + 1] if "-m" in command else command[0]
+        program = command[command.index("-m") + 1].replace("fairseq_cli.", "fairseq-")
         raise InputError(f"{program} failed ({last}): its whole output is in {log}")
 
 

@@ -46,7 +46,7 @@ def check_options(path: Path, content: Settings, settings: Settings) -> None:
         settings: those of the whole recipe, which name the task, the model, ...
 
     Raises:
-        InputError: a group, a name or an option is unknown; the message has the line and the nearest that is known.
+        InputError: a group, a name or an option is unknown; the message has the line and the nearest known.
     """
     for group, options in content.items():
         if group == HYDRA:
@@ -86,7 +86,9 @@ def _unknown(
     path: Path, keys: Sequence[str], what: str, known: Iterable[str], word: Optional[str] = None
 ) -> InputError:
     near = get_close_matches(word or what.split()[-1], list(known), 1, 0.5)
-    return InputError(f"{path}, line {_line(path, keys)}: {what} is unknown{f'; nearest: {near[0]}' if near else ''}")
+    return InputError(
+        f"{path}, line {_line(path, keys)}: {what} is unknown{f'; nearest: {near[0]}' if near else ''}"
+    )
 
 
 def _line(path: Path, keys: Sequence[str]) -> int:

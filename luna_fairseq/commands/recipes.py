@@ -1,7 +1,7 @@
-"""The recipes (configs/FAMILY/ROW.yaml): where they are, what they say, and their words of fairseq's command line.
+"""The recipes (configs/FAMILY/ROW.yaml): where they are, what they say, their words of a command line.
 
-A row lists what differs from its family's file (configs/FAMILY.yaml), and both what differs from fairseq's defaults, as
-configs/README.md explains. Every command that trains with published settings reads them here.
+A row lists what differs from its family's file (configs/FAMILY.yaml), and both what differs from fairseq's
+defaults, as configs/README.md explains. Every command that trains with published settings reads them here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Recipe:
     gpus: int
 
     def words(self, *without: str) -> List[str]:
-        """The settings as words of fairseq-train's command line, without data, --user-dir, and the options named."""
+        """As words of fairseq-train's command line, without data, --user-dir, and the options named."""
         words: List[str] = []
         for group, settings in self.settings.items():
             for key, value in settings.items():
@@ -106,7 +106,9 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
     heading = read_heading(path)
     inside = path.parent.parent == folder()
     shown = f"{path.parent.name}/{path.stem}" if inside else name
-    return Recipe(shown, path, base, heading, settings, _gpus(path, heading + (read_heading(base) if base else [])))
+    return Recipe(
+        shown, path, base, heading, settings, _gpus(path, heading + (read_heading(base) if base else []))
+    )
 
 
 def find(name: str, family: Optional[str] = None) -> Path:
@@ -146,7 +148,9 @@ def _gpus(path: Path, heading: List[str]) -> int:
         if line.startswith("Batch:"):
             found = re.match(r"Batch: ([1-9]\d*) GPUs? x ", line)
             if found is None:
-                raise InputError(f"{path}: the heading's batch must begin as 'Batch: 8 GPUs x ', not {line!r}")
+                raise InputError(
+                    f"{path}: the heading's batch must begin as 'Batch: 8 GPUs x ', not {line!r}"
+                )
             return int(found[1])
     return 1
 

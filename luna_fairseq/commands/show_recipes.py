@@ -1,9 +1,9 @@
 """``luna-recipes``: the recipes there are; with NAME what one of them means, here.
 
-Prints the recipe's heading, its options with those of the family that it extends, and the equal commands of fairseq-train
-and fairseq-hydra-train with the batch divided among this machine's GPUs. NAME is family/row, or the row alone where that
-is clear, or a file of your own; options of fairseq-train that follow it override the recipe's. luna-train runs the
-command. --folder prints where the files are.
+Prints the recipe's heading, its options with those of the family that it extends, and the equal commands of
+fairseq-train and fairseq-hydra-train with the batch divided among this machine's GPUs. NAME is family/row, or
+the row alone where that is clear, or a file of your own; options of fairseq-train that follow it override the
+recipe's. luna-train runs the command. --folder prints where the files are.
 """
 
 from __future__ import annotations

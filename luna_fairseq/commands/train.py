@@ -1,8 +1,9 @@
 """``luna-train``: fairseq-train with a recipe, on the GPUs of this machine.
 
-The batch is the recipe's whatever the number of GPUs: --update-freq makes up for the rest. Trains with --bf16 where the
-card has it and with --fp16 on a V100. Checkpoints go to checkpoints/ROW (--save-dir). Started again, it goes on from
-there. Options override the recipe's; --fp32 is understood too. luna-recipes lists the recipes, and shows the command.
+The batch is the recipe's whatever the number of GPUs: --update-freq makes up for the rest. Trains with --bf16
+where the card has it and with --fp16 on a V100. Checkpoints go to checkpoints/ROW (--save-dir). Started
+again, it goes on from there. Options override the recipe's; --fp32 is understood too. luna-recipes lists the
+recipes, and shows the command.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         argv: command-line arguments, those of the process by default.
 
     Returns:
-        Exit status: 0, or 1 after one line on stderr; the process becomes fairseq-train where nothing is wrong.
+        Exit status: 1 after one line on stderr; where nothing is wrong, the process becomes fairseq-train.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in (["-h"], ["--help"]):
@@ -54,7 +55,9 @@ def command(words: List[str]) -> List[str]:
     name, data, *given = words
     for folder in data.split(":"):
         if not os.path.isdir(folder):
-            raise InputError(f"{folder} is no folder: give what a luna-prepare command or fairseq-preprocess made")
+            raise InputError(
+                f"{folder} is no folder: give what a luna-prepare command or fairseq-preprocess made"
+            )
     found = launch_here(read_recipe(name), given)
     print(*(f"{PROGRAM}: {note}" for note in found.notes), sep="\n", flush=True)
     return [sys.executable, "-m", "fairseq_cli.train", data, *found.options]

@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.logged import run_logged
 from luna_fairseq.commands.reporting import USER_DIR, reported, split_at_dashes
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
@@ -164,7 +164,8 @@ class FineTuning:
         facts = self.steps.find(name, key)
         if facts is None:
             self._begin(folder, key)
-            _train(options, folder / "train.log")
+            command = [sys.executable, "-m", "fairseq_cli.train", *options]
+            run_logged(command, folder / "train.log", ["| valid |"])
             facts, _ = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
             self.steps.record(name, key, [f"{name}/{BEST}"], facts)
         return facts
@@ -200,25 +201,6 @@ class FineTuning:
         print(f"\n{self.task.name} valid".ljust(width + 1), *(f"{name:>16}" for name in self.task.metrics))
         for run, scores in results.items():
             print(run.ljust(width), *(f"{scores[name]:16.2f}" for name in self.task.metrics))
-
-
-def _train(options: List[str], log: Path) -> None:
-    """Run fairseq-train with its output in ``log``, and show the validation of every epoch."""
-    command = [sys.executable, "-m", "fairseq_cli.train", *options]
-    last = ""
-    with log.open("a", encoding="utf-8") as file, _started(command) as process:
-        for line in process.stdout or ():
-            file.write(line)
-            file.flush()
-            last = line.strip() or last
-            if "| valid |" in line:
-                print(line.split("| valid |")[1].strip(), flush=True)
-    if process.returncode:
-        raise InputError(f"fairseq-train failed ({last}): its whole output is in {log}")
-
-
-def _started(command: List[str]) -> Any:
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 if __name__ == "__main__":

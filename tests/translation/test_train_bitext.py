@@ -62,7 +62,7 @@ def test_a_training_that_fails_names_its_log(trained, tmp_path, capfd):
     words[words.index("--destdir") + 1] = str(tmp_path)
     assert train_bitext.main([*words, "--vocab-size", "150", "--", "--cpu", "--lr", "none"]) == 1
     error = capfd.readouterr().err
-    assert "fairseq_cli.train failed" in error and str(tmp_path / "train.log") in error
+    assert "fairseq-train failed" in error and str(tmp_path / "train.log") in error
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,9 @@ def test_a_training_that_fails_names_its_log(trained, tmp_path, capfd):
     ],
 )
 def test_bad_input_is_one_line(words, message, tmp_path, capsys):
-    prefixes = [item for name in ("train", "valid", "test") for item in (f"--{name}pref", str(tmp_path / "a"))]
+    prefixes = [
+        item for name in ("train", "valid", "test") for item in (f"--{name}pref", str(tmp_path / "a"))
+    ]
     given = [*LANGUAGES, "--vocab-size", "100", "--destdir", str(tmp_path / "out"), *prefixes, *words]
     assert train_bitext.main(given) == 1
     said = capsys.readouterr()
