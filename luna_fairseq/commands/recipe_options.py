@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence
 import yaml
 from omegaconf import OmegaConf
 
+import luna_fairseq
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -48,6 +49,7 @@ def check_options(path: Path, content: Settings, settings: Settings) -> None:
     Raises:
         InputError: a group, a name or an option is unknown; the message has the line and the nearest known.
     """
+    luna_fairseq.register()
     for group, options in content.items():
         if group == HYDRA:
             continue
