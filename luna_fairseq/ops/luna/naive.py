@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops import softmax
+from luna_fairseq.ops.softmax import masked_softmax as softmax_without
 
 
 def naive_attention(
@@ -50,4 +50,4 @@ def masked_softmax(logits: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor
     """
     if key_padding_mask is not None and key_padding_mask.dim() == 2:
         key_padding_mask = key_padding_mask[:, None, None, :]
-    return softmax.masked_softmax(logits, key_padding_mask)
+    return softmax_without(logits, key_padding_mask)
