@@ -23,6 +23,7 @@ WMT = [name for name in names() if name.startswith("wmt14_en_de/")]
 every_recipe = pytest.mark.parametrize("name", names())
 wmt_recipes = pytest.mark.parametrize("name", WMT)
 GROUPS = ["common", "dataset", "optimization", "checkpoint", "distributed_training", *recipes.NAMED]
+GROUPS.remove("model")  # compared by itself
 # 512 a dictionary entry, and the rest; Luna without the 1,024 of a norm of P that nothing reads.
 REST = {
     "transformer_base_adam": 44138496,
