@@ -5,8 +5,10 @@ import functools
 
 import pytest
 import torch
+from test_properties_luna_lm import tiny_model as tiny_language_model
 from test_properties_training import loss_and_gradients, loss_of
 from tiny_luna import VARIANTS, assert_close, tiny_model
+from tiny_masked_lm import tiny_model as tiny_masked_lm
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import compiled_layer
@@ -53,6 +55,24 @@ def test_whole_layers_are_compiled_and_give_the_same(variant, monkeypatch):
     model = assert_compiled_equals_plain(VARIANTS[variant])
     assert [c.__name__ for c in compiled] == ["LunaEncoderLayer", "LunaDecoderLayer"]
     assert set(model.state_dict()) == set(tiny_model(**VARIANTS[variant]).state_dict())
+
+
+@needs_compile
+@pytest.mark.parametrize("build", [tiny_language_model, tiny_masked_lm], ids=["causal", "masked"])
+def test_language_models_are_compiled_too(build, monkeypatch):
+    compiled = compile_by(monkeypatch, **LOWERED)
+    plain, other = build().train(), build(torch_compile=True).train()
+    other.load_state_dict(plain.state_dict())
+    tokens = torch.randint(4, 20, (3, 9), generator=torch.Generator().manual_seed(1))
+    outputs = [model(tokens)[0] for model in (plain, other)]
+    assert len(compiled) == 1
+    assert_close(outputs[1], outputs[0])
+    for output in outputs:
+        output.square().sum().backward()
+    for (name, ours), theirs in zip(other.named_parameters(), plain.parameters()):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        if ours.grad is not None:
+            assert_close(ours.grad, theirs.grad, tolerance=1e-6)
 
 
 @needs_compile
