@@ -53,12 +53,13 @@ def command(words: List[str]) -> List[str]:
     if len(words) < 2 or words[1].startswith("-"):
         raise InputError(f"DATA is missing: {USAGE[7:]}")
     name, data, *given = words
+    recipe = read_recipe(name)
     for folder in data.split(":"):
         if not os.path.isdir(folder):
             raise InputError(
                 f"{folder} is no folder: give what a luna-prepare command or fairseq-preprocess made"
             )
-    found = launch_here(read_recipe(name), given)
+    found = launch_here(recipe, given)
     print(*(f"{PROGRAM}: {note}" for note in found.notes), sep="\n", flush=True)
     return [sys.executable, "-m", "fairseq_cli.train", data, *found.options]
 
