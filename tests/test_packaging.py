@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = (
     "luna-average-checkpoints",
     "luna-demo-corpus",
+    "luna-engine",
     "luna-evaluate",
     "luna-evaluate-task",
     "luna-export-huggingface",
