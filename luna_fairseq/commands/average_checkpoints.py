@@ -19,8 +19,9 @@ from tqdm import tqdm
 
 import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.writing import replacing
 
 PROGRAM = "luna-average-checkpoints"
 EPOCH_FILE = re.compile(r"checkpoint(\d+)\.pt")
@@ -30,19 +31,6 @@ SHAPELESS_SETTINGS = re.compile(
     r"_attention_heads$|_normalize_before$|^activation_fn$|projection_length$|^pack_activation$"
     r"|^no_scale_embedding$|^non_contextual_packed$|^no_token_positional_embeddings$"
 )
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    args = build_parser().parse_args(argv)
-    return reported(PROGRAM, lambda: _average(args))
 
 
 def _average(args: argparse.Namespace) -> None:
@@ -273,15 +261,13 @@ def share_storage(model: Dict[str, Any], owners: Dict[str, Any]) -> None:
 
 def save(state: Dict[str, Any], output: Path) -> None:
     """Write beside the target and rename, so that a reader never meets half a file."""
-    temporary = output.with_name(f"{output.name}.tmp{os.getpid()}")
     try:
-        torch.save(state, str(temporary))
-        os.replace(str(temporary), str(output))
+        with replacing(output) as temporary:
+            torch.save(state, str(temporary))
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         raise InputError(f"cannot write {output}: {str(error).splitlines()[0]}") from None
-    finally:
-        if temporary.exists():
-            temporary.unlink()
+
+main = console_script(PROGRAM, build_parser, lambda args: _average(args))
 
 
 if __name__ == "__main__":

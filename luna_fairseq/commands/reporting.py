@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import logging
 import sys
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
@@ -36,6 +38,40 @@ def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None
         print(f"{program}: error: {f'{where}: ' if where else ''}{error.strerror or error}", file=sys.stderr)
         return 1
     return 0
+
+
+def console_script(
+    program: str,
+    build_parser: Callable[[], argparse.ArgumentParser],
+    work: Callable[..., Any],
+    place: str = "",
+    passes_on: bool = False,
+    quiet: bool = False,
+) -> Callable[..., int]:
+    """The entry point of a command.
+
+    Args:
+        program: its name.
+        build_parser: makes its command line.
+        work: does it, given the parsed arguments; raises InputError for bad input.
+        place: argument that names what an OSError concerns, where that names no file.
+        passes_on: options after ``--`` go to one of fairseq's commands; ``work`` gets them as a list, too.
+        quiet: what fairseq logs of its own work is not shown.
+
+    Returns:
+        main(argv), which reads the process's arguments by default and gives the exit status: 0, or 1 after one line
+        on stderr.
+    """
+
+    def main(argv: Optional[Sequence[str]] = None) -> int:
+        words, extra = split_at_dashes(argv) if passes_on else (argv, [])
+        args = build_parser().parse_args(words)
+        if quiet:
+            logging.disable(logging.INFO)
+        given = (args, extra) if passes_on else (args,)
+        return reported(program, lambda: work(*given), getattr(args, place) if place else None)
+
+    return main
 
 
 def split_at_dashes(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:

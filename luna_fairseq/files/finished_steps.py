@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
@@ -79,18 +80,25 @@ class FinishedSteps:
         self._steps[step] = {"key": key, "files": sizes, "facts": facts}
         self._save()
 
-    def do(self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]]) -> Dict[str, Any]:
-        """Do the step unless it is finished, record it, and print which; what is known about it.
+    def do(
+        self,
+        step: str,
+        key: str,
+        work: Callable[[], Tuple[List[str], Dict[str, Any]]],
+        say: Callable[[str], Any] = partial(print, flush=True),
+    ) -> Dict[str, Any]:
+        """Do the step unless it is finished, record it, and say which; what is known about it.
 
         Args:
             step, key: as in record.
             work: does the step; gives the files and facts to record.
+            say: shows a line.
         """
         facts = self.find(step, key)
         if facts is not None:
-            print(f"{step}: finished before")
+            say(f"{step}: finished before")
             return facts
-        print(f"{step} ...", flush=True)
+        say(f"{step} ...")
         self.forget(step)
         files, facts = work()
         self.record(step, key, files, facts)
@@ -104,3 +112,12 @@ class FinishedSteps:
 def digest(*values: Any) -> str:
     """SHA-256 of values that JSON can hold."""
     return hashlib.sha256(json.dumps(values).encode("utf-8")).hexdigest()
+
+
+def stamps(paths: Iterable[Path]) -> List[List[Any]]:
+    """Name, size and time of change of files, for a key: what they hold is then taken to be the same."""
+    return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+
+
+def nothing_said(line: str) -> None:
+    """For :meth:`FinishedSteps.do`, where the command itself says what it does."""

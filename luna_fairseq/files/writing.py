@@ -1,9 +1,10 @@
 """Files that appear whole or not at all."""
 
 import os
-from contextlib import contextmanager
+import shutil
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import IO, Any, Callable, Iterator, List, Sequence
 
 from luna_fairseq.errors import InputError
 
@@ -34,6 +35,26 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
             write(temporary)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text``, as UTF-8 with its line ends as they are."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8"))
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file's content."""
+    with replacing(target) as temporary:
+        shutil.copyfile(str(source), str(temporary))
+
+
+@contextmanager
+def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
+    """Text files to write lines to, which replace ``paths`` when all went well."""
+    with ExitStack() as stack:
+        temporary = [stack.enter_context(replacing(path)) for path in paths]
+        yield [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in temporary]
 
 
 def check_writable(path: Path, option: str) -> None:

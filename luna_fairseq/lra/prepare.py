@@ -17,10 +17,10 @@ import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator
 
 from luna_fairseq.commands.arguments import add_workers, positive
-from luna_fairseq.commands.reporting import progress, reported
+from luna_fairseq.commands.reporting import console_script, progress
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import whole
 from luna_fairseq.files.download import RemoteFile, fetch
@@ -34,19 +34,6 @@ BYTES = [str(value) for value in range(256)]
 MAX_BYTES = 4000
 SIZES = {"listops": (96000, 2000, 2000), "pathfinder32-regenerated": (160000, 20000, 20000)}
 VERSION = 1  # part of the record: a change of what is written must not take the old data for finished
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    args = build_parser().parse_args(argv)
-    return reported(PROGRAM, lambda: prepare(args), args.destdir)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -202,6 +189,8 @@ def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
 
 def _progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
     return progress(examples, args.task, "examples")
+
+main = console_script(PROGRAM, build_parser, lambda args: prepare(args), place="destdir")
 
 
 if __name__ == "__main__":

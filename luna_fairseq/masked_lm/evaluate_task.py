@@ -7,19 +7,18 @@ order of the task's file, as the task writes labels. A split without answers has
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
 
 import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils, utils
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.writing import write_text
 from luna_fairseq.masked_lm.finetuning import TASKS, FineTuningTask
 from luna_fairseq.masked_lm.finetuning.metrics import score
 from luna_fairseq.masked_lm.finetuning.prepared import HIGHEST_SCORE, PreparedTask
@@ -27,26 +26,11 @@ from luna_fairseq.masked_lm.finetuning.prepared import HIGHEST_SCORE, PreparedTa
 PROGRAM = "luna-evaluate-task"
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    args = build_parser().parse_args(argv)
-    logging.disable(logging.INFO)
-    return reported(PROGRAM, lambda: _evaluate(args), args.data)
-
-
 def _evaluate(args: argparse.Namespace) -> None:
     data = PreparedTask.load(args.data)
     results, predicted = evaluate(data, args.path, args.split, args.batch_size)
     if args.predictions is not None:
-        with replacing(args.predictions) as temporary:
-            temporary.write_text("".join(f"{value}\n" for value in predicted), encoding="utf-8")
+        write_text(args.predictions, "".join(f"{value}\n" for value in predicted))
     shown = "".join(f"  {name} {value:.2f}" for name, value in results.items()) or "  no answers to compare with"
     print(f"{data.task} {args.split}, {len(predicted):,} examples:{shown}")
 
@@ -140,6 +124,8 @@ def _written(task: FineTuningTask, value: Any) -> Any:
     if value is None:
         return None
     return value * HIGHEST_SCORE if task.is_regression else task.labels[int(value)]
+
+main = console_script(PROGRAM, build_parser, lambda args: _evaluate(args), place="data", quiet=True)
 
 
 if __name__ == "__main__":

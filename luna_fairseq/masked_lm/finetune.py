@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.logged import run_logged
-from luna_fairseq.commands.reporting import USER_DIR, reported, split_at_dashes
+from luna_fairseq.commands.logged import fairseq, run_logged
+from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import FinishedSteps, digest
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
+from luna_fairseq.files.writing import write_text
 from luna_fairseq.masked_lm.evaluate_task import evaluate
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
@@ -38,21 +37,6 @@ from luna_fairseq.masked_lm.finetuning.settings import (
 PROGRAM = "luna-finetune"
 HEAD = "sentence_classification_head"
 BEST = "checkpoint_best.pt"
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    words, extra = split_at_dashes(argv)
-    args = build_parser().parse_args(words)
-    logging.disable(logging.INFO)
-    return reported(PROGRAM, lambda: FineTuning(args, extra).run(), args.out)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -160,26 +144,22 @@ class FineTuning:
         """Metrics on the validation text, from this run or an earlier one."""
         folder = self.args.out / name
         options = self._options(folder, batch_size, rate)
-        key = digest(options, [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in self._inputs()])
-        facts = self.steps.find(name, key)
-        if facts is None:
+        key = digest(options, stamps([self.args.pretrained, *sorted(self.args.data.glob("*/train.*"))]))
+
+        def train() -> Tuple[List[str], Dict[str, float]]:
             self._begin(folder, key)
-            command = [sys.executable, "-m", "fairseq_cli.train", *options]
-            run_logged(command, folder / "train.log", ["| valid |"])
+            run_logged(fairseq("train", options), folder / "train.log", shown=["| valid |"])
             facts, _ = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
-            self.steps.record(name, key, [f"{name}/{BEST}"], facts)
-        return facts
+            return [f"{name}/{BEST}"], facts
+
+        return self.steps.do(name, key, train, nothing_said)
 
     def _begin(self, folder: Path, key: str) -> None:
         """Refuse to go on from a checkpoint of other options, data or another pretrained model."""
         path = folder / "run.json"
         if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != key:
             raise InputError(f"{folder} holds a run with other options or data: give another --out, or remove it")
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(key), encoding="utf-8")
-
-    def _inputs(self) -> List[Path]:
-        return [self.args.pretrained, *sorted(self.args.data.glob("*/train.*"))]
+        write_text(path, json.dumps(key))
 
     def _options(self, folder: Path, batch_size: int, rate: float) -> List[str]:
         updates = number_of_updates(self.data.examples["train"], batch_size, self.args.epochs)
@@ -201,6 +181,16 @@ class FineTuning:
         print(f"\n{self.task.name} valid".ljust(width + 1), *(f"{name:>16}" for name in self.task.metrics))
         for run, scores in results.items():
             print(run.ljust(width), *(f"{scores[name]:16.2f}" for name in self.task.metrics))
+
+
+main = console_script(
+    PROGRAM,
+    build_parser,
+    lambda args, extra: FineTuning(args, extra).run(),
+    place="out",
+    passes_on=True,
+    quiet=True,
+)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,16 @@ dictionary of the pretrained model. DIR then holds input0, input1, ... and label
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from fairseq.data import Dictionary, encoders
 from luna_fairseq.commands.arguments import add_workers
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import FinishedSteps, digest
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
+from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
 from luna_fairseq.models.masked_lm_hub import check_tokenizer, find_tokenizer
@@ -33,19 +32,6 @@ from luna_fairseq.text.text_encoding import (
 
 PROGRAM = "luna-prepare-task"
 VERSION = 1  # part of the key: a change of what is written must not take the old output for finished
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    args = build_parser().parse_args(argv)
-    return reported(PROGRAM, lambda: TaskPreparation(args).run(), args.destdir)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -88,17 +74,14 @@ class TaskPreparation:
         """Read and check all splits, then encode and write them, and print their sizes."""
         steps = FinishedSteps(self.args.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
         files = [*self._published(), self.args.vocabulary / DICTIONARY, *self.tokenizer]
-        stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-        key = digest(VERSION, self.task.name, stamps)
-        if steps.find("prepare", key) is None:
-            steps.forget("prepare")
-            steps.record("prepare", key, self._prepare(), {})
+        key = digest(VERSION, self.task.name, stamps(files))
+        steps.do("prepare", key, self._prepare, nothing_said)
         prepared = PreparedTask.load(self.args.destdir)
         for split, number in prepared.examples.items():
             answers = "" if split in prepared.labelled else ", without answers"
             print(f"{split}: {number:,} examples, the longest of {prepared.longest[split]} tokens{answers}")
 
-    def _prepare(self) -> List[str]:
+    def _prepare(self) -> Tuple[List[str], Dict[str, Any]]:
         # All is read before anything is written: a bad line is found at once.
         splits = [name for name in self.task.splits if self._is_there(name)]
         examples = {split: self.task.read(self.args.folder, split) for split in splits}
@@ -110,9 +93,8 @@ class TaskPreparation:
             writer.write(split, examples[split], encoded)
         writer.finish()
         for path in self.tokenizer:
-            with replacing(self.args.destdir / path.name) as temporary:
-                shutil.copyfile(str(path), str(temporary))
-        return [*writer.files(), *(path.name for path in self.tokenizer)]
+            copy_file(path, self.args.destdir / path.name)
+        return [*writer.files(), *(path.name for path in self.tokenizer)], {}
 
     def _published(self) -> List[Path]:
         """The task's files; of a folder all that are in it."""
@@ -132,6 +114,8 @@ def _tokenizer(folder: Path, dictionary: Dictionary) -> Tuple[Callable[..., Enco
     check_tokenizer(encoders.build_bpe(argparse.Namespace(**options)), dictionary)
     make: Callable[..., EncodeLines] = gpt2_encoder if options["bpe"] == "gpt2" else sentencepiece_encoder
     return make, [Path(path) for name, path in options.items() if name != "bpe"]
+
+main = console_script(PROGRAM, build_parser, lambda args: TaskPreparation(args).run(), place="destdir")
 
 
 if __name__ == "__main__":

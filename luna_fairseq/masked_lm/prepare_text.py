@@ -13,23 +13,20 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import shutil
-import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import sentencepiece
 
 from fairseq.data import Dictionary
 from luna_fairseq.commands.arguments import add_workers, positive
-from luna_fairseq.commands.reporting import progress, reported
+from luna_fairseq.commands.reporting import console_script, progress
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.writing import copy_file, replacing, replacing_lines
+from luna_fairseq.text.binarise import binarise
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 from luna_fairseq.text.text_encoding import (
@@ -49,19 +46,6 @@ SENTENCEPIECE, ENCODER, MERGES, DICTIONARY = (
 )
 LEARNING_LINES = 5_000_000  # sentencepiece keeps all it learns from in memory: more is thinned out evenly
 VERSION = 1  # part of every key: a change of what a step does must not take the old output for finished
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    args = build_parser().parse_args(argv)
-    return reported(PROGRAM, lambda: TextPreparation(args).run(), args.destdir)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -148,8 +132,7 @@ class TextPreparation:
         if self.gpt2:
             gpt2_pieces(self.gpt2[0])
             for source, target in zip(self.gpt2, self.tokenizer):
-                with replacing(target) as temporary:
-                    shutil.copyfile(str(source), str(temporary))
+                copy_file(source, target)
         else:
             text = (line for line in self._lines("train") if line)
             stride = -(-lines // LEARNING_LINES)
@@ -181,9 +164,7 @@ class TextPreparation:
         )
         pieces: Counter = Counter()
         documents, inside = 0, False
-        with ExitStack() as stack:
-            outputs = [stack.enter_context(replacing(self.args.destdir / "encoded" / part)) for part in parts]
-            files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in outputs]
+        with replacing_lines([self.args.destdir / "encoded" / part for part in parts]) as files:
             for line in progress(encoded, f"encode {split}"):
                 pieces.update(line.split())
                 documents += bool(line) and not inside
@@ -207,27 +188,13 @@ class TextPreparation:
         return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(self.tokenizer[0])), counts)
 
     def _binarise(self) -> Tuple[List[str], Dict[str, Any]]:
-        encoded = self.args.destdir.absolute() / "encoded"
+        destdir = self.args.destdir.absolute()
         for folder in dict.fromkeys(folder for folder, _ in self.parts.values()):
-            parts = {split: encoded / part for part, (where, split) in self.parts.items() if where == folder}
-            self._preprocess(parts, self.args.destdir / folder)
+            here = {split: part for part, (where, split) in self.parts.items() if where == folder}
+            parts = {split: [destdir / "encoded" / part] for split, part in here.items()}
+            names = [DICTIONARY, *(f"{split}.{end}" for split in here for end in ("bin", "idx"))]
+            binarise(parts, destdir / DICTIONARY, destdir / folder, names, self.args.workers)
         return self._binarised(), {}
-
-    def _preprocess(self, parts: Dict[str, Path], target: Path) -> None:
-        folder = self.args.destdir / "binarise.tmp"
-        shutil.rmtree(folder, ignore_errors=True)
-        command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", "--destdir", str(folder)]
-        command += ["--srcdict", str(self.args.destdir / DICTIONARY), "--workers", str(self.args.workers)]
-        command += list(chain.from_iterable((f"--{split}pref", str(path)) for split, path in parts.items()))
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if result.returncode:
-            raise InputError(f"fairseq-preprocess failed:\n{result.stdout.strip()}")
-        target.mkdir(parents=True, exist_ok=True)
-        for split in parts:
-            for end in ("bin", "idx"):
-                os.replace(str(folder / f"{split}.{end}"), str(target / f"{split}.{end}"))
-        os.replace(str(folder / DICTIONARY), str(target / DICTIONARY))
-        shutil.rmtree(folder)
 
     def _folder(self, part: str) -> Path:
         return self.args.destdir / self.parts[part][0]
@@ -238,6 +205,8 @@ class TextPreparation:
             for folder, split in self.parts.values()
             for end in ("bin", "idx")
         ]
+
+main = console_script(PROGRAM, build_parser, lambda args: TextPreparation(args).run(), place="destdir")
 
 
 if __name__ == "__main__":

@@ -10,15 +10,15 @@ fairseq-generate (as -- --fp16).
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.reporting import USER_DIR, reported, split_at_dashes
+from luna_fairseq.commands.logged import fairseq, run_logged
+from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.subword import ROUTES
@@ -29,20 +29,6 @@ from luna_fairseq.translation.scores import TEST_SETS, Translations, plain_score
 
 PROGRAM = "luna-evaluate"
 LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    words, extra = split_at_dashes(argv)
-    args = build_parser().parse_args(words)
-    return reported(PROGRAM, lambda: Evaluation(args, extra).run(), args.results)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -133,12 +119,14 @@ class Evaluation:
         name = f"generate-{subset}-lenpen{penalty:g}.txt"
         options = self._generate_options(subset, penalty)
         files = [self.args.path, *sorted(self.args.data.glob(f"{subset}.*"))]
-        key = digest(options, [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files])
-        if self.steps.find(name, key) is None:
-            self.steps.forget(name)
+
+        def generate() -> Tuple[List[str], Dict[str, Any]]:
             with replacing(self.args.results / name) as temporary:
-                _run_generate(options, temporary, self.args.results / "generate.log")
-            self.steps.record(name, key, [name], {})
+                log = self.args.results / "generate.log"
+                run_logged(fairseq("generate", options), log, output=temporary, anew=True)
+            return [name], {}
+
+        self.steps.do(name, digest(options, stamps(files)), generate, nothing_said)
         return self.args.results / name
 
     def _generate_options(self, subset: str, penalty: float) -> List[str]:
@@ -174,12 +162,9 @@ def _languages(data: Path) -> List[str]:
     return pairs.pop().split("-")
 
 
-def _run_generate(options: List[str], output: Path, log: Path) -> None:
-    with output.open("wb") as out, log.open("wb") as err:
-        status = subprocess.call([sys.executable, "-m", "fairseq_cli.generate", *options], stdout=out, stderr=err)
-    if status:
-        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or ["no message"]
-        raise InputError(f"fairseq-generate failed ({last[0]}): its whole output is in {log}")
+main = console_script(
+    PROGRAM, build_parser, lambda args, extra: Evaluation(args, extra).run(), place="results", passes_on=True
+)
 
 
 if __name__ == "__main__":

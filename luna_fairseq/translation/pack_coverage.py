@@ -16,16 +16,16 @@ from typing import Any, Iterable, List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from luna_fairseq.commands.checkpoint import load, load_split, on_device_of, run
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.modules import FairseqLunaAttention
-from luna_fairseq.translation.checkpoint import load, load_split, on_device_of, run
 
 PROGRAM = "pack_coverage"
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point; see :func:`luna_fairseq.translation.checkpoint.run`."""
+    """Console entry point; see :func:`luna_fairseq.commands.checkpoint.run`."""
     return run(PROGRAM, (__doc__ or "").split("\n\n", 1)[1], _report, argv)
 
 

@@ -10,23 +10,20 @@ again, it does only what is left or what has changed.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import add_workers, at_least_one, positive
-from luna_fairseq.commands.reporting import progress, reported
+from luna_fairseq.commands.reporting import console_script, progress
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.text.batches import map_batches
+from luna_fairseq.text.binarise import binarise
 from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
 from luna_fairseq.text.length_filter import LengthFilter
 from luna_fairseq.text.subword import ROUTES
@@ -35,19 +32,6 @@ PROGRAM = "luna-prepare-bitext"
 DICTIONARY = "dict.txt"
 # Part of every key: a change of what a step does must not take the old output for finished.
 VERSION = 2
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    args = build_parser().parse_args(argv)
-    return reported(PROGRAM, lambda: Preparation(args).run(), args.destdir)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -143,7 +127,8 @@ class Preparation:
         print(f"dictionary: {facts['dictionary']:,} entries; data in {self.args.destdir}")
 
     def _check(self, split: str, prefix: str) -> Bitext:
-        return check_bitext(prefix, *self.languages, drop_empty=split == "train", progress=partial(progress, description=f"check {split}"))
+        shown = partial(progress, description=f"check {split}")
+        return check_bitext(prefix, *self.languages, drop_empty=split == "train", progress=shown)
 
     def _tokenizer(self) -> Any:
         return self.route.tokenizer(self.languages)
@@ -205,9 +190,7 @@ class Preparation:
     def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
         """Write pairs of lines to two files of DIR/folder; returns their names."""
         names = [f"{folder}/{split}.{language}" for language in self.languages]
-        with ExitStack() as stack:
-            paths = [stack.enter_context(replacing(self.args.destdir / name)) for name in names]
-            files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
+        with replacing_lines([self.args.destdir / name for name in names]) as files:
             for pair in pairs:
                 for file, line in zip(files, pair):
                     file.write(line + "\n")
@@ -220,26 +203,14 @@ class Preparation:
         return self.args.destdir / self.route.model_file
 
     def _binarise(self) -> Tuple[List[str], Dict[str, Any]]:
-        folder = self.args.destdir / "binarise.tmp"
-        shutil.rmtree(folder, ignore_errors=True)
-        command = [sys.executable, "-m", "fairseq_cli.preprocess", *self._preprocess_options(folder)]
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if result.returncode:
-            raise InputError(f"fairseq-preprocess failed:\n{result.stdout.strip()}")
-        for name in self._binarised():
-            os.replace(folder / name, self.args.destdir / name)
-        shutil.rmtree(folder)
-        return self._binarised(), {}
-
-    def _preprocess_options(self, folder: Path) -> List[str]:
-        encoded = self.args.destdir / "encoded"
-        options = ["--source-lang", self.args.source_lang, "--target-lang", self.args.target_lang]
-        options += ["--joined-dictionary", "--srcdict", str(encoded / DICTIONARY), "--destdir", str(folder)]
-        options += ["--workers", str(self.args.workers)]
-        for kind in ("train", "valid", "test"):
-            prefixes = [str(encoded / split) for split in self.prefixes if split.startswith(kind)]
-            options += [f"--{kind}pref", ",".join(prefixes)] if prefixes else []
-        return options
+        folder, names = self.args.destdir, self._binarised()
+        encoded = folder / "encoded"
+        parts = {
+            kind: [encoded / split for split in self.prefixes if split.startswith(kind)]
+            for kind in ("train", "valid", "test")
+        }
+        binarise(parts, encoded / DICTIONARY, folder, names, self.args.workers, self.languages)
+        return names, {}
 
     def _binarised(self) -> List[str]:
         pair = "-".join(self.languages)
@@ -249,6 +220,8 @@ class Preparation:
                 f"{split}.{pair}.{language}.{end}" for language in self.languages for end in ("bin", "idx")
             ]
         return names
+
+main = console_script(PROGRAM, build_parser, lambda args: Preparation(args).run(), place="destdir")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional
 
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.files.download import fetch
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.translation.prepare_bitext import Preparation, add_text_arguments
@@ -25,19 +25,6 @@ PROGRAM = "luna-prepare-wmt14-en-de"
 VOCAB_SIZES = {"sentencepiece": 37000, "moses": 40000}
 # Part of the key of the text: a change of how it is made must not take the old one for finished.
 VERSION = 1
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    args = build_parser().parse_args(argv)
-    return reported(PROGRAM, lambda: prepare(args), args.destdir)
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -112,6 +99,8 @@ def preparation_arguments(args: argparse.Namespace) -> argparse.Namespace:
         max_ratio=args.max_ratio,
         workers=args.workers,
     )
+
+main = console_script(PROGRAM, build_parser, lambda args: prepare(args), place="destdir")
 
 
 if __name__ == "__main__":

@@ -11,31 +11,18 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import List, Optional
 
 from sacrebleu.metrics import BLEU
 
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.translation.generated import read_hypotheses
 from luna_fairseq.translation.scores import TEST_SETS, Score, Translations, plain_scores, split_score
 
 PROGRAM = "luna-score"
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    args = build_parser().parse_args(argv)
-    return reported(PROGRAM, lambda: score(args))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -110,15 +97,10 @@ def score(args: argparse.Namespace) -> List[Score]:
     print(f"identical to the reference: {exact} of {len(references)}")
     show_samples(text.hypotheses, references, sources, args.samples)
     if args.output:
-        _write(args.output, "".join(f"{line}\n" for line in text.hypotheses))
+        write_text(args.output, "".join(f"{line}\n" for line in text.hypotheses))
     if args.scores:
-        _write(args.scores, json.dumps([one.as_dict() for one in scores], indent=1) + "\n")
+        write_text(args.scores, json.dumps([one.as_dict() for one in scores], indent=1) + "\n")
     return scores
-
-
-def _write(path: Path, content: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_bytes(content.encode("utf-8"))
 
 
 def _read_sources(path: Optional[Path], reference: Path, number: int) -> Optional[List[str]]:
@@ -150,6 +132,8 @@ def show_samples(
             print(f"  source     {sources[index]}")
         print(f"  hypothesis {hypotheses[index]}")
         print(f"  reference  {references[index]}")
+
+main = console_script(PROGRAM, build_parser, lambda args: score(args))
 
 
 if __name__ == "__main__":

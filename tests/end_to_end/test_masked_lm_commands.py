@@ -12,8 +12,8 @@ from copying import ADAM, MODEL, PRETRAIN, preprocess, write_labelled, write_tex
 from saved_training import classes_in
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.masked_lm import context_use
 from luna_fairseq.models import LunaMaskedLM
-from luna_fairseq.translation import context_use
 
 FINE_TUNE = (
     f"--task sentence_prediction --criterion sentence_prediction -a luna_bert {MODEL} {ADAM} --num-classes 2"

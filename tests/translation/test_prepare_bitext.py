@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from demo_corpus import draw_corpus, write_corpus
 from fairseq import options
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq_cli import preprocess
-from luna_fairseq.text import subword
+from luna_fairseq.text import binarise, subword
 from luna_fairseq.translation import prepare_bitext
 
 MODEL = "sentencepiece.bpe.model"
@@ -54,12 +53,11 @@ def prepare(text, tmp_path, capsys):
 def preprocess_in_this_process(monkeypatch):
     """The same program without the seconds that importing it takes; test_train_bitext runs the real process."""
 
-    def run(command, **kwargs):
+    def run(command, log):
         assert command[:3] == [sys.executable, "-m", "fairseq_cli.preprocess"]
         preprocess.main(options.get_preprocessing_parser().parse_args(command[3:]))
-        return subprocess.CompletedProcess(command, 0, "")
 
-    monkeypatch.setattr(prepare_bitext.subprocess, "run", run)
+    monkeypatch.setattr(binarise, "run_logged", run)
 
 
 def read(path):

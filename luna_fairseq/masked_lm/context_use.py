@@ -1,4 +1,4 @@
-"""What a masked language model predicts from: ``python -m luna_fairseq.translation.context_use DATA --path CHECKPOINT``.
+"""What a masked language model predicts from: ``python -m luna_fairseq.masked_lm.context_use DATA --path CHECKPOINT``.
 
 The perplexity of the masked tokens of a split with the context as it is; with the tokens in view put into random order,
 which leaves the words but not their places; and with the tokens next to each masked one masked as well. For Luna's
@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairseq.models.roberta import RobertaModel
+from luna_fairseq.commands.checkpoint import load, load_split, on_device_of, run
 from luna_fairseq.errors import InputError
-from luna_fairseq.translation.checkpoint import load, load_split, on_device_of, run
 
 PROGRAM = "context_use"
 # What is done to tokens [B, T], given what must stay in place [B, T], the targets' places [B, T], <mask>, randomness.
@@ -26,7 +26,7 @@ Change = Callable[[Tensor, Tensor, Tensor, int, torch.Generator], Tensor]
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point; see :func:`luna_fairseq.translation.checkpoint.run`."""
+    """Console entry point; see :func:`luna_fairseq.commands.checkpoint.run`."""
     return run(PROGRAM, (__doc__ or "").split("\n\n", 1)[1], _report, argv)
 
 

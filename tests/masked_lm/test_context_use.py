@@ -9,7 +9,7 @@ from tiny_masked_lm import BOS, Task, tiny_model
 from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.translation.context_use import CHANGES, hide_neighbours, measure_context_use, shuffle
+from luna_fairseq.masked_lm.context_use import CHANGES, hide_neighbours, measure_context_use, shuffle
 
 MASK = 9
 TOKENS = torch.tensor([[BOS, 4, MASK, 6, 7, 8, 5, 2], [BOS, MASK, 5, 4, 2, PAD, PAD, PAD]])

@@ -1,0 +1,45 @@
+"""fairseq-preprocess on encoded text: its files appear in the folder of the data when all of them are there."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Mapping, Optional, Sequence, Tuple
+
+from luna_fairseq.commands.logged import fairseq, run_logged
+
+
+def binarise(
+    parts: Mapping[str, Sequence[Path]],
+    dictionary: Path,
+    folder: Path,
+    names: Sequence[str],
+    workers: int,
+    languages: Optional[Tuple[str, str]] = None,
+) -> None:
+    """Binarise encoded text.
+
+    Args:
+        parts: files of ``train``, ``valid`` and ``test``; for pairs of languages without the suffix
+        dictionary: of all of them
+        folder: to write to
+        names: of the files that fairseq-preprocess makes of them
+        workers: processes
+        languages: source and target, for pairs (default: one text)
+
+    Raises:
+        InputError: fairseq-preprocess failed
+    """
+    temporary = folder / "binarise.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    options = ["--destdir", str(temporary), "--srcdict", str(dictionary), "--workers", str(workers)]
+    if languages is None:
+        options += ["--only-source"]
+    else:
+        options += ["--joined-dictionary", "--source-lang", languages[0], "--target-lang", languages[1]]
+    for split, paths in parts.items():
+        options += [f"--{split}pref", ",".join(map(str, paths))] if paths else []
+    run_logged(fairseq("preprocess", options), temporary / "output.log")
+    for name in names:
+        os.replace(temporary / name, folder / name)
+    shutil.rmtree(temporary)
