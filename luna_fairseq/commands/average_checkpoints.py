@@ -18,14 +18,15 @@ import torch
 from tqdm import tqdm
 
 import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
+from fairseq import checkpoint_utils
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
 
 PROGRAM = "luna-average-checkpoints"
-EPOCH_FILE = re.compile(r"checkpoint(\d+)\.pt")
-UPDATE_FILE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+EPOCH_FILE = r"checkpoint(\d+)\.pt"
+UPDATE_FILE = r"checkpoint_\d+_(\d+)\.pt"
 # Settings that change what a model computes without changing the shape of any parameter.
 SHAPELESS_SETTINGS = re.compile(
     r"_attention_heads$|_normalize_before$|^activation_fn$|projection_length$|^pack_activation$"
@@ -100,15 +101,13 @@ def select_checkpoints(
         raise InputError("--num-epoch-checkpoints and --num-update-checkpoints take one folder as --inputs")
     folder = paths[0]
     pattern = EPOCH_FILE if num_epoch_checkpoints else UPDATE_FILE
-    matches = [match for match in map(pattern.fullmatch, os.listdir(folder)) if match]
-    found = sorted((int(match.group(1)), match.string) for match in matches)
-    if upper_bound is not None:
-        found = [entry for entry in found if entry[0] <= upper_bound]
+    found = checkpoint_utils.checkpoint_paths(str(folder), pattern, keep_match=True)[::-1]  # oldest first
+    found = [path for path, place in found if upper_bound is None or place <= upper_bound]
     if len(found) < number:
         name = "checkpoint<epoch>.pt" if num_epoch_checkpoints else "checkpoint_<epoch>_<update>.pt"
         bound = f" up to {upper_bound}" if upper_bound is not None else ""
         raise InputError(f"{folder} holds {len(found)} files {name}{bound}, {number} were asked for")
-    return [folder / name for _, name in found[-number:]]
+    return [Path(path) for path in found[-number:]]
 
 
 def check_files(paths: List[Path], upper_bound: Optional[int]) -> List[Path]:
