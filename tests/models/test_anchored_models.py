@@ -1,0 +1,75 @@
+"""Anchored P in the models: checkpoints, what the layers share, and what is refused."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from tiny_luna import OPTIONS, batch, example, tiny_model
+from tiny_masked_lm import tiny_model as tiny_masked_lm
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.luna_classifier import LunaClassifierConfig, check_options
+from luna_fairseq.modules import luna_decoder, luna_encoder
+
+ANCHORED = {"anchored_packed": True}
+
+
+@pytest.mark.parametrize("build", [tiny_model, tiny_masked_lm])
+@pytest.mark.parametrize("options, others", [({}, ANCHORED), (ANCHORED, {})])
+def test_a_checkpoint_with_anchors_and_a_model_without_do_not_go_together(build, options, others):
+    state = build(**options).state_dict()
+    with pytest.raises(InputError, match=r"another architecture than the model: .*anchor.*give the --arch") as error:
+        build(**others).load_state_dict(state)
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_keeps_the_strength_that_it_began_with():
+    model, other = tiny_model(**ANCHORED, anchor_strength=8.0), tiny_model(**ANCHORED)
+    other.load_state_dict(model.state_dict())
+    source, target = (batch(x) for x in example())
+    assert torch.equal(other(source, None, target)[0], model(source, None, target)[0])
+
+
+def test_without_the_option_nothing_is_added():
+    names = tiny_model().state_dict()
+    assert not [name for name in names if "anchor" in name or "gate" in name]
+    anchored = tiny_model(**ANCHORED, packed_lookup=1).state_dict()
+    added = set(anchored) - set(names)
+    # Pack attention everywhere, unpack attention in the encoder, and the gate in the decoder: change and start of each.
+    assert len(added) == 2 * (2 * OPTIONS["encoder_layers"] + 2 * OPTIONS["decoder_layers"])
+    assert sum(anchored[name].numel() for name in added if name.endswith("change")) == 2 * (2 + 3) + 3 * (4 + 2)
+
+
+def test_places_are_found_once_for_all_layers(monkeypatch):
+    calls = []
+    for module in (luna_encoder, luna_decoder):
+        original = module.find_anchors
+        monkeypatch.setattr(module, "find_anchors", lambda *a, f=original: calls.append(a) or f(*a))
+    model = tiny_model(**ANCHORED)
+    for attention in [layer.self_attn for layer in model.encoder.layers] + [
+        layer.encoder_attn for layer in model.decoder.layers
+    ]:
+        monkeypatch.setattr(attention, "find_anchors", lambda *a: pytest.fail("a layer looked for places itself"))
+    source, target = (batch(x) for x in example())
+    model(source, None, target)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({**ANCHORED, "anchor_strength": -1.0}, "--anchor-strength is -1"),
+        ({"packed_lookup": 2}, "--packed-lookup needs --anchored-packed"),
+        ({**ANCHORED, "packed_lookup": -2}, "--packed-lookup is -2"),
+        ({**ANCHORED, "packed_lookup": 2, "cross_attention": "softmax"}, "do not go together"),
+    ],
+)
+def test_what_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        tiny_model(**options)
+
+
+def test_a_transformer_has_no_rows_to_anchor():
+    args = Namespace(**{**vars(LunaClassifierConfig()), **ANCHORED, "layer_type": "transformer"})
+    with pytest.raises(InputError, match="--anchored-packed: a Transformer has no packed sequence"):
+        check_options(args, "text")
