@@ -81,9 +81,15 @@ class WrittenOutLunaAttention(FairseqLunaAttention):
     """Luna attention that writes its weights out, as the definition does."""
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], need_weights: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Optional[Tensor],
+        need_weights: bool,
+        bias: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        return naive_attention(q, k, v, mask, dropout_probability(self.dropout_module))
+        return naive_attention(q, k, v, mask, dropout_probability(self.dropout_module), bias)
 
 
 def use_written_out_attention(module: nn.Module) -> None:

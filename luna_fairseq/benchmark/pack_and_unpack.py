@@ -1,5 +1,5 @@
-"""Forms of Luna's pack and unpack attention on projected heads, and of softmax self-attention of the same
-inputs.
+"""Forms of Luna's pack and unpack attention on projected heads, plain, anchored and with a look-up, and of softmax
+self-attention of the same inputs.
 """
 
 from typing import Callable, Dict, NamedTuple, Optional
@@ -10,17 +10,34 @@ from torch import Tensor
 from luna_fairseq.benchmark import fused_softmax
 from luna_fairseq.benchmark.heads import Problem, Shape, random_heads
 from luna_fairseq.benchmark.measure import Settings
-from luna_fairseq.ops.luna import luna_attention, naive_attention
+from luna_fairseq.ops.luna import (
+    anchor_distances,
+    by_parts,
+    lookup_attention,
+    luna_attention,
+    naive_attention,
+    naive_lookup_attention,
+    token_positions,
+)
+
+# Parts that a query looks up.
+LOOK_UP = 4
 
 
 class Inputs(NamedTuple):
-    """q, k, v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P; key_padding_mask [B, T] or None."""
+    """q, k, v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P; key_padding_mask [B, T] or None; with anchors, what
+    layers share: distances [B, H, L, T] and [B, 1, T, L] and the tokens of each part [B, L, W]; and gamma [1, H, 1, 1]."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     pack_q: Tensor
     key_padding_mask: Optional[Tensor]
+    pack_distance: Tensor
+    unpack_distance: Tensor
+    position: Tensor
+    empty: Tensor
+    strength: Tensor
 
 
 def make_inputs(shape: Shape, length: int, settings: Settings) -> Problem:
@@ -32,18 +49,64 @@ def make_inputs(shape: Shape, length: int, settings: Settings) -> Problem:
         mask = torch.zeros(shape.batch, length, dtype=torch.bool, device=settings.device)
         mask[1::2, (length + 1) // 2 :] = True
     q, k, v, pack_q = (x.requires_grad_() for x in heads)
-    return Inputs(q, k, v, pack_q, mask), gradient
+    everything = torch.zeros(shape.batch, length, dtype=torch.bool, device=settings.device) if mask is None else mask
+    rows = torch.zeros(shape.batch, shape.projection_length, dtype=torch.bool, device=settings.device)
+    distances = anchor_distances(everything, rows, shape.heads), anchor_distances(everything, rows).transpose(2, 3)
+    strength = torch.full((1, shape.heads, 1, 1), 4.0, device=settings.device, dtype=q.dtype).requires_grad_()
+    placed = (*(x.to(q.dtype) for x in distances), *token_positions(everything, rows), strength)
+    return Inputs(q, k, v, pack_q, mask, *placed), gradient
 
 
-def naive(q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Optional[Tensor] = None) -> Tensor:
+def naive(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_padding_mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
+    bias: Optional[Tensor] = None,
+) -> Tensor:
     """Softmax attention with its weights written out."""
-    return naive_attention(q, k, v, key_padding_mask)[0]
+    return naive_attention(q, k, v, key_padding_mask, dropout, bias)[0]
 
 
 def pack_and_unpack(inputs: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
     """P attends to the sentence, and the sentence to what P packed."""
     packed = attention(inputs.pack_q, inputs.k, inputs.v, inputs.key_padding_mask)
     return attention(inputs.q, packed, packed)
+
+
+def anchored(inputs: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
+    """The same with anchors in both, as in self-attention."""
+    bias = -inputs.strength * inputs.pack_distance
+    packed = attention(inputs.pack_q, inputs.k, inputs.v, inputs.key_padding_mask, 0.0, bias)
+    return attention(inputs.q, packed, packed, None, 0.0, -inputs.strength * inputs.unpack_distance)
+
+
+def packed_by_anchors(inputs: Inputs) -> Tensor:
+    """What P packs [B, H, L, K] where a look-up follows."""
+    bias = -inputs.strength.detach() * inputs.pack_distance
+    return luna_attention(inputs.pack_q, inputs.k, inputs.v, inputs.key_padding_mask, 0.0, bias)
+
+
+def look_up(inputs: Inputs) -> Tensor:
+    """Anchored pack attention, and unpack attention that looks up the tokens of LOOK_UP parts."""
+    packed = packed_by_anchors(inputs)
+    parts = by_parts(inputs.k, inputs.v, inputs.position, inputs.empty)
+    return lookup_attention(inputs.q, packed, packed, parts, gate(inputs), LOOK_UP).output
+
+
+def naive_look_up(inputs: Inputs) -> Tensor:
+    """The same by its definition."""
+    packed, mask = packed_by_anchors(inputs), inputs.key_padding_mask
+    if mask is None:
+        mask = torch.zeros(inputs.k.shape[0:3:2], dtype=torch.bool, device=inputs.k.device)
+    rows = torch.zeros(packed.shape[0:3:2], dtype=torch.bool, device=mask.device)
+    return naive_lookup_attention(inputs.q, packed, packed, inputs.k, inputs.v, gate(inputs), LOOK_UP, mask, rows)[0]
+
+
+def gate(inputs: Inputs) -> Tensor:
+    """What is added to the logits of tokens [H]: nothing."""
+    return inputs.q.new_zeros(inputs.q.size(1))
 
 
 def softmax(inputs: Inputs) -> Tensor:

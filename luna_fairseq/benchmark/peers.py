@@ -106,6 +106,10 @@ CAUSAL: Dict[str, Form] = {
 PACK_AND_UNPACK: Dict[str, Form] = {
     "luna-naive": Form(partial(pack_and_unpack.pack_and_unpack, attention=pack_and_unpack.naive)),
     "luna": Form(pack_and_unpack.pack_and_unpack, equals="luna-naive"),
+    "anchored-naive": Form(partial(pack_and_unpack.anchored, attention=pack_and_unpack.naive), optional=True),
+    "anchored": Form(pack_and_unpack.anchored, equals="anchored-naive", optional=True),
+    "look-up-naive": Form(pack_and_unpack.naive_look_up, limited=True, optional=True),
+    "look-up": Form(pack_and_unpack.look_up, equals="look-up-naive", optional=True),
     "softmax": Form(pack_and_unpack.softmax, limited=True, peer=True),
     "sdpa": Form(pack_and_unpack.fused, equals="softmax", why_not=why_no_sdpa, peer=True),
     **{
@@ -156,6 +160,9 @@ MODELS: Dict[str, Model] = {
     "roberta-sdpa": fused(masked_lm="roberta"),
     "luna-{l}-tied": luna(untied=False, translate="luna", decode="luna", masked_lm="luna_masked_lm"),
     "luna-{l}-untied": luna(untied=True, translate="luna", decode="luna", masked_lm="luna_masked_lm"),
+    "luna-{l}-anchored": luna(
+        untied=False, translate="luna_anchored", decode="luna_anchored", masked_lm="luna_anchored_base_512"
+    ),
     "luna-{l}": luna(untied=True, classify="luna_lra_imdb"),
 }
 
