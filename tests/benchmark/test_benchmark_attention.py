@@ -25,6 +25,26 @@ def test_attention(tmp_path, no_children):  # noqa: F811
     assert {r["case"]["padding"] for r in short} == {"none", "half"}
 
 
+@needs_sdpa
+def test_anchored_and_look_up(tmp_path, no_children):  # noqa: F811
+    names = ["anchored-naive", "anchored", "look-up-naive", "look-up"]
+    options = ["--lengths", "30", "--max-naive-length", "20", "--without", "softmax", "luna-naive", "luna", "--with", *names]
+    section = run_command([*COMMAND, *options], tmp_path)["attention"]
+    check_results(section, ["anchored-naive", "anchored", "look-up", "sdpa"], cases=4)
+
+
+def wrong_look_up(inputs):
+    return pack_and_unpack.look_up(inputs) * 1.001
+
+
+@needs_sdpa
+def test_wrong_look_up_is_refused(monkeypatch, capsys):
+    monkeypatch.setitem(PACK_AND_UNPACK, "look-up", Form(wrong_look_up, equals="look-up-naive"))
+    monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("was timed"))
+    words = ["look-up is not timed", "output differs from look-up-naive"]
+    check_refused([*COMMAND, "--lengths", "9"], words, capsys)
+
+
 def test_half_of_the_sentences_are_half_padded():
     shape = Shape(4, 2, 4, 3, "float32", padded=True)
     mask = pack_and_unpack.make_inputs(shape, 9, SETTINGS)[0].key_padding_mask
