@@ -1,0 +1,66 @@
+"""Checks the words of a command against the parser of that command, without doing what it says."""
+
+import contextlib
+import importlib
+import io
+import re
+from typing import Callable, Dict, List
+
+from documented_examples import ROOT
+
+from fairseq import options
+from luna_fairseq.commands.launch import launch
+from luna_fairseq.commands.recipes import read_recipe
+
+PARSERS: Dict[str, Callable] = {
+    "fairseq-train": options.get_training_parser,
+    "fairseq-generate": options.get_generation_parser,
+    "fairseq-interactive": options.get_interactive_generation_parser,
+    "fairseq-validate": options.get_validation_parser,
+    "fairseq-eval-lm": options.get_eval_lm_parser,
+}
+MODULES = dict(re.findall(r'"(luna-[\w-]+) = ([\w.]+):main"', (ROOT / "setup.py").read_text(encoding="utf-8")))
+
+
+def check(words: List[str]) -> None:
+    """Raise AssertionError where the command refuses one of its words."""
+    name, rest = words[0], words[1:]
+    if name == "python" and rest[:1] == ["-m"]:
+        name, rest = rest[1], rest[2:]
+        if name == "torch.distributed.run":
+            start = rest.index("-m")
+            name, rest = rest[start + 1], rest[start + 2 :]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            _parse(MODULES.get(name, name), rest)
+    except SystemExit as end:
+        raise AssertionError(f"{' '.join(words)}: {said.getvalue()}") from end
+
+
+def _parse(name: str, words: List[str]) -> None:
+    if name in PARSERS:
+        options.parse_args_and_arch(PARSERS[name](), input_args=words)
+    elif name == MODULES.get("luna-train"):
+        recipe, data, *given = words
+        _parse("fairseq-train", [data, *launch(read_recipe(recipe), given, 1, None).options])
+    elif name == MODULES.get("luna-recipes"):
+        if words:
+            read_recipe(words[0])
+    elif name.startswith("luna_fairseq."):
+        module = importlib.import_module(name if name != "luna_fairseq.benchmark" else f"{name}.__main__")
+        ours = words[: words.index("--")] if "--" in words else words
+        if hasattr(module, "build_parser"):
+            module.build_parser().parse_args(ours)
+        else:
+            _against_help(module.main, ours)
+    else:
+        assert name in ("make", "source", "sbatch", "sacrebleu", "pip", "python"), f"{name} is not known here"
+
+
+def _against_help(main: Callable, words: List[str]) -> None:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        main(["--help"])
+    for word in words:
+        assert not word.startswith("--") or word in said.getvalue(), f"{word} is not in --help"

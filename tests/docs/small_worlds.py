@@ -1,0 +1,90 @@
+"""Folders for the examples to run in: tiny text in the place of real corpora, and commands made small.
+
+An example runs as it is written. What makes it small is here in plain sight: each command that learns or draws gets the
+words of SHRUNK behind its own, and the last word counts.
+"""
+
+import os
+import random
+import shlex
+import sys
+from pathlib import Path
+from typing import Dict, List
+
+import demo_corpus
+from documented_examples import ROOT
+
+ENCODER = "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-attention-heads 2"
+DECODER = "--decoder-layers 1 --decoder-embed-dim 16 --decoder-ffn-embed-dim 24 --decoder-attention-heads 2"
+FEW = "--cpu --num-workers 0 --max-update 3 --warmup-updates 1"
+BITEXT = f"{ENCODER} {DECODER} --cpu --num-workers 0 --max-tokens 500 --warmup-updates 2 --milestones 4"
+SHRUNK: Dict[str, Dict[str, str]] = {
+    "shell": {},
+    "python": {},
+    "bitext": {
+        "luna-train-bitext": f"--vocab-size 150 -- {BITEXT} --max-epoch 5",
+        "luna-prepare-bitext": "--vocab-size 150",
+        "fairseq-train": f"{BITEXT} --max-epoch 10",
+    },
+    "text": {
+        "luna-prepare-text": "--vocab-size 150",
+        "luna-train": f"{ENCODER} {FEW} --total-num-update 3 --batch-size 8 --update-freq 1",
+        "luna-finetune": "--batch-sizes 32 --lrs 1e-5 --epochs 1 -- --cpu --num-workers 0",
+    },
+    "causal": {
+        "luna-prepare-text": "--vocab-size 150",
+        "fairseq-train": f"{DECODER} {FEW}",
+    },
+    "lra": {
+        "luna-prepare-lra": "--train 30 --valid 10 --test 10 --min-length 10 --max-length 30",
+        "luna-lra-seeds": f"--models transformer luna-16-p --seeds 1 2 -- {ENCODER} {FEW}",
+        "fairseq-train": f"{ENCODER} {FEW}",
+    },
+}
+
+
+def fill(fixture: str, folder: Path) -> Dict[str, str]:
+    """Put the fixture's files into the folder; returns the environment to run in."""
+    if fixture == "bitext":
+        sizes = {"test": 13, "valid": 5, "train": 45}
+        demo_corpus.write_corpus(demo_corpus.draw_corpus(sizes, seed=1), folder / "data")
+    if fixture in ("text", "causal"):
+        _write_text(folder)
+    if fixture == "text":
+        _write_sst2(folder / "glue" / "SST-2")
+    commands = folder / ".commands"
+    commands.mkdir()
+    for name, words in SHRUNK[fixture].items():
+        write_command(commands / name, f'exec {shlex.quote(str(installed(name)))} "$@" {words}')
+    here = Path(sys.executable).parent
+    path = os.pathsep.join([str(commands), str(here), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def installed(name: str) -> Path:
+    return Path(sys.executable).parent / name
+
+
+def write_command(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/bash\n{line}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def _sentences(number: int, seed: int) -> List[str]:
+    return [english for english, _ in demo_corpus.draw_corpus({"all": number}, seed)["all"]]
+
+
+def _write_text(folder: Path) -> None:
+    (folder / "text").mkdir()
+    for name, seed in (("text/first.txt", 1), ("text/second.txt", 2), ("valid.txt", 3)):
+        (folder / name).write_text("\n".join([*_sentences(60, seed), ""]), encoding="utf-8")
+
+
+def _write_sst2(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    draw = random.Random(1)
+    for name, number in (("train", 40), ("dev", 10)):
+        rows = [f"{sentence}\t{draw.randrange(2)}\n" for sentence in _sentences(number, number)]
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(rows), encoding="utf-8")
+    rows = [f"{index}\t{sentence}\n" for index, sentence in enumerate(_sentences(10, 7))]
+    (folder / "test.tsv").write_text("index\tsentence\n" + "".join(rows), encoding="utf-8")

@@ -1,0 +1,81 @@
+"""What README.md and docs/ show works as it is written."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from checked_commands import MODULES, PARSERS, check
+from documented_examples import ROOT, examples, pages, stories
+from small_worlds import SHRUNK, fill, write_command
+
+RECORDED = [*PARSERS, *MODULES, "python", "make", "sbatch", "sacrebleu", "pip"]
+STORIES = stories()
+SHELL = [example for example in examples() if example.language == "bash"]
+
+
+def quick_or_slow(story):
+    page, fixture = story
+    slow = any(example.slow for example in STORIES[story])
+    return pytest.param(page, fixture, marks=[pytest.mark.slow] if slow else [], id=f"{page}-{fixture}")
+
+
+@pytest.mark.parametrize("page, fixture", map(quick_or_slow, STORIES))
+def test_examples_run_as_written(page, fixture, tmp_path):
+    assert fixture in SHRUNK, f"{page}: there is no fixture {fixture!r}"
+    environment = fill(fixture, tmp_path)
+    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    for example in STORIES[page, fixture]:
+        interpreter = ["bash", "-euo", "pipefail", "-c"] if example.language == "bash" else [sys.executable, "-c"]
+        result = subprocess.run(
+            [*interpreter, example.text],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert result.returncode == 0, f"{example.name}\n{result.stdout[-3000:]}"
+        assert "Perplexity: 1.00" not in result.stdout, example.name
+
+
+@pytest.mark.parametrize("example", SHELL, ids=lambda example: example.name)
+def test_every_option_of_a_shell_example_exists(example, tmp_path):
+    """The shell runs the block with commands that write down what they were called with; that is checked then."""
+    commands, log = tmp_path / ".commands", tmp_path / ".log"
+    commands.mkdir()
+    for name in RECORDED:  # the number is what a script asks python for: how many GPUs there are
+        write_command(commands / name, f'printf "%s\\0" {name} "$@" >>"$LOG"; echo >>"$LOG"; echo 8')
+    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    environment = {**os.environ, "PATH": f"{commands}:/usr/bin:/bin", "LOG": str(log)}
+    syntax = subprocess.run(["bash", "-n"], input=example.text, stderr=subprocess.PIPE, text=True)
+    assert syntax.returncode == 0, syntax.stderr
+    result = subprocess.run(
+        ["bash", "-c", example.text], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    wrong = [line for line in result.stderr.splitlines() if "error: " in line or "not found" in line]
+    assert not wrong, wrong
+    calls = [call.split("\0")[:-1] for call in log.read_text(encoding="utf-8").split("\n") if call]
+    assert calls, "the block calls none of our commands"
+    for words in calls:
+        if words[:2] != ["python", "-c"]:
+            check(words)
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_between_the_pages_lead_somewhere(path):
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+        assert "://" in link or (path.parent / link).exists(), f"{path}: {link}"
+
+
+def test_the_readme_stays_short():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150 and len(text) <= 10_000
+
+
+def test_a_wrong_option_is_found():
+    with pytest.raises(AssertionError, match="--beem"):
+        check(["luna-evaluate", "data", "--path", "x", "--results", "y", "--beem", "3"])
+    with pytest.raises(AssertionError, match="--projektion-length"):
+        check(["fairseq-train", "data", "--arch", "luna", "--projektion-length", "16"])
