@@ -7,7 +7,7 @@ export VENV
 PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/python" -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fairseq-0.12 test-slow lint clean
+.PHONY: help venv demo test test-fairseq-0.12 test-slow lint docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -29,11 +29,14 @@ test-fairseq-0.12: ## the same on fairseq 0.12.2 and CPython 3.8 to 3.10, in VEN
 test-slow: venv ## the slow tests only
 	$(PYTEST) -m slow
 
-lint: venv ## ruff and mypy
+lint: venv docs ## ruff, mypy and the documentation's links
 	"$(VENV)/bin/ruff" check .
 	"$(VENV)/bin/mypy"
 
+docs: venv ## README's pages with the API's reference, into site/
+	NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/mkdocs" build --strict --quiet
+
 clean: ## remove .venv, .venv-fairseq-0.12 and what builds and tests leave behind
 	rm -rf .venv .venv.lock .venv-fairseq-0.12 .venv-fairseq-0.12.lock
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -33,6 +33,7 @@ ENGINE = [
 ]
 HUGGINGFACE = ["safetensors", "tokenizers", "transformers>=4.40"]
 PLOT = ["matplotlib"]
+DOCS = ['mkdocs-material>=9.5; python_version >= "3.10"', 'mkdocstrings[python]>=0.24; python_version >= "3.10"']
 # Triton's interpreter runs the GPU kernels on a CPU.
 TEST = [
     "pytest>=7",
@@ -77,8 +78,9 @@ setup(
         "engine": ENGINE,
         "huggingface": HUGGINGFACE,
         "plot": PLOT,
+        "docs": DOCS,
         "test": TEST,
-        "dev": TEST + PLOT + ["ruff", "mypy"],
+        "dev": TEST + PLOT + DOCS + ["ruff", "mypy"],
     },
     entry_points={
         "console_scripts": [
