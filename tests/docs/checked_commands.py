@@ -3,10 +3,9 @@
 import contextlib
 import importlib
 import io
-import re
 from typing import Callable, Dict, List
 
-from documented_examples import ROOT
+from small_worlds import MODULES
 
 from fairseq import options
 from luna_fairseq.commands.launch import launch
@@ -19,7 +18,6 @@ PARSERS: Dict[str, Callable] = {
     "fairseq-validate": options.get_validation_parser,
     "fairseq-eval-lm": options.get_eval_lm_parser,
 }
-MODULES = dict(re.findall(r'"(luna-[\w-]+) = ([\w.]+):main"', (ROOT / "setup.py").read_text(encoding="utf-8")))
 
 
 def check(words: List[str]) -> None:
@@ -33,7 +31,7 @@ def check(words: List[str]) -> None:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            _parse(MODULES.get(name, name), rest)
+            _parse(name if name in PARSERS else MODULES.get(name, name), rest)
     except SystemExit as end:
         raise AssertionError(f"{' '.join(words)}: {said.getvalue()}") from end
 

@@ -6,7 +6,7 @@ words of SHRUNK behind its own, and the last word counts.
 
 import os
 import random
-import shlex
+import re
 import sys
 from pathlib import Path
 from typing import Dict, List
@@ -14,6 +14,12 @@ from typing import Dict, List
 import demo_corpus
 from documented_examples import ROOT
 
+import fairseq
+
+FAIRSEQ = ("eval-lm", "generate", "interactive", "train", "validate")
+SETUP = (ROOT / "setup.py").read_text(encoding="utf-8")
+MODULES = dict(re.findall(r'"(luna-[\w-]+) = ([\w.]+):main"', SETUP))
+MODULES.update({f"fairseq-{name}": f"fairseq_cli.{name.replace('-', '_')}" for name in FAIRSEQ})
 ENCODER = "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-attention-heads 2"
 DECODER = "--decoder-layers 1 --decoder-embed-dim 16 --decoder-ffn-embed-dim 24 --decoder-attention-heads 2"
 FEW = "--cpu --num-workers 0 --max-update 3 --warmup-updates 1"
@@ -54,15 +60,13 @@ def fill(fixture: str, folder: Path) -> Dict[str, str]:
         _write_sst2(folder / "glue" / "SST-2")
     commands = folder / ".commands"
     commands.mkdir()
-    for name, words in SHRUNK[fixture].items():
-        write_command(commands / name, f'exec {shlex.quote(str(installed(name)))} "$@" {words}')
-    here = Path(sys.executable).parent
-    path = os.pathsep.join([str(commands), str(here), os.environ["PATH"]])
+    for name, module in MODULES.items():
+        write_command(commands / name, f'exec python -m {module} "$@" {SHRUNK[fixture].get(name, "")}')
+    # What pip installed is found from any folder; another checkout, as of a second branch, has to lie here.
+    if (Path(fairseq.__file__).parents[1] / "luna_fairseq").resolve() != ROOT / "luna_fairseq":
+        (folder / "luna_fairseq").symlink_to(ROOT / "luna_fairseq")
+    path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
-def installed(name: str) -> Path:
-    return Path(sys.executable).parent / name
 
 
 def write_command(path: Path, line: str) -> None:

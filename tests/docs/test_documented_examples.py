@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from checked_commands import MODULES, PARSERS, check
+from checked_commands import check
 from documented_examples import ROOT, examples, pages, stories
-from small_worlds import SHRUNK, fill, write_command
+from small_worlds import MODULES, SHRUNK, fill, write_command
 
-RECORDED = [*PARSERS, *MODULES, "python", "make", "sbatch", "sacrebleu", "pip"]
+RECORDED = [*MODULES, "python", "make", "sbatch", "sacrebleu", "pip"]
 STORIES = stories()
 SHELL = [example for example in examples() if example.language == "bash"]
 
@@ -21,7 +21,7 @@ def quick_or_slow(story):
     return pytest.param(page, fixture, marks=[pytest.mark.slow] if slow else [], id=f"{page}-{fixture}")
 
 
-@pytest.mark.parametrize("page, fixture", map(quick_or_slow, STORIES))
+@pytest.mark.parametrize("page, fixture", [quick_or_slow(story) for story in STORIES])
 def test_examples_run_as_written(page, fixture, tmp_path):
     assert fixture in SHRUNK, f"{page}: there is no fixture {fixture!r}"
     environment = fill(fixture, tmp_path)
