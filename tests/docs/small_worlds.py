@@ -7,6 +7,7 @@ words of SHRUNK behind its own, and the last word counts.
 import os
 import random
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Dict, List
@@ -27,6 +28,7 @@ BITEXT = f"{ENCODER} {DECODER} --cpu --num-workers 0 --max-tokens 500 --warmup-u
 SHRUNK: Dict[str, Dict[str, str]] = {
     "shell": {},
     "python": {},
+    "runs": {},
     "bitext": {
         "luna-train-bitext": f"--vocab-size 150 -- {BITEXT} --max-epoch 5",
         "luna-prepare-bitext": "--vocab-size 150",
@@ -58,6 +60,11 @@ def fill(fixture: str, folder: Path) -> Dict[str, str]:
         _write_text(folder)
     if fixture == "text":
         _write_sst2(folder / "glue" / "SST-2")
+    if fixture == "runs":
+        (log,) = (ROOT / "tests" / "report" / "logs").glob("simple.*")
+        for name in ("luna", "transformer"):
+            (folder / "checkpoints" / name).mkdir(parents=True)
+            shutil.copyfile(str(log), str(folder / "checkpoints" / name / "train.log"))
     commands = folder / ".commands"
     commands.mkdir()
     for name, module in MODULES.items():

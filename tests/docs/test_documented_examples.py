@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -61,6 +62,14 @@ def test_every_option_of_a_shell_example_exists(example, tmp_path):
     for words in calls:
         if words[:2] != ["python", "-c"]:
             check(words)
+
+
+RECORDS = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("options", re.findall(r"(?m)^\| [^|`]+ \| `([a-z][^`]+)` \|$", RECORDS))
+def test_options_of_the_recorded_measurements_exist(options):
+    check(["python", "-m", "luna_fairseq.benchmark", *shlex.split(options)])
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
