@@ -1,6 +1,7 @@
 """The ground floor stands alone: ops, plain modules and optimizer with torch only; and when the rest is registered."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -133,3 +134,14 @@ assert new == {"luna_fairseq"}, new
 )
 def test_everything_is_registered(code):
     passes(code + REGISTERED)
+
+
+def test_what_reads_checkpoints_or_registries_has_them_mended_and_filled():
+    """A command's own import of this package comes before fairseq's, and registers nothing."""
+    wants = re.compile(r"^ *from fairseq(\.\w+)* import .*\b(checkpoint_utils|hub_utils|options|\w+_REGISTRY)\b", re.M)
+    has = re.compile(r"^ *(import luna_fairseq\.(models|engine)|from luna_fairseq\.models\b|luna_fairseq\.register\(\))", re.M)
+    files = [path for path in (ROOT / "luna_fairseq").rglob("*.py") if wants.search(path.read_text(encoding="utf-8"))]
+    rooms = {path: path.relative_to(ROOT / "luna_fairseq").parts[0] for path in files}
+    others = [path for path in files if rooms[path] not in ("engine", "models")]
+    assert len(others) >= 4
+    assert [str(path) for path in others if not has.search(path.read_text(encoding="utf-8"))] == []
