@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import add_workers, at_least_one, positive
+from luna_fairseq.commands.binarise import binarise
 from luna_fairseq.commands.reporting import console_script, progress
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.text.batches import map_batches
-from luna_fairseq.text.binarise import binarise
 from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
 from luna_fairseq.text.length_filter import LengthFilter
 from luna_fairseq.text.subword import ROUTES
