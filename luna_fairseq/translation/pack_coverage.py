@@ -3,7 +3,8 @@
 For each decoder layer of a trained Luna translation model, over all sentences of a split: the share of source positions
 at which a row of P has the maximum of its pack weights, as a mean over the heads; and the largest pack weight that any
 row of any head gives a source position, as a mean over the positions. EOS is a source position, padding is none, and
-rows of P that a short sentence leaves out are not counted.
+rows of P that a short sentence leaves out are not counted. With anchored P it also prints how strongly each head is drawn to
+its places, gamma, and what the gates of a look-up add.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from luna_fairseq.commands.checkpoint import load, load_split, on_device_of, run
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.modules import FairseqLunaAttention
+from luna_fairseq.modules.anchors import AnchorBias, LookupGate
 
 PROGRAM = "pack_coverage"
 
@@ -43,11 +45,24 @@ def _report(args: argparse.Namespace) -> None:
     print("decoder layer  maximum of a row  largest weight")
     for depth, layer in enumerate(layers, start=1):
         print(f"{depth:13d}  {layer.maxima:16.2f}  {layer.largest:14.2f}")
+    for name, values in learned_anchors(model):
+        print(f"{name}: {' '.join(f'{value:.2f}' for value in values)}")
 
 
 def cross_attentions(model: LunaModel) -> List[FairseqLunaAttention]:
     """The attention to the source of each decoder layer."""
     return [layer.encoder_attn for layer in model.decoder.layers]
+
+
+def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
+    """The strength of every anchor and what every gate of a look-up adds, of each head, by their names in the model."""
+    found = []
+    for name, module in model.named_modules():
+        if isinstance(module, AnchorBias):
+            found.append((name, module.strength().tolist()))
+        elif isinstance(module, LookupGate):
+            found.append((name, module().tolist()))
+    return found
 
 
 class Coverage:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_luna import PAD, batch, example, tiny_model
 
-from luna_fairseq.translation.pack_coverage import Coverage, measure_coverage
+from luna_fairseq.translation.pack_coverage import Coverage, learned_anchors, measure_coverage
 
 
 def test_counts_by_hand():
@@ -43,3 +43,15 @@ def test_batches_do_not_matter():
         assert ours.maxima == pytest.approx(theirs.maxima)
         assert ours.largest == pytest.approx(theirs.largest)
     assert not any(layer.encoder_attn._forward_hooks for layer in model.decoder.layers)
+
+
+def test_anchored_attention_is_measured_with_its_places_and_says_how_strong_they_are():
+    model, (source, target) = tiny_model(anchored_packed=True, anchor_strength=60.0, packed_lookup=1), example()
+    layers = measure_coverage(model, [net_input(source, target)])
+    plain = measure_coverage(tiny_model(), [net_input(source, target)])
+    assert all(a.largest > b.largest for a, b in zip(layers, plain))
+    found = dict(learned_anchors(model))
+    assert len(found["decoder.layers.0.encoder_attn.pack_anchor"]) == 4
+    assert all(abs(x - 60) < 1 for x in found["encoder.layers.1.self_attn.pack_anchor"])
+    assert len(found["decoder.layers.2.encoder_attn.lookup_gate"]) == 2
+    assert learned_anchors(tiny_model()) == []
