@@ -1,5 +1,6 @@
 """What README.md and docs/ show works as it is written."""
 
+import importlib.util
 import os
 import re
 import shlex
@@ -76,6 +77,17 @@ def test_options_of_the_recorded_measurements_exist(options):
 def test_links_between_the_pages_lead_somewhere(path):
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
         assert "://" in link or (path.parent / link).exists(), f"{path}: {link}"
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_the_text_names_exists(path):
+    text = path.read_text(encoding="utf-8")
+    for module in re.findall(r"python -m (luna_fairseq[\w.]*)", text):
+        assert importlib.util.find_spec(module), f"{path}: {module}"
+    for command in re.findall(r"`(luna-[a-z0-9-]+)", text):
+        assert command in MODULES or command == "luna-demo-corpus", f"{path}: {command}"
+    for place in re.findall(r"`((?:scripts|configs|examples|luna_fairseq)/[\w./]+)`", text):
+        assert (ROOT / place).exists(), f"{path}: {place}"
 
 
 def test_the_readme_stays_short():
