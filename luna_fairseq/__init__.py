@@ -25,6 +25,7 @@ _REGISTERING = (
     "optim.fairseq_milestone",
     "lra.criterion",
     "lra.task",
+    "peers.models",
 )
 
 

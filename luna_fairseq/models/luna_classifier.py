@@ -169,8 +169,9 @@ def check_options(args: Namespace, input_type: str) -> None:
         )
 
 
-def build_encoder(args: Namespace, dictionary: Any) -> nn.Module:
-    """The encoder of ``args``: of tokens in ``dictionary``, or of pixels where there is none."""
+def build_encoder(args: Namespace, dictionary: Any, transformer: Any = TransformerSequenceEncoder) -> nn.Module:
+    """The encoder of ``args``: of tokens in ``dictionary``, or of pixels where there is none; a ``transformer`` where it
+    is not Luna's."""
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any
     if dictionary is None:
@@ -195,7 +196,7 @@ def build_encoder(args: Namespace, dictionary: Any) -> nn.Module:
     if args.layer_type == "luna":
         reads = {"sentence_encoder": True, "packed_is_read": args.use_p}
         return LunaEncoder(cfg, dictionary, embed_tokens, **reads, layer_repeats=repeats)
-    return TransformerSequenceEncoder(cfg, dictionary, embed_tokens, layer_repeats=repeats)
+    return transformer(cfg, dictionary, embed_tokens, layer_repeats=repeats)
 
 
 _LISTOP = {

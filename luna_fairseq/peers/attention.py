@@ -204,6 +204,10 @@ class PeerAttention(nn.Module):
         output = self.attend(*moved, padding=padding.gather(1, (places + left) % T))
         return take_places(output, (places - left) % T)
 
+    def _get_input_buffer(self, incremental_state: Optional[IncrementalState]) -> State:
+        """What fairseq's decoder layer asks for and needs in cross-self-attention alone."""
+        return {}
+
     def _saved(self, incremental_state: Optional[IncrementalState]) -> Optional[State]:
         return self.get_incremental_state(incremental_state, "attention")
 

@@ -1,4 +1,5 @@
-"""Where one attention is another: with a window of everything, one block, one bucket, or features without end."""
+"""Where one attention is another: with a window of everything, one block, one bucket, or features without
+end."""
 
 import pytest
 import torch

@@ -1,0 +1,107 @@
+"""fairseq's Transformer encoder and decoder with any attention of :data:`ATTENTIONS` in the place of its
+own."""
+
+from typing import Any, Dict
+
+from torch import Tensor, nn
+
+from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules.luna_encoder import wrap_layer
+from luna_fairseq.modules.luna_layer import activation_function
+from luna_fairseq.modules.sequence_encoder import TransformerSequenceEncoder, TransformerSequenceLayer
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, CROSS
+from luna_fairseq.peers.linformer import LinformerAttention
+from luna_fairseq.peers.registry import build_attention
+
+
+def shared_options(cfg: Any) -> Dict[str, Any]:
+    """What every attention of a model is built with."""
+    return {
+        "options": cfg,
+        "dropout": cfg.attention_dropout,
+        "q_noise": cfg.quant_noise.pq,
+        "qn_block_size": cfg.quant_noise.pq_block_size,
+    }
+
+
+class PeerEncoderLayer(TransformerSequenceLayer):
+    """fairseq's encoder layer with the attention that ``cfg.attention`` names."""
+
+    def build_self_attention(self, embed_dim: int, cfg: Any) -> nn.Module:
+        return build_attention(
+            cfg.attention,
+            embed_dim,
+            cfg.encoder.attention_heads,
+            BIDIRECTIONAL,
+            max_positions=cfg.max_source_positions,
+            **shared_options(cfg),
+        )
+
+
+class PeerDecoderLayer(TransformerDecoderLayerBase):
+    """fairseq's decoder layer with the attentions that ``cfg.decoder_attention`` and ``cfg.cross_attention``
+    name."""
+
+    def __init__(self, cfg: Any, no_encoder_attn: bool = False):
+        super().__init__(cfg, no_encoder_attn)
+        self.activation_fn = activation_function(cfg.activation_fn)
+
+    def build_self_attention(
+        self, embed_dim: int, cfg: Any, add_bias_kv: bool = False, add_zero_attn: bool = False
+    ) -> nn.Module:
+        return self._build(cfg.decoder_attention, CAUSAL, embed_dim, cfg)
+
+    def build_encoder_attention(self, embed_dim: int, cfg: Any) -> nn.Module:
+        return self._build(cfg.cross_attention, CROSS, embed_dim, cfg)
+
+    def _build(self, name: str, form: str, embed_dim: int, cfg: Any) -> nn.Module:
+        return build_attention(
+            name,
+            embed_dim,
+            cfg.decoder.attention_heads,
+            form,
+            max_positions=cfg.max_target_positions,
+            **shared_options(cfg),
+        )
+
+
+class PeerEncoder(TransformerSequenceEncoder):
+    """An encoder of any attention; arguments as for :class:`TransformerSequenceEncoder`."""
+
+    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
+        super().__init__(cfg, dictionary, embed_tokens, layer_repeats)
+        linformers = [module for module in self.modules() if isinstance(module, LinformerAttention)]
+        for attention in linformers[1:]:
+            attention.share(linformers[0])
+
+    def build_encoder_layer(self, cfg: Any) -> nn.Module:
+        return wrap_layer(PeerEncoderLayer(cfg), cfg)
+
+
+class PeerDecoder(TransformerDecoderBase):
+    """A decoder of any causal attention and cross-attention; arguments as for fairseq's."""
+
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
+        return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
+
+    def buffered_future_mask(self, tensor: Tensor) -> None:
+        """No mask of T x T: a causal attention leaves out what is to come by itself."""
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Any,
+        incremental_state: Any = None,
+        full_context_alignment: bool = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """fairseq's. Raises InputError when asked for the full target context, which a causal attention has
+        not."""
+        if full_context_alignment:
+            raise InputError("full-context alignment is not possible: the decoder's attention is causal")
+        return super().extract_features(
+            prev_output_tokens, encoder_out, incremental_state, full_context_alignment, *args, **kwargs
+        )

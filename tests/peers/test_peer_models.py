@@ -1,0 +1,199 @@
+"""Models of any attention: built from the command line's options, trained a step, decoded, and refused."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from peer_cases import SMALL, VARIANTS, attention_of, cases
+from tiny_luna import PAD, Task, assert_close, batch, example
+
+from fairseq.models.roberta import RobertaModel
+from fairseq.models.transformer import TransformerModel, base_architecture
+from fairseq.sequence_generator import SequenceGenerator
+from luna_fairseq.errors import InputError
+from luna_fairseq.peers import ATTENTIONS
+from luna_fairseq.peers.models import PeerClassifier, PeerRoberta, PeerTransformer
+
+SIZES = {
+    "encoder_embed_dim": 12,
+    "encoder_ffn_embed_dim": 20,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 3,
+    "decoder_ffn_embed_dim": 28,
+    "decoder_layers": 3,
+    "decoder_attention_heads": 2,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "max_source_positions": 40,
+    "max_target_positions": 40,
+    "max_positions": 40,
+}
+bidirectional, causal, cross = (
+    [name for name, _ in cases(form)] for form in ("bidirectional", "causal", "cross")
+)
+
+
+def model(family, dtype=torch.float64, task=None, **options):
+    torch.manual_seed(0)
+    built = family.build_model(Namespace(**{**SIZES, **SMALL, **options}), task or Task())
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return built.to(dtype).eval()
+
+
+def translator(encoder="softmax", decoder="softmax", cross="softmax", **options):
+    names = {"attention": encoder, "decoder_attention": decoder, "cross_attention": cross}
+    variants = {key: value for name in names.values() for key, value in VARIANTS.get(name, {}).items()}
+    names = {option: attention_of(name) for option, name in names.items()}
+    return model(PeerTransformer, **{**names, **variants, **options})
+
+
+class LMTask:
+    """What a masked LM needs of its task."""
+
+    source_dictionary = Task().source_dictionary
+
+    def max_positions(self):
+        return 40
+
+
+@pytest.mark.parametrize("name", bidirectional)
+def test_the_encoder_gives_a_sentence_the_same_output_on_either_side_of_padding(name):
+    peer = translator(name)
+    source, _ = example()
+    left, right = (peer.encoder(batch(source, left=left, extra=3)) for left in (True, False))
+    for b, tokens in enumerate(source):
+        alone = peer.encoder(torch.tensor([tokens]))["encoder_out"][0][:, 0]
+        n = len(tokens)
+        assert_close(left["encoder_out"][0][-n:, b], alone)
+        assert_close(right["encoder_out"][0][:n, b], alone)
+
+
+@pytest.mark.parametrize(
+    "decoder, cross", [(name, "softmax") for name in causal] + [("softmax", name) for name in cross]
+)
+def test_decoding_step_by_step_equals_all_at_once(decoder, cross):
+    peer = translator(decoder=decoder, cross=cross)
+    source, target = example(target_lengths=(8, 3, 5, 7))
+    source, target, state = batch(source, left=True), batch(target), {}
+    with torch.no_grad():
+        encoder_out = peer.encoder(source)
+        expected = peer.decoder(target, encoder_out)[0]
+        steps = [peer.decoder(target[:, : t + 1], encoder_out, incremental_state=state)[0] for t in range(8)]
+    real = target.ne(PAD)
+    assert_close(torch.cat(steps, dim=1)[real], expected[real])
+
+
+@pytest.mark.parametrize("name", [name for name in causal if name in cross])
+def test_beam_search_finds_the_same_alone_and_in_a_batch(name):
+    peer, task = translator(name, name, name), Task()
+    source, _ = example()
+    generator = SequenceGenerator([peer], task.target_dictionary, beam_size=3, max_len_b=12)
+
+    def translate(sentences):
+        lengths = torch.tensor([len(tokens) for tokens in sentences])
+        return generator({"net_input": {"src_tokens": batch(sentences, left=True), "src_lengths": lengths}})
+
+    together = translate(source)
+    for tokens, hypotheses in zip(source, together):
+        (alone,) = translate([tokens])
+        for a, b in zip(alone, hypotheses):
+            assert a["tokens"].tolist() == b["tokens"].tolist() and abs(a["score"] - b["score"]) < 1e-9
+
+
+def test_softmax_attention_is_fairseqs_transformer():
+    """The same parameters under the same names, the same loss and alignments."""
+    peer = translator()
+    options = Namespace(**SIZES)
+    base_architecture(options)
+    theirs = TransformerModel.build_model(options, Task()).double().eval()
+    theirs.load_state_dict(peer.state_dict())
+    source, target = example()
+    for src, tgt in ((batch(source, left=True), batch(target)), (batch(source[:1]), batch(target[:1]))):
+        results = [m(src, None, tgt) for m in (peer, theirs)]
+        real = tgt.ne(PAD)
+        assert_close(results[0][0][real], results[1][0][real], tolerance=1e-6)  # their softmax is float32
+        alignments = [extra["attn"][0][real] for _, extra in results]
+        assert_close(*alignments, tolerance=1e-6)  # their softmax is float32
+
+
+@pytest.mark.parametrize(
+    "family, task, options",
+    [
+        (PeerTransformer, Task(), {"decoder_attention": "softmax", "cross_attention": "softmax"}),
+        (PeerRoberta, LMTask(), {}),
+        (PeerClassifier, Namespace(source_dictionary=Task().source_dictionary, pairs=False), {}),
+    ],
+)
+@pytest.mark.parametrize("name", list(ATTENTIONS))
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_training_step_reaches_every_parameter(family, task, options, name, checkpoint):
+    peer = model(
+        family, torch.float32, task, attention=name, checkpoint_activations=checkpoint, **options
+    ).train()
+    source, target = example()
+    peer.set_num_updates(7)
+    inputs = (batch(source), None, batch(target)) if family is PeerTransformer else (batch(source),)
+    output = peer(*inputs)
+    output = output[0] if isinstance(output, tuple) else output
+    output.float().pow(2).sum().backward()
+    assert [key for key, parameter in peer.named_parameters() if parameter.grad is None] == []
+
+
+def test_roberta_with_softmax_attention_is_fairseqs():
+    peer = model(PeerRoberta, task=LMTask())
+    theirs = (
+        RobertaModel.build_model(Namespace(**{**SIZES, "untie_weights_roberta": False}), LMTask())
+        .double()
+        .eval()
+    )
+    theirs.load_state_dict(peer.state_dict())
+    tokens = batch(example()[0])
+    real = tokens.ne(PAD)
+    assert_close(peer(tokens)[0][real], theirs(tokens)[0][real], tolerance=1e-6)  # their gelu is float32
+
+
+@pytest.mark.parametrize("name", list(ATTENTIONS))
+@pytest.mark.parametrize("pixels", [False, True])
+def test_classifiers_of_tokens_and_pixels(name, pixels):
+    dictionary = None if pixels else Task().source_dictionary
+    task = Namespace(source_dictionary=dictionary, pairs=not pixels)
+    peer = model(
+        PeerClassifier, torch.float32, task, attention=name, sen_rep_type="mp", tie_layer_weights=True
+    )
+    x = torch.rand(3, 25) if pixels else batch(example()[0])
+    logits = peer(x) if pixels else peer(x, src1_tokens=x)
+    assert logits.shape == (len(x), 2) and logits.isfinite().all()
+
+
+def test_layers_share_linformers_projections_where_asked_to():
+    separate, shared = (
+        model(PeerRoberta, task=LMTask(), attention="linformer", linformer_sharing=sharing)
+        for sharing in ("key-value", "layerwise")
+    )
+    counts = [sum(p.numel() for p in m.parameters()) for m in (separate, shared)]
+    assert counts[0] - counts[1] == SMALL["linformer_k"] * 40
+    state = shared.state_dict()
+    shared.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"attention": "linformer"}, "--decoder-attention linformer: it has no causal form"),
+        ({"attention": "local"}, "--cross-attention local: it has no cross form"),
+        ({"cross_attention": "flare"}, "--cross-attention flare: it has no cross form"),
+        ({"decoder_embed_dim": 14}, "--decoder-embed-dim 14 differs from --encoder-embed-dim 12"),
+    ],
+)
+def test_translation_refuses_what_cannot_be(options, message):
+    with pytest.raises(InputError, match=message):
+        model(PeerTransformer, **options)
+
+
+def test_full_context_alignment_is_refused():
+    source, target = example()
+    peer = translator()
+    with pytest.raises(InputError, match="full-context alignment is not possible"):
+        peer.decoder(batch(target), peer.encoder(batch(source)), full_context_alignment=True)

@@ -1,0 +1,72 @@
+"""Architectures of the peers: the command line gives the defaults, the architecture's options, then what was asked for."""
+
+from dataclasses import asdict, fields
+
+import pytest
+from omegaconf import OmegaConf
+
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from luna_fairseq.models import LunaClassifierConfig, LunaConfig, LunaMaskedLMConfig
+from luna_fairseq.models.luna_classifier import ARCHITECTURES as CLASSIFIERS
+from luna_fairseq.peers import ATTENTIONS, PeerOptions
+from luna_fairseq.peers.config import (
+    LUNA_OPTIONS,
+    PeerClassifierConfig,
+    PeerRobertaConfig,
+    PeerTransformerConfig,
+)
+from luna_fairseq.peers.peer_lra import ARCHITECTURES as PEER_CLASSIFIERS
+from luna_fairseq.peers.peer_roberta import ARCHITECTURES as ROBERTAS
+
+FAMILIES = {
+    "translation": (PeerTransformerConfig, LunaConfig, {"peer_transformer": {}}),
+    "masked_lm": (PeerRobertaConfig, LunaMaskedLMConfig, ROBERTAS),
+    "lra-text": (PeerClassifierConfig, LunaClassifierConfig, PEER_CLASSIFIERS),
+}
+CASES = [(task, name) for task, (_, _, presets) in FAMILIES.items() for name in presets]
+
+
+def parse(task, *words):
+    command = ["data", "--task", task, *words]
+    args = options.parse_args_and_arch(options.get_training_parser(), command)
+    return OmegaConf.to_container(convert_namespace_to_omegaconf(args).model)
+
+
+def expected(task, name):
+    config, _, presets = FAMILIES[task]
+    values = {key: getattr(value, "value", value) for key, value in asdict(config()).items()}
+    return {**values, **presets[name], "_name": name}
+
+
+@pytest.mark.parametrize("task, name", CASES)
+def test_command_line(task, name):
+    assert parse(task, "--arch", name) == expected(task, name)
+    words = "--attention rfa --rfa-dim 32 --rfa-gate --local-kind blocks --dropout 0.3".split()
+    changed = {"attention": "rfa", "rfa_dim": 32, "rfa_gate": True, "local_kind": "blocks", "dropout": 0.3}
+    assert parse(task, "--arch", name, *words) == {**expected(task, name), **changed}
+
+
+def test_every_attention_can_be_asked_for():
+    for name in ATTENTIONS:
+        words = ["--attention", name, "--decoder-attention", name, "--cross-attention", name]
+        values = parse("translation", "--arch", "peer_transformer", *words)
+        assert {values[f"{part}attention"] for part in ("", "decoder_", "cross_")} == {name}
+
+
+@pytest.mark.parametrize("task", list(FAMILIES))
+def test_what_is_the_transformers_has_the_defaults_of_lunas_model(task):
+    config, of_luna, _ = FAMILIES[task]
+    ours, theirs = ({each.name: each.default for each in fields(which)} for which in (config, of_luna))
+    shared = set(theirs) - LUNA_OPTIONS - {"_name"}
+    assert shared and all(ours[name] == theirs[name] for name in shared)
+    assert not (set(ours) & LUNA_OPTIONS) - {"cross_attention"}
+    assert set(ours) >= {each.name for each in fields(PeerOptions)}
+
+
+def test_the_classifiers_are_twins_of_the_transformers():
+    for name, preset in PEER_CLASSIFIERS.items():
+        if name != "peer_lra":
+            twin = CLASSIFIERS[name.replace("peer_", "transformer_")]
+            assert {**preset, "layer_type": "transformer"} == twin
+    assert len(PEER_CLASSIFIERS) == 7
