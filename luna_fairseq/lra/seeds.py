@@ -79,8 +79,8 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=["transformer", "luna-16", "luna-128", "luna-256"],
         metavar="MODEL",
-        help="transformer, luna-L or luna-L-p: L rows of P, -p for the mean of the last P in the place of [CLS] "
-        "(default: transformer luna-16 luna-128 luna-256)",
+        help="transformer; luna-L or luna-L-p: L rows of P, -p for the mean of the last P in the place of [CLS]; "
+        "peer-NAME: the Transformer with that attention (default: transformer luna-16 luna-128 luna-256)",
     )
     add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 2 3 4 5)")
     add("--figure", type=Path, metavar="FILE", help="draw accuracy against speed and memory into FILE, a PNG")
@@ -161,9 +161,11 @@ def model_options(model: str, architecture: str) -> List[str]:
     """
     if model == "transformer":
         return ["--arch", f"transformer_lra_{architecture}"]
+    if model.startswith("peer-"):
+        return ["--arch", f"peer_lra_{architecture}", "--attention", model[len("peer-") :]]
     match = re.fullmatch(r"luna-([1-9]\d*)(-p)?", model)
     if match is None:
-        raise InputError(f"--models {model}: expected transformer, luna-L or luna-L-p, as luna-16")
+        raise InputError(f"--models {model}: expected transformer, luna-L, luna-L-p or peer-NAME, as luna-16")
     words = ["--arch", f"{ARCHITECTURE}{architecture}", "--encoder-projection-length", match[1]]
     return words + (["--use-p"] if match[2] else [])
 

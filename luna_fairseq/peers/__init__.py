@@ -1,6 +1,8 @@
-"""What Luna is compared with: efficient attentions of other papers, all in one skeleton. One file for each
-attention."""
+"""What Luna is compared with: efficient attentions of other papers, all in one skeleton. One file for each."""
 
+import luna_fairseq.models  # noqa: F401  first: it says what is missing, and the models here are built on those
+
+# isort: split
 from luna_fairseq.peers.registry import ATTENTIONS, PeerOptions, build_attention
 
 __all__ = ["ATTENTIONS", "PeerOptions", "build_attention"]

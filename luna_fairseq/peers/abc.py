@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.models.luna_config import option
+from luna_fairseq.models.options import option
 from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.ops.causal_linear import chunk_causal_linear, recurrent_causal_linear
 from luna_fairseq.ops.softmax import softmax_attention

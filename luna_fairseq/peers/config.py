@@ -5,8 +5,9 @@ from typing import Any, List, Optional, Tuple, Type
 
 from fairseq.dataclass import ChoiceEnum
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
-from luna_fairseq.models.luna_config import LunaConfig, option
+from luna_fairseq.models.luna_config import LunaConfig
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
+from luna_fairseq.models.options import option
 from luna_fairseq.peers.registry import ATTENTIONS, PeerOptions
 
 NAMES = list(ATTENTIONS)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.luna_config import option
+from luna_fairseq.models.options import option
 from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
 from luna_fairseq.peers.feature_maps import mask_features

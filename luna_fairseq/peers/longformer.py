@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.luna_config import option
+from luna_fairseq.models.options import option
 from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.ops.blocks import MoreKeys, windowed_attention
 from luna_fairseq.ops.softmax import naive_softmax_weights, softmax_attention

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.models.luna_config import option
+from luna_fairseq.models.options import option
 from luna_fairseq.peers.drawing import Drawing
 from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.luna_config import option
+from luna_fairseq.models.options import option
 from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.peers.attention import CAUSAL, Parts
 from luna_fairseq.peers.drawing import Drawing

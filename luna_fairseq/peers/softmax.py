@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.models.luna_config import option
+from luna_fairseq.models.options import option
 from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.ops.softmax import naive_softmax_weights, softmax_attention
 from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, excluded_keys

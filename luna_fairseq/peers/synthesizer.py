@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from luna_fairseq.models.luna_config import option
+from luna_fairseq.models.options import option
 from luna_fairseq.ops.softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, excluded_keys
 

@@ -28,6 +28,8 @@ GROUPS.remove("model")  # compared by itself
 REST = {
     "transformer_base_adam": 44138496,
     "transformer_base_apollo": 44138496,
+    # A learned sigma for every dimension of 18 attentions.
+    "rfa_256_adam": 44138496 + 18 * 512,
     "luna_16_elu_tied": 48886784 - 1024,
     "luna_16_softplus_tied": 48886784 - 1024,
     "luna_32_elu_tied": 48894976 - 1024,
