@@ -12,6 +12,7 @@ from fairseq.modules import MultiheadAttention
 from luna_fairseq.modules import FairseqLunaAttention
 from luna_fairseq.modules.heads import dropout_probability
 from luna_fairseq.ops.luna import naive_attention
+from luna_fairseq.peers.attention import PeerAttention
 
 
 class FusedAttention(MultiheadAttention):
@@ -102,3 +103,10 @@ def use_written_out_attention(module: nn.Module) -> None:
             child.skip_embed_dim_check = True
         elif isinstance(child, FairseqLunaAttention):
             child.__class__ = WrittenOutLunaAttention  # the same parameters under the same names
+
+
+def use_definitions(module: nn.Module) -> None:
+    """Have the peers' attentions below ``module`` compute what their definitions say."""
+    for child in module.modules():
+        if isinstance(child, PeerAttention):
+            child.attend = child.define

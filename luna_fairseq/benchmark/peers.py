@@ -13,11 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.benchmark import causal, pack_and_unpack
-from luna_fairseq.benchmark.attentions import use_fused_attention, use_written_out_attention
+from luna_fairseq.benchmark.attentions import (
+    use_definitions,
+    use_fused_attention,
+    use_written_out_attention,
+)
 from luna_fairseq.benchmark.fused_softmax import why_no_kernel, why_no_sdpa
 from luna_fairseq.benchmark.heads import Shape
 from luna_fairseq.benchmark.measure import Settings
 from luna_fairseq.optim.apollo import Apollo
+from luna_fairseq.peers import ATTENTIONS
+from luna_fairseq.peers.attention import FORMS
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,19 @@ def luna(untied: bool, **architectures: str) -> Model:
     return Model(architectures, options, definition=written_out)
 
 
+def peer(attention: str) -> Model:
+    """The Transformer with that attention; an encoder-decoder where it has every form."""
+    architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
+    if set(FORMS) <= set(ATTENTIONS[attention].forms):
+        architectures.update(translate="peer_transformer", decode="peer_transformer")
+    return Model(architectures, {"attention": attention}, definition=by_definition, optional=True)
+
+
+def by_definition(row: Model) -> Model:
+    """The same peer with whole matrices of weights."""
+    return replace(row, attention=use_definitions)
+
+
 # luna_fairseq.benchmark train, lra and decode; sorted within a task as they stand here.
 MODELS: Dict[str, Model] = {
     "transformer": Model({"translate": "transformer", "decode": "transformer"}, peer=True),
@@ -164,6 +183,7 @@ MODELS: Dict[str, Model] = {
         untied=False, translate="luna_anchored", decode="luna_anchored", masked_lm="luna_anchored_base_512"
     ),
     "luna-{l}": luna(untied=True, classify="luna_lra_imdb"),
+    **{f"peer-{name}": peer(name) for name in ATTENTIONS},
 }
 
 

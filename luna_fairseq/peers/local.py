@@ -76,7 +76,7 @@ class LocalAttention(PeerAttention):
         }
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        places = torch.arange(q.size(2))
+        places = torch.arange(q.size(2), device=q.device)
         excluded = self.left_out(places[:, None], places)
         if padding is not None:
             excluded = excluded | padding[:, None, None, :]

@@ -79,7 +79,7 @@ class LongformerAttention(PeerAttention):
     def define(
         self, q: Tensor, k: Tensor, v: Tensor, *of_all: Tensor, padding: Optional[Tensor] = None
     ) -> Tensor:
-        places = torch.arange(q.size(2))
+        places = torch.arange(q.size(2), device=q.device)
         excluded = ((places[:, None] - places).abs() > self.half) & (places >= self.tokens)
         everything = torch.zeros_like(excluded)
         if padding is not None:

@@ -111,5 +111,5 @@ class ReformerAttention(PeerAttention):
         about = torch.cat([buckets, order.argsort(dim=-1)], dim=2).transpose(2, 3)
         shown = self.shown(about.unsqueeze(3), about.unsqueeze(2)).any(dim=-1)
         logits = qk @ F.normalize(qk, dim=-1).transpose(-2, -1)
-        logits = logits + SELF * torch.eye(qk.size(2), dtype=qk.dtype)
+        logits = logits + SELF * torch.eye(qk.size(2), dtype=qk.dtype, device=qk.device)
         return masked_softmax(logits, ~shown) @ v

@@ -61,7 +61,7 @@ class SparseAttention(PeerAttention):
         return from_blocks(merge_parts(outputs, totals), q.size(2)).to(q.dtype)
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        places = torch.arange(q.size(2))
+        places = torch.arange(q.size(2), device=q.device)
         distance = places - places[:, None]
         excluded = (distance.abs() > self.stride) & (distance % self.stride != 0)
         if self.form == CAUSAL:

@@ -26,6 +26,8 @@ _FLAGS = (
     "encoder_normalize_before",
     "untie_weights_luna",
     "untie_weights_roberta",
+    "no_token_positional_embeddings",
+    "alibi",
 )
 
 
@@ -58,10 +60,13 @@ class Pretrained:
         # Two positions are those of padding and before it.
         positions = embeddings["embed_positions"].size(0) - 2
         options = ["--arch", str(model.get("_name") or model["arch"]), "--max-positions", str(positions)]
-        for name in _VALUES:
-            if model.get(name) is not None:
-                options += [f"--{name.replace('_', '-')}", str(model[name])]
-        options += [f"--{name.replace('_', '-')}" for name in _FLAGS if model.get(name)]
+        names = [*_VALUES, *_FLAGS]
+        if model.get("attention") is not None:  # a peer, with the options of its attention
+            names += ["attention", *(name for name in model if name.startswith(f"{model['attention']}_"))]
+        for name in names:
+            if model.get(name) not in (None, False):
+                options.append(f"--{name.replace('_', '-')}")
+                options += [] if model[name] is True else [str(model[name])]
         return cls(path, options, positions, embeddings["embed_tokens"].size(0))
 
     def check_dictionary(self, path: Path) -> None:
