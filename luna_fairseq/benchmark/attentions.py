@@ -109,4 +109,4 @@ def use_definitions(module: nn.Module) -> None:
     """Have the peers' attentions below ``module`` compute what their definitions say."""
     for child in module.modules():
         if isinstance(child, PeerAttention):
-            child.attend = child.define
+            child.attend = child.define  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from peer_cases import C, H, LONGEST, assert_close, build, sequence
+from peer_cases import LONGEST, C, H, assert_close, build, sequence
 from torch.nn import functional as F
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,9 @@ def test_linear_attention_is_that_of_performer_pytorch_with_the_same_feature_map
         "normalize_data": False,
     }
     features = [package.generalized_kernel(x, **options) for x in (q, k)]
-    assert_close(build("linear", "bidirectional").attend(q, k, v), package.linear_attention(*features, v), 1e-5)
+    assert_close(
+        build("linear", "bidirectional").attend(q, k, v), package.linear_attention(*features, v), 1e-5
+    )
 
 
 def test_causal_linear_attention_is_that_of_fla():

@@ -1,6 +1,7 @@
 """Architectures of the peers: the command line gives the defaults, the architecture's options, then what was asked for."""
 
 from dataclasses import asdict, fields
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -19,6 +20,7 @@ from luna_fairseq.peers.config import (
 from luna_fairseq.peers.peer_lra import ARCHITECTURES as PEER_CLASSIFIERS
 from luna_fairseq.peers.peer_roberta import ARCHITECTURES as ROBERTAS
 
+CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "model"
 FAMILIES = {
     "translation": (PeerTransformerConfig, LunaConfig, {"peer_transformer": {}}),
     "masked_lm": (PeerRobertaConfig, LunaMaskedLMConfig, ROBERTAS),
@@ -45,6 +47,20 @@ def test_command_line(task, name):
     words = "--attention rfa --rfa-dim 32 --rfa-gate --local-kind blocks --dropout 0.3".split()
     changed = {"attention": "rfa", "rfa_dim": 32, "rfa_gate": True, "local_kind": "blocks", "dropout": 0.3}
     assert parse(task, "--arch", name, *words) == {**expected(task, name), **changed}
+
+
+@pytest.mark.parametrize("task, name", CASES)
+def test_hydra_config(task, name):
+    """It lists what differs from the dataclass's defaults, and no more."""
+    config, _, presets = FAMILIES[task]
+    path = CONFIGS / f"{name}.yaml"
+    assert path.read_text(encoding="utf-8").startswith("# @package _group_\n")
+    model = next(
+        prefix for prefix in ("peer_transformer", "peer_roberta", "peer_lra") if name.startswith(prefix)
+    )
+    defaults = {each.name: each.default for each in fields(config)}
+    different = {key: value for key, value in presets[name].items() if value != defaults[key]}
+    assert OmegaConf.to_container(OmegaConf.load(str(path))) == {"_name": model, **different}
 
 
 def test_every_attention_can_be_asked_for():
