@@ -100,6 +100,7 @@ setup(
             "luna-recipes = luna_fairseq.commands.show_recipes:main",
             "luna-report = luna_fairseq.report.training:main",
             "luna-score = luna_fairseq.translation.score:main",
+            "luna-show = luna_fairseq.report.show:main",
             "luna-train = luna_fairseq.commands.train:main",
             "luna-train-bitext = luna_fairseq.translation.train_bitext:main",
         ]

@@ -28,6 +28,7 @@ SCRIPTS = (
     "luna-recipes",
     "luna-report",
     "luna-score",
+    "luna-show",
     "luna-train",
     "luna-train-bitext",
 )

@@ -13,6 +13,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit, translate_names
+from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna_config import LunaConfig
 from luna_fairseq.modules import LunaDecoder, LunaEncoder
 
@@ -28,6 +29,11 @@ class LunaModel(TransformerModelBase):
         encoder: :class:`LunaEncoder`
         decoder: :class:`LunaDecoder`
     """
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """See :func:`luna_fairseq.models.generator_hub.from_pretrained`."""
+        return from_pretrained(*args, **kwargs)
 
     @classmethod
     def add_args(cls, parser: Any) -> None:

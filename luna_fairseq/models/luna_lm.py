@@ -10,6 +10,7 @@ from fairseq.models.transformer import Embedding
 from fairseq.utils import safe_getattr
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit
+from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_lm_config import LunaLanguageModelConfig
 from luna_fairseq.modules import LunaDecoder
@@ -24,6 +25,11 @@ class LunaLanguageModel(FairseqLanguageModel):
 
     ``LunaLanguageModel.from_pretrained(dir, checkpoint_file, data, bpe=..)`` gives fairseq's generator interface.
     """
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """See :func:`luna_fairseq.models.generator_hub.from_pretrained`."""
+        return from_pretrained(*args, **kwargs)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaLanguageModel":

@@ -22,6 +22,7 @@ from luna_fairseq.ops.causal_luna import (
     PACK_ACTIVATIONS,
     CausalLunaState,
     causal_luna,
+    naive_causal_luna,
     pack_weights,
     recurrent_causal_luna,
     why_not_triton_here,
@@ -184,6 +185,18 @@ class LunaCausalAttention(nn.Module):
         output, sums = recurrent_causal_luna(q, k, v, weights, sums, packed_padding_mask, key_padding_mask, dropout)
         value_sum = sums.value_sum if self.untie_kv else None
         return self.out_proj(merge_heads(output)), LunaCausalState(pack_q, sums.key_sum, sums.steps, value_sum)
+
+    def weights(
+        self,
+        query: Tensor,
+        packed: Tensor,
+        key_padding_mask: Optional[Tensor] = None,
+        packed_padding_mask: Optional[Tensor] = None,
+    ) -> Tuple[Tensor, Tensor]:
+        """A_pack and A_unpack over whole sequences, both [B, H, T, L], by the definition; arguments as in :meth:`forward`."""
+        q, k, v = self._unpack_heads(query)
+        pack = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
+        return pack, naive_causal_luna(q, k, v, pack, packed_padding_mask, key_padding_mask)[1]
 
     def _pack_weights(self, pack_q: Tensor, query: Tensor, beams: int = 1) -> Tensor:
         pack_k = beams_to_positions(self._heads("pack_k", query), beams)

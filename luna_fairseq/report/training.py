@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from tqdm import tqdm
 
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.report.curves import axes, charts
 from luna_fairseq.report.options import differences
@@ -33,19 +33,6 @@ STYLES = ("uPlot.min.css", "page.css", "training.css")
 SCRIPTS = ("uPlot.iife.min.js", "page.js", "charts.js", "samples.js", "training.js")
 RESULT_FOLDERS = ("results", "evaluation", "test")
 MOST_RUNS = 24
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    args = build_parser().parse_args(argv)
-    return reported(PROGRAM, lambda: _watch(args) if args.watch else _write(args), args.out)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -72,6 +59,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--quiet", action="store_true", help="no progress bar")
     return parser
+
+
+def _report(args: argparse.Namespace) -> None:
+    _watch(args) if args.watch else _write(args)
 
 
 def _watch(args: argparse.Namespace) -> None:
@@ -195,6 +186,9 @@ def _seeds(runs: List[Run]) -> List[Dict[str, Any]]:
         }
         for (task, model), values in found.items()
     ]
+
+
+main = console_script(PROGRAM, build_parser, _report, place="out")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""A trained translation or causal language model for use from Python: fairseq's generator interface, and its
+attention."""
+
+from typing import Any, Optional
+
+from fairseq import hub_utils
+
+
+class GeneratorHub(hub_utils.GeneratorHubInterface):
+    """What ``from_pretrained`` of these models returns."""
+
+    def attention_maps(self, text: str, target: Optional[str] = None, beam: int = 5) -> Any:
+        """What each attention weighs in a line of ``text``: see
+        :class:`luna_fairseq.report.attention.AttentionMaps`.
+
+        Args:
+            text: plain text
+            target: the translation to look at (default: the model's own, by beam search with ``beam``
+            hypotheses)
+
+        Raises:
+            InputError: no text, or too much to be looked at
+        """
+        from luna_fairseq.report.attention import attention_maps  # what draws stands above the models
+
+        return attention_maps(self, text, target, beam)
+
+
+def from_pretrained(
+    model_name_or_path: str, checkpoint_file: str = "model.pt", data_name_or_path: str = ".", **kwargs: Any
+) -> GeneratorHub:
+    """fairseq's ``from_pretrained``: folder of the checkpoint, its name, folder of the dictionaries, and
+    options such as ``bpe`` that override the checkpoint's."""
+    found = hub_utils.from_pretrained(
+        str(model_name_or_path), checkpoint_file, str(data_name_or_path), **kwargs
+    )
+    return GeneratorHub(found["args"], found["task"], found["models"])

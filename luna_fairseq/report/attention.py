@@ -1,0 +1,198 @@
+"""``model.attention_maps("text")``: what each attention of a model weighs in a text, as named tensors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.report.recording import PACK, Recorded, recorded
+
+MOST_TOKENS = 512
+
+
+@dataclass
+class AttentionMaps(Mapping):
+    """Weights by name, on the CPU, of one text; in a notebook it shows itself.
+
+    Names are ``encoder.LAYER.self.MAP``, ``decoder.LAYER.self.MAP`` and ``decoder.LAYER.cross.MAP``, layers
+    from 0, with
+
+    - ``pack`` [H, L, S]: what each row of P takes of each token. In causal attention these are its pack
+    weights over time,
+      which are no shares but positive numbers.
+    - ``unpack`` [H, T, L]: what each token takes of each row of P.
+    - ``read`` [H, T, S]: what each token takes of each token in all: unpack weights times pack weights, in
+    ``encoder.*`` and
+      ``decoder.*.cross`` with the mean over the pack heads, as alignments are; in causal attention divided by
+      the position. Attentions without P have this one only.
+
+    H heads, L rows of P, S tokens attended to, T tokens that attend.
+
+    Attributes:
+        maps: the tensors.
+        source: tokens of the encoder, </s> included; of a model without encoder, none.
+        target: tokens that the decoder produces, </s> included; in ``decoder.*.cross`` they attend.
+        target_input: tokens that the decoder reads when it produces these; in ``decoder.*.self`` they attend.
+        texts: what to say of the text: "source", "translation", "class".
+        strengths: what anchored attention has learned, by ``encoder.LAYER.self`` and so on, then by name:
+        gamma of pack and
+            unpack attention, the gate of the look-up [H].
+    """
+
+    maps: Dict[str, Tensor]
+    source: List[str]
+    target: List[str] = field(default_factory=list)
+    target_input: List[str] = field(default_factory=list)
+    texts: Dict[str, str] = field(default_factory=dict)
+    strengths: Dict[str, Dict[str, Tensor]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.maps[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.maps)
+
+    def __len__(self) -> int:
+        return len(self.maps)
+
+    def tokens(self, name: str) -> Tuple[List[str], List[str]]:
+        """The tokens that attend, and those attended to, of the attention ``name``, such as
+        "decoder.0.cross"."""
+        if name.startswith("encoder"):
+            return self.source, self.source
+        return (
+            (self.target, self.source) if name.endswith("cross") else (self.target_input, self.target_input)
+        )
+
+    def entropy(self, name: str) -> Tensor:
+        """Of each head, the mean entropy of the map's rows over their tokens [H]: 0 where each weighs one, 1
+        if all alike."""
+        weights = self.maps[name].float()
+        shares = weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-12)
+        entropy = -(shares * shares.clamp(min=1e-12).log()).sum(dim=-1)
+        return entropy.mean(dim=-1) / math.log(max(weights.size(-1), 2))
+
+    def coverage(self, name: str) -> Tensor:
+        """Of each head, the share of what is attended to at which some row of the map has its largest weight
+        [H]."""
+        weights = self.maps[name]
+        largest = torch.zeros(weights.shape[0], weights.shape[2]).scatter_(1, weights.argmax(dim=-1), 1.0)
+        return largest.mean(dim=-1)
+
+    def _repr_html_(self) -> str:
+        from luna_fairseq.report.show import attention_page
+
+        return attention_page([self])._repr_html_()
+
+
+def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int = 5) -> AttentionMaps:
+    """Attention of a model to one text.
+
+    Args:
+        hub: what ``from_pretrained`` returns: of a translation, masked language or causal language model,
+        ours or
+            fairseq's; or a :class:`Classifier`.
+        text: one line of plain text.
+        target: of translation, the translation to look at (default: the model's own).
+        beam: beam size of that translation.
+
+    Raises:
+        InputError: there is no text, or too much; the model has no attention whose weights can be shown
+    """
+    if not text.strip():
+        raise InputError("there is no text to look at: give a sentence")
+    if hasattr(hub, "classify_text"):
+        return _of_classifier(hub, text)
+    if not hasattr(hub, "models"):
+        return _of_masked_lm(hub, text)
+    model = hub.models[0]
+    tokens = _checked(hub.encode(text))
+    with torch.no_grad():
+        if not hasattr(model, "encoder"):
+            return _of_language_model(hub, model, tokens, text)
+        return _of_translation(hub, model, tokens, text, target, beam)
+
+
+def _of_translation(
+    hub: Any, model: nn.Module, source: Tensor, text: str, target: Optional[str], beam: int
+) -> AttentionMaps:
+    produced = _target(hub, source, target, beam)
+    shifted = torch.cat([produced[-1:], produced[:-1]])  # fairseq's decoders begin with </s>
+    with recorded(model) as found:
+        batch = source.unsqueeze(0).to(hub.device)
+        model(batch, torch.tensor([len(source)]), shifted.unsqueeze(0).to(hub.device))
+    own = hub.decode(produced.cpu())
+    return _maps(
+        found,
+        source=_symbols(hub.src_dict, source),
+        target=_symbols(hub.tgt_dict, produced),
+        target_input=_symbols(hub.tgt_dict, shifted),
+        texts={"source": text, "translation" if target is None else "given translation": own},
+    )
+
+
+def _target(hub: Any, source: Tensor, target: Optional[str], beam: int) -> Tensor:
+    if target is None:
+        (hypotheses,) = hub.generate([source], beam=beam)
+        return hypotheses[0]["tokens"].cpu()
+    prepared = hub.apply_bpe(hub.tokenize(target))
+    return _checked(hub.tgt_dict.encode_line(prepared, add_if_not_exist=False).long())
+
+
+def _of_language_model(hub: Any, model: nn.Module, tokens: Tensor, text: str) -> AttentionMaps:
+    shifted = torch.cat([tokens[-1:], tokens[:-1]])
+    with recorded(model) as found:
+        model(shifted.unsqueeze(0).to(hub.device))
+    names = {"target": tokens, "target_input": shifted}
+    symbols = {name: _symbols(hub.src_dict, of) for name, of in names.items()}
+    return _maps(found, source=[], texts={"text": text}, **symbols)
+
+
+def _of_masked_lm(hub: Any, text: str) -> AttentionMaps:
+    dictionary = hub.task.source_dictionary
+    tokens = _checked(hub.encode(text))
+    with recorded(hub.model) as found:
+        hub.extract_features(tokens)
+    return _maps(found, source=_symbols(dictionary, tokens), texts={"text": text})
+
+
+def _of_classifier(classifier: Any, text: str) -> AttentionMaps:
+    with recorded(classifier.model) as found:
+        symbols, label = classifier.classify_text(text)
+    return _maps(found, source=symbols, texts={"text": text, "class": label})
+
+
+def _checked(tokens: Tensor) -> Tensor:
+    if len(tokens) > MOST_TOKENS:
+        raise InputError(
+            f"the text has {len(tokens)} tokens: maps of more than {MOST_TOKENS} cannot be looked at"
+        )
+    return tokens
+
+
+def _maps(found: List[Recorded], source: List[str], **parts: Any) -> AttentionMaps:
+    if not found:
+        raise InputError("the model has no attention whose weights can be shown")
+    order = {PACK: 0}
+    maps = {
+        f"{one.name}.{kind}": weights[0].detach().float().cpu()
+        for one in found
+        for kind, weights in sorted(
+            one.weights.items(), key=lambda item: (order.get(item[0], 1), item[0] == "read")
+        )
+    }
+    strengths = {
+        one.name: {name: value.detach().float().cpu() for name, value in one.strengths.items()}
+        for one in found
+        if one.strengths
+    }
+    return AttentionMaps(maps, source, strengths=strengths, **parts)
+
+
+def _symbols(dictionary: Any, tokens: Tensor) -> List[str]:
+    return [dictionary[index] for index in tokens.tolist()]

@@ -1,0 +1,171 @@
+"""The weights of every attention of a model while it runs: asked of each attention, with what it was called
+with."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+
+import torch
+from torch import Tensor, nn
+
+from fairseq.modules import MultiheadAttention
+from luna_fairseq.modules import LunaAttention, LunaCausalAttention
+
+_PLACE = re.compile(r"(encoder|decoder)\..*?layers\.(\d+)\.(?:.*\.)?(self_attn|encoder_attn)(?:\.softmax)?")
+KINDS = {"self_attn": "self", "encoder_attn": "cross"}
+
+PACK, UNPACK, READ = "pack", "unpack", "read"
+Weights = Dict[str, Tensor]
+# What an attention was called with, by the names of its arguments.
+Call = Dict[str, Any]
+
+
+class Recorded(NamedTuple):
+    """
+    Attributes:
+        name: "encoder.0.self", "decoder.5.cross": stack, layer, and what is attended to.
+        weights: PACK [B, H, L, S], UNPACK [B, H, T, L], READ [B, H, T, S]; those that the attention has.
+        strengths: what anchored attention has learned, by name [H].
+    """
+
+    name: str
+    weights: Weights
+    strengths: Dict[str, Tensor]
+
+
+@contextmanager
+def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
+    """A list that fills as ``model`` runs whole sequences within the context, a call after the other."""
+    found: List[Recorded] = []
+    calls: Counter = Counter()
+    watched = []
+    for name, module in model.named_modules():
+        place, read = _PLACE.fullmatch(name), _reader(module)
+        if place is not None and read is not None:
+            forward = partial(_forward, module, read, place, module.forward, calls, found)
+            module.__dict__["forward"] = forward  # all calls, by whatever names fairseq gives the arguments
+            watched.append(module)
+        if getattr(module, "can_use_fastpath", False):  # fairseq 0.12.2 would pass its attention by
+            module.can_use_fastpath = False
+    try:
+        with torch.no_grad():
+            yield found
+    finally:
+        for module in watched:
+            del module.__dict__["forward"]
+
+
+def _forward(
+    module: nn.Module,
+    read: Callable[[Any, Call], Weights],
+    place: Any,
+    forward: Any,
+    calls: Counter,
+    found: List[Recorded],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    call = inspect.signature(forward).bind(*args, **kwargs)
+    call.apply_defaults()
+    # Of a layer that is applied many times each call is a layer.
+    layer = int(place[2]) + calls[place[0]]
+    calls[place[0]] += 1
+    weights = read(module, dict(call.arguments))
+    if weights:
+        found.append(Recorded(f"{place[1]}.{layer}.{KINDS[place[3]]}", weights, _strengths(module)))
+    return forward(*args, **kwargs)
+
+
+def _reader(module: nn.Module) -> Optional[Callable[[Any, Call], Weights]]:
+    for kind, read in _READERS.items():
+        if isinstance(module, kind):
+            return read
+    # An attention that defines itself as whole matrices of weights, times values.
+    return _read_definition if hasattr(module, "define") and hasattr(module, "project") else None
+
+
+def _read_luna(attention: LunaAttention, call: Call) -> Weights:
+    call = {**call, "need_weights": True}
+    call["anchors"] = call["anchors"] or _with(attention.find_anchors, call)
+    packed_context, pack = _with(attention.pack, call, LunaAttention.pack)
+    call.update(packed_context=packed_context, pack_weights=pack)
+    kept = _with(attention.keep, call)
+    weights = {} if pack is None else {PACK: pack}
+    if "pack_weights" in getattr(kept, "_fields", ()):
+        rows = packed_context.size(0)
+        whole = kept._replace(pack_weights=_identity(kept, rows, call["context"].size(0)))
+        if getattr(kept, "position", None) is not None:  # tokens that are looked up stand after the rows
+            whole = whole._replace(position=kept.position + rows)
+        weights[UNPACK] = _with(attention.unpack, {**call, "kept": whole})[1].transpose(0, 1)
+    weights[READ] = _with(attention.unpack, {**call, "kept": kept})[1].transpose(0, 1)
+    if UNPACK in weights:
+        weights[UNPACK] = weights[UNPACK][..., : packed_context.size(0)]
+    return weights
+
+
+def _identity(kept: Any, rows: int, tokens: int) -> Tensor:
+    """Weights with which unpack attention gives its own weights of the rows, and beside them those of
+    tokens."""
+    beside = tokens if getattr(kept, "position", None) is not None else 0
+    identity = torch.eye(rows, rows + beside, dtype=kept.key.dtype, device=kept.key.device)
+    return identity.expand(kept.key.size(0), -1, -1)
+
+
+def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
+    pack, unpack = _with(attention.weights, call)  # [B, H, T, L]
+    steps = torch.arange(1, pack.size(2) + 1, device=pack.device)
+    read = (unpack @ pack.transpose(-2, -1)).tril() / steps[:, None]
+    return {PACK: pack.transpose(-2, -1), UNPACK: unpack, READ: read}
+
+
+def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
+    # With a store for decoding fairseq computes attention itself; torch's function has no weights of each
+    # head.
+    call = {**call, "need_weights": True, "need_head_weights": True, "incremental_state": {}}
+    _, weights = _with(partial(type(attention).forward, attention), call)
+    return {READ: weights.transpose(0, 1)}
+
+
+def _read_definition(attention: Any, call: Call) -> Weights:
+    """Weights of an attention that is linear in its values: what it makes of values that are each a unit
+    vector."""
+    if getattr(attention, "form", "") == "cross":
+        forward = partial(type(attention).forward, attention)
+        _, weights = _with(forward, {**call, "need_head_weights": True, "incremental_state": None})
+        return {} if weights is None else {READ: weights.transpose(0, 1)}
+    parts = list(attention.project(call["query"]))
+    for place, (name, part) in enumerate(zip(attention.projections, parts)):
+        if name.endswith("v"):
+            units = torch.eye(part.size(2), dtype=part.dtype, device=part.device)
+            parts[place] = units.expand(*part.shape[:2], -1, -1)
+    return {READ: attention.define(*parts, padding=None)}
+
+
+_READERS: Dict[type, Callable[[Any, Call], Weights]] = {
+    LunaAttention: _read_luna,
+    LunaCausalAttention: _read_causal,
+    MultiheadAttention: _read_softmax,
+}
+
+
+def _strengths(module: nn.Module) -> Dict[str, Tensor]:
+    found = {}
+    for part in ("pack", "unpack"):
+        anchor = getattr(module, f"{part}_anchor", None)
+        if anchor is not None:
+            found[f"{part} gamma"] = anchor.strength()
+    gate = getattr(module, "lookup_gate", None)
+    if gate is not None:
+        found["look-up gate"] = gate()
+    return found
+
+
+def _with(function: Callable[..., Any], call: Call, like: Optional[Callable[..., Any]] = None) -> Any:
+    """Call ``function`` with those of the arguments that it has, or that the one has that it overrides."""
+    names = inspect.signature(like or function).parameters
+    return function(**{name: value for name, value in call.items() if name in names})

@@ -1,0 +1,59 @@
+"""``luna-show`` and ``attention_maps`` on checkpoints as fairseq-train writes them; ``luna-report`` on its
+folder."""
+
+import logging
+import warnings
+
+import pytest
+import torch
+
+from luna_fairseq.models import LunaModel
+from luna_fairseq.report import show, training
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command's ``main``; returns its status, and what it printed."""
+
+    def run(main, *words):
+        with warnings.catch_warnings():
+            status = main(list(map(str, words)))
+        captured = capsys.readouterr()
+        return status, captured.out if status == 0 else captured.err
+
+    yield run
+    logging.disable(logging.NOTSET)
+
+
+def test_a_translation_checkpoint(run, trained, tmp_path):
+    out = tmp_path / "attention.html"
+    status, printed = run(show.main, trained / "checkpoint_best.pt", "--text", "w1 w2 w3", "--out", out)
+    assert status == 0, printed
+    assert printed.startswith("source: w1 w2 w3\ntranslation: ")
+    text = out.read_text(encoding="utf-8")
+    assert all(f'"name":"{name}"' in text for name in ("encoder.1.self", "decoder.0.self", "decoder.0.cross"))
+
+
+def test_from_python(trained, data):
+    model = LunaModel.from_pretrained(str(trained), "checkpoint_best.pt", str(data))
+    maps = model.attention_maps("w1 w2 w3", target="w3 w2 w1")
+    assert maps["encoder.0.self.pack"].shape == (2, 4, 4) and maps["decoder.0.cross.read"].shape == (2, 4, 4)
+    assert torch.allclose(maps["decoder.0.cross.read"].sum(-1), torch.ones(2, 4), atol=1e-5)
+
+
+def test_what_cannot_be_shown_is_one_line(run, trained, tmp_path):
+    (tmp_path / "broken.pt").write_bytes(b"PK\x03\x04 and nothing more")
+    for words, message in (
+        ((tmp_path / "broken.pt", "--text", "w1"), "broken.pt cannot be read"),
+        ((trained / "checkpoint_best.pt", "--text", "w1", "--data", tmp_path / "nowhere"), "give --data"),
+        ((trained / "checkpoint_best.pt", "--text", " "), "no text"),
+    ):
+        status, printed = run(show.main, *words, "--out", tmp_path / "page.html")
+        assert status == 1 and message in printed and printed.count("\n") == 1
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_report_of_the_run(run, trained, tmp_path):
+    status, printed = run(training.main, trained, "--out", tmp_path / "report.html")
+    assert status == 0 and "1 runs" in printed
+    assert '"12"' in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -1,0 +1,31 @@
+"""What each peer weighs, as a report shows it."""
+
+import peer_cases
+import pytest
+import torch
+from tiny_luna import assert_close
+
+from luna_fairseq.report.recording import recorded
+
+
+@pytest.mark.parametrize("name, form", peer_cases.cases("bidirectional", "causal"))
+def test_maps_of_the_peers(name, form):
+    attention = peer_cases.build(name, form)
+    model = torch.nn.Module()
+    model.encoder = torch.nn.Module()
+    model.encoder.layers = torch.nn.ModuleList([torch.nn.Module()])
+    model.encoder.layers[0].self_attn = attention
+    query = peer_cases.sequence(13, batch=1)
+    with recorded(model) as found:
+        attention(query, query, query)
+    read = found[0].weights["read"]
+    assert read.shape == (1, peer_cases.H, 13, 13)
+    values = [
+        part for part, name in zip(attention.project(query), attention.projections) if name.endswith("v")
+    ]
+    if len(values) == 1:
+        assert_close(
+            read @ values[0], attention.define(*attention.project(query), padding=None), tolerance=1e-9
+        )
+    if form == "causal":
+        assert read.triu(1).abs().max() == 0

@@ -1,0 +1,242 @@
+"""Named maps of attention: what they hold is what the models compute."""
+
+from argparse import Namespace
+
+import pytest
+import tiny_luna
+import tiny_masked_lm
+import torch
+from tiny_luna import VARIANTS, Task, assert_close, batch, example, tiny_model
+
+from fairseq.models.transformer import TransformerModel
+from luna_fairseq.errors import InputError
+from luna_fairseq.models import LunaClassifier, LunaLanguageModel
+from luna_fairseq.modules import LunaCausalAttention
+from luna_fairseq.ops.causal_luna import naive_causal_luna
+from luna_fairseq.report.attention import AttentionMaps, attention_maps
+from luna_fairseq.report.recording import recorded
+
+
+def one_sentence():
+    sources, targets = example((9,), (6,))
+    return batch(sources), batch(targets)
+
+
+def run(model, source, target):
+    """Records, and what the model returned."""
+    with recorded(model) as found:
+        logits, extra = model(source, torch.tensor([source.size(1)]), target)
+    return {one.name: one for one in found}, logits, extra
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_maps_of_a_translation_model(variant):
+    model = tiny_model(**VARIANTS[variant])
+    source, target = one_sentence()
+    before, _ = model(source, torch.tensor([9]), target)
+    found, logits, extra = run(model, source, target)
+    assert_close(logits, before)
+    assert_close(found["decoder.2.cross"].weights["read"][0].mean(dim=0), extra["attn"][0][0])
+    assert set(found) == {
+        *(f"encoder.{layer}.self" for layer in range(2)),
+        *(f"decoder.{layer}.{kind}" for layer in range(3) for kind in ("self", "cross")),
+    }
+    for name, one in found.items():
+        for kind, weights in one.weights.items():
+            assert weights.shape[-2:] == shape_of(name, kind, 5), (name, kind)
+            shares = weights.sum(dim=-1)
+            if name.endswith("cross") or name.startswith("encoder"):
+                # Of a look-up, what is not read of the rows is read of tokens.
+                assert shares.max() < 1 + 1e-9 and (
+                    kind == "unpack" or torch.allclose(shares, torch.ones_like(shares))
+                )
+        if (
+            "lookup" not in str(VARIANTS[variant])
+            and {"pack", "unpack"} <= set(one.weights)
+            and "decoder.self" not in name
+        ):
+            product = one.weights["unpack"] @ one.weights["pack"].mean(dim=1, keepdim=True)
+            if not name.startswith("decoder") or name.endswith("cross"):
+                assert_close(one.weights["read"], product)
+    assert "forward" not in vars(model.encoder.layers[0].self_attn)
+
+
+def shape_of(name, kind, rows, source=9, target=6):
+    attending, attended = {
+        "encoder": (source, source),
+        "decoder.self": (target, target),
+        "decoder.cross": (target, source),
+    }["encoder" if name.startswith("encoder") else f"decoder.{name.rsplit('.', 1)[1]}"]
+    return {"pack": (rows, attended), "unpack": (attending, rows), "read": (attending, attended)}[kind]
+
+
+def test_strengths_of_anchors_are_told():
+    found, _, _ = run(tiny_model(anchored_packed=True, packed_lookup=2), *one_sentence())
+    assert set(found["encoder.0.self"].strengths) == {"pack gamma", "unpack gamma"}
+    assert set(found["decoder.0.cross"].strengths) == {"pack gamma", "look-up gate"}
+    assert found["decoder.0.self"].strengths == {}
+
+
+def test_what_is_read_in_causal_attention_makes_its_output():
+    torch.manual_seed(0)
+    attention = LunaCausalAttention(12, 3, untie_kv=True).double()
+    query, packed = torch.randn(7, 1, 12).double(), torch.randn(5, 1, 12).double()
+    layer = torch.nn.Module()
+    layer.self_attn = attention
+    model = torch.nn.Module()
+    model.decoder = torch.nn.Module()
+    model.decoder.layers = torch.nn.ModuleList([layer])
+    with recorded(model) as found:
+        output = attention(query, packed)
+    pack, unpack = attention.weights(query, packed)
+    q, k, v = attention._unpack_heads(query)
+    expected, weights = naive_causal_luna(q, k, v, pack)
+    assert_close(found[0].weights["read"] @ v, expected)
+    assert_close(unpack, weights)
+    assert_close(attention.out_proj((found[0].weights["read"] @ v).permute(2, 0, 1, 3).flatten(2)), output)
+
+
+def test_maps_of_fairseqs_transformer():
+    options = {name: value for name, value in tiny_luna.OPTIONS.items() if "project" not in name}
+    args = Namespace(
+        **options, decoder_embed_dim=12, arch="transformer", share_decoder_input_output_embed=False
+    )
+    model = TransformerModel.build_model(args, Task()).eval()
+    found, _, extra = run(model, *one_sentence())
+    assert set(found["decoder.0.cross"].weights) == {"read"} and len(found) == 2 + 3 + 3
+    assert_close(found["decoder.2.cross"].weights["read"][0].mean(dim=0), extra["attn"][0][0], torch.float32)
+    assert found["decoder.0.self"].weights["read"].triu(1).abs().max() == 0
+
+
+class Hub:
+    """As much of fairseq's generator interface as is needed."""
+
+    device = "cpu"
+
+    def __init__(self, model, task):
+        self.models, self.task = [model], task
+        self.src_dict, self.tgt_dict = task.source_dictionary, getattr(task, "target_dictionary", None)
+
+    def encode(self, text):
+        return self.src_dict.encode_line(text, add_if_not_exist=False).long()
+
+    def decode(self, tokens):
+        return self.tgt_dict.string(tokens)
+
+    def tokenize(self, text):
+        return text
+
+    apply_bpe = tokenize
+
+    def generate(self, sentences, beam):
+        return [[{"tokens": torch.tensor([5, 6, 7, 2])}]]
+
+
+def test_the_tokens_on_the_axes():
+    hub = Hub(tiny_model(torch.float32), Task())
+    maps = attention_maps(hub, "w1 w2 w3")
+    assert maps.source == ["w1", "w2", "w3", "</s>"]
+    assert maps.target == ["w1", "w2", "w3", "</s>"] and maps.target_input == ["</s>", "w1", "w2", "w3"]
+    assert maps["encoder.1.self.pack"].shape == (2, 4, 4) and maps["decoder.2.cross.unpack"].shape == (
+        2,
+        4,
+        4,
+    )
+    assert maps.texts == {"source": "w1 w2 w3", "translation": "w1 w2 w3"}
+    given = attention_maps(hub, "w1 w2 w3", target="w4 w5")
+    assert given.target == ["w4", "w5", "</s>"] and given["decoder.0.cross.read"].shape == (2, 3, 4)
+    assert given.tokens("decoder.0.self") == (["</s>", "w4", "w5"],) * 2
+    for name, weights in maps.items():
+        rows, columns = maps.tokens(name.rsplit(".", 1)[0])
+        assert weights.shape[1] in (len(rows), 4) and weights.shape[2] in (len(columns), 4)
+    assert maps._repr_html_().startswith("<iframe")
+
+
+def test_maps_of_a_language_model():
+    dictionary = tiny_luna.dictionary(23)
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    options = {
+        "decoder_embed_dim": 12,
+        "decoder_ffn_embed_dim": 20,
+        "decoder_layers": 2,
+        "decoder_attention_heads": 3,
+    }
+    model = LunaLanguageModel.build_model(Namespace(**options), task).eval()
+    maps = attention_maps(Hub(model, task), "w1 w2")
+    assert list(maps)[:3] == ["decoder.0.self.pack", "decoder.0.self.unpack", "decoder.0.self.read"]
+    assert maps.source == [] and maps.target == ["w1", "w2", "</s>"]
+    assert maps["decoder.1.self.read"].shape == (3, 3, 3)
+
+
+def test_maps_of_a_masked_language_model():
+    model = tiny_masked_lm.tiny_model(torch.float32)
+
+    class MaskedHub:
+        task = tiny_masked_lm.Task()
+
+        def __init__(self):
+            self.model = model
+
+        def encode(self, text):
+            return self.task.source_dictionary.encode_line(f"<s> {text}", add_if_not_exist=False).long()
+
+        def extract_features(self, tokens):
+            return self.model(tokens.unsqueeze(0), features_only=True)
+
+    maps = attention_maps(MaskedHub(), "w1 w2")
+    assert maps.source == ["<s>", "w1", "w2", "</s>"] and maps["encoder.1.self.read"].shape == (3, 4, 4)
+
+
+@pytest.mark.parametrize("layer_type", ["luna", "transformer"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_maps_of_a_classifier(layer_type, tied):
+    options = {
+        "encoder_embed_dim": 12,
+        "encoder_ffn_embed_dim": 20,
+        "encoder_layers": 3,
+        "encoder_attention_heads": 3,
+    }
+    options = {**options, "tie_layer_weights": tied, "layer_type": layer_type, "max_positions": 40}
+    task = Namespace(source_dictionary=tiny_luna.dictionary(23), pairs=False)
+    model = LunaClassifier.build_model(Namespace(**options), task).eval()
+    tokens = torch.randint(4, 23, (1, 7))
+
+    class Classifier:
+        def __init__(self):
+            self.model = model
+
+        def classify_text(self, text):
+            self.model(tokens)
+            return [f"w{i}" for i in range(7)], "1"
+
+    maps = attention_maps(Classifier(), "text")
+    assert {name.split(".")[1] for name in maps} == {"0", "1", "2"}
+    assert maps.texts["class"] == "1"
+
+
+def test_entropy_and_coverage():
+    even = torch.full((1, 4, 8), 1 / 8)
+    sharp = torch.eye(8)[:4].unsqueeze(0)
+    maps = AttentionMaps({"encoder.0.self.pack": torch.cat([even, sharp])}, [])
+    assert maps.entropy("encoder.0.self.pack").tolist() == pytest.approx([1, 0], abs=1e-5)
+    assert maps.coverage("encoder.0.self.pack").tolist() == [1 / 8, 1 / 2]
+
+
+@pytest.mark.parametrize("text, message", [("  ", "no text"), ("w1 " * 600, "601 tokens")])
+def test_no_text_and_too_much(text, message):
+    with pytest.raises(InputError, match=message):
+        attention_maps(Hub(tiny_model(torch.float32), Task()), text)
+
+
+def test_a_model_without_attention_is_refused():
+    model = torch.nn.Linear(2, 2)
+
+    class Classifier:
+        def __init__(self):
+            self.model = model
+
+        def classify_text(self, text):
+            return [], ""
+
+    with pytest.raises(InputError, match="no attention whose weights can be shown"):
+        attention_maps(Classifier(), "text")

@@ -1,0 +1,135 @@
+"""The page of luna-show: its size, what stands in it, and the page in a real browser."""
+
+import json
+import re
+
+import pytest
+import torch
+from browser import fits, opened
+
+from luna_fairseq.report.attention import AttentionMaps
+from luna_fairseq.report.show import attention_page, main
+
+HOSTILE = "<script>document.title='text'</script><img src=x onerror=alert(1)>"
+SOURCE = [*(f"source{place}" for place in range(58)), HOSTILE, "</s>"]
+TARGET = [*(f"target{place}" for place in range(59)), "</s>"]
+STRENGTHS = {"encoder.0.self": {"pack gamma": torch.arange(1.0, 9), "unpack gamma": torch.ones(8)}}
+
+
+def maps_of(layers=6, heads=8, rows=32):
+    """Random maps of a translation of 60 tokens, which nothing compresses."""
+    torch.manual_seed(0)
+    maps = {}
+    for layer in range(layers):
+        for name in (f"encoder.{layer}.self", f"decoder.{layer}.self", f"decoder.{layer}.cross"):
+            maps[f"{name}.pack"] = (2 * torch.randn(heads, rows, 60)).softmax(-1)
+            maps[f"{name}.unpack"] = (2 * torch.randn(heads, 60, rows)).softmax(-1)
+            maps[f"{name}.read"] = maps[f"{name}.unpack"] @ maps[f"{name}.pack"].mean(0)
+    texts = {"source": HOSTILE, "translation": "target"}
+    return AttentionMaps(maps, SOURCE, TARGET, ["</s>", *TARGET[:-1]], texts, STRENGTHS)
+
+
+def test_it_is_small():
+    assert len(attention_page([maps_of()]).text.encode("utf-8")) < 2e6
+
+
+def test_text_that_looks_like_html_stays_text():
+    text = attention_page([maps_of(layers=1)], title=HOSTILE).text
+    assert text.count("<script") == text.count("</script>") == 1 + 3 and "<img" not in text
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+    assert data["texts"][0]["texts"]["source"] == HOSTILE and data["title"] == HOSTILE
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["nowhere.pt", "--text", "a"], "nowhere.pt does not exist"),
+        (
+            ["nowhere.pt", "--text", "a", "--text", "b", "--target", "c"],
+            "--target is the translation of one text",
+        ),
+        (["nowhere.pt", "--input", "nowhere.txt"], "nowhere.txt"),
+    ],
+)
+def test_bad_input_is_one_line(words, message, tmp_path, capsys):
+    assert main([*words, "--out", str(tmp_path / "page.html")]) == 1
+    error = capsys.readouterr().err.strip()
+    assert message in error and "\n" not in error and not (tmp_path / "page.html").exists()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    path = tmp_path_factory.mktemp("show") / "attention.html"
+    attention_page([maps_of(layers=2), maps_of(layers=1, heads=3)]).write(path)
+    return path
+
+
+@pytest.mark.parametrize("size, scheme", [("phone", "dark"), ("desktop", "light")])
+def test_it_is_drawn_and_fits(browser, shown, size, scheme):
+    with opened(browser, shown, size, color_scheme=scheme) as page:
+        assert fits(page)
+        assert page.locator(".map h3").all_inner_texts() == [
+            "pack (mean of 8 heads)",
+            "unpack (mean of 8 heads)",
+            "read: unpack × pack (mean of 8 heads)",
+        ]
+        assert page.title() == "Attention" and page.locator("img").count() == 0
+        assert HOSTILE in page.locator("main").inner_text()
+        assert page.locator(".map canvas").first.evaluate("canvas => canvas.width") > 300
+
+
+def test_hovering_and_arrows_read_the_weights(browser, shown):
+    with opened(browser, shown) as page:
+        values = maps_of(layers=2)["encoder.0.self.pack"].mean(0)
+        first = page.locator(".map").first
+        place = page.evaluate(
+            "(({ left, top, size }) => ({ x: left + 2.5 * size, y: top + 1.5 * size }))(view.drawn[0])"
+        )
+        first.locator("canvas").first.hover(position=place)
+        found = first.locator(".readout").inner_text()
+        assert found.startswith("P2 packs source2: ")
+        assert float(found.rsplit(" ", 1)[1]) == pytest.approx(
+            values[1, 2].item(), abs=0.02 * values.max().item()
+        )
+        first.locator("canvas").first.press("ArrowDown")
+        assert first.locator(".readout").inner_text().startswith("P3 packs source2: ")
+
+
+def wait_for_heading(page, text):
+    page.wait_for_function("text => document.querySelector('.map h3').textContent === text", arg=text)
+
+
+def test_layers_heads_and_texts_are_chosen(browser, shown):
+    with opened(browser, shown) as page:
+        page.select_option("#head", label="4")
+        wait_for_heading(page, "pack (head 4)")
+        page.keyboard.press("Escape")
+        page.locator("h1").click()
+        page.keyboard.press("]")
+        page.wait_for_function("document.querySelector('#attention').value === '1'")
+        page.keyboard.press(">")
+        wait_for_heading(page, "pack (head 5)")
+        page.locator(".overview button").last.click()
+        wait_for_heading(page, "pack (head 8)")
+        page.select_option("#text", "1")
+        wait_for_heading(page, "pack (mean of 3 heads)")
+
+
+def test_the_alignment_lights_up(browser, shown):
+    with opened(browser, shown) as page:
+        page.locator("#target button").nth(5).hover()
+        read = maps_of(layers=2)["decoder.1.cross.read"].mean(0)[5]
+        darkest = page.evaluate(
+            """() => {
+              const light = (node) => node.style.background.match(/\\d+/g).map(Number).reduce((a, b) => a +
+              b); const all = [...document.querySelectorAll("#source button")].map(light);
+              return all.indexOf(Math.min(...all));
+            }"""
+        )
+        assert darkest in read.topk(3).indices.tolist()
+
+
+def test_anchors_are_told(browser, shown):
+    with opened(browser, shown) as page:
+        text = page.locator("main").inner_text()
+        assert "pack gamma" in text and "unpack gamma" in text
