@@ -15,6 +15,7 @@ from luna_fairseq.engine.checkpoints import (
     WHOLE_COPIES,
 )
 from luna_fairseq.engine.entry_points import ONE_LINE_ERRORS, ONE_PLUGIN
+from luna_fairseq.engine.figures import FIGURES
 from luna_fairseq.engine.mend import Mend
 from luna_fairseq.engine.newest_checkpoint import NEWEST_CHECKPOINT
 from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
@@ -39,6 +40,7 @@ TABLE: Tuple[Mend, ...] = (
     SIGTERM,
     INCOMPLETE_BATCHES,
     CLIPPING,
+    FIGURES,
     NUMPY_COMPAT,
     WEIGHTS_ONCE,
     POSITIONS,

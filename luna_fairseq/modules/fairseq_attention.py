@@ -1,4 +1,5 @@
-"""The attentions inside fairseq: its dropout, its quantisation noise, and its store for what decoding keeps."""
+"""The attentions inside fairseq: its dropout, its quantisation noise, and its store for what decoding
+keeps."""
 
 from typing import Any, Dict, Optional, Tuple, TypeVar
 
@@ -11,6 +12,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.modules.anchors import Anchors
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
+from luna_fairseq.modules.pack_figures import pack_figures
 from luna_fairseq.modules.softmax_attention import SoftmaxCrossAttention
 
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
@@ -20,9 +22,10 @@ Module = TypeVar("Module", bound=nn.Module)
 def with_fairseq_parts(
     module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8, export: bool = False
 ) -> Module:
-    """``module`` with fairseq's own in the place of torch's parts: dropout that --retain-dropout keeps (``name`` is what
-    --retain-dropout-modules calls it), the norm with apex's fused kernel (not to ``export``), quantisation noise on
-    linear maps."""
+    """``module`` with fairseq's own in the place of torch's parts: dropout that --retain-dropout keeps
+    (``name`` is what
+    --retain-dropout-modules calls it), the norm with apex's fused kernel (not to ``export``), quantisation
+    noise on linear maps."""
     for part, child in list(module.named_children()):
         if isinstance(child, nn.Dropout):
             setattr(module, part, FairseqDropout(child.p, module_name=name))
@@ -57,8 +60,8 @@ class FairseqLunaAttention(LunaAttention):
         anchors: Optional[Anchors] = None,
         incremental_state: Optional[IncrementalState] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """As :meth:`LunaAttention.forward`. With ``incremental_state`` the context is static: it is packed once and kept
-        there, P may be None from then on, and the packed context that is returned is None."""
+        """As :meth:`LunaAttention.forward`. With ``incremental_state`` the context is static: it is packed
+        once and kept there, P may be None from then on, and the packed context that is returned is None."""
         kept, packed_context = self.kept(incremental_state), None
         if kept is None:
             if packed is None:
@@ -71,6 +74,30 @@ class FairseqLunaAttention(LunaAttention):
         output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors)
         return output, packed_context, weights
 
+    def tell(
+        self,
+        query: Tensor,
+        packed: Optional[Tensor],
+        context: Tensor,
+        context_padding_mask: Optional[Tensor] = None,
+        packed_padding_mask: Optional[Tensor] = None,
+        need_weights: bool = False,
+        anchors: Optional[Anchors] = None,
+        **kwargs: Any,
+    ) -> Dict[str, float]:
+        """Figures of what :meth:`forward` is called with, for --tensorboard-logdir: those of
+        :func:`pack_figures`, and gamma of pack and unpack attention, mean over heads, where there are
+        anchors."""
+        if anchors is None:
+            anchors = self.find_anchors(context, packed, context_padding_mask, packed_padding_mask)
+        _, weights = self.pack(packed, context, context_padding_mask, True, anchors)
+        figures = {} if weights is None else pack_figures(weights, context_padding_mask, packed_padding_mask)
+        for name in ("pack", "unpack"):
+            anchor = getattr(self, f"{name}_anchor")
+            if anchor is not None:
+                figures[f"{name}_gamma"] = anchor.strength().mean().item()
+        return figures
+
     def kept(self, incremental_state: Optional[IncrementalState]) -> Any:
         """What an earlier step of decoding has kept."""
         saved = self.get_incremental_state(incremental_state, "packed_context")
@@ -80,7 +107,8 @@ class FairseqLunaAttention(LunaAttention):
         self.set_incremental_state(incremental_state, "packed_context", kept._asdict())
 
     def keep_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
-        """Keep the packed contexts of the sentences ``left`` [B'], in that order; hypotheses have nothing of their own."""
+        """Keep the packed contexts of the sentences ``left`` [B'], in that order; hypotheses have nothing of
+        their own."""
         kept = self.kept(incremental_state)
         if kept is not None:
             self._store(incremental_state, kept.select(left))
@@ -115,7 +143,8 @@ class FairseqLunaCausalAttention(LunaCausalAttention):
         packed_padding_mask: Optional[Tensor] = None,
         incremental_state: Optional[IncrementalState] = None,
     ) -> Tensor:
-        """As :meth:`LunaCausalAttention.forward`, and with ``incremental_state`` as :meth:`LunaCausalAttention.step`."""
+        """As :meth:`LunaCausalAttention.forward`, and with ``incremental_state`` as
+        :meth:`LunaCausalAttention.step`."""
         if incremental_state is None:
             return super().forward(query, packed, key_padding_mask, packed_padding_mask)
         state = self.kept(incremental_state)

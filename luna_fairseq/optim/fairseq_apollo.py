@@ -56,8 +56,8 @@ class ApolloConfig(FairseqDataclass):
 class FairseqApollo(FairseqOptimizer):
     """Apollo under fairseq's trainer.
 
-    Per-parameter clipping happens in ``step``, not in ``clip_grad_norm``: fairseq's fp16 and bf16 wrappers ask for
-    the norm of gradients that still carry the loss scale, and remove it only just before the step.
+    Per-parameter clipping happens in ``step``, not in ``clip_grad_norm``: fairseq's fp16 and bf16 wrappers
+    ask for the norm of gradients that still carry the loss scale, and remove it only just before the step.
 
     Raises:
         InputError: an option is out of its range, or --amp was given.
@@ -107,11 +107,13 @@ class FairseqApollo(FairseqOptimizer):
         """Return the gradient norm; clip by it in mode "total" only.
 
         Args:
-            max_norm: largest norm allowed, 0 for no clipping. Mode "each" clips to --clip-norm instead, in ``step``.
-            aggregate_norm_fn: combines the norms of several workers' shards (fully sharded training, which fairseq
+            max_norm: largest norm allowed, 0 for no clipping. Mode "each" clips to --clip-norm instead, in
+            ``step``. aggregate_norm_fn: combines the norms of several workers' shards (fully sharded
+            training, which fairseq
                 refuses for an optimizer without support for flat parameters).
         Returns:
-            a float32 scalar: the norm of all gradients, or in mode "each" the largest of the parameters' norms.
+            a float32 scalar: the norm of all gradients, or in mode "each" the largest of the parameters'
+            norms.
         """
         if not self.clips_each_parameter:
             return super().clip_grad_norm(max_norm, aggregate_norm_fn)
@@ -121,7 +123,8 @@ class FairseqApollo(FairseqOptimizer):
     def load_state_dict(
         self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
     ) -> None:
-        """fairseq's. Raises InputError when the state is of other parameters, as in a checkpoint of the authors' code.
+        """fairseq's. Raises InputError when the state is of other parameters, as in a checkpoint of the
+        authors' code.
 
         Args:
             state_dict: what ``state_dict`` gave.
@@ -152,6 +155,23 @@ class FairseqApollo(FairseqOptimizer):
                 scale = 1.0
             clip_each(self._gradients(), self.cfg.clip_norm)
         super().step(closure, scale=scale, groups=groups)
+
+    @torch.no_grad()
+    def tell(self) -> Dict[str, float]:
+        """Statistics of the curvature, for --tensorboard-logdir: mean and largest |B| over all parameters,
+        and the share of them where |B| is below the constant rebound, which then takes its place."""
+        found = [state["approx_hessian"].float().abs() for state in self._optimizer.state.values() if state]
+        number = sum(curvature.numel() for curvature in found)
+        if not number:
+            return {}
+        figures = {
+            "curvature_mean": sum(curvature.sum().item() for curvature in found) / number,
+            "curvature_largest": max(curvature.max().item() for curvature in found),
+        }
+        if str(self.cfg.apollo_rebound) == "constant":
+            below = sum((curvature < self.cfg.apollo_sigma).sum().item() for curvature in found)
+            figures["share_rebounding"] = below / number
+        return figures
 
     @torch.no_grad()
     def _gradients(self) -> List[Tensor]:
