@@ -21,6 +21,7 @@ from luna_fairseq.engine.newest_checkpoint import NEWEST_CHECKPOINT
 from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
 from luna_fairseq.engine.old_layers import POSITIONS, WEIGHTS_ONCE
 from luna_fairseq.engine.precision import BF16_WITHOUT_TPU, CLIPPING
+from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import CPU_PROCESSES, ENDING_TOGETHER, LAUNCHER_RANKS, SHARDED_APOLLO
 from luna_fairseq.engine.resuming import FIRST_EPOCH_BATCHES, FLOAT32_WEIGHTS, PATIENCE
 from luna_fairseq.engine.termination import SIGTERM
@@ -42,6 +43,7 @@ TABLE: Tuple[Mend, ...] = (
     CLIPPING,
     FIGURES,
     NUMPY_COMPAT,
+    ARCHITECTURES,
     WEIGHTS_ONCE,
     POSITIONS,
     # Around call_main, from the inside: who starts processes, who looks after them, how many there are.

@@ -1,0 +1,26 @@
+"""Architectures in fairseq-hydra-train."""
+
+from typing import Any, Callable
+
+from omegaconf import OmegaConf, open_dict
+
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from luna_fairseq.engine.mend import Mend
+
+ARCHITECTURES = Mend(
+    "architectures",
+    what="gives a model that a configuration names by --arch (model._name) that architecture's preset",
+    why="it fills in the model's defaults first, and the preset then changes nothing, without a word",
+)
+
+
+@ARCHITECTURES.around("fairseq.dataclass.initialize:add_defaults", "fairseq_cli.train:add_defaults")
+def _preset_first(add_defaults: Callable[[Any], None], cfg: Any) -> None:
+    model = cfg.get("model")
+    name = model.get("_name") if OmegaConf.is_config(model) else None
+    # Once the defaults are filled in, the preset has nothing left to set; without this it would come too late.
+    model_class = ARCH_MODEL_REGISTRY.get(name)
+    if name in ARCH_CONFIG_REGISTRY and model_class.__module__.startswith("luna_fairseq."):
+        with open_dict(model):
+            ARCH_CONFIG_REGISTRY[name](model)
+    add_defaults(cfg)
