@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 
 from fairseq import checkpoint_utils, utils
+from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.models.roberta import RobertaModel
 from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
@@ -81,6 +82,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
             f"{folder}, which the model was trained on, does not exist: give --data, with its dictionaries"
         )
     overrides = {"data": str(folder), **_encoding(path.parent, folder)}
+    overwrite_args_by_name(state["cfg"], overrides)  # fairseq does so where it reads the file itself
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)
     model = (model.cuda() if torch.cuda.is_available() else model).eval()
     if isinstance(task, LRATextTask):
