@@ -7,7 +7,6 @@ from typing import Any, Callable, DefaultDict, Dict, Iterator, List, Tuple
 
 import torch
 
-from fairseq.logging import metrics
 from luna_fairseq.engine.mend import Mend
 
 FIGURES = Mend(
@@ -26,6 +25,8 @@ _WRAPPED = (
 
 @FIGURES.around("fairseq.trainer:Trainer.train_step")
 def _train_and_tell(train_step: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    from fairseq.logging import metrics  # the table is read where there is no fairseq, too
+
     if not _asked_for(self.cfg) or (self.get_num_updates() + 1) % self.cfg.common.log_interval:
         return train_step(self, *args, **kwargs)
     with listening(self.model) as told:
