@@ -25,6 +25,8 @@ from luna_fairseq.benchmark.peers import MODELS
 from luna_fairseq.benchmark.task import lay_out
 from luna_fairseq.benchmark.training_tasks import Classify, MaskedLM
 from luna_fairseq.models.luna_classifier import ARCHITECTURES
+from luna_fairseq.peers import ATTENTIONS
+from luna_fairseq.peers.peer_lra import ARCHITECTURES as PEER_ARCHITECTURES
 
 TRAIN = "train --preset small --dictionary-size 40 --batch 2x5 --repetitions 2".split()
 
@@ -85,10 +87,13 @@ def test_models_of_long_range_arena_are_timed():
     """The classifiers are those that luna_lra_imdb and transformer_lra_imdb train, of the same size."""
     task = Classify(command.build_parser().parse_args(["lra"]), Settings(2, 1, "cpu", 1))
     rows = task.rows()
-    assert list(rows) == ["transformer-softmax", "transformer-sdpa", "luna-16", "luna-128", "luna-256"]
+    always = [name for name, row in rows.items() if not row.optional]
+    assert always == ["transformer-softmax", "transformer-sdpa", "luna-16", "luna-128", "luna-256"]
+    assert {f"peer-{name}" for name in ATTENTIONS} == set(rows) - set(always)
     for row in rows.values():
         model = task.make_model(row, BatchSize(1, 8))
-        for name, value in ARCHITECTURES[row.architectures["classify"]].items():
+        architecture = row.architectures["classify"]
+        for name, value in {**ARCHITECTURES, **PEER_ARCHITECTURES}[architecture].items():
             assert getattr(model.args, name) == value, name
 
 
@@ -189,7 +194,7 @@ def test_what_an_old_torch_has_not_is_left_out(arguments, name, monkeypatch):
 
 def test_optional_rows_are_measured_where_they_are_asked_for(tmp_path, no_children, monkeypatch):  # noqa: F811
     monkeypatch.setitem(MODELS, "transformer", replace(MODELS["transformer"], optional=True))
-    options = ["--without", "transformer-sdpa", "luna-16-untied"]
+    options = ["--without", "transformer-sdpa", "luna-16-untied", "luna-16-anchored"]
     (tmp_path / "with").mkdir()
     section = run_command([*TRAIN, *options], tmp_path / "with")["train"]
     check_results(section, ["luna-16-tied"], cases=1)
