@@ -16,7 +16,7 @@ from luna_fairseq.ops.luna.lookup import (
     weights_of_context,
 )
 
-B, H, K, L, S, T = 3, 2, 5, 4, 11, 6
+B, H, K, L, S, T = 3, 2, 5, 4, 11, 9
 NAMES = ("output", "q", "k", "v", "token keys", "token values", "gate")
 LENGTHS = {"whole": (S, S, S), "right": (S, 7, 2), "left": (S, 7, 2), "nothing left": (S, 0, 1)}
 
@@ -49,10 +49,13 @@ def defined(number, context, packed):
 
 @pytest.mark.parametrize("kind", list(LENGTHS))
 @pytest.mark.parametrize("number", [1, 2, L, L + 3])
-@pytest.mark.parametrize("block", [1, 1 << 22])
+@pytest.mark.parametrize("block", [1, 3, 16, None])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
 def test_gathered_equals_the_definition(kind, number, block, dtype, tolerance, monkeypatch):
-    monkeypatch.setattr(lookup, "_BLOCK", block)
+    if block is None:
+        monkeypatch.setattr(lookup, "_pair", lambda part, R: lookup._Fetched(part))
+    else:
+        monkeypatch.setattr(lookup, "_BLOCK", block)
     x = inputs(dtype)
     expected = output_and_gradients(defined(number, *masks(kind)), [i.double() for i in x])
     actual = output_and_gradients(gathered(number, *masks(kind)), x)

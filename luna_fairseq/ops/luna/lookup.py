@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from luna_fairseq.ops.luna.anchors import counted
 from luna_fairseq.ops.luna.naive import masked_softmax
 
-# Gathered numbers held at a time: 16 MiB of float32.
-_BLOCK = 1 << 22
+# Queries of one part that are multiplied with its tokens at a time.
+_BLOCK = 16
 
 
 class Parts(NamedTuple):
@@ -144,14 +144,15 @@ def lookup_attention(
 ) -> LookedUp:
     """What :func:`naive_lookup_attention` defines, at the cost of L + number W tokens a query.
 
-    Arguments as there, but the tokens by parts. For the backward pass it keeps the weights and the parts, and gathers again.
+    Arguments as there, but the tokens by parts. Where there are many queries, those that chose one part are put together in
+    blocks, so that its tokens are fetched once for a block; few, as in decoding, fetch the tokens of their parts each.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
     rows = (scaled @ k.transpose(-2, -1)).to(dtype)
     chosen = chosen_parts(rows, packed_padding_mask, number)
-    index = _table_rows(chosen, k.size(2)).flatten(0, 2)  # [B H T, N]
-    tokens = _Scores.apply(scaled.flatten(0, 2), parts.key.flatten(0, 2), index)
+    pairs = _pair(_table_rows(chosen, k.size(2)).flatten(0, 2), parts.key.shape[:3].numel())
+    tokens = pairs.scores(scaled.flatten(0, 2), parts.key.flatten(0, 2))
     tokens = tokens.view(*rows.shape[:3], -1).to(dtype) + gate.to(dtype)[:, None, None]
     if packed_padding_mask is not None:
         rows_left_out = packed_padding_mask[:, None, None, :].expand_as(rows)
@@ -160,7 +161,7 @@ def lookup_attention(
     left_out = torch.cat([rows_left_out, _empty(parts.empty, chosen)], dim=-1)
     weights = masked_softmax(torch.cat([rows, tokens], dim=-1), left_out).to(q.dtype)
     of_rows, of_tokens = F.dropout(weights, dropout).split([rows.size(-1), tokens.size(-1)], dim=-1)
-    read = _Mixture.apply(of_tokens.flatten(0, 2), parts.value.flatten(0, 2), index)
+    read = pairs.mixture(of_tokens.flatten(0, 2), parts.value.flatten(0, 2))
     row_weights, token_weights = weights.split([rows.size(-1), tokens.size(-1)], dim=-1)
     token_weights = token_weights.unflatten(-1, (chosen.size(-1), -1))
     return LookedUp(of_rows @ v + read.view_as(q), row_weights, token_weights, chosen)
@@ -201,61 +202,66 @@ def _empty(empty: Tensor, chosen: Tensor) -> Tensor:
     return empty.flatten(0, 1).index_select(0, index).view(*chosen.shape[:3], -1)
 
 
-def _blocks(index: Tensor, table: Tensor) -> Tuple[Tuple[Tensor, ...], int]:
-    """``index`` [M, N] in blocks of queries, so that no more than _BLOCK numbers of ``table`` [R, W, K] are gathered at once."""
-    size = max(1, _BLOCK // max(1, index.size(1) * table[0].numel()))
-    return index.split(size), size
+class _Fetched(NamedTuple):
+    """Pairs of a query and a part, each with the part's tokens fetched for it: ``part`` [M, N] of M queries in a table of parts."""
+
+    part: Tensor
+
+    def scores(self, q: Tensor, table: Tensor) -> Tensor:
+        """Products of each query [M, K] with the tokens of its parts, of ``table`` [R, W, K]: [M, N W]."""
+        return torch.bmm(self._tokens(table), q.unsqueeze(-1)).squeeze(-1)
+
+    def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
+        """The tokens of each query's parts by their weights [M, N W]: [M, K]."""
+        return torch.bmm(weights.unsqueeze(1), self._tokens(table)).squeeze(1)
+
+    def _tokens(self, table: Tensor) -> Tensor:
+        return table.index_select(0, self.part.flatten()).view(len(self.part), -1, table.size(-1))
 
 
-def _gathered(table: Tensor, index: Tensor) -> Tensor:
-    """Parts [m, N W, K] of ``table`` [R, W, K] for ``index`` [m, N]."""
-    return table.index_select(0, index.flatten()).view(len(index), -1, table.size(-1))
+class _Blocks(NamedTuple):
+    """The same pairs, those of a part together in blocks of c, which are as many as there can be: no size depends on the choice.
+
+    Attributes:
+        part: of each pair [M, N]
+        block_part: of each block [blocks]
+        pair: which one stands at each place of the blocks [blocks c]; any one at a place that is empty
+        place: where each pair stands [M N]
+    """
+
+    part: Tensor
+    block_part: Tensor
+    pair: Tensor
+    place: Tensor
+
+    def scores(self, q: Tensor, table: Tensor) -> Tensor:
+        """As :meth:`_Fetched.scores`."""
+        queries = q.index_select(0, self.pair // self.part.size(1)).view(len(self.block_part), -1, q.size(-1))
+        scores = torch.bmm(queries, table.index_select(0, self.block_part).transpose(1, 2))
+        return scores.flatten(0, 1).index_select(0, self.place).view(len(self.part), -1)
+
+    def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
+        """As :meth:`_Fetched.mixture`."""
+        of_pairs = weights.reshape(self.part.numel(), -1).index_select(0, self.pair)
+        read = torch.bmm(of_pairs.view(len(self.block_part), -1, table.size(1)), table.index_select(0, self.block_part))
+        return read.flatten(0, 1).index_select(0, self.place).view(*self.part.shape, -1).sum(dim=1)
 
 
-def _sums_like(table: Tensor) -> Tensor:
-    """Zeros to add up gradients in: many queries read one part."""
-    return torch.zeros(table.shape, dtype=torch.promote_types(table.dtype, torch.float32), device=table.device)
-
-
-class _Scores(torch.autograd.Function):
-    """Products of each query [M, K] with the tokens of its parts: [M, N W]."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, table: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(q, table, index)
-        blocks, size = _blocks(index, table)
-        scores = [torch.bmm(_gathered(table, i), x.unsqueeze(-1)) for i, x in zip(blocks, q.split(size))]
-        return torch.cat(scores).squeeze(-1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, Tensor, None]:
-        q, table, index = ctx.saved_tensors
-        grad_q, grad_table = torch.empty_like(q), _sums_like(table)
-        blocks, size = _blocks(index, table)
-        for i, x, g, out in zip(blocks, q.split(size), grad.split(size), grad_q.split(size)):
-            out.copy_(torch.bmm(g.unsqueeze(1), _gathered(table, i)).squeeze(1))
-            added = torch.bmm(g.unsqueeze(-1), x.unsqueeze(1))
-            grad_table.index_add_(0, i.flatten(), added.view(-1, *table.shape[1:]).to(grad_table.dtype))
-        return grad_q, grad_table.to(table.dtype), None
-
-
-class _Mixture(torch.autograd.Function):
-    """The tokens of each query's parts by their weights [M, N W]: [M, K]."""
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, table: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(weights, table, index)
-        blocks, size = _blocks(index, table)
-        mixed = [torch.bmm(w.unsqueeze(1), _gathered(table, i)) for i, w in zip(blocks, weights.split(size))]
-        return torch.cat(mixed).squeeze(1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, Tensor, None]:
-        weights, table, index = ctx.saved_tensors
-        grad_weights, grad_table = torch.empty_like(weights), _sums_like(table)
-        blocks, size = _blocks(index, table)
-        for i, w, g, out in zip(blocks, weights.split(size), grad.split(size), grad_weights.split(size)):
-            out.copy_(torch.bmm(_gathered(table, i), g.unsqueeze(-1)).squeeze(-1))
-            added = torch.bmm(w.unsqueeze(-1), g.unsqueeze(1))
-            grad_table.index_add_(0, i.flatten(), added.view(-1, *table.shape[1:]).to(grad_table.dtype))
-        return grad_weights, grad_table.to(table.dtype), None
+def _pair(part: Tensor, R: int) -> Any:
+    """The form for queries that chose the parts ``part`` [M, N] of R."""
+    pairs = part.numel()
+    if pairs < 2 * R:
+        return _Fetched(part)
+    blocks = pairs // _BLOCK + R
+    order = part.flatten().argsort(stable=True)
+    counts = torch.zeros(R, dtype=torch.long, device=part.device)
+    counts.scatter_add_(0, part.flatten(), torch.ones_like(part.flatten()))
+    ends = ((counts + _BLOCK - 1) // _BLOCK).cumsum(dim=0)  # of each part's blocks
+    sorted_part = part.flatten().index_select(0, order)
+    first_pair, first_block = counts.cumsum(dim=0) - counts, ends - (counts + _BLOCK - 1) // _BLOCK
+    rank = torch.arange(pairs, device=part.device) - first_pair.index_select(0, sorted_part)
+    sorted_place = first_block.index_select(0, sorted_part) * _BLOCK + rank
+    place = torch.empty_like(order).scatter_(0, order, sorted_place)
+    pair = torch.zeros(blocks * _BLOCK, dtype=torch.long, device=part.device).scatter_(0, sorted_place, order)
+    block_part = torch.searchsorted(ends, torch.arange(blocks, device=part.device), right=True).clamp(max=R - 1)
+    return _Blocks(part, block_part, pair, place)
