@@ -83,7 +83,7 @@ class FairseqLunaAttention(LunaAttention):
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
         anchors: Optional[Anchors] = None,
-        **kwargs: Any,
+        incremental_state: Optional[IncrementalState] = None,
     ) -> Dict[str, float]:
         """Figures of what :meth:`forward` is called with, for --tensorboard-logdir: those of
         :func:`pack_figures`, and gamma of pack and unpack attention, mean over heads, where there are

@@ -1,0 +1,38 @@
+"""What --tensorboard-logdir carries besides fairseq's own figures, and that training is the same with it."""
+
+import re
+
+import pytest
+from commands import plugin, succeed
+from reversal import AUTHORS_COMMAND
+from saved_training import assert_same_training, load
+
+from luna_fairseq.report.logs import read_logs
+
+
+@pytest.fixture(scope="module")
+def told(data, tmp_path_factory):
+    """Folder and log of a run of three updates that was asked for the figures."""
+    folder = tmp_path_factory.mktemp("told")
+    words = ("--max-update 3 --tensorboard-logdir", folder / "tensorboard", "--save-dir", folder)
+    (folder / "train.log").write_text(
+        succeed("train", *plugin(data), AUTHORS_COMMAND, *words), encoding="utf-8"
+    )
+    return folder
+
+
+def test_clear_names_and_sensible_values(told):
+    inner = read_logs([told / "train.log"]).tables["train_inner"]
+    attentions = ("encoder.0.self_attn", "encoder.1.self_attn", "decoder.0.encoder_attn")
+    names = {f"luna/pack_{figure}/{place}" for figure in ("entropy", "coverage") for place in attentions}
+    names |= {f"apollo/{figure}" for figure in ("curvature_mean", "curvature_largest", "share_rebounding")}
+    assert {name for name in inner if "/" in name} == names
+    for name in names:
+        assert len(inner[name]) == 3 and (inner[name] >= 0).all(), name
+        assert "curvature" in name or (inner[name] <= 1 + 1e-4).all(), name
+
+
+def test_training_is_the_same_with_them_and_says_nothing_without(told, data, tmp_path):
+    log = succeed("train", *plugin(data), AUTHORS_COMMAND, "--max-update 3 --save-dir", tmp_path)
+    assert not re.search("luna/|apollo/", log)
+    assert_same_training(load(told / "checkpoint_last.pt"), load(tmp_path / "checkpoint_last.pt"))
