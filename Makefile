@@ -31,6 +31,7 @@ test-slow: venv ## the slow tests only
 
 lint: venv docs ## ruff, mypy and the documentation's links
 	"$(VENV)/bin/ruff" check .
+	"$(VENV)/bin/ruff" format --check --quiet .
 	"$(VENV)/bin/mypy"
 
 docs: venv ## README's pages with the API's reference, into site/

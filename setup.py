@@ -33,7 +33,10 @@ ENGINE = [
 ]
 HUGGINGFACE = ["safetensors", "tokenizers", "transformers>=4.40"]
 PLOT = ["matplotlib"]
-DOCS = ['mkdocs-material>=9.5; python_version >= "3.10"', 'mkdocstrings[python]>=0.24; python_version >= "3.10"']
+DOCS = [
+    'mkdocs-material>=9.5; python_version >= "3.10"',
+    'mkdocstrings[python]>=0.24; python_version >= "3.10"',
+]
 # Triton's interpreter runs the GPU kernels on a CPU.
 TEST = [
     "pytest>=7",

@@ -1,9 +1,11 @@
 """Luna: Linear Unified Nested Attention (Ma et al., NeurIPS 2021) as a fairseq plugin.
 
-Importing this package imports neither torch nor fairseq, so that ``luna_fairseq.ops``, ``luna_fairseq.optim.apollo`` and the
-plain modules need torch alone. Models, tasks and the like are registered with fairseq (:func:`register`)
+Importing this package imports neither torch nor fairseq, so that ``luna_fairseq.ops``,
+``luna_fairseq.optim.apollo`` and the plain modules need torch alone. Models, tasks and the like are
+registered with fairseq (:func:`register`)
 
-* when fairseq is imported already, as in all of its commands: ``--user-dir luna_fairseq`` is imported by fairseq;
+* when fairseq is imported already, as in all of its commands: ``--user-dir luna_fairseq`` is imported by
+  fairseq;
 * when fairseq asks for that folder after the package was imported for something else;
 * when ``luna_fairseq.models`` is imported, or asked for here: ``from luna_fairseq import LunaModel``.
 """
@@ -40,7 +42,8 @@ def register() -> None:
 
 
 class _Folders(List[str]):
-    """Where the package lies. Whether a --user-dir lies there is all that fairseq asks of one that is imported already."""
+    """Where the package lies. Whether a --user-dir lies there is all that fairseq asks of one that is
+    imported already."""
 
     def __contains__(self, folder: object) -> bool:
         register()

@@ -48,5 +48,7 @@ def in_command() -> bool:
     code = getattr(getattr(sys.modules.get("__main__"), "cli_main", None), "__code__", None)
     program = Path(sys.argv[0] if sys.argv else "").absolute()
     # "-m" is the name of a program while the package of the module that python -m names is being imported.
-    ours = program.name.startswith("luna-") or program.name == "-m" or Path(__file__).parent in program.parents
+    ours = (
+        program.name.startswith("luna-") or program.name == "-m" or Path(__file__).parent in program.parents
+    )
     return ours or (code is not None and Path(code.co_filename).parent.name == "fairseq_cli")

@@ -1,4 +1,5 @@
-"""What every test needs: one thread per process, no GPU tests where there is no GPU, no fp16 where torch has none."""
+"""What every test needs: one thread per process, no GPU tests where there is no GPU, no fp16 where torch has
+none."""
 
 import os
 

@@ -1,5 +1,5 @@
-"""What torch 1.13 lacks that tests use, but no user: fp16 on a CPU, floats in files read with ``weights_only``, building
-on the device ``meta``."""
+"""What torch 1.13 lacks that tests use, but no user: fp16 on a CPU, floats in files read with
+``weights_only``, building on the device ``meta``."""
 
 from contextlib import nullcontext
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "luna_fairseq"
-# What each room may import besides itself. errors and the package's own __init__ (its version) are open to all.
+# What each room may import besides itself. errors and the package's own __init__ (its version) are open to
+# all.
 GROUND = {"ops"}
 MODELS = {"ops", "modules", "models"}
 BELOW_COMMANDS = {*MODELS, "engine", "optim", "files", "text"}
@@ -33,7 +34,8 @@ MAY_IMPORT = {
 def imports(source):
     """(line, room) of everything that ``source`` imports from the package, at whatever depth of the code.
 
-    One call goes up: ``attention_maps`` of a model gives what the report draws, and is looked up when it is called.
+    One call goes up: ``attention_maps`` of a model gives what the report draws, and is looked up when it is
+    called.
     """
     tree = ast.parse(source)
     going_up = {

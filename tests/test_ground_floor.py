@@ -1,4 +1,5 @@
-"""The ground floor stands alone: ops, plain modules and optimizer with torch only; and when the rest is registered."""
+"""The ground floor stands alone: ops, plain modules and optimizer with torch only; and when the rest is
+registered."""
 
 import os
 import re
@@ -86,7 +87,10 @@ for request in {requests}:
 """
     )
     engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
-    line = "MissingRequirementError luna_fairseq works inside fairseq, which this Python does not have: pip install "
+    line = (
+        "MissingRequirementError luna_fairseq works inside fairseq, "
+        "which this Python does not have: pip install "
+    )
     assert out.splitlines() == [line + engine] * len(requests)
 
 
@@ -138,9 +142,18 @@ def test_everything_is_registered(code):
 
 def test_what_reads_checkpoints_or_registries_has_them_mended_and_filled():
     """A command's own import of this package comes before fairseq's, and registers nothing."""
-    wants = re.compile(r"^ *from fairseq(\.\w+)* import .*\b(checkpoint_utils|hub_utils|options|\w+_REGISTRY)\b", re.M)
-    has = re.compile(r"^ *(import luna_fairseq\.(models|engine)|from luna_fairseq\.models\b|luna_fairseq\.register\(\))", re.M)
-    files = [path for path in (ROOT / "luna_fairseq").rglob("*.py") if wants.search(path.read_text(encoding="utf-8"))]
+    wants = re.compile(
+        r"^ *from fairseq(\.\w+)* import .*\b(checkpoint_utils|hub_utils|options|\w+_REGISTRY)\b", re.M
+    )
+    has = re.compile(
+        r"^ *(import luna_fairseq\.(models|engine)|from luna_fairseq\.models\b|luna_fairseq\.register\(\))",
+        re.M,
+    )
+    files = [
+        path
+        for path in (ROOT / "luna_fairseq").rglob("*.py")
+        if wants.search(path.read_text(encoding="utf-8"))
+    ]
     rooms = {path: path.relative_to(ROOT / "luna_fairseq").parts[0] for path in files}
     others = [path for path in files if rooms[path] not in ("engine", "models")]
     assert len(others) >= 4

@@ -1,4 +1,5 @@
-"""scripts/train_torchrun.sh and scripts/train_slurm.sbatch: what they start, and what they do with SIGTERM."""
+"""scripts/train_torchrun.sh and scripts/train_slurm.sbatch: what they start, and what they do with
+SIGTERM."""
 
 import os
 import signal
@@ -63,7 +64,10 @@ def test_mistakes(words, message):
 
 def test_terminated_launcher(tmp_path):
     """The processes are asked to end, and the launcher waited for; the status is 143."""
-    write(tmp_path / "python", 'bash -c \'trap "echo saved; exit 143" TERM; echo ready; while :; do sleep 0.05; done\'; exit 1')
+    write(
+        tmp_path / "python",
+        "bash -c 'trap \"echo saved; exit 143\" TERM; echo ready; while :; do sleep 0.05; done'; exit 1",
+    )
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     process = subprocess.Popen(
         ["bash", str(TORCHRUN), "--gpus", "1", "r", "d"], stdout=subprocess.PIPE, text=True, env=environment

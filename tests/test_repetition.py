@@ -19,7 +19,8 @@ SKIPPED = {
 
 
 def shapes(source):
-    """(line, shape) of each line of code: keywords and signs as they are, names, strings and numbers as their kind.
+    """(line, shape) of each line of code: keywords and signs as they are, names, strings and numbers as their
+    kind.
 
     Imports and docstrings are left out, and lines of fewer than three tokens.
     """

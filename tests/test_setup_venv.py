@@ -1,4 +1,5 @@
-"""The interpreter that scripts/setup_venv.sh builds on: the first that really runs and fits the version of fairseq."""
+"""The interpreter that scripts/setup_venv.sh builds on: the first that really runs and fits the version of
+fairseq."""
 
 import subprocess
 import sys
@@ -17,7 +18,9 @@ def find_python(folder, pythons, **environment):
         (folder / name).write_text(f"#!/bin/sh\n{lines}\n", encoding="utf-8")
         (folder / name).chmod(0o755)
     for name in ("bash", "dirname"):
-        (folder / name).symlink_to(next(p for p in map(Path, ("/bin", "/usr/bin")) if (p / name).exists()) / name)
+        (folder / name).symlink_to(
+            next(p for p in map(Path, ("/bin", "/usr/bin")) if (p / name).exists()) / name
+        )
     return subprocess.run(
         ["bash", str(ROOT / "scripts" / "setup_venv.sh"), "--find-python"],
         env={"PATH": str(folder), **environment},
@@ -50,7 +53,9 @@ def test_none(tmp_path):
 
 def test_named_one_must_fit(tmp_path):
     engine = "fairseq" if sys.version_info >= (3, 11) else "fairseq-fixed"
-    found = find_python(tmp_path, {"python3.9": FITS, "python3.12": FITS}, ENGINE=engine, PYTHON=sys.executable)
+    found = find_python(
+        tmp_path, {"python3.9": FITS, "python3.12": FITS}, ENGINE=engine, PYTHON=sys.executable
+    )
     assert found.returncode == 1 and " is needed" in found.stderr
 
 

@@ -85,7 +85,8 @@ def dictionary(size):
 
 
 def tiny_model(dtype=torch.float64, seed=0, task=None, **options):
-    """In evaluation mode, with every parameter moved off its initial value: no bias is 0, no norm 1, no pad row 0."""
+    """In evaluation mode, with every parameter moved off its initial value: no bias is 0, no norm 1, no pad
+    row 0."""
     torch.manual_seed(seed)
     model = LunaModel.build_model(Namespace(**{**OPTIONS, **options}), task or Task())
     with torch.no_grad():

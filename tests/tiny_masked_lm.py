@@ -31,7 +31,11 @@ VARIANTS = {
     "fixed length": {"fix_projection_length": True},
     "untied head": {"untie_weights_luna": True},
     "anchored": {"anchored_packed": True},
-    "anchored untied pre-norm": {"anchored_packed": True, "untie_luna_kv": True, "encoder_normalize_before": True},
+    "anchored untied pre-norm": {
+        "anchored_packed": True,
+        "untie_luna_kv": True,
+        "encoder_normalize_before": True,
+    },
 }
 
 

@@ -173,13 +173,14 @@ class PackAndUnpack(AttentionTask):
     name = "attention"
     help = "pack and unpack attention: Luna's beside softmax self-attention, written out and fused"
     notes = """
-    Pack and unpack attention of projected heads; the projections, those of the packed sequence too, are left
-    out. luna-naive writes the weights out. With --with, anchored adds the places of P's rows to both (what all layers
-    share of them is computed before), and look-up reads the tokens of four parts in unpack attention. softmax is self-attention of the same inputs with the T x T
-    weights written out, sdpa torch's scaled_dot_product_attention. padding half: every second sentence is
-    padded in its second half, and the pads are masked. forward: without gradients; forward+backward:
-    gradients of every input. Before anything is timed, output and gradients of luna were compared with
-    luna-naive, those of sdpa with softmax.
+    Pack and unpack attention of projected heads; the projections, those of the packed sequence too, are
+    left out. luna-naive writes the weights out. With --with, anchored adds the places of P's rows to both
+    (what all layers share of them is computed before), and look-up reads the tokens of four parts in
+    unpack attention. softmax is self-attention of the same inputs with the T x T weights written out,
+    sdpa torch's scaled_dot_product_attention. padding half: every second sentence is padded in its second
+    half, and the pads are masked. forward: without gradients; forward+backward: gradients of every input.
+    Before anything is timed, output and gradients of luna were compared with luna-naive, those of sdpa
+    with softmax.
     """
     panels = ("l", "padding", "pass")
     table = peers.PACK_AND_UNPACK

@@ -1,5 +1,5 @@
-"""Forms of Luna's pack and unpack attention on projected heads, plain, anchored and with a look-up, and of softmax
-self-attention of the same inputs.
+"""Forms of Luna's pack and unpack attention on projected heads, plain, anchored and with a look-up, and of
+softmax self-attention of the same inputs.
 """
 
 from typing import Callable, Dict, NamedTuple, Optional
@@ -25,8 +25,9 @@ LOOK_UP = 4
 
 
 class Inputs(NamedTuple):
-    """q, k, v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P; key_padding_mask [B, T] or None; with anchors, what
-    layers share: distances [B, H, L, T] and [B, 1, T, L] and the tokens of each part [B, L, W]; and gamma [1, H, 1, 1]."""
+    """q, k, v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P; key_padding_mask [B, T] or None; with
+    anchors, what layers share: distances [B, H, L, T] and [B, 1, T, L] and the tokens of each part [B, L, W];
+    and gamma [1, H, 1, 1]."""
 
     q: Tensor
     k: Tensor
@@ -49,9 +50,14 @@ def make_inputs(shape: Shape, length: int, settings: Settings) -> Problem:
         mask = torch.zeros(shape.batch, length, dtype=torch.bool, device=settings.device)
         mask[1::2, (length + 1) // 2 :] = True
     q, k, v, pack_q = (x.requires_grad_() for x in heads)
-    everything = torch.zeros(shape.batch, length, dtype=torch.bool, device=settings.device) if mask is None else mask
+    everything = (
+        torch.zeros(shape.batch, length, dtype=torch.bool, device=settings.device) if mask is None else mask
+    )
     rows = torch.zeros(shape.batch, shape.projection_length, dtype=torch.bool, device=settings.device)
-    distances = anchor_distances(everything, rows, shape.heads), anchor_distances(everything, rows).transpose(2, 3)
+    distances = (
+        anchor_distances(everything, rows, shape.heads),
+        anchor_distances(everything, rows).transpose(2, 3),
+    )
     strength = torch.full((1, shape.heads, 1, 1), 4.0, device=settings.device, dtype=q.dtype).requires_grad_()
     placed = (*(x.to(q.dtype) for x in distances), *token_positions(everything, rows), strength)
     return Inputs(q, k, v, pack_q, mask, *placed), gradient
@@ -101,7 +107,9 @@ def naive_look_up(inputs: Inputs) -> Tensor:
     if mask is None:
         mask = torch.zeros(inputs.k.shape[0:3:2], dtype=torch.bool, device=inputs.k.device)
     rows = torch.zeros(packed.shape[0:3:2], dtype=torch.bool, device=mask.device)
-    return naive_lookup_attention(inputs.q, packed, packed, inputs.k, inputs.v, gate(inputs), LOOK_UP, mask, rows)[0]
+    return naive_lookup_attention(
+        inputs.q, packed, packed, inputs.k, inputs.v, gate(inputs), LOOK_UP, mask, rows
+    )[0]
 
 
 def gate(inputs: Inputs) -> Tensor:

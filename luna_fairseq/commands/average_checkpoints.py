@@ -266,6 +266,7 @@ def save(state: Dict[str, Any], output: Path) -> None:
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         raise InputError(f"cannot write {output}: {str(error).splitlines()[0]}") from None
 
+
 main = console_script(PROGRAM, build_parser, lambda args: _average(args))
 
 

@@ -1,4 +1,5 @@
-"""fairseq-preprocess on encoded text: its files appear in the folder of the data when all of them are there."""
+"""fairseq-preprocess on encoded text: its files appear in the folder of the data when all of them are
+there."""
 
 import os
 import shutil

@@ -30,7 +30,13 @@ def run(
     add("data", type=Path, metavar="DATA", help="folder of the data that fairseq-train had")
     add("--path", required=True, type=Path, metavar="CHECKPOINT", help="a trained model")
     add("--valid-subset", default="valid", metavar="NAME", help="split to read (default: %(default)s)")
-    add("--batch-size", type=positive, default=64, metavar="N", help="sequences at a time (default: %(default)s)")
+    add(
+        "--batch-size",
+        type=positive,
+        default=64,
+        metavar="N",
+        help="sequences at a time (default: %(default)s)",
+    )
     args = parser.parse_args(argv)
     logging.disable(logging.INFO)
     warnings.simplefilter("ignore")  # what fairseq's engine says of its own libraries
@@ -45,7 +51,9 @@ def load(args: argparse.Namespace) -> Tuple[Any, Any]:
     """
     if not args.path.is_file():
         raise InputError(f"{args.path} does not exist: give --path a checkpoint that fairseq-train wrote")
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(args.path)], {"data": str(args.data)})
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(args.path)], {"data": str(args.data)}
+    )
     model = models[0].eval()
     return (model.cuda() if torch.cuda.is_available() else model), task
 

@@ -1,6 +1,7 @@
 """How many parameters the model of a recipe has: ``python -m luna_fairseq.commands.count_parameters RECIPE``.
 
-The default size of the dictionary is the one that four of the five parameter counts in the paper's Table 4 imply.
+The default size of the dictionary is the one that four of the five parameter counts in the paper's Table 4
+imply.
 """
 
 from __future__ import annotations

@@ -15,7 +15,11 @@ def fairseq(name: str, options: Sequence[str]) -> List[str]:
 
 
 def run_logged(
-    command: List[str], log: Path, shown: Sequence[str] = (), output: Optional[Path] = None, anew: bool = False
+    command: List[str],
+    log: Path,
+    shown: Sequence[str] = (),
+    output: Optional[Path] = None,
+    anew: bool = False,
 ) -> None:
     """Run ``command``, add what it says to ``log``, and print the lines that contain one of ``shown``.
 

@@ -1,4 +1,5 @@
-"""What all commands have in common: one line for bad input, options for fairseq's own commands, a progress bar."""
+"""What all commands have in common: one line for bad input, options for fairseq's own commands, a progress
+bar."""
 
 from __future__ import annotations
 
@@ -59,8 +60,8 @@ def console_script(
         quiet: what fairseq logs of its own work is not shown.
 
     Returns:
-        main(argv), which reads the process's arguments by default and gives the exit status: 0, or 1 after one line
-        on stderr.
+        main(argv), which reads the process's arguments by default and gives the exit status: 0, or 1 after
+        one line on stderr.
     """
 
     def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -75,7 +76,8 @@ def console_script(
 
 
 def split_at_dashes(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
-    """The words of the command line (default: the process's) before and after ``--``; the latter go to fairseq."""
+    """The words of the command line (default: the process's) before and after ``--``; the latter go to
+    fairseq."""
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     return words[:end], words[end + 1 :]

@@ -11,7 +11,8 @@ from luna_fairseq.engine.mend import Mend
 
 FIGURES = Mend(
     "figures",
-    what="with --tensorboard-logdir, --wandb-project or --aim-repo, logs what attentions and the optimizer tell of "
+    what="with --tensorboard-logdir, --wandb-project or --aim-repo, logs what attentions and the optimizer "
+    "tell of "
     "themselves, too: gamma, entropy and coverage of pack attention, Apollo's curvature",
     why="it logs what the criterion returns, and these belong to none",
 )

@@ -18,7 +18,8 @@ ARCHITECTURES = Mend(
 def _preset_first(add_defaults: Callable[[Any], None], cfg: Any) -> None:
     model = cfg.get("model")
     name = model.get("_name") if OmegaConf.is_config(model) else None
-    # Once the defaults are filled in, the preset has nothing left to set; without this it would come too late.
+    # Once the defaults are filled in, the preset has nothing left to set; without this it would come too
+    # late.
     model_class = ARCH_MODEL_REGISTRY.get(name)
     if name in ARCH_CONFIG_REGISTRY and model_class.__module__.startswith("luna_fairseq."):
         with open_dict(model):

@@ -37,7 +37,8 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
 
 
 def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
-    """Names and contents of the files in an archive, in its order; read to its end, so that its checksum is verified.
+    """Names and contents of the files in an archive, in its order; read to its end, so that its checksum is
+    verified.
 
     A content can be read until the next one is asked for. To be used within :func:`whole`.
     """

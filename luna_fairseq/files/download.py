@@ -45,7 +45,8 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
     Args:
         file: what to get. Size and checksum hold for its public address; a mirror's files may be others.
         folder: where downloads go, in part as NAME.part.
-        mirror: another folder, or an address (``http://...``) to which the name is appended; None: the public one.
+        mirror: another folder, or an address (``http://...``) to which the name is appended; None: the public
+            one.
 
     Raises:
         InputError: the file cannot be got, or is not the published one.
@@ -89,7 +90,9 @@ def _transfer(url: str, part: Path) -> None:
     """Append what is missing to ``part``; raises OSError when the connection ends too early."""
     start = part.stat().st_size if part.exists() else 0
     try:
-        response = urlopen(Request(url, headers={"Range": f"bytes={start}-"} if start else {}), timeout=TIMEOUT)
+        response = urlopen(
+            Request(url, headers={"Range": f"bytes={start}-"} if start else {}), timeout=TIMEOUT
+        )
     except HTTPError as error:
         if error.code != 416:
             raise
@@ -104,12 +107,16 @@ def _transfer(url: str, part: Path) -> None:
         with part.open("ab" if start else "wb") as file:
             received = start + _copy(response, file, start, length, part.stem)
         if length is not None and received != start + int(length):
-            raise ConnectionError(f"the connection broke off after {received:,} of {start + int(length):,} bytes")
+            raise ConnectionError(
+                f"the connection broke off after {received:,} of {start + int(length):,} bytes"
+            )
 
 
 def _copy(response: Any, file: Any, start: int, length: Optional[str], name: str) -> int:
     total = None if length is None else start + int(length)
-    with tqdm(desc=name, total=total, initial=start, unit="B", unit_scale=True, leave=False, disable=None) as bar:
+    with tqdm(
+        desc=name, total=total, initial=start, unit="B", unit_scale=True, leave=False, disable=None
+    ) as bar:
         copied = 0
         for piece in iter(lambda: response.read(PIECE), b""):
             file.write(piece)
@@ -135,6 +142,7 @@ def _check(file: RemoteFile, path: Path) -> None:
     if problem is not None:
         path.unlink()
         raise InputError(
-            f"{file.url} {problem}: start again, or, if the file has changed there, get it yourself and give its "
+            f"{file.url} {problem}: start again, or, if the file has changed there, get it yourself and give "
+            "its "
             "folder as --mirror"
         )

@@ -1,4 +1,5 @@
-"""The plots of luna-lra-seeds: accuracy against speed after the paper's Figure 1, and accuracy during training."""
+"""The plots of luna-lra-seeds: accuracy against speed after the paper's Figure 1, and accuracy during
+training."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ class Costs:
             records: List[Dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["lra"]["results"]
             self.length: int = max(record["case"]["T"] for record in records)
             self.by_form = {
-                record["form"]: Cost(record["speed_ratio"][TRANSFORMER]["median"], record["extra_bytes"] / MIB)
+                record["form"]: Cost(
+                    record["speed_ratio"][TRANSFORMER]["median"], record["extra_bytes"] / MIB
+                )
                 for record in records
                 if record["case"]["T"] == self.length
             }
@@ -51,7 +54,8 @@ class Costs:
             raise InputError(f"--costs {path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"--costs {path} is not what 'python -m luna_fairseq.benchmark lra --json' writes with {TRANSFORMER} "
+                f"--costs {path} is not what 'python -m luna_fairseq.benchmark lra --json' writes with "
+                f"{TRANSFORMER} "
                 f"({error!r})"
             ) from None
 
@@ -64,7 +68,9 @@ class Costs:
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
         if form not in self.by_form:
             measured = ", ".join(self.by_form)
-            raise InputError(f"{form} is not among the costs measured: {measured}; leave the model out, or measure it")
+            raise InputError(
+                f"{form} is not among the costs measured: {measured}; leave the model out, or measure it"
+            )
         return self.by_form[form]
 
 
@@ -100,7 +106,8 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
 
 
 def read_curve(log: Path) -> Dict[int, float]:
-    """Validation accuracy by update, as fairseq-train's log has it; what a resumed run did again counts once."""
+    """Validation accuracy by update, as fairseq-train's log has it; what a resumed run did again counts
+    once."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     found = (re.search(r"'valid' subset.*\| accuracy ([\d.]+).*\| num_updates (\d+)", line) for line in lines)
     return {int(match[2]): float(match[1]) for match in found if match}

@@ -1,7 +1,8 @@
-"""ListOps of Long Range Arena (Nangia and Bowman, 2018; Tay et al., 2021): nested operations on digits, and their values.
+"""ListOps of Long Range Arena (Nangia and Bowman, 2018; Tay et al., 2021): nested operations on digits, and
+their values.
 
-An expression is a digit, or ``[OP`` followed by expressions and ``]``. Operators are MAX, MIN, MED (the median, rounded
-down) and SM (the sum modulo 10).
+An expression is a digit, or ``[OP`` followed by expressions and ``]``. Operators are MAX, MIN, MED (the
+median, rounded down) and SM (the sum modulo 10).
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ Example = Tuple[List[str], int]
 def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> Example:
     """A random expression and its value.
 
-    A tree of depth 10 at most: with probability 1/4 a place in it is an operation on 2 to 10 arguments, otherwise, and
-    always at the greatest depth, a digit. Trees are drawn until one has more than ``min_length`` and fewer than
-    ``max_length`` tokens.
+    A tree of depth 10 at most: with probability 1/4 a place in it is an operation on 2 to 10 arguments,
+    otherwise, and always at the greatest depth, a digit. Trees are drawn until one has more than
+    ``min_length`` and fewer than ``max_length`` tokens.
 
     Args:
         seed: of the random generator.
@@ -56,7 +57,8 @@ def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_
 
 
 def _draw(generator: random.Random, depth: int, tokens: List[str], max_length: int) -> int:
-    """Append an expression to ``tokens`` and return its value; what comes after ``max_length`` tokens is left out."""
+    """Append an expression to ``tokens`` and return its value; what comes after ``max_length`` tokens is left
+    out."""
     # The whole expression has to be an operation: a lone digit is always too short.
     chance = generator.random() if 1 < depth < MAX_DEPTH else float(depth > 1)
     if chance > OPERATION_PROBABILITY:

@@ -1,8 +1,8 @@
 """Pathfinder, drawn anew: are the two dots ends of one dashed path? (Linsley et al., 2018; Tay et al., 2021)
 
-After the published description and the settings that Long Range Arena names for 32 x 32 pixels: two long paths of 14
-dashes, distractors of 4 dashes, dots of radius 1.5. The images are not the published ones, nor drawn by the published
-program, so that accuracies on them are not comparable with published ones.
+After the published description and the settings that Long Range Arena names for 32 x 32 pixels: two long
+paths of 14 dashes, distractors of 4 dashes, dots of radius 1.5. The images are not the published ones, nor
+drawn by the published program, so that accuracies on them are not comparable with published ones.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _NEAR = [
 
 
 def draw_example(seed: str) -> Tuple[np.ndarray, int]:
-    """A gray image, uint8 [32, 32], and 1 where the two dots are ends of one path, else 0; both are as likely.
+    """A gray image, uint8 [32, 32], and 1 where the two dots are ends of one path, else 0; both are as
+    likely.
 
     Args:
         seed: of the random generator.

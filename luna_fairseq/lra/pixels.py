@@ -88,7 +88,8 @@ def _read_text(path: Path) -> np.ndarray:
             expected = len(rows[0]) if rows else len(row)
             if len(row) != expected or not expected:
                 raise InputError(
-                    f"{path}, line {number}: an image of {len(row)} pixels, expected {expected or 'at least one'}"
+                    f"{path}, line {number}: an image of {len(row)} pixels, expected "
+                    f"{expected or 'at least one'}"
                 )
             rows.append(row)
     if not rows:

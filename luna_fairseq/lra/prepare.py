@@ -1,11 +1,12 @@
 """``luna-prepare-lra``: the data of one task of Long Range Arena, as fairseq-train reads it.
 
-listops is generated after its published definition: operators MAX, MIN, MED and SUM_MOD, 500 to 2,000 tokens, 96,000 /
-2,000 / 2,000 expressions, none twice. With --mirror, the published basic_{train,val,test}.tsv there are converted, and
-every value is checked. text (IMDB, bytes), retrieval (AAN, pairs of texts as bytes), image (CIFAR-10 in gray),
-pathfinder32 and pathfinder128 are converted from their published archives, which are downloaded or taken from --mirror.
-pathfinder32-regenerated is drawn here after the published description: another data set than the published one, for use
-where that cannot be had. Nothing appears in DIR before all of it is written.
+listops is generated after its published definition: operators MAX, MIN, MED and SUM_MOD, 500 to 2,000 tokens,
+96,000 / 2,000 / 2,000 expressions, none twice. With --mirror, the published basic_{train,val,test}.tsv there
+are converted, and every value is checked. text (IMDB, bytes), retrieval (AAN, pairs of texts as bytes), image
+(CIFAR-10 in gray), pathfinder32 and pathfinder128 are converted from their published archives, which are
+downloaded or taken from --mirror. pathfinder32-regenerated is drawn here after the published description:
+another data set than the published one, for use where that cannot be had. Nothing appears in DIR before all
+of it is written.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--mirror",
         metavar="DIR|URL",
-        help="take archives from this folder or address instead of the public ones (listops: published files, DIR)",
+        help="take archives from this folder or address instead of the public ones (listops: published "
+        "files, DIR)",
     )
     add(
         "--archives",
         type=Path,
         metavar="DIR",
-        help="folder for downloads (default: archives, beside DIR); retrieval and pathfinder share one of 7.7 GB",
+        help="folder for downloads (default: archives, beside DIR); retrieval and pathfinder share one of "
+        "7.7 GB",
     )
     add("--seed", type=int, default=1, help="of what is generated (default: 1)")
     for place, split in enumerate(SPLITS):
@@ -189,6 +192,7 @@ def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
 
 def _progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
     return progress(examples, args.task, "examples")
+
 
 main = console_script(PROGRAM, build_parser, lambda args: prepare(args), place="destdir")
 

@@ -72,7 +72,8 @@ def listops(folder: Path) -> Iterator[TokenExample]:
 
 
 def imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Reviews as bytes, positive 1 and negative 0. As in the benchmark, the test set is the validation set, too."""
+    """Reviews as bytes, positive 1 and negative 0. As in the benchmark, the test set is the validation set,
+    too."""
     pattern = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/[^/]+\.txt$")
     for name, content in stream(archive):
         match = pattern.match(name)
@@ -122,7 +123,8 @@ def cifar10(archive: Path) -> Iterator[ImageExample]:
         data = np.frombuffer(content.read(), dtype=np.uint8)
         if not data.size or data.size % record:
             raise InputError(
-                f"{archive}, {name}: {data.size:,} bytes, expected images of {record:,} bytes with their label"
+                f"{archive}, {name}: {data.size:,} bytes, expected images of {record:,} bytes with their "
+                "label"
             )
         records = data.reshape(-1, record)
         for number, row in enumerate(records):

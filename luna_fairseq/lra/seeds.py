@@ -1,12 +1,12 @@
 """``luna-lra-seeds``: models on a task of Long Range Arena with several seeds, mean and spread as a table.
 
-RECIPE is a recipe of Long Range Arena, as listops (luna-recipes lists them); DATA is what luna-prepare-lra made for that task. Each model
-is trained with each seed, its checkpoint of the highest validation accuracy is tested, and the accuracy goes to
-DIR/<task>/<model>/<seed>/result.json. The table is of all results under DIR, whatever runs made them: for each model
-and task the mean, the sample standard deviation, and how many seeds there were. Started again, it does only what is
-left, and goes on with a training that broke off. Options after -- go to fairseq-train, and override the recipe's.
-With --figure and --costs it also draws accuracy against speed, as the paper's Figure 1, with --curves the validation
-accuracy during training.
+RECIPE is a recipe of Long Range Arena, as listops (luna-recipes lists them); DATA is what luna-prepare-lra
+made for that task. Each model is trained with each seed, its checkpoint of the highest validation accuracy is
+tested, and the accuracy goes to DIR/<task>/<model>/<seed>/result.json. The table is of all results under DIR,
+whatever runs made them: for each model and task the mean, the sample standard deviation, and how many seeds
+there were. Started again, it does only what is left, and goes on with a training that broke off. Options
+after -- go to fairseq-train, and override the recipe's. With --figure and --costs it also draws accuracy
+against speed, as the paper's Figure 1, with --curves the validation accuracy during training.
 """
 
 from __future__ import annotations
@@ -79,13 +79,24 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=["transformer", "luna-16", "luna-128", "luna-256"],
         metavar="MODEL",
-        help="transformer; luna-L or luna-L-p: L rows of P, -p for the mean of the last P in the place of [CLS]; "
+        help="transformer; luna-L or luna-L-p: L rows of P, -p for the mean of the last P in the place of "
+        "[CLS]; "
         "peer-NAME: the Transformer with that attention (default: transformer luna-16 luna-128 luna-256)",
     )
     add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 2 3 4 5)")
     add("--figure", type=Path, metavar="FILE", help="draw accuracy against speed and memory into FILE, a PNG")
-    add("--costs", type=Path, metavar="FILE", help="for --figure: JSON of 'python -m luna_fairseq.benchmark lra'")
-    add("--curves", type=Path, metavar="FILE", help="draw validation accuracy during training into FILE, a PNG")
+    add(
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="for --figure: JSON of 'python -m luna_fairseq.benchmark lra'",
+    )
+    add(
+        "--curves",
+        type=Path,
+        metavar="FILE",
+        help="draw validation accuracy during training into FILE, a PNG",
+    )
     return parser
 
 
@@ -106,7 +117,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
             done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
             if done is not None and done.options != options:
                 raise InputError(
-                    f"{folder / RESULT} is of a run with other options: give another --out, or remove {folder}"
+                    f"{folder / RESULT} is of a run with other options: give another --out, or remove "
+                    f"{folder}"
                 )
             if done is None:
                 done = train_and_test(args.data, folder, options, title, model, seed)
@@ -150,7 +162,9 @@ def task_of(recipe: Recipe) -> str:
     name = recipe.settings["model"]["_name"]
     task = name[len(ARCHITECTURE) :]
     if not name.startswith(ARCHITECTURE) or task not in TITLES:
-        raise InputError(f"{recipe.path} is no recipe of Long Range Arena: its model is {name}, not luna_lra_..")
+        raise InputError(
+            f"{recipe.path} is no recipe of Long Range Arena: its model is {name}, not luna_lra_.."
+        )
     return task
 
 
@@ -182,7 +196,13 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     _run("train", words, folder / TRAIN_LOG)
     words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
     task, size = (options[options.index(name) + 1] for name in ("--task", "--batch-size"))
-    words += ["--task", task, "--batch-size", size, *"--required-batch-size-multiple 1 --log-format simple".split()]
+    words += [
+        "--task",
+        task,
+        "--batch-size",
+        size,
+        *"--required-batch-size-multiple 1 --log-format simple".split(),
+    ]
     words += [option for option in ("--cpu", "--fp16", "--bf16") if option in options]
     log = folder / "test.log"
     _run("validate", words, log)
@@ -242,7 +262,9 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
     titles = [title for title in TITLES.values() if all(title in row for row in of.values())]
     if not titles:
         raise InputError("--figure: the models have no task in common")
-    means = {model: statistics.mean(statistics.mean(row[title]) for title in titles) for model, row in of.items()}
+    means = {
+        model: statistics.mean(statistics.mean(row[title]) for title in titles) for model, row in of.items()
+    }
     return ", ".join(titles), means
 
 

@@ -1,4 +1,5 @@
-"""Tasks of Long Range Arena: a class for each sequence of tokens, pair of such sequences, or sequence of pixels."""
+"""Tasks of Long Range Arena: a class for each sequence of tokens, pair of such sequences, or sequence of
+pixels."""
 
 import logging
 from argparse import Namespace
@@ -66,7 +67,8 @@ class LRAImageConfig(LRAConfig):
 
 
 class LRATask(FairseqTask):
-    """What both tasks share: one class for each example. Data is read as the model wants it, so that is built first."""
+    """What both tasks share: one class for each example. Data is read as the model wants it, so that is built
+    first."""
 
     pairs = False
 
@@ -111,8 +113,8 @@ class LRATask(FairseqTask):
 class LRATextTask(LRATask):
     """Sequences of tokens, or pairs of them.
 
-    The data has the layout of the authors' code: folders ``src-bin`` and ``label-bin``, made by fairseq-preprocess or
-    by luna-prepare-lra; with ``src1-bin`` there are pairs.
+    The data has the layout of the authors' code: folders ``src-bin`` and ``label-bin``, made by
+    fairseq-preprocess or by luna-prepare-lra; with ``src1-bin`` there are pairs.
 
     Args:
         cfg: a :class:`LRAConfig`
@@ -138,7 +140,8 @@ class LRATextTask(LRATask):
             path = Path(cfg.data) / name / "dict.txt"
             if not path.is_file():
                 raise InputError(
-                    f"{path} does not exist: is this a folder that luna-prepare-lra or fairseq-preprocess made?"
+                    f"{path} does not exist: is this a folder that luna-prepare-lra or fairseq-preprocess "
+                    "made?"
                 )
             dictionaries[name] = Dictionary.load(str(path))
         dictionaries[SOURCE].add_symbol(CLS)
@@ -153,7 +156,8 @@ class LRATextTask(LRATask):
         """Load train, valid or test.
 
         Raises:
-            InputError: files are missing, have different numbers of examples, or hold a label that is no class
+            InputError: files are missing, have different numbers of examples, or hold a label that is no
+                class
         """
         sources = [self._sequences(SOURCE, split, combine)]
         if self.pairs:
@@ -216,7 +220,8 @@ class LongRangeArenaTask(LRATextTask):
 
 @register_task("lra-image", dataclass=LRAImageConfig)
 class LRAImageTask(LRATask):
-    """Images as sequences of gray pixels: ``input/SPLIT.npy`` (or ``.src``, as text) and ``label/SPLIT.label``.
+    """Images as sequences of gray pixels: ``input/SPLIT.npy`` (or ``.src``, as text) and
+    ``label/SPLIT.label``.
 
     Args:
         cfg: a :class:`LRAImageConfig`
@@ -231,7 +236,8 @@ class LRAImageTask(LRATask):
         normalization = cfg.pixel_normalization
         if normalization is not None and (len(normalization) != 2 or normalization[1] <= 0):
             raise InputError(
-                f"--pixel-normalization {','.join(map(str, normalization))}: expected a mean and a standard deviation "
+                f"--pixel-normalization {','.join(map(str, normalization))}: expected a mean and a standard "
+                "deviation "
                 "above 0, as 0.5,0.5"
             )
         return cls(cfg)
@@ -252,7 +258,8 @@ class LRAImageTask(LRATask):
         longest = self.max_positions() - self.prepends_cls
         if pixels.shape[1] > longest:
             raise InputError(
-                f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, the model takes {longest:,}: "
+                f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, the model takes "
+                f"{longest:,}: "
                 "choose the architecture of that size, or give --max-positions"
             )
         source = PixelSequenceDataset(pixels, *(self.cfg.pixel_normalization or ()))

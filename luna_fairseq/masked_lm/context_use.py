@@ -1,8 +1,10 @@
-"""What a masked language model predicts from: ``python -m luna_fairseq.masked_lm.context_use DATA --path CHECKPOINT``.
+"""What a masked language model predicts from: ``python -m luna_fairseq.masked_lm.context_use DATA --path
+CHECKPOINT``.
 
-The perplexity of the masked tokens of a split with the context as it is; with the tokens in view put into random order,
-which leaves the words but not their places; and with the tokens next to each masked one masked as well. For Luna's
-models and fairseq's RoBERTa; masks and random orders are the same for every model of one dictionary.
+The perplexity of the masked tokens of a split with the context as it is; with the tokens in view put into
+random order, which leaves the words but not their places; and with the tokens next to each masked one masked
+as well. For Luna's models and fairseq's RoBERTa; masks and random orders are the same for every model of one
+dictionary.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from luna_fairseq.commands.checkpoint import load, load_split, on_device_of, run
 from luna_fairseq.errors import InputError
 
 PROGRAM = "context_use"
-# What is done to tokens [B, T], given what must stay in place [B, T], the targets' places [B, T], <mask>, randomness.
+# What is done to tokens [B, T], given what must stay in place [B, T], the targets' places [B, T], <mask>,
+# randomness.
 Change = Callable[[Tensor, Tensor, Tensor, int, torch.Generator], Tensor]
 
 
@@ -33,7 +36,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _report(args: argparse.Namespace) -> None:
     model, task = load(args)
     if not isinstance(model, RobertaModel) or not hasattr(task, "mask_idx"):
-        raise InputError(f"{args.path} is no masked language model: give one of pretraining, Luna's or RoBERTa")
+        raise InputError(
+            f"{args.path} is no masked language model: give one of pretraining, Luna's or RoBERTa"
+        )
     number, batches = load_split(args, task)
     found = measure_context_use(model, batches, task)
     print(f"{args.valid_subset}: {number:,} sequences; perplexity of masked tokens")
@@ -55,7 +60,9 @@ def shuffle(tokens: Tensor, fixed: Tensor, predicted: Tensor, mask: int, random:
     return changed
 
 
-def hide_neighbours(tokens: Tensor, fixed: Tensor, predicted: Tensor, mask: int, random: torch.Generator) -> Tensor:
+def hide_neighbours(
+    tokens: Tensor, fixed: Tensor, predicted: Tensor, mask: int, random: torch.Generator
+) -> Tensor:
     """The tokens to the left and right of a masked one masked, too."""
     near = F.max_pool1d(predicted.float().unsqueeze(1), kernel_size=3, stride=1, padding=1).squeeze(1).bool()
     return tokens.masked_fill(near & ~predicted & ~fixed, mask)

@@ -1,7 +1,9 @@
-"""``luna-evaluate-task``: a fine-tuned checkpoint's metrics on a split of a prepared task, and its predictions.
+"""``luna-evaluate-task``: a fine-tuned checkpoint's metrics on a split of a prepared task, and its
+predictions.
 
-DATA is what luna-prepare-task made. The metrics are the task's own, in percent; predictions are written one a line, in the
-order of the task's file, as the task writes labels. A split without answers has predictions only.
+DATA is what luna-prepare-task made. The metrics are the task's own, in percent; predictions are written one a
+line, in the order of the task's file, as the task writes labels. A split without answers has predictions
+only.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def _evaluate(args: argparse.Namespace) -> None:
     results, predicted = evaluate(data, args.path, args.split, args.batch_size)
     if args.predictions is not None:
         write_text(args.predictions, "".join(f"{value}\n" for value in predicted))
-    shown = "".join(f"  {name} {value:.2f}" for name, value in results.items()) or "  no answers to compare with"
+    shown = (
+        "".join(f"  {name} {value:.2f}" for name, value in results.items()) or "  no answers to compare with"
+    )
     print(f"{data.task} {args.split}, {len(predicted):,} examples:{shown}")
 
 
@@ -100,7 +104,9 @@ def _option(config: Any, name: str) -> Any:
 
 
 def _head(config: Any, model: Any) -> str:
-    name = _option(config.criterion, "classification_head_name") or _option(config.criterion, "ranking_head_name")
+    name = _option(config.criterion, "classification_head_name") or _option(
+        config.criterion, "ranking_head_name"
+    )
     if name not in model.classification_heads:
         raise InputError(f"the checkpoint has no classification head {name!r}")
     return name
@@ -124,6 +130,7 @@ def _written(task: FineTuningTask, value: Any) -> Any:
     if value is None:
         return None
     return value * HIGHEST_SCORE if task.is_regression else task.labels[int(value)]
+
 
 main = console_script(PROGRAM, build_parser, lambda args: _evaluate(args), place="data", quiet=True)
 

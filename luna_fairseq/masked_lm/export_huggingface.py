@@ -1,9 +1,9 @@
 """``luna-export-huggingface``: a masked language model as a folder that Hugging Face's transformers loads.
 
 FOLDER then holds config.json, model.safetensors, the tokenizer, and the model's code, so that
-AutoModelForMaskedLM.from_pretrained(FOLDER, trust_remote_code=True) and AutoTokenizer.from_pretrained(FOLDER) work without
-fairseq and without this package. Before it is written, the new model's output is compared with the old one's. Needs the
-extra "huggingface": pip install "luna_fairseq[huggingface]".
+AutoModelForMaskedLM.from_pretrained(FOLDER, trust_remote_code=True) and AutoTokenizer.from_pretrained(FOLDER)
+work without fairseq and without this package. Before it is written, the new model's output is compared with
+the old one's. Needs the extra "huggingface": pip install "luna_fairseq[huggingface]".
 """
 
 from __future__ import annotations
@@ -57,14 +57,22 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _export(args: argparse.Namespace) -> None:
     export(args.path, args.data, args.folder)
-    print(f"{args.folder}: AutoModelForMaskedLM.from_pretrained({str(args.folder)!r}, trust_remote_code=True)")
+    print(
+        f"{args.folder}: AutoModelForMaskedLM.from_pretrained({str(args.folder)!r}, trust_remote_code=True)"
+    )
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
     add = parser.add_argument
     add("folder", type=Path, metavar="FOLDER", help="folder to write, which must not exist yet")
-    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint of a Luna masked language model")
+    add(
+        "--path",
+        required=True,
+        type=Path,
+        metavar="CHECKPOINT",
+        help="checkpoint of a Luna masked language model",
+    )
     add("--data", required=True, type=Path, metavar="DIR", help="folder of its dict.txt and tokenizer")
     return parser
 
@@ -78,7 +86,8 @@ def export(path: Path, data: Path, folder: Path) -> None:
         folder: must not exist.
 
     Raises:
-        InputError: the checkpoint, the tokenizer or the folder is not what it should be, or transformers is missing.
+        InputError: the checkpoint, the tokenizer or the folder is not what it should be, or transformers is
+            missing.
     """
     if folder.exists():
         raise InputError(f"{folder} is there already: give another folder, or remove it")
@@ -92,12 +101,16 @@ def export(path: Path, data: Path, folder: Path) -> None:
         ) from error
     hub = LunaMaskedLM.from_pretrained(str(path.parent), path.name, str(data.absolute())).float()
     if not isinstance(hub.model, LunaMaskedLM):
-        raise InputError(f"{path} is of the model {type(hub.model).__name__}, not of a Luna masked language model")
+        raise InputError(
+            f"{path} is of the model {type(hub.model).__name__}, not of a Luna masked language model"
+        )
     if hub.model.classification_heads:
         print(f"left out: the classification heads {', '.join(hub.model.classification_heads)}")
     model = convert(hub.model, hub.dictionary)
     compare(hub, model)
-    tokenizer = build_tokenizer(find_tokenizer([path.parent, data]), hub.dictionary, hub.model.max_positions())
+    tokenizer = build_tokenizer(
+        find_tokenizer([path.parent, data]), hub.dictionary, hub.model.max_positions()
+    )
     temporary = folder.with_name(f"{folder.name}.tmp{os.getpid()}")
     try:
         write_model(model, temporary)
@@ -173,7 +186,7 @@ def _rename(model: LunaMaskedLM) -> Dict[str, Tensor]:
     renamed = {name: value.expand(width).clone() for name, value in renamed.items()}
     for name, value in model.state_dict().items():
         if name.startswith(_ENCODER) and not name.endswith("version"):
-            renamed[f"luna.{name[len(_ENCODER):]}"] = value
+            renamed[f"luna.{name[len(_ENCODER) :]}"] = value
         elif name.startswith(_HEAD):
             name = name[len(_HEAD) :]
             if name == "weight" and not model.args.untie_weights_luna:
@@ -194,7 +207,9 @@ def compare(hub: MaskedLMHub, exported: Any) -> None:
         found = exported(tokens).logits
     difference = (found - expected)[tokens.ne(pad)].abs().max() / expected.abs().max()
     if not difference <= LARGEST_DIFFERENCE:
-        raise InputError(f"the exported model differs from the checkpoint's by {difference:.1e}: please report this")
+        raise InputError(
+            f"the exported model differs from the checkpoint's by {difference:.1e}: please report this"
+        )
 
 
 if __name__ == "__main__":

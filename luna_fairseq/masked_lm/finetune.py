@@ -1,10 +1,11 @@
-"""``luna-finetune``: fine-tunes a pretrained masked language model on a task, with every setting of a small sweep.
+"""``luna-finetune``: fine-tunes a pretrained masked language model on a task, with every setting of a small
+sweep.
 
-DATA is what luna-prepare-task made; the model's size is read from the checkpoint. Each pair of batch size and learning rate
-is a run of fairseq-train in a folder of its own below DIR, which keeps the epoch that is best on the validation text and ends
-early when that has not improved for some epochs. A table shows the runs, then the best of them. Everything else is as
-in the paper's table 9; options after -- go to fairseq-train and override that (as -- --bf16). Started again with the same
-options, it goes on where it stopped.
+DATA is what luna-prepare-task made; the model's size is read from the checkpoint. Each pair of batch size and
+learning rate is a run of fairseq-train in a folder of its own below DIR, which keeps the epoch that is best
+on the validation text and ends early when that has not improved for some epochs. A table shows the runs, then
+the best of them. Everything else is as in the paper's table 9; options after -- go to fairseq-train and
+override that (as -- --bf16). Started again with the same options, it goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -111,7 +112,9 @@ class FineTuning:
         self.pretrained.check_dictionary(args.data / "input0" / "dict.txt")
         settings = settings_of(self.task)
         self.settings = settings
-        self.runs = all_settings(args.batch_sizes or settings.batch_sizes, args.lrs or settings.learning_rates)
+        self.runs = all_settings(
+            args.batch_sizes or settings.batch_sizes, args.lrs or settings.learning_rates
+        )
         for batch_size, _ in self.runs:
             accumulation(batch_size, args.at_a_time)
         self.task_options = task_options(self.task, args.head)
@@ -138,7 +141,10 @@ class FineTuning:
     def _say_what_is_cut(self) -> None:
         longest = max(self.data.longest.values())
         if longest > self.pretrained.positions:
-            print(f"examples have up to {longest} tokens: they are cut to the model's {self.pretrained.positions}")
+            print(
+                f"examples have up to {longest} tokens: they are cut to the model's "
+                f"{self.pretrained.positions}"
+            )
 
     def _run(self, name: str, batch_size: int, rate: float) -> Dict[str, float]:
         """Metrics on the validation text, from this run or an earlier one."""
@@ -158,7 +164,9 @@ class FineTuning:
         """Refuse to go on from a checkpoint of other options, data or another pretrained model."""
         path = folder / "run.json"
         if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != key:
-            raise InputError(f"{folder} holds a run with other options or data: give another --out, or remove it")
+            raise InputError(
+                f"{folder} holds a run with other options or data: give another --out, or remove it"
+            )
         write_text(path, json.dumps(key))
 
     def _options(self, folder: Path, batch_size: int, rate: float) -> List[str]:
@@ -169,7 +177,13 @@ class FineTuning:
             *["--save-dir", str(folder), "--finetune-from-model", str(self.args.pretrained)],
             *["--no-epoch-checkpoints", "--patience", str(self.args.patience), "--seed", str(self.args.seed)],
             *["--max-epoch", str(self.args.epochs), "--valid-subset", ",".join(subsets)],
-            *[*self.pretrained.options, *self.task_options, *self.settings.options(updates), "--lr", f"{rate:g}"],
+            *[
+                *self.pretrained.options,
+                *self.task_options,
+                *self.settings.options(updates),
+                "--lr",
+                f"{rate:g}",
+            ],
             *[*accumulation(batch_size, self.args.at_a_time), "--required-batch-size-multiple", "1"],
             # fairseq adds up metrics of one process only, as its own recipes for GLUE do.
             *["--distributed-world-size", "1", "--find-unused-parameters"],

@@ -1,9 +1,10 @@
 """``luna-prepare-task``: from a fine-tuning task's published files to the folder that fairseq's tasks read.
 
-FOLDER holds the files as they are published: GLUE's tab-separated files of one task (train.tsv, dev.tsv, ...), the folders
-train, dev and test of RACE, or the .jsonl files of CommonsenseQA. The text is encoded with the tokenizer and the
-dictionary of the pretrained model. DIR then holds input0, input1, ... and label for fairseq's sentence_prediction
-(sentence_ranking for multiple choice), and the tokenizer's files. Started again, it does nothing unless something changed.
+FOLDER holds the files as they are published: GLUE's tab-separated files of one task (train.tsv, dev.tsv,
+...), the folders train, dev and test of RACE, or the .jsonl files of CommonsenseQA. The text is encoded with
+the tokenizer and the dictionary of the pretrained model. DIR then holds input0, input1, ... and label for
+fairseq's sentence_prediction (sentence_ranking for multiple choice), and the tokenizer's files. Started
+again, it does nothing unless something changed.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def _tokenizer(folder: Path, dictionary: Dictionary) -> Tuple[Callable[..., Enco
     check_tokenizer(encoders.build_bpe(argparse.Namespace(**options)), dictionary)
     make: Callable[..., EncodeLines] = gpt2_encoder if options["bpe"] == "gpt2" else sentencepiece_encoder
     return make, [Path(path) for name, path in options.items() if name != "bpe"]
+
 
 main = console_script(PROGRAM, build_parser, lambda args: TaskPreparation(args).run(), place="destdir")
 

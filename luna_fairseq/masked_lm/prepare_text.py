@@ -1,11 +1,12 @@
-"""``luna-prepare-text``: from raw text to the folder that fairseq's masked_lm and language_modeling tasks read.
+"""``luna-prepare-text``: from raw text to the folder that fairseq's masked_lm and language_modeling tasks
+read.
 
-Text is UTF-8, one sentence or paragraph a line; empty lines separate documents. It is encoded with GPT-2's byte-pair encoding
-when its files are given, otherwise with one of sentencepiece that is learnt from the training text, and binarised by
-fairseq-preprocess. All text is streamed. DIR then holds the binarised data, dict.txt, and the tokenizer's files under
-the names by which LunaMaskedLM.from_pretrained finds them. With --shards the documents of the training text are dealt
-to DIR/shard0, DIR/shard1, ...; an epoch of training reads one of them. Started again, it does only what is left or has
-changed.
+Text is UTF-8, one sentence or paragraph a line; empty lines separate documents. It is encoded with GPT-2's
+byte-pair encoding when its files are given, otherwise with one of sentencepiece that is learnt from the
+training text, and binarised by fairseq-preprocess. All text is streamed. DIR then holds the binarised data,
+dict.txt, and the tokenizer's files under the names by which LunaMaskedLM.from_pretrained finds them. With
+--shards the documents of the training text are dealt to DIR/shard0, DIR/shard1, ...; an epoch of training
+reads one of them. Started again, it does only what is left or has changed.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ class TextPreparation:
                 files[(documents - 1) % len(files)].write(line + "\n")
         if documents < len(parts):
             raise InputError(
-                f"--shards {len(parts)}: the training text has {documents:,} documents (runs of lines between empty "
+                f"--shards {len(parts)}: the training text has {documents:,} documents (runs of lines "
+                "between empty "
                 "lines), and a shard would be empty; give fewer shards"
             )
         return pieces
@@ -205,6 +207,7 @@ class TextPreparation:
             for folder, split in self.parts.values()
             for end in ("bin", "idx")
         ]
+
 
 main = console_script(PROGRAM, build_parser, lambda args: TextPreparation(args).run(), place="destdir")
 

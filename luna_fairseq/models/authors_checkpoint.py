@@ -1,4 +1,5 @@
-"""Loading: parameter names of the authors' code (fairseq-apollo) become ours, and what does not fit is refused."""
+"""Loading: parameter names of the authors' code (fairseq-apollo) become ours, and what does not fit is
+refused."""
 
 import re
 from contextlib import contextmanager
@@ -8,8 +9,16 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 
-# (their name, our name) of one attention's projections. "pc" is the packed side's key and value, "c" the unpacked one's.
-_ATTENTION = {"pq": "pack_q", "q": "unpack_q", "pk": "pack_k", "pv": "pack_v", "k": "unpack_k", "v": "unpack_v"}
+# (their name, our name) of one attention's projections. "pc" is the packed side's key and value, "c" the
+# unpacked one's.
+_ATTENTION = {
+    "pq": "pack_q",
+    "q": "unpack_q",
+    "pk": "pack_k",
+    "pv": "pack_v",
+    "k": "unpack_k",
+    "v": "unpack_v",
+}
 _LUNA = {**_ATTENTION, "pc": "pack_kv", "c": "unpack_kv"}
 _CAUSAL = {**_ATTENTION, "pc": "pack_k", "c": "unpack_kv"}
 
@@ -23,7 +32,9 @@ _OTHER = {
 # In masked language models the encoder is one level down.
 _SENTENCE_ENCODER = "encoder.sentence_encoder."
 _LAYER_NORM = re.compile(r"\.(self_atten|encoder_atten)_proj_layer_norm\.")
-_PROJECTION = re.compile(r"(?P<side>encoder|decoder)(?P<layer>\.layers\.\d+\.)(?P<kind>self_attn|encoder_attn)\.(?P<old>[a-z]+)_proj\.")
+_PROJECTION = re.compile(
+    r"(?P<side>encoder|decoder)(?P<layer>\.layers\.\d+\.)(?P<kind>self_attn|encoder_attn)\.(?P<old>[a-z]+)_proj\."
+)
 _HEAD_NORM = re.compile(r"^(classification_heads\.[^.]+)\.layernorm\.")
 _THEIRS = "projected_embeddings"
 
@@ -31,7 +42,9 @@ _THEIRS = "projected_embeddings"
 def translate_name(name: str) -> str:
     """Our name for a parameter of the authors' code."""
     if name.startswith(_SENTENCE_ENCODER):
-        return _SENTENCE_ENCODER + translate_name("encoder." + name[len(_SENTENCE_ENCODER) :])[len("encoder.") :]
+        return (
+            _SENTENCE_ENCODER + translate_name("encoder." + name[len(_SENTENCE_ENCODER) :])[len("encoder.") :]
+        )
     name = _HEAD_NORM.sub(r"\1.layer_norm.", name)
     for old, new in _OTHER.items():
         if name == old or name.startswith(old + "."):
@@ -41,15 +54,15 @@ def translate_name(name: str) -> str:
     if match and match["old"] != "out":
         causal = match["side"] == "decoder" and match["kind"] == "self_attn"
         new = (_CAUSAL if causal else _LUNA)[match["old"]]
-        return f"{match['side']}{match['layer']}{match['kind']}.{new}_proj.{name[match.end():]}"
+        return f"{match['side']}{match['layer']}{match['kind']}.{new}_proj.{name[match.end() :]}"
     return name
 
 
 def translate_names(state_dict: Dict[str, Tensor]) -> None:
     """Rename, in place, the entries of a state dict saved by the authors' code; leave one of ours as it is.
 
-    Their buffer of positions, and the norm of the decoder's last P, which never had a gradient, are dropped. Layers and
-    encoder see to the other norms of P.
+    Their buffer of positions, and the norm of the decoder's last P, which never had a gradient, are dropped.
+    Layers and encoder see to the other norms of P.
     """
     if not any(name.endswith(_THEIRS) for name in state_dict):
         return
@@ -79,23 +92,27 @@ def check_positions(state_dict: Dict[str, Tensor], name: str, positions: nn.Modu
         surplus = positions.num_embeddings - positions.max_positions
         theirs = state_dict[name].size(0) - surplus
         raise InputError(
-            f"the checkpoint has {theirs} positions, the model {positions.max_positions}: give --max-positions {theirs}"
+            f"the checkpoint has {theirs} positions, the model {positions.max_positions}: give "
+            f"--max-positions {theirs}"
         )
 
 
 @contextmanager
 def refuse_misfit() -> Iterator[None]:
-    """Raise InputError, naming one of them, in the place of torch's list of parameters that do not fit the model."""
+    """Raise InputError, naming one of them, in the place of torch's list of parameters that do not fit the
+    model."""
     try:
         yield
     except RuntimeError as error:
-        # The first line names the class; every other is about missing, unexpected or differently shaped parameters.
+        # The first line names the class; every other is about missing, unexpected or differently shaped
+        # parameters.
         title, *misfits = str(error).splitlines()
         if "loading state_dict" not in title or not misfits:
             raise
         first = misfits[0].strip().rstrip(".")
         raise InputError(
             "the checkpoint is of another architecture than the model: "
-            f"{first if len(first) <= 200 else first[:200] + ' ...'}; give the --arch and model options it was "
+            f"{first if len(first) <= 200 else first[:200] + ' ...'}; give the --arch and model options it "
+            "was "
             "trained with, or train into another --save-dir"
         ) from error

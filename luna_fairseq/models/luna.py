@@ -37,7 +37,8 @@ class LunaModel(TransformerModelBase):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Options of :class:`LunaConfig`; their defaults come from the architecture, then from the dataclass."""
+        """Options of :class:`LunaConfig`; their defaults come from the architecture, then from the
+        dataclass."""
         super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
@@ -56,11 +57,15 @@ class LunaModel(TransformerModelBase):
         return super().build_model(cfg, task)
 
     @classmethod
-    def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> LunaEncoder:
+    def build_encoder(
+        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> LunaEncoder:
         return LunaEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
-    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> LunaDecoder:
+    def build_decoder(
+        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> LunaDecoder:
         return LunaDecoder(cfg, tgt_dict, embed_tokens)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
@@ -84,7 +89,8 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 
 
 def nested_config(cfg: Any) -> TransformerConfig:
-    """fairseq's nested view of a flat config (dataclass, DictConfig or Namespace), with open defaults filled in."""
+    """fairseq's nested view of a flat config (dataclass, DictConfig or Namespace), with open defaults filled
+    in."""
     options = flat_options(cfg, LunaConfig())
     defaults = {
         "decoder_embed_dim": "encoder_embed_dim",
@@ -104,7 +110,8 @@ _UNTIED = {"untie_luna_kv": True}
 _ANCHORED = {"anchored_packed": True}
 _SOFTMAX_CROSS = {"cross_attention": "softmax"}
 
-# What each architecture sets apart from LunaConfig's defaults, which are the paper's base size with tied keys and values.
+# What each architecture sets apart from LunaConfig's defaults, which are the paper's base size with tied keys
+# and values.
 ARCHITECTURES: Presets = {
     "luna": {},
     "luna_base": {},

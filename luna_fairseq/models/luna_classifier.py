@@ -1,4 +1,5 @@
-"""The classifier of long sequences (Luna, section 4.1): the Luna encoder, or its Transformer twin, and a head."""
+"""The classifier of long sequences (Luna, section 4.1): the Luna encoder, or its Transformer twin, and a
+head."""
 
 from argparse import Namespace
 from typing import Any, Dict, Optional
@@ -95,7 +96,8 @@ class LunaClassifier(BaseFairseqModel):
         """
         if self.pairs != (src1_tokens is not None):
             raise InputError(
-                f"the model classifies {'pairs of sequences' if self.pairs else 'single sequences'}, the data has "
+                f"the model classifies {'pairs of sequences' if self.pairs else 'single sequences'}, the "
+                "data has "
                 f"{'single sequences' if self.pairs else 'pairs'}: train on data of the same kind"
             )
         x = self.represent(src_tokens)
@@ -169,9 +171,11 @@ def check_options(args: Namespace, input_type: str) -> None:
         )
 
 
-def build_encoder(args: Namespace, dictionary: Any, transformer: Any = TransformerSequenceEncoder) -> nn.Module:
-    """The encoder of ``args``: of tokens in ``dictionary``, or of pixels where there is none; a ``transformer`` where it
-    is not Luna's."""
+def build_encoder(
+    args: Namespace, dictionary: Any, transformer: Any = TransformerSequenceEncoder
+) -> nn.Module:
+    """The encoder of ``args``: of tokens in ``dictionary``, or of pixels where there is none; a
+    ``transformer`` where it is not Luna's."""
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any
     if dictionary is None:
@@ -248,8 +252,8 @@ _TASKS: Dict[str, Dict[str, Any]] = {
     "pf128": _PF128,
 }
 
-# What each architecture sets apart from LunaClassifierConfig's defaults. As in the authors' code, Luna's have keys and
-# values untied here. A twin differs in its layers alone.
+# What each architecture sets apart from LunaClassifierConfig's defaults. As in the authors' code, Luna's have
+# keys and values untied here. A twin differs in its layers alone.
 ARCHITECTURES: Presets = {"lra": {}}
 for _name, _preset in _TASKS.items():
     ARCHITECTURES[f"luna_lra_{_name}"] = {"untie_luna_kv": True, **_preset}

@@ -24,20 +24,28 @@ class LunaConfig(LunaOptions, EncoderOptions, DecoderOptions):
         False, "give every layer the learned P instead of what the layer before it packed (ablation)"
     )
     cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = option(
-        "luna", "attention to the source: through P, or softmax attention, at the cost of source times target length"
+        "luna",
+        "attention to the source: through P, or softmax attention, at the cost of source times target length",
     )
     packed_lookup: int = option(
         0,
-        "with --anchored-packed: attention to the source also reads the tokens of the so many rows of P that a query "
+        "with --anchored-packed: attention to the source also reads the tokens of the so many rows of P that "
+        "a query "
         "weighs most; for sources much longer than P (0: none)",
     )
     encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding")
     encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")
     encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder")
-    encoder_layers_to_keep: Optional[str] = option(None, "which encoder layers to keep when pruning, as 0,2,4")
+    encoder_layers_to_keep: Optional[str] = option(
+        None, "which encoder layers to keep when pruning, as 0,2,4"
+    )
     decoder_embed_path: Optional[str] = option(None, "path to pre-trained decoder embedding")
     share_all_embeddings: bool = option(
         False, "share encoder, decoder and output embeddings (requires a joined dictionary)"
     )
-    max_source_positions: int = option(DEFAULT_MAX_SOURCE_POSITIONS, "max number of tokens in the source sequence")
-    max_target_positions: int = option(DEFAULT_MAX_TARGET_POSITIONS, "max number of tokens in the target sequence")
+    max_source_positions: int = option(
+        DEFAULT_MAX_SOURCE_POSITIONS, "max number of tokens in the source sequence"
+    )
+    max_target_positions: int = option(
+        DEFAULT_MAX_TARGET_POSITIONS, "max number of tokens in the target sequence"
+    )

@@ -1,4 +1,5 @@
-"""The Luna causal language model: a Luna decoder without encoder (Luna, section 3.3), and its architectures."""
+"""The Luna causal language model: a Luna decoder without encoder (Luna, section 3.3), and its
+architectures."""
 
 from argparse import Namespace
 from typing import Any, Dict
@@ -23,7 +24,8 @@ DEFAULT_POSITIONS = 1024
 class LunaLanguageModel(FairseqLanguageModel):
     """Luna causal attention and feed-forward layers; decoding step by step keeps a state of constant size.
 
-    ``LunaLanguageModel.from_pretrained(dir, checkpoint_file, data, bpe=..)`` gives fairseq's generator interface.
+    ``LunaLanguageModel.from_pretrained(dir, checkpoint_file, data, bpe=..)`` gives fairseq's generator
+    interface.
     """
 
     @classmethod
@@ -33,7 +35,8 @@ class LunaLanguageModel(FairseqLanguageModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaLanguageModel":
-        """Build the model for the dictionaries of ``task``; ``cfg`` is flat, as :class:`LunaLanguageModelConfig` is.
+        """Build the model for the dictionaries of ``task``; ``cfg`` is flat, as
+        :class:`LunaLanguageModelConfig` is.
 
         Raises:
             InputError: widths, heads or projection length that cannot be

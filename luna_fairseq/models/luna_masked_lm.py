@@ -1,4 +1,5 @@
-"""The Luna masked language model (Luna, section 4.3): fairseq's RoBERTa on the Luna encoder, and its architectures."""
+"""The Luna masked language model (Luna, section 4.3): fairseq's RoBERTa on the Luna encoder, and its
+architectures."""
 
 from argparse import Namespace
 from typing import Any, Dict, Optional, Tuple
@@ -59,7 +60,8 @@ class LunaMaskedLMEncoder(RobertaEncoder):
         Returns:
             features [B, T, C], and a dictionary: ``packed_features`` [B, L, C], the last P, normalised;
             ``packed_padding_mask`` [B, L], True at rows of P that are left out, or None; ``inner_states`` and
-            ``packed_states``, lists of [T, B, C] and [L, B, C], or None. The last of ``packed_states`` is not normalised.
+            ``packed_states``, lists of [T, B, C] and [L, B, C], or None. The last of ``packed_states`` is not
+            normalised.
         """
         out = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=kwargs.get("token_embeddings")
@@ -93,7 +95,8 @@ class LunaMaskedLM(RobertaModel):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Options of :class:`LunaMaskedLMConfig`; defaults come from the architecture, then from the dataclass."""
+        """Options of :class:`LunaMaskedLMConfig`; defaults come from the architecture, then from the
+        dataclass."""
         super(RobertaModel, cls).add_args(parser)
 
     @classmethod
@@ -101,14 +104,16 @@ class LunaMaskedLM(RobertaModel):
         """Build the model for the dictionary of ``task``.
 
         Raises:
-            InputError: widths, heads or projection length that cannot be, or a task with longer sequences than positions
+            InputError: widths, heads or projection length that cannot be, or a task with longer sequences
+                than positions
         """
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         # The pretraining task of fairseq 0.12.2 names no limit, but has the option.
         longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
         if longest is not None and longest > args.max_positions:
             raise InputError(
-                f"the task's sequences have up to {longest} tokens, the model has {args.max_positions} positions: "
+                f"the task's sequences have up to {longest} tokens, the model has {args.max_positions} "
+                "positions: "
                 f"give --tokens-per-sample {args.max_positions}, or --max-positions {longest}"
             )
         args.untie_weights_roberta = args.untie_weights_luna
@@ -138,8 +143,8 @@ class LunaMaskedLM(RobertaModel):
             masked_tokens: [B, T], True where the LM head's output is wanted (default: everywhere)
 
         Returns:
-            logits [B, T, V] ([N, V] with ``masked_tokens``), features [B, T, C] or the head's logits [B, classes]; and
-            what :meth:`LunaMaskedLMEncoder.extract_features` describes
+            logits [B, T, V] ([N, V] with ``masked_tokens``), features [B, T, C] or the head's logits [B,
+            classes]; and what :meth:`LunaMaskedLMEncoder.extract_features` describes
 
         Raises:
             InputError: a head that the model does not have, or a sequence longer than the positions
@@ -195,7 +200,8 @@ class LunaMaskedLM(RobertaModel):
         self.encoder.sentence_encoder.read_packed()
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Translate a checkpoint of the authors' code; refuse one with another dictionary or number of positions."""
+        """Translate a checkpoint of the authors' code; refuse one with another dictionary or number of
+        positions."""
         translate_names(state_dict)
         check_dictionary(state_dict, self)
         positions = self.encoder.sentence_encoder.embed_positions
@@ -232,8 +238,8 @@ _2048 = {"max_positions": 2048, "projection_length": 256}
 _4096 = {"max_positions": 4096, "projection_length": 256}
 _UNTIED = {"untie_luna_kv": True}
 
-# What each architecture sets apart from LunaMaskedLMConfig's defaults, the paper's base size with tied keys and values.
-# The small ones are for a laptop.
+# What each architecture sets apart from LunaMaskedLMConfig's defaults, the paper's base size with tied keys
+# and values. The small ones are for a laptop.
 ARCHITECTURES: Presets = {
     "luna_masked_lm": {},
     "luna_bert": {},
@@ -250,5 +256,8 @@ ARCHITECTURES: Presets = {
     "luna_tiny_512": _TINY,
 }
 for _name in [name for name in ARCHITECTURES if name.endswith(("_512", "_2048", "_4096"))]:
-    ARCHITECTURES[_name.replace("luna_", "luna_anchored_", 1)] = {"anchored_packed": True, **ARCHITECTURES[_name]}
+    ARCHITECTURES[_name.replace("luna_", "luna_anchored_", 1)] = {
+        "anchored_packed": True,
+        **ARCHITECTURES[_name],
+    }
 register_architectures("luna_masked_lm", ARCHITECTURES)

@@ -18,7 +18,9 @@ class LunaMaskedLMConfig(LunaOptions, EncoderOptions):
     encoder_ffn_embed_dim: int = option(3072, "encoder embedding dimension for FFN")
     encoder_attention_heads: int = option(12, "number of encoder attention heads, of pack and unpack alike")
     max_positions: int = option(512, "number of learned positions, the longest sequence")
-    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option("gelu", "activation function to use")
+    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
+        "gelu", "activation function to use"
+    )
     pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "tanh", "activation function of classification heads"
     )
@@ -26,7 +28,9 @@ class LunaMaskedLMConfig(LunaOptions, EncoderOptions):
     activation_dropout: float = option(0.0, "dropout probability after activation in FFN")
     pooler_dropout: float = option(0.0, "dropout probability in classification heads")
     encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder")
-    encoder_layers_to_keep: Optional[str] = option(None, "which encoder layers to keep when pruning, as 0,2,4")
+    encoder_layers_to_keep: Optional[str] = option(
+        None, "which encoder layers to keep when pruning, as 0,2,4"
+    )
     untie_weights_luna: bool = option(False, "an output projection of its own, not the token embedding")
     load_checkpoint_heads: bool = option(
         False, "register and load the classification heads of a checkpoint, too"

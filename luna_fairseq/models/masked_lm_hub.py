@@ -1,4 +1,5 @@
-"""A trained masked language model for use from Python: RoBERTa's hub interface, extended to P and to batches."""
+"""A trained masked language model for use from Python: RoBERTa's hub interface, extended to P and to
+batches."""
 
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -30,8 +31,8 @@ class Words:
 class MaskedLMHub(RobertaHubInterface):
     """Encode, decode, fill masks, extract features, classify; see :func:`from_pretrained`.
 
-    ``tokens`` are what :meth:`encode` returns [T], a list of such, or a batch [B, T] padded on the right. Results do not
-    depend on what else is in the batch.
+    ``tokens`` are what :meth:`encode` returns [T], a list of such, or a batch [B, T] padded on the right.
+    Results do not depend on what else is in the batch.
 
     Raises:
         InputError: the tokenizer belongs to another dictionary
@@ -63,8 +64,8 @@ class MaskedLMHub(RobertaHubInterface):
             return_packed: also return P
 
         Returns:
-            features [B, T, C]; a list of them with ``return_all_hiddens``; with ``return_packed`` followed by the last P
-            [B, L, C] and its padding mask [B, L], True at rows that are left out, or None
+            features [B, T, C]; a list of them with ``return_all_hiddens``; with ``return_packed`` followed by
+            the last P [B, L, C] and its padding mask [B, L], True at rows that are left out, or None
 
         Raises:
             InputError: a sequence longer than the model's positions
@@ -102,7 +103,8 @@ class MaskedLMHub(RobertaHubInterface):
         """
         if masked_input.count(MASK) != 1:
             raise InputError(
-                f"fill_mask needs exactly one {MASK} in the text, not {masked_input.count(MASK)}: {masked_input!r}"
+                f"fill_mask needs exactly one {MASK} in the text, not {masked_input.count(MASK)}: "
+                f"{masked_input!r}"
             )
         before, after = (self.bpe.encode(part.rstrip()) for part in masked_input.split(MASK))
         line = f"<s> {before} {MASK} {after} </s>"
@@ -120,7 +122,8 @@ class MaskedLMHub(RobertaHubInterface):
         return filled
 
     def attention_maps(self, text: str) -> Any:
-        """What each attention weighs in a line of ``text``: see :class:`luna_fairseq.report.attention.AttentionMaps`.
+        """What each attention weighs in a line of ``text``: see
+        :class:`luna_fairseq.report.attention.AttentionMaps`.
 
         Raises:
             InputError: no text, or too much to be looked at
@@ -160,10 +163,11 @@ def from_pretrained(
     Args:
         model_name_or_path: folder of the checkpoint
         checkpoint_file: its name
-        data_name_or_path: folder of ``dict.txt`` (of ``input0/dict.txt`` for a fine-tuned model); beginning with ``.``, it is
-            relative to the checkpoint's
-        bpe: fairseq's name of a tokenizer, with its options as further arguments. By default the one whose files are in
-            one of the two folders: ``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2. Where
+        data_name_or_path: folder of ``dict.txt`` (of ``input0/dict.txt`` for a fine-tuned model); beginning
+            with ``.``, it is relative to the checkpoint's
+        bpe: fairseq's name of a tokenizer, with its options as further arguments. By default the one whose
+            files are in one of the two folders: ``sentencepiece.bpe.model``, or ``encoder.json`` and
+                ``vocab.bpe`` of GPT-2. Where
             there are none, text is words separated by spaces.
         kwargs: overrides of the checkpoint's options
 
@@ -187,7 +191,8 @@ def from_pretrained(
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """fairseq's options for the tokenizer whose files are in the first of ``folders`` that has some; or none."""
+    """fairseq's options for the tokenizer whose files are in the first of ``folders`` that has some; or
+    none."""
     for folder in folders:
         model = folder / "sentencepiece.bpe.model"
         encoder, merges = folder / "encoder.json", folder / "vocab.bpe"
@@ -216,7 +221,8 @@ def check_tokenizer(bpe: Any, dictionary: Dictionary) -> None:
     if unknown or too_large:
         example = f"for example {unknown[0]!r} is no piece of it" if unknown else "it has many more pieces"
         raise InputError(
-            f"the tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} symbols): "
+            f"the tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} "
+            "symbols): "
             f"{example}; give the tokenizer with which the data was prepared"
         )
 

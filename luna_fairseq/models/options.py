@@ -1,4 +1,5 @@
-"""Options that models share: Luna's own, and the Transformer's under fairseq's names. An option is declared once.
+"""Options that models share: Luna's own, and the Transformer's under fairseq's names. An option is declared
+once.
 
 Flat, with prefixed fields: fairseq's command line loses the prefixed options of a nested config.
 """
@@ -22,8 +23,12 @@ class LunaOptions(FairseqDataclass):
     """Of every layer of every model."""
 
     untie_luna_kv: bool = option(False, "separate projections for keys and values")
-    torch_compile: bool = option(False, "run the layers through torch.compile in training (torch 2.5 or newer)")
-    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option("relu", "activation function to use")
+    torch_compile: bool = option(
+        False, "run the layers through torch.compile in training (torch 2.5 or newer)"
+    )
+    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
+        "relu", "activation function to use"
+    )
     dropout: float = option(0.1, "dropout probability")
     attention_dropout: float = option(0.0, "dropout probability for attention weights")
     activation_dropout: float = option(
@@ -46,10 +51,14 @@ class AnchorOptions(FairseqDataclass):
     """Of anchored P, which every model has that packs a context."""
 
     anchored_packed: bool = option(
-        False, "give every row of P a place in the context, and let it attend to what is near (default: the paper's P)"
+        False,
+        "give every row of P a place in the context, and let it attend to what is near (default: the paper's "
+        "P)",
     )
     anchor_strength: float = option(
-        4.0, "with --anchored-packed: how strongly pack attention is drawn to its places at the start, per part of the context"
+        4.0,
+        "with --anchored-packed: how strongly pack attention is drawn to its places at the start, per part "
+        "of the context",
     )
 
 
@@ -72,8 +81,12 @@ class DecoderOptions(FairseqDataclass):
     """Of every model with a decoder."""
 
     projection_length: int = option(32, "l, the length of the packed sequence P")
-    pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option("softplus", "activation of causal pack attention")
-    luna_backend: ChoiceEnum(list(BACKENDS)) = option("auto", "form of causal attention used for whole sequences")
+    pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option(
+        "softplus", "activation of causal pack attention"
+    )
+    luna_backend: ChoiceEnum(list(BACKENDS)) = option(
+        "auto", "form of causal attention used for whole sequences"
+    )
     word_dropout: float = option(0.0, "dropout probability for whole token embeddings")
     decoder_embed_dim: Optional[int] = option(
         None, "decoder embedding dimension; P is shared, so it must be the encoder's (default: the encoder's)"
@@ -86,15 +99,23 @@ class DecoderOptions(FairseqDataclass):
     decoder_normalize_before: bool = option(False, "apply layernorm before each decoder block")
     decoder_learned_pos: bool = option(False, "use learned positional embeddings in the decoder")
     decoder_layerdrop: float = option(0.0, "LayerDrop probability for the decoder")
-    decoder_layers_to_keep: Optional[str] = option(None, "which decoder layers to keep when pruning, as 0,2,4")
+    decoder_layers_to_keep: Optional[str] = option(
+        None, "which decoder layers to keep when pruning, as 0,2,4"
+    )
     decoder_input_dim: Optional[int] = option(None, "decoder input dimension (default: --decoder-embed-dim)")
-    decoder_output_dim: Optional[int] = option(None, "decoder output dimension (default: --decoder-embed-dim)")
+    decoder_output_dim: Optional[int] = option(
+        None, "decoder output dimension (default: --decoder-embed-dim)"
+    )
     share_decoder_input_output_embed: bool = option(False, "share decoder input and output embeddings")
     no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
     layernorm_embedding: bool = option(False, "add layernorm to embedding")
     no_scale_embedding: bool = option(False, "do not scale embeddings by the root of their dimension")
     adaptive_softmax_cutoff: Optional[str] = option(
-        None, "comma-separated list of adaptive softmax cutoff points; must be used with the adaptive_loss criterion"
+        None,
+        "comma-separated list of adaptive softmax cutoff points; must be used with the adaptive_loss "
+        "criterion",
     )
     adaptive_softmax_dropout: float = option(0.0, "dropout for the tail projections of adaptive softmax")
-    adaptive_softmax_factor: float = option(4.0, "factor by which each tail projection of adaptive softmax is smaller")
+    adaptive_softmax_factor: float = option(
+        4.0, "factor by which each tail projection of adaptive softmax is smaller"
+    )

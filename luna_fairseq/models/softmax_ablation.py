@@ -1,7 +1,8 @@
-"""An ablation of Luna's decoder: ``--arch luna_softmax_causal`` has softmax attention in place of causal attention.
+"""An ablation of Luna's decoder: ``--arch luna_softmax_causal`` has softmax attention in place of causal
+attention.
 
-All options are those of ``luna``; training, decoding and alignments work as they do there. (Softmax attention to the source is
-no ablation but an option: ``--cross-attention softmax``.)
+All options are those of ``luna``; training, decoding and alignments work as they do there. (Softmax attention
+to the source is no ablation but an option: ``--cross-attention softmax``.)
 """
 
 from typing import Any, Dict, Optional
@@ -22,7 +23,8 @@ IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
 
 
 class SoftmaxCausalAttention(nn.Module):
-    """Softmax attention of every position to itself and what came before it, called as FairseqLunaCausalAttention is.
+    """Softmax attention of every position to itself and what came before it, called as
+    FairseqLunaCausalAttention is.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
@@ -47,7 +49,8 @@ class SoftmaxCausalAttention(nn.Module):
         packed_padding_mask: Optional[Tensor] = None,
         incremental_state: Optional[IncrementalState] = None,
     ) -> Tensor:
-        """X [T, B, C] -> [T, B, C]; ``key_padding_mask`` [B, T] is True at padding, P and its mask are not read."""
+        """X [T, B, C] -> [T, B, C]; ``key_padding_mask`` [B, T] is True at padding, P and its mask are not
+        read."""
         future = None
         if incremental_state is None:
             future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)

@@ -1,6 +1,8 @@
-"""Luna as torch modules: the two attentions, the layers, the encoder, the decoder, the packed embedding. One of each.
+"""Luna as torch modules: the two attentions, the layers, the encoder, the decoder, the packed embedding. One
+of each.
 
-The attentions and the packed embedding are plain torch; what is built of fairseq's parts is imported when it is asked for.
+The attentions and the packed embedding are plain torch; what is built of fairseq's parts is imported when it
+is asked for.
 """
 
 from importlib import import_module

@@ -1,6 +1,7 @@
 """Anchored P: every row of the packed sequence has a place in the context, and attends to what is near it.
 
-What is the same in all layers, distances and the tokens of each part, is computed once; a layer learns how much distance counts.
+What is the same in all layers, distances and the tokens of each part, is computed once; a layer learns how
+much distance counts.
 """
 
 import math
@@ -13,8 +14,8 @@ from torch.nn import functional as F
 from luna_fairseq.errors import InputError
 from luna_fairseq.ops.luna import anchor_distances, token_positions
 
-# At the start: the strength of unpack attention's anchors, and what is added to the logits of tokens that are looked up.
-# Untrained queries choose at random, and with an open gate nothing is learnt.
+# At the start: the strength of unpack attention's anchors, and what is added to the logits of tokens that are
+# looked up. Untrained queries choose at random, and with an open gate nothing is learnt.
 UNPACK_STRENGTH = 1.0
 CLOSED_GATE = -4.0
 
@@ -66,7 +67,8 @@ def _mask_of(x: Tensor, mask: Optional[Tensor]) -> Tensor:
 class AnchorBias(nn.Module):
     """What distance takes from the logits of each head: ``-gamma_h distance``, gamma learned and positive.
 
-    gamma = softplus(start + change), and the parameter is the change: weight decay draws gamma to its start, not to none.
+    gamma = softplus(start + change), and the parameter is the change: weight decay draws gamma to its start,
+    not to none.
 
     Args:
         num_heads: H
@@ -92,7 +94,8 @@ class AnchorBias(nn.Module):
 
 
 class LookupGate(nn.Module):
-    """What is added to the logits of tokens that are looked up, learned for each head; see :class:`AnchorBias`.
+    """What is added to the logits of tokens that are looked up, learned for each head; see
+    :class:`AnchorBias`.
 
     Args:
         num_heads: H
@@ -114,10 +117,13 @@ def check_strength(strength: float) -> None:
     if not 0 < strength < math.inf:
         raise InputError(f"--anchor-strength is {strength:g}: it must be a positive number")
 
+
 def placed(anchors: Optional[Anchors]) -> Anchors:
     """``anchors``. Raises InputError where an anchored attention is called step by step without them."""
     if anchors is None:
-        raise InputError("attention with anchors needs the places of P's rows: give what find_anchors returns")
+        raise InputError(
+            "attention with anchors needs the places of P's rows: give what find_anchors returns"
+        )
     return anchors
 
 
@@ -126,4 +132,6 @@ def check_lookup(lookup: int, anchored: bool) -> None:
     if lookup < 0:
         raise InputError(f"--packed-lookup is {lookup}: it must be 0 (none) or more")
     if lookup and not anchored:
-        raise InputError("--packed-lookup needs --anchored-packed: only rows with a place have tokens of their own")
+        raise InputError(
+            "--packed-lookup needs --anchored-packed: only rows with a place have tokens of their own"
+        )

@@ -1,6 +1,7 @@
 """In beam search, what belongs to a source sentence is computed and kept once, for all of its hypotheses.
 
-The hypotheses of a sentence stand in a row: with B sentences and n hypotheses each, tensors of hypotheses have B n rows.
+The hypotheses of a sentence stand in a row: with B sentences and n hypotheses each, tensors of hypotheses
+have B n rows.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -19,7 +20,8 @@ def hypotheses_each(hypotheses: int, sentences: int) -> int:
 
 
 def beams_to_positions(x: Tensor, n: int) -> Tensor:
-    """[B n, H, T, K] -> [B, H, n T, K]: the n hypotheses of a sentence as more queries to what they have in common."""
+    """[B n, H, T, K] -> [B, H, n T, K]: the n hypotheses of a sentence as more queries to what they have in
+    common."""
     if n == 1:
         return x
     return x.unflatten(0, (-1, n)).transpose(1, 2).flatten(2, 3)
@@ -53,9 +55,9 @@ class Hypotheses(NamedTuple):
         """What becomes of them when hypothesis i takes the place of ``new_order[i]`` [N'].
 
         Returns:
-            the sentences that are left, in order [B'], and the hypotheses of these; None when hypotheses only changed
-            places within their sentences. Where sentences no longer have as many hypotheses in a row each, every
-            hypothesis gets a sentence of its own: B' = N'
+            the sentences that are left, in order [B'], and the hypotheses of these; None when hypotheses only
+            changed places within their sentences. Where sentences no longer have as many hypotheses in a row
+            each, every hypothesis gets a sentence of its own: B' = N'
         """
         moved = self.sentences.index_select(0, new_order)
         if torch.equal(moved, self.sentences):

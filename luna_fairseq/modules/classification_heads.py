@@ -9,7 +9,8 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's head (dropout, dense, tanh, dropout, projection) on one vector for each sentence, pooled from P."""
+    """RoBERTa's head (dropout, dense, tanh, dropout, projection) on one vector for each sentence, pooled from
+    P."""
 
     def forward(
         self,

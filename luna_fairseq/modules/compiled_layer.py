@@ -11,14 +11,16 @@ from luna_fairseq.errors import InputError
 
 
 def compile_in_training(layer: nn.Module) -> nn.Module:
-    """Let ``layer`` run through torch.compile in training mode, and as before in evaluation mode. Parameters keep
-    their names, and all layers of a class share the compiled code.
+    """Let ``layer`` run through torch.compile in training mode, and as before in evaluation mode. Parameters
+    keep their names, and all layers of a class share the compiled code.
 
     Raises:
         InputError: torch is older than 2.5, which compiled every layer anew until it gave up
     """
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
-        raise InputError(f"--torch-compile needs torch 2.5 or newer, this is {torch.__version__}: leave it out")
+        raise InputError(
+            f"--torch-compile needs torch 2.5 or newer, this is {torch.__version__}: leave it out"
+        )
     layer.forward = MethodType(_forward, layer)  # a bound method is copied with its layer
     return layer
 

@@ -65,10 +65,14 @@ class FairseqLunaAttention(LunaAttention):
         kept, packed_context = self.kept(incremental_state), None
         if kept is None:
             if packed is None:
-                raise InputError("no packed sequence was given, and no earlier step has kept a packed context")
+                raise InputError(
+                    "no packed sequence was given, and no earlier step has kept a packed context"
+                )
             if anchors is None:
                 anchors = self.find_anchors(context, packed, context_padding_mask, packed_padding_mask)
-            packed_context, pack_weights = self.pack(packed, context, context_padding_mask, need_weights, anchors)
+            packed_context, pack_weights = self.pack(
+                packed, context, context_padding_mask, need_weights, anchors
+            )
             kept = self.keep(packed_context, pack_weights, context, context_padding_mask, anchors)
             self._store(incremental_state, kept)
         output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors)

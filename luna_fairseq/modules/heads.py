@@ -1,4 +1,5 @@
-"""What both Luna attentions share: checks, projections, and the change between time-first modules and batch-first ops."""
+"""What both Luna attentions share: checks, projections, and the change between time-first modules and
+batch-first ops."""
 
 from typing import Iterable
 
@@ -10,7 +11,9 @@ from luna_fairseq.errors import InputError
 def check_heads(embed_dim: int, num_heads: int, what: str = "heads") -> None:
     """Raise InputError unless the width is a multiple of the number of heads."""
     if num_heads < 1 or embed_dim % num_heads:
-        raise InputError(f"embedding width {embed_dim} is not divisible by {num_heads} {what}: change one of the two")
+        raise InputError(
+            f"embedding width {embed_dim} is not divisible by {num_heads} {what}: change one of the two"
+        )
 
 
 def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
@@ -45,8 +48,8 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 def packed_heads(linear: nn.Module, packed: Tensor, num_heads: int) -> Tensor:
-    """The heads [B, H, L, K] of P [L, B, C], projected. P that is expanded over the sentences, as the learned one is where
-    dropout has not touched it, is projected once for all."""
+    """The heads [B, H, L, K] of P [L, B, C], projected. P that is expanded over the sentences, as the learned
+    one is where dropout has not touched it, is projected once for all."""
     x = packed[:, :1] if packed.stride(1) == 0 else packed
     return split_heads(linear(x), num_heads).expand(packed.size(1), -1, -1, -1)
 

@@ -35,12 +35,14 @@ from luna_fairseq.ops.luna import (
 
 
 class KeptContext(NamedTuple):
-    """What unpack attention reads of a packed context: a context that stays the same is packed once, and this is kept.
+    """What unpack attention reads of a packed context: a context that stays the same is packed once, and this
+    is kept.
 
     Attributes:
         key, value: [B, H, L, K], projected from Y_P; one tensor where they are tied
         pack_weights: mean over the pack heads [B, L, S], or None where weights are not wanted
-        token_key, token_value, empty: with a look-up, the tokens of each part, see :class:`luna_fairseq.ops.luna.Parts`
+        token_key, token_value, empty: with a look-up, the tokens of each part, see
+            :class:`luna_fairseq.ops.luna.Parts`
         position: with a look-up, where they stand in the context [B, L, W]
     """
 
@@ -61,14 +63,16 @@ Kept = TypeVar("Kept", bound=Tuple[Any, ...])
 
 
 def select_sentences(kept: Kept, sentences: Tensor) -> Kept:
-    """``kept``, a tuple of tensors [B, ..] or None, for the ``sentences`` [B']; what was one tensor stays one."""
+    """``kept``, a tuple of tensors [B, ..] or None, for the ``sentences`` [B']; what was one tensor stays
+    one."""
     selected = {id(x): x.index_select(0, sentences) for x in kept if x is not None}
     parts: Any = [None if x is None else selected[id(x)] for x in kept]
     return type(kept)(*parts)
 
 
 class LunaAttention(nn.Module):
-    """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 4 and 5. Encoder self-attention and decoder cross-attention.
+    """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 4 and 5. Encoder self-attention and decoder
+    cross-attention.
 
     A layer of one's own passes Y_P + P on to the next one, as it does Y_X + X. Modules are time-first:
 
@@ -96,14 +100,16 @@ class LunaAttention(nn.Module):
         num_pack_heads: heads of pack attention (default: ``num_heads``)
         dropout: probability with which a pack or unpack weight is dropped (default: 0)
         untie_kv: separate projections for keys and values; otherwise both are one tensor (default: False)
-        anchor_strength: give each row of P a place in the context, which draws its pack attention so strongly at the
-            start; None for the paper's P (default: None)
-        anchored_unpack: with anchors, where the query is the context itself: draw unpack attention, too (default: False)
-        lookup: with anchors, also read the tokens of so many parts of the context in unpack attention (default: 0)
+        anchor_strength: give each row of P a place in the context, which draws its pack attention so strongly
+            at the start; None for the paper's P (default: None)
+        anchored_unpack: with anchors, where the query is the context itself: draw unpack attention, too
+            (default: False)
+        lookup: with anchors, also read the tokens of so many parts of the context in unpack attention
+            (default: 0)
 
     Raises:
-        InputError: the width is not divisible by a number of heads; a strength that is not positive; a negative look-up,
-            or one without anchors
+        InputError: the width is not divisible by a number of heads; a strength that is not positive; a
+            negative look-up, or one without anchors
     """
 
     kept_type: Any = KeptContext
@@ -163,11 +169,12 @@ class LunaAttention(nn.Module):
             context_padding_mask: [B, S], True at padding
             packed_padding_mask: [B, L], True at rows of P that are left out
             need_weights: also return weights over the context
-            anchors: result of :meth:`find_anchors`, which layers over one context share (default: it is called)
+            anchors: result of :meth:`find_anchors`, which layers over one context share (default: it is
+                called)
 
         Returns:
-            output Y_X, shaped as X; packed context Y_P [L, B, C]; weights over the context per unpack head [H, B, T, S]
-            (unpack weights times the pack heads' mean, and what a look-up read), or None
+            output Y_X, shaped as X; packed context Y_P [L, B, C]; weights over the context per unpack head
+            [H, B, T, S] (unpack weights times the pack heads' mean, and what a look-up read), or None
         """
         if anchors is None:
             anchors = self.find_anchors(context, packed, context_padding_mask, packed_padding_mask)
@@ -197,7 +204,8 @@ class LunaAttention(nn.Module):
         need_weights: bool = False,
         anchors: Optional[Anchors] = None,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Pack attention: packed [L, B, C], context [S, B, C] -> Y_P [L, B, C] and weights [B, H, L, S] or None."""
+        """Pack attention: packed [L, B, C], context [S, B, C] -> Y_P [L, B, C] and weights [B, H, L, S] or
+        None."""
         pack_q = packed_heads(self.pack_q_proj, packed, self.num_pack_heads)
         key, value = self._key_value("pack", context, self.num_pack_heads)
         bias = None if self.pack_anchor is None else self.pack_anchor(placed(anchors).pack)
@@ -212,12 +220,14 @@ class LunaAttention(nn.Module):
         context_padding_mask: Optional[Tensor] = None,
         anchors: Optional[Anchors] = None,
     ) -> KeptContext:
-        """What :meth:`unpack` reads of the two results of :meth:`pack`, and of its arguments where there is a look-up."""
+        """What :meth:`unpack` reads of the two results of :meth:`pack`, and of its arguments where there is a
+        look-up."""
         key, value = self._key_value("unpack", packed_context, self.num_heads)
         kept = KeptContext(key, value, None if pack_weights is None else pack_weights.mean(dim=1))
         if not self.lookup or context is None:
             return kept
-        # What a row would be that attends to this token alone: the query sees rows and tokens as things of one kind.
+        # What a row would be that attends to this token alone: the query sees rows and tokens as things of
+        # one kind.
         token = getattr(self, "pack_v_proj" if self.untie_kv else "pack_kv_proj")(context)
         position, empty = placed(anchors).position, placed(anchors).empty
         parts = by_parts(*self._key_value("unpack", token, self.num_heads), position, empty)
@@ -234,12 +244,13 @@ class LunaAttention(nn.Module):
         """Unpack attention, with masks and results as in :meth:`forward`.
 
         Args:
-            query: X [T, B, C], or n hypotheses in a row of each of the B sentences that were packed [T, B n, C]
+            query: X [T, B, C], or n hypotheses in a row of each of the B sentences that were packed [T, B n,
+                C]
             kept: what :meth:`keep` returned
 
         Raises:
-            InputError: hypotheses that cannot belong to the sentences of the context, as many to each; weights are
-                asked for where those of pack attention were not kept
+            InputError: hypotheses that cannot belong to the sentences of the context, as many to each;
+                weights are asked for where those of pack attention were not kept
         """
         beams = hypotheses_each(query.size(1), kept.key.size(0))
         unpack_q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
@@ -262,7 +273,9 @@ class LunaAttention(nn.Module):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         parts = Parts(kept.token_key, kept.token_value, kept.empty)
         dropout = dropout_probability(self.dropout_module)
-        read = lookup_attention(q, kept.key, kept.value, parts, self.lookup_gate(), self.lookup, mask, dropout)
+        read = lookup_attention(
+            q, kept.key, kept.value, parts, self.lookup_gate(), self.lookup, mask, dropout
+        )
         if not need_weights or kept.pack_weights is None:
             return read.output, None
         return read.output, weights_of_context(read, kept.position, kept.pack_weights.unsqueeze(1))

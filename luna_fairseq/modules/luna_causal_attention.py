@@ -94,11 +94,12 @@ class LunaCausalAttention(nn.Module):
         dropout: probability with which a pack or unpack weight is dropped (default: 0)
         untie_kv: separate projections for the keys and values of unpack attention (default: False)
         pack_activation: omega, ``softplus`` or ``elu`` (default: softplus)
-        backend: form of the attention over whole sequences, see :func:`luna_fairseq.ops.causal_luna` (default: auto)
+        backend: form of the attention over whole sequences, see :func:`luna_fairseq.ops.causal_luna`
+            (default: auto)
 
     Raises:
-        InputError: the width is not divisible by the number of heads; an unknown activation or backend, or one that
-            this machine does not have
+        InputError: the width is not divisible by the number of heads; an unknown activation or backend, or
+            one that this machine does not have
     """
 
     def __init__(
@@ -122,7 +123,12 @@ class LunaCausalAttention(nn.Module):
         self.backend = backend
         self.dropout_module: nn.Module = nn.Dropout(dropout)
 
-        for name in ("pack_q", "pack_k", "unpack_q", *(("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",))):
+        for name in (
+            "pack_q",
+            "pack_k",
+            "unpack_q",
+            *(("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",)),
+        ):
             self.add_module(f"{name}_proj", projection(embed_dim))
         self.out_proj = output_projection(embed_dim)
 
@@ -157,7 +163,8 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tuple[Tensor, LunaCausalState]:
-        """The positions after those in ``state``: one while decoding, several for a prefix. Masks as in :meth:`forward`.
+        """The positions after those in ``state``: one while decoding, several for a prefix. Masks as in
+        :meth:`forward`.
 
         Args:
             query: X [T, B, C], also of n hypotheses in a row for each sentence of P [T, B n, C]
@@ -168,7 +175,8 @@ class LunaCausalAttention(nn.Module):
             output, shaped as X, and the state after these positions
 
         Raises:
-            InputError: hypotheses that cannot belong to the sentences of P, as many to each; neither P nor a state
+            InputError: hypotheses that cannot belong to the sentences of P, as many to each; neither P nor a
+                state
         """
         if state is None:
             if packed is None:
@@ -182,9 +190,13 @@ class LunaCausalAttention(nn.Module):
         q, k, v = self._unpack_heads(query)
         weights = self._pack_weights(pack_q, query, beams)
         dropout = dropout_probability(self.dropout_module)
-        output, sums = recurrent_causal_luna(q, k, v, weights, sums, packed_padding_mask, key_padding_mask, dropout)
+        output, sums = recurrent_causal_luna(
+            q, k, v, weights, sums, packed_padding_mask, key_padding_mask, dropout
+        )
         value_sum = sums.value_sum if self.untie_kv else None
-        return self.out_proj(merge_heads(output)), LunaCausalState(pack_q, sums.key_sum, sums.steps, value_sum)
+        return self.out_proj(merge_heads(output)), LunaCausalState(
+            pack_q, sums.key_sum, sums.steps, value_sum
+        )
 
     def weights(
         self,
@@ -193,14 +205,17 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Tensor]:
-        """A_pack and A_unpack over whole sequences, both [B, H, T, L], by the definition; arguments as in :meth:`forward`."""
+        """A_pack and A_unpack over whole sequences, both [B, H, T, L], by the definition; arguments as in
+        :meth:`forward`."""
         q, k, v = self._unpack_heads(query)
         pack = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
         return pack, naive_causal_luna(q, k, v, pack, packed_padding_mask, key_padding_mask)[1]
 
     def _pack_weights(self, pack_q: Tensor, query: Tensor, beams: int = 1) -> Tensor:
         pack_k = beams_to_positions(self._heads("pack_k", query), beams)
-        return positions_to_beams(self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation)), beams)
+        return positions_to_beams(
+            self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation)), beams
+        )
 
     def _unpack_heads(self, query: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         q = self._heads("unpack_q", query)

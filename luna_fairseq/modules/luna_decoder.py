@@ -71,7 +71,8 @@ class LunaDecoder(TransformerDecoderBase):
     def _check_positions(self, length: int) -> None:
         if length > self.max_positions():
             raise InputError(
-                f"a sequence has {length} tokens, the model's positions end at {self.max_positions()}: shorten it, or "
+                f"a sequence has {length} tokens, the model's positions end at {self.max_positions()}: "
+                "shorten it, or "
                 "train with a larger --max-target-positions"
             )
 
@@ -104,7 +105,9 @@ class LunaDecoder(TransformerDecoderBase):
         last_layer = self.num_layers - 1
         context, initial_packed, masks = source_of(encoder_out, once=incremental_state is not None)
         x = self.forward_embedding(prev_output_tokens, incremental_state)
-        first = incremental_state is None or self.get_incremental_state(incremental_state, "hypotheses") is None
+        first = (
+            incremental_state is None or self.get_incremental_state(incremental_state, "hypotheses") is None
+        )
         if incremental_state is not None and first:
             # Without a source there is one P for all.
             hypotheses = Hypotheses.in_a_row(x.size(1), 1 if context is None else context.size(1), x.device)
@@ -154,9 +157,11 @@ class LunaDecoder(TransformerDecoderBase):
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
 
-    def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Give hypothesis i the state that hypothesis ``new_order[i]`` had [N']; what it shares with the others of its
-        sentence is touched only where sentences leave or change places."""
+    def reorder_incremental_state_scripting(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """Give hypothesis i the state that hypothesis ``new_order[i]`` had [N']; what it shares with the
+        others of its sentence is touched only where sentences leave or change places."""
         super().reorder_incremental_state_scripting(incremental_state, new_order)
         saved = self.get_incremental_state(incremental_state, "hypotheses")
         kept = None if saved is None else Hypotheses(saved["sentences"]).reorder(new_order)
@@ -175,8 +180,8 @@ class LunaDecoder(TransformerDecoderBase):
 def source_of(
     encoder_out: Optional[Dict[str, List[Any]]], once: bool
 ) -> Tuple[Optional[Tensor], Optional[Tensor], Dict[str, Tensor]]:
-    """Context [S, B, C], P [L, B, C] and their padding masks from an encoder's output, ``once`` for all the hypotheses of
-    a sentence or for each row of it."""
+    """Context [S, B, C], P [L, B, C] and their padding masks from an encoder's output, ``once`` for all the
+    hypotheses of a sentence or for each row of it."""
     if encoder_out is None:
         return None, None, {}
     beams = encoder_out["hypotheses"][0].each if once else 1

@@ -20,7 +20,8 @@ from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 
 def wrap_layer(layer: torch.nn.Module, cfg: Any) -> torch.nn.Module:
-    """torch.compile, activation checkpointing and FSDP around one layer; the last two as fairseq's own layers get them.
+    """torch.compile, activation checkpointing and FSDP around one layer; the last two as fairseq's own layers
+    get them.
 
     Raises:
         InputError: torch.compile together with activation checkpointing, or with an old torch
@@ -60,12 +61,12 @@ class LunaEncoder(TransformerEncoderBase):
         cfg: fairseq's TransformerConfig with Luna's options added to it
         dictionary: source dictionary
         embed_tokens: token embedding
-        sentence_encoder: there is no decoder. The encoder itself then normalises the last P, and rows of P that are
-            left out begin as zeros (default: False)
-        packed_is_read: something reads the last P. Otherwise its norm in a sentence encoder has neither gain nor bias
-            before :meth:`read_packed` (default: True)
-        layer_repeats: apply the one layer that ``cfg`` asks for so many times (default: 1, every layer once). Its
-            post-norm of P is then also that of the last P
+        sentence_encoder: there is no decoder. The encoder itself then normalises the last P, and rows of P
+            that are left out begin as zeros (default: False)
+        packed_is_read: something reads the last P. Otherwise its norm in a sentence encoder has neither gain
+            nor bias before :meth:`read_packed` (default: True)
+        layer_repeats: apply the one layer that ``cfg`` asks for so many times (default: 1, every layer once).
+            Its post-norm of P is then also that of the last P
     """
 
     def __init__(
@@ -118,8 +119,8 @@ class LunaEncoder(TransformerEncoderBase):
         return wrap_layer(layer, cfg)
 
     def read_packed(self) -> None:
-        """Give the norm of a sentence encoder's last P its gain and bias, because something reads it from now on. A
-        checkpoint from before leaves them as they begin."""
+        """Give the norm of a sentence encoder's last P its gain and bias, because something reads it from now
+        on. A checkpoint from before leaves them as they begin."""
         if self.packed_layer_norm is not None and self.packed_layer_norm.weight is None:
             like = self.packed_embedding.weight
             norm = LayerNorm(self.embed_tokens.embedding_dim, export=self.cfg.export)
@@ -132,7 +133,8 @@ class LunaEncoder(TransformerEncoderBase):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _find_packed_norm(self, state_dict: Dict[str, Tensor], prefix: str) -> None:
-        """The norm of the last P: the authors have it in the last layer, and whether something reads it or not."""
+        """The norm of the last P: the authors have it in the last layer, and whether something reads it or
+        not."""
         layers = f"{prefix}layers."
         depths = [int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)]
         for part in ("weight", "bias"):
@@ -167,9 +169,9 @@ class LunaEncoder(TransformerEncoderBase):
             token_embeddings: [B, S, C] in place of the embedding's own
 
         Returns:
-            what fairseq's encoder returns, and ``packed_out`` [P: L x B x C], ``packed_padding_mask`` [B x L] (empty
-            when no row of P is left out), ``packed_states``, and ``hypotheses`` [:class:`Hypotheses`: one of each
-            sentence], which :meth:`reorder_encoder_out` keeps
+            what fairseq's encoder returns, and ``packed_out`` [P: L x B x C], ``packed_padding_mask`` [B x L]
+            (empty when no row of P is left out), ``packed_states``, and ``hypotheses`` [:class:`Hypotheses`:
+            one of each sentence], which :meth:`reorder_encoder_out` keeps
 
         Raises:
             InputError: a source longer than the positions
@@ -218,8 +220,11 @@ class LunaEncoder(TransformerEncoderBase):
             "hypotheses": [Hypotheses.in_a_row(len(src_tokens), len(src_tokens), src_tokens.device)],
         }
 
-    def reorder_encoder_out(self, encoder_out: Dict[str, List[Any]], new_order: Tensor) -> Dict[str, List[Any]]:
-        """``encoder_out`` with row ``new_order[i]`` at place i [B']; itself where hypotheses of a sentence changed places."""
+    def reorder_encoder_out(
+        self, encoder_out: Dict[str, List[Any]], new_order: Tensor
+    ) -> Dict[str, List[Any]]:
+        """``encoder_out`` with row ``new_order[i]`` at place i [B']; itself where hypotheses of a sentence
+        changed places."""
         kept = encoder_out["hypotheses"][0].reorder(new_order)
         if kept is None:
             return encoder_out

@@ -1,6 +1,7 @@
 """Luna's encoder and decoder layers: a Transformer layer with a second stream, the packed sequence P.
 
-They do not extend fairseq's layers: that of fairseq 0.12 keeps a second copy of every parameter of its own attention.
+They do not extend fairseq's layers: that of fairseq 0.12 keeps a second copy of every parameter of its own
+attention.
 """
 
 from typing import Any, Callable, Dict, Optional, Tuple
@@ -35,8 +36,11 @@ def activation_function(name: str) -> Callable[[Tensor], Tensor]:
 class _LunaLayer(TwoStreamLayer):
     """A layer of two streams with fairseq's parts."""
 
-    def finish(self, cfg: Any, side: Any, update_packed: Optional[bool] = None, normalize_packed: bool = True) -> None:
-        """Build what follows the attentions in a layer of ``side``, the encoder's or the decoder's part of ``cfg``.
+    def finish(
+        self, cfg: Any, side: Any, update_packed: Optional[bool] = None, normalize_packed: bool = True
+    ) -> None:
+        """Build what follows the attentions in a layer of ``side``, the encoder's or the decoder's part of
+        ``cfg``.
 
         Without ``update_packed`` there is no norm of P.
         """
@@ -55,7 +59,8 @@ class _LunaLayer(TwoStreamLayer):
         with_fairseq_parts(self, self.__class__.__name__, **noise, export=cfg.export)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        # A last layer that was an inner one before layers were pruned has a norm of P that nothing reads any more.
+        # A last layer that was an inner one before layers were pruned has a norm of P that nothing reads any
+        # more.
         if self.packed_layer_norm is None:
             for name in ("weight", "bias"):
                 state_dict.pop(f"{prefix}packed_layer_norm.{name}", None)
@@ -63,7 +68,8 @@ class _LunaLayer(TwoStreamLayer):
 
 
 def luna_attention_options(cfg: Any, side: Any) -> Dict[str, Any]:
-    """Arguments of Luna attention with the heads of ``side``, the encoder's or the decoder's part of ``cfg``."""
+    """Arguments of Luna attention with the heads of ``side``, the encoder's or the decoder's part of
+    ``cfg``."""
     return {
         "embed_dim": side.embed_dim,
         "num_heads": side.attention_heads,
@@ -87,7 +93,9 @@ class LunaEncoderLayer(_LunaLayer):
 
     def __init__(self, cfg: Any, update_packed: bool = True, normalize_packed: bool = True):
         super().__init__()
-        self.self_attn = FairseqLunaAttention(**luna_attention_options(cfg, cfg.encoder), anchored_unpack=True)
+        self.self_attn = FairseqLunaAttention(
+            **luna_attention_options(cfg, cfg.encoder), anchored_unpack=True
+        )
         self.self_attn_layer_norm = nn.LayerNorm(cfg.encoder.embed_dim)
         self.finish(cfg, cfg.encoder, update_packed, normalize_packed)
 
@@ -108,7 +116,8 @@ class LunaEncoderLayer(_LunaLayer):
             packed: P [L, B, C]
             encoder_padding_mask: [B, S], True at padding
             packed_padding_mask: [B, L], True at rows of P that are left out
-            anchors: the places of P's rows in X, the same in all layers (default: found here, where P is anchored)
+            anchors: the places of P's rows in X, the same in all layers (default: found here, where P is
+                anchored)
 
         Returns:
             x [S, B, C] and the next P [L, B, C], or None when P is not updated
@@ -127,7 +136,8 @@ class LunaDecoderLayer(_LunaLayer):
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
-        update_packed: pass the packed context on as the next layer's P; the last layer does not (default: True)
+        update_packed: pass the packed context on as the next layer's P; the last layer does not (default:
+            True)
         no_encoder_attn: there is no encoder (default: False)
     """
 
@@ -197,7 +207,8 @@ class LunaDecoderLayer(_LunaLayer):
             self_attn_padding_mask: [B, T], True at padding
             incremental_state: fairseq's store for decoding
             need_attn: also return weights over the encoder's output
-            anchors: the places of P's rows in it, the same in all layers (default: found here, where P is anchored)
+            anchors: the places of P's rows in it, the same in all layers (default: found here, where P is
+                anchored)
 
         Returns:
             x [T, B, C]; the next P [L, B, C] or None; weights [H, B, T, S] or None

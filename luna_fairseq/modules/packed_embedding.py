@@ -12,8 +12,8 @@ from luna_fairseq.errors import InputError
 class PackedEmbedding(nn.Module):
     """P as a parameter, scaled, with positions, shortened to the batch.
 
-    By default the projection length is dynamic: P is never longer than the longest sentence, and a sentence shorter
-    than P leaves its last rows out. Results then do not depend on the other sentences of a batch.
+    By default the projection length is dynamic: P is never longer than the longest sentence, and a sentence
+    shorter than P leaves its last rows out. Results then do not depend on the other sentences of a batch.
 
     Args:
         projection_length: l, the number of rows
@@ -43,7 +43,9 @@ class PackedEmbedding(nn.Module):
     ):
         super().__init__()
         if projection_length < 1:
-            raise InputError(f"projection length is {projection_length}: --projection-length must be 1 or more")
+            raise InputError(
+                f"projection length is {projection_length}: --projection-length must be 1 or more"
+            )
         self.fix_length = fix_length
         self.zero_padding = zero_padding
         self.scale = math.sqrt(embed_dim) if scale else 1.0

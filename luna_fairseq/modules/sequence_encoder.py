@@ -1,5 +1,5 @@
-"""What the encoders of long sequences have besides their layers: pixels as input, one layer for all, and the twin of the
-Luna encoder with fairseq's Transformer layers."""
+"""What the encoders of long sequences have besides their layers: pixels as input, one layer for all, and the
+twin of the Luna encoder with fairseq's Transformer layers."""
 
 from typing import Any, Optional
 
@@ -43,7 +43,8 @@ class PixelEmbedding(nn.Module):
         return x
 
     def placeholder_tokens(self, embedding: Tensor) -> Tensor:
-        """Tokens [B, T] none of which is padding, for what an encoder reads from tokens: positions and lengths."""
+        """Tokens [B, T] none of which is padding, for what an encoder reads from tokens: positions and
+        lengths."""
         return torch.full(embedding.shape[:2], self.padding_idx + 1, device=embedding.device)
 
 

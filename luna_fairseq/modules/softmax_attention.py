@@ -1,4 +1,5 @@
-"""Softmax attention to the source in the place of unpack attention: what an anchored encoder is best read with."""
+"""Softmax attention to the source in the place of unpack attention: what an anchored encoder is best read
+with."""
 
 from typing import Any, NamedTuple, Optional, Tuple
 
@@ -29,7 +30,8 @@ class KeptTokens(NamedTuple):
 
 
 class SoftmaxCrossAttention(LunaAttention):
-    """Softmax attention of X to the context, called as Luna attention is. P is packed beside it for the next layer.
+    """Softmax attention of X to the context, called as Luna attention is. P is packed beside it for the next
+    layer.
 
     Args:
         packs: pack P; where no layer follows, nothing reads it (default: True)
@@ -44,11 +46,17 @@ class SoftmaxCrossAttention(LunaAttention):
     def __init__(self, *args: Any, packs: bool = True, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if self.lookup:
-            raise InputError("--packed-lookup and --cross-attention softmax do not go together: leave one out")
+            raise InputError(
+                "--packed-lookup and --cross-attention softmax do not go together: leave one out"
+            )
         self.packs = packs
         for name in [name for name, _ in self.named_children()]:
             # A parameter without gradient breaks DDP.
-            if name in ("unpack_k_proj", "unpack_v_proj", "unpack_kv_proj") or not packs and name.startswith("pack_"):
+            if (
+                name in ("unpack_k_proj", "unpack_v_proj", "unpack_kv_proj")
+                or not packs
+                and name.startswith("pack_")
+            ):
                 delattr(self, name)
         embed_dim = self.out_proj.out_features
         self.context_k_proj = projection(embed_dim)
@@ -70,7 +78,9 @@ class SoftmaxCrossAttention(LunaAttention):
     ) -> Any:
         """What :meth:`unpack` reads of the context [S, B, C]."""
         key, value = self.context_k_proj(context), self.context_v_proj(context)
-        return KeptTokens(split_heads(key, self.num_heads), split_heads(value, self.num_heads), context_padding_mask)
+        return KeptTokens(
+            split_heads(key, self.num_heads), split_heads(value, self.num_heads), context_padding_mask
+        )
 
     def unpack(
         self,

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 
 class TwoStreamLayer(nn.Module):
-    """Dropout, residual and norm around Luna attention and the feed-forward block, before (pre-norm) or after them.
+    """Dropout, residual and norm around Luna attention and the feed-forward block, before (pre-norm) or after
+    them.
 
     A layer builds its attentions and their norms, then the rest by the two methods that build.
     """
@@ -38,7 +39,9 @@ class TwoStreamLayer(nn.Module):
         self.fc2 = nn.Linear(ffn_embed_dim, embed_dim)
         self.final_layer_norm = nn.LayerNorm(embed_dim)
 
-    def build_packed_layer_norm(self, embed_dim: int, update_packed: bool = True, normalize_packed: bool = True) -> None:
+    def build_packed_layer_norm(
+        self, embed_dim: int, update_packed: bool = True, normalize_packed: bool = True
+    ) -> None:
         """The norm of Y_P + P, made only where something reads it: a parameter without gradient breaks DDP.
 
         Args:
@@ -61,8 +64,9 @@ class TwoStreamLayer(nn.Module):
         *args: Any,
         **kwargs: Any,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """Luna attention with X [T, B, C] and P [L, B, C] as two residual streams; P' is None where Y_P is, or where
-        nothing reads it. Without a context it is self-attention: X is packed as it is unpacked, after its norm."""
+        """Luna attention with X [T, B, C] and P [L, B, C] as two residual streams; P' is None where Y_P is,
+        or where nothing reads it. Without a context it is self-attention: X is packed as it is unpacked,
+        after its norm."""
         residual, packed_residual = x, packed
         if self.normalize_before:
             x = layer_norm(x)

@@ -1,4 +1,5 @@
-"""Optimizer and learning-rate schedule: in plain torch and Python, and each in fairseq's clothes, imported when asked for."""
+"""Optimizer and learning-rate schedule: in plain torch and Python, and each in fairseq's clothes, imported
+when asked for."""
 
 from importlib import import_module
 from typing import Any

@@ -17,8 +17,9 @@ One update of one parameter tensor ``p`` with gradient ``g``, t updates so far i
     d = m / D
     p = p - lr * d
 
-``apollo_update.py`` holds this update in two forms. Norm, inner products and maximum run over the whole tensor, so the
-result depends on how parameters are cut into tensors: Apollo must never be given parameters that are flattened into one tensor or sharded.
+``apollo_update.py`` holds this update in two forms. Norm, inner products and maximum run over the whole
+tensor, so the result depends on how parameters are cut into tensors: Apollo must never be given parameters
+that are flattened into one tensor or sharded.
 """
 
 import itertools
@@ -63,16 +64,16 @@ class Apollo(Optimizer):
         eps: keeps the first directions finite, > 0.
         rebound: lower bound of the curvature: "constant" (sigma) or "belief" (the largest deviation of the
             gradient from its moving average).
-        sigma: the constant rebound, > 0; unused with "belief". ``lr`` with sigma 0.01 is the same as 100 times
-            ``lr`` with sigma 1.0, so both conventions are in circulation: lr 0.1 with 0.01, and lr 10 with 1.0.
-            A learning rate of the other convention brings a warning, once.
+        sigma: the constant rebound, > 0; unused with "belief". ``lr`` with sigma 0.01 is the same as 100
+            times ``lr`` with sigma 1.0, so both conventions are in circulation: lr 0.1 with 0.01, and lr 10
+            with 1.0. A learning rate of the other convention brings a warning, once.
         weight_decay: coefficient, >= 0.
-        weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient; "decoupled" adds it to the direction;
-            "stable" adds it to the direction divided by the mean curvature. Default: "L2" for "constant",
-            "decoupled" for "belief".
-        foreach: True takes the multi-tensor implementation (several tensors per kernel), False the formulas as
-            they are written, tensor by tensor; by default the former for parameters on a CUDA device, and for
-            those on a CPU the latter in blocks that stay in its cache.
+        weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient; "decoupled" adds it to the
+            direction; "stable" adds it to the direction divided by the mean curvature. Default: "L2" for
+            "constant", "decoupled" for "belief".
+        foreach: True takes the multi-tensor implementation (several tensors per kernel), False the formulas
+            as they are written, tensor by tensor; by default the former for parameters on a CUDA device, and
+            for those on a CPU the latter in blocks that stay in its cache.
 
     State of each parameter: ``step`` (int), ``exp_avg_grad`` (m), ``approx_hessian`` (B), ``update`` (d).
     A parameter without gradient is skipped and keeps its own step count.
@@ -264,10 +265,10 @@ def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
 def _warn_about_learning_rate(lr: float, sigma: float) -> None:
     """Warn about a learning rate of the other convention for sigma.
 
-    The first direction is g / sigma, so lr / sigma is what counts: about 10 in both published conventions, and
-    0.3 to 10 in all settings known to work. Mixing the conventions makes it 100 times larger or smaller. The
-    warning is given from ten times the published ratio on; and below a hundredth of it, but there only for
-    sigma of the order of 1, as with sigma 0.01 a small rate is simply a small rate (fine-tuning).
+    The first direction is g / sigma, so lr / sigma is what counts: about 10 in both published conventions,
+    and 0.3 to 10 in all settings known to work. Mixing the conventions makes it 100 times larger or smaller.
+    The warning is given from ten times the published ratio on; and below a hundredth of it, but there only
+    for sigma of the order of 1, as with sigma 0.01 a small rate is simply a small rate (fine-tuning).
     """
     ratio = lr / sigma
     if ratio >= 99.9:  # 100, whatever the rounding
@@ -281,7 +282,8 @@ def _warn_about_learning_rate(lr: float, sigma: float) -> None:
     else:
         return
     warnings.warn(
-        f"Apollo: learning rate {lr:g} with sigma {sigma:g} looks like a mix of two conventions (lr about 0.1 goes"
+        f"Apollo: learning rate {lr:g} with sigma {sigma:g} looks like a mix of two conventions (lr about "
+        "0.1 goes"
         f" with sigma 0.01, lr about 10 with sigma 1.0) and makes {hint}",
         UserWarning,
         stacklevel=5,

@@ -22,7 +22,8 @@ def blocked_update(*lists: List[Tensor], step: int, group: Dict[str, Any]) -> No
 
 
 class _Update:
-    """The update of one tensor: two passes over it, three for the stable weight decay, which needs a mean between."""
+    """The update of one tensor: two passes over it, three for the stable weight decay, which needs a mean
+    between."""
 
     def __init__(self, tensors: Tuple[Tensor, ...], step: int, group: Dict[str, Any]):
         self.blocks = [x.view(-1).split(BLOCK) for x in tensors]

@@ -36,7 +36,8 @@ class ApolloConfig(FairseqDataclass):
     weight_decay_type: Optional[WEIGHT_DECAY_CHOICES] = field(
         default=None,
         metadata={
-            "help": "added to the gradient (L2), to the direction (decoupled), or to the direction, divided by "
+            "help": "added to the gradient (L2), to the direction (decoupled), or to the direction, divided "
+            "by "
             "the mean curvature (stable); by default L2 for the constant rebound, decoupled for belief"
         },
     )
@@ -69,7 +70,8 @@ class FairseqApollo(FairseqOptimizer):
             # GradScaler is shown the torch optimizer when unscaling and this object when stepping, takes them
             # for two, and unscales again. Adam does not notice the size of its gradients; Apollo does.
             raise InputError(
-                "--amp does not work with --optimizer apollo, because fairseq's AMP wrapper divides the gradients "
+                "--amp does not work with --optimizer apollo, because fairseq's AMP wrapper divides the "
+                "gradients "
                 "by the loss scale twice; use --bf16, or --fp16 --fp16-no-flatten-grads"
             )
         self._optimizer = Apollo(params, **self.optimizer_config)

@@ -72,14 +72,16 @@ class MilestoneSchedule(FairseqLRScheduler):
         early = [m for m in cfg.milestones if m <= cfg.warmup_updates]
         if early:
             logger.warning(
-                f"--milestones {' '.join(map(str, early))} lie within the warm-up of {cfg.warmup_updates} updates "
+                f"--milestones {' '.join(map(str, early))} lie within the warm-up of {cfg.warmup_updates} "
+                "updates "
                 "and have no effect"
             )
         self.step_update(0)
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the dataclass's options, of which --milestones takes several words (fairseq's lists take one)."""
+        """Add the dataclass's options, of which --milestones takes several words (fairseq's lists take
+        one)."""
         parser.add_argument(
             "--milestones",
             nargs="+",
@@ -119,7 +121,8 @@ def _check(cfg: MilestoneScheduleConfig) -> None:
         )
     if cfg.warmup_updates == 0 and cfg.warmup_init_lr >= 0:
         raise InputError(
-            f"--warmup-init-lr {cfg.warmup_init_lr:g} needs a warm-up: give --warmup-updates too, or leave it out"
+            f"--warmup-init-lr {cfg.warmup_init_lr:g} needs a warm-up: give --warmup-updates too, or leave "
+            "it out"
         )
     if not 0 < cfg.lr_decay_rate <= 1:
         raise InputError(f"--lr-decay-rate must be in (0, 1], got {cfg.lr_decay_rate}")

@@ -1,8 +1,8 @@
 """A learning rate of linear warm-up, then constant, multiplied at given updates.
 
-The schedule of the translation experiments with Apollo (Ma, 2020, arXiv 2009.13586) and Luna (500,000 updates,
-milestones 300,000 and 450,000). The rate is a pure function of the number of finished updates, so that a resumed
-run, or one whose optimizer was reset, has the rate of an uninterrupted one.
+The schedule of the translation experiments with Apollo (Ma, 2020, arXiv 2009.13586) and Luna (500,000
+updates, milestones 300,000 and 450,000). The rate is a pure function of the number of finished updates, so
+that a resumed run, or one whose optimizer was reset, has the rate of an uninterrupted one.
 """
 
 from typing import Sequence
@@ -24,8 +24,8 @@ def milestone_lr(
         peak_lr: rate at the end of the warm-up, reached after exactly ``warmup_updates`` updates.
         warmup_updates: length of the warm-up in updates; 0 starts at ``peak_lr``.
         warmup_init_lr: rate of the very first update, from which the warm-up rises linearly.
-        milestones: numbers of finished updates after which the rate is multiplied by ``lr_decay_rate``. Those within
-            the warm-up (<= ``warmup_updates``) have no effect: the warm-up always ends at ``peak_lr``.
+        milestones: numbers of finished updates after which the rate is multiplied by ``lr_decay_rate``. Those
+            within the warm-up (<= ``warmup_updates``) have no effect: the warm-up always ends at ``peak_lr``.
         lr_decay_rate: the factor.
     """
     if num_updates < warmup_updates:

@@ -92,9 +92,7 @@ class BigBirdAttention(PeerAttention):
         T = q.size(2)
         padding = q.new_zeros(q.size(0), T, dtype=torch.bool) if padding is None else padding
         seen, left_out = self.seen_blocks(padding)
-        sees = seen.new_zeros(*seen.shape[:2], seen.size(1)).scatter_add_(
-            2, seen, (~left_out).long()
-        )
+        sees = seen.new_zeros(*seen.shape[:2], seen.size(1)).scatter_add_(2, seen, (~left_out).long())
         sees[:, : self.first] = 1
         sees = sees.repeat_interleave(self.size, dim=1).repeat_interleave(self.size, dim=2)[:, :T, :T].bool()
         return naive_softmax_weights(q, k, (~sees | padding[:, None, :]).unsqueeze(1)) @ v

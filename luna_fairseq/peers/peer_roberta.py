@@ -68,7 +68,8 @@ class PeerRoberta(RobertaModel):
         longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
         if longest is not None and longest > args.max_positions:
             raise InputError(
-                f"sequences of the task have up to {longest} tokens, more than the model's {args.max_positions} positions: "
+                f"sequences of the task have up to {longest} tokens, more than the model's "
+                f"{args.max_positions} positions: "
                 f"give --max-positions {longest}, or --tokens-per-sample {args.max_positions}"
             )
         return cls(args, PeerRobertaEncoder(args, task.source_dictionary))

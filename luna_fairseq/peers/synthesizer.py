@@ -82,7 +82,9 @@ class SynthesizerAttention(PeerAttention):
         for i in range(v.size(2)):
             row = self.logits(v.size(2), *hidden)[..., i, :].exp().expand(*v.shape[:2], -1)
             real = torch.ones_like(v[:, 0, :, 0]) if padding is None else (~padding).to(v.dtype)
-            seen = real.unsqueeze(1) * (torch.arange(v.size(2), device=v.device) <= i if self.form == CAUSAL else 1.0)
+            seen = real.unsqueeze(1) * (
+                torch.arange(v.size(2), device=v.device) <= i if self.form == CAUSAL else 1.0
+            )
             row = row * seen
             rows.append(
                 torch.einsum("bhs,bhsk->bhk", row / row.sum(dim=-1, keepdim=True).clamp(min=1e-30), v)

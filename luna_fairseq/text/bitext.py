@@ -1,7 +1,7 @@
 """Reading parallel text: two files ``PREFIX.LANG`` whose lines translate one another.
 
-Lines end at ``\\n`` alone: other characters that Unicode calls line separators occur inside sentences, and splitting
-at them would shift one side against the other.
+Lines end at ``\\n`` alone: other characters that Unicode calls line separators occur inside sentences, and
+splitting at them would shift one side against the other.
 """
 
 from __future__ import annotations
@@ -61,12 +61,13 @@ def check_bitext(
         prefix: path without ``.LANG``.
         source_lang: suffix of the source file.
         target_lang: suffix of the target file.
-        drop_empty: whether pairs with an empty side may be there (training text, from which they are dropped).
+        drop_empty: whether pairs with an empty side may be there (training text, from which they are
+            dropped).
         progress: wraps the iterator over pairs of lines.
 
     Raises:
-        InputError: a file is missing, empty or not UTF-8, the numbers of lines differ, a line is empty that must not
-            be, or no pair is left.
+        InputError: a file is missing, empty or not UTF-8, the numbers of lines differ, a line is empty that
+            must not be, or no pair is left.
     """
     paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
     digest = hashlib.sha256()
@@ -93,7 +94,8 @@ def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
             raise InputError(f"{path} is empty")
     if counts[0] != counts[1]:
         raise InputError(
-            f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: line n of one file must be the "
+            f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: line n of one file must "
+            "be the "
             "translation of line n of the other"
         )
     if empty == counts[0]:

@@ -26,8 +26,8 @@ PADDING_FACTOR = 8  # as fairseq-preprocess pads
 def learn_bpe(lines: Iterator[str], vocab_size: int) -> bytes:
     """Learn a byte-pair encoding.
 
-    Text is encoded as it is: all its characters are covered and none is normalised, save that every run of white
-    space, of whatever kind, is one space. Decoding gives the text back up to white space.
+    Text is encoded as it is: all its characters are covered and none is normalised, save that every run of
+    white space, of whatever kind, is one space. Decoding gives the text back up to white space.
 
     Args:
         lines: the training text, both languages. They are drawn while the current folder is another one.
@@ -81,7 +81,10 @@ def _whitespace_rules() -> str:
 def _explain(message: str, vocab_size: int) -> str:
     too_high = re.search(r"Please set it to a value <= (\d+)", message)
     if too_high:
-        return f"--vocab-size {vocab_size} is too large for this training text: the most it gives is {too_high[1]}"
+        return (
+            f"--vocab-size {vocab_size} is too large for this training "
+            f"text: the most it gives is {too_high[1]}"
+        )
     too_low = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if too_low:
         return (
@@ -93,7 +96,8 @@ def _explain(message: str, vocab_size: int) -> str:
 def bpe_dictionary(model: sentencepiece.SentencePieceProcessor, counts: Mapping[str, int]) -> Dictionary:
     """The dictionary of all pieces, most frequent first.
 
-    All are listed, with those that the training text does not contain: other text may, and would lose them as unknown.
+    All are listed, with those that the training text does not contain: other text may, and would lose them as
+    unknown.
 
     Args:
         model: the sentencepiece model.

@@ -1,4 +1,5 @@
-"""A joint byte-pair encoding of tokenised text, by subword-nmt (``@@`` marks a piece that does not end its word)."""
+"""A joint byte-pair encoding of tokenised text, by subword-nmt (``@@`` marks a piece that does not end its
+word)."""
 
 from __future__ import annotations
 
@@ -30,13 +31,17 @@ def learn_merges(words: Mapping[str, int], merges: int) -> bytes:
         InputError: the text does not give so many merges (subword-nmt wants each pair at least twice).
     """
     if all(len(word) == 1 for word in words):
-        raise InputError("the training text has no words of more than one character: there is nothing to merge")
+        raise InputError(
+            "the training text has no words of more than one character: there is nothing to merge"
+        )
     codes = io.StringIO()
     with _quiet_unless_watched():
         learn_bpe([f"{word} {count}" for word, count in words.items()], codes, merges, is_dict=True)
     learnt = codes.getvalue().count("\n") - 1
     if learnt < merges:
-        raise InputError(f"--vocab-size {merges} is too large for this training text: it gives {learnt} merges")
+        raise InputError(
+            f"--vocab-size {merges} is too large for this training text: it gives {learnt} merges"
+        )
     return codes.getvalue().encode("utf-8")
 
 
@@ -67,7 +72,8 @@ def encode_lines(codes: str, lines: List[str]) -> List[List[str]]:
 
 
 def merges_dictionary(counts: Mapping[str, int]) -> Dictionary:
-    """fairseq's dictionary of the pieces in the training text, most frequent first, as fairseq-preprocess builds it.
+    """fairseq's dictionary of the pieces in the training text, most frequent first, as fairseq-preprocess
+    builds it.
 
     Args:
         counts: piece -> how often it occurs in the encoded training text.

@@ -1,4 +1,5 @@
-"""Moses tokenisation by sacremoses: punctuation normalised, hyphens split aggressively (``a @-@ b``), XML escaped.
+"""Moses tokenisation by sacremoses: punctuation normalised, hyphens split aggressively (``a @-@ b``), XML
+escaped.
 
 The text of the literature's WMT'14 systems, and the tokens of their BLEU. No Perl.
 """
@@ -68,6 +69,8 @@ def tokenize_pairs(languages: Sequence[str], pairs: Sequence[Tuple[str, str]]) -
         the pairs as tokens joined by spaces; a side may have become empty.
     """
     return [
-        tuple(" ".join(tokenize(normalize(line, language), language)) for line, language in zip(pair, languages))
+        tuple(
+            " ".join(tokenize(normalize(line, language), language)) for line, language in zip(pair, languages)
+        )
         for pair in pairs
     ]

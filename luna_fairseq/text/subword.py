@@ -51,7 +51,8 @@ class SentencePiece:
             yield from processor.encode(batch, out_type=str, num_threads=workers)
 
     def dictionary(self, model: Path, counts: Mapping[str, int]) -> Dictionary:
-        """fairseq's dictionary, from the model and the number of times each piece occurs in the training text."""
+        """fairseq's dictionary, from the model and the number of times each piece occurs in the training
+        text."""
         return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(model)), counts)
 
 

@@ -1,4 +1,5 @@
-"""Encoding text for language models: sentencepiece's or GPT-2's pieces, in several processes, and their dictionary."""
+"""Encoding text for language models: sentencepiece's or GPT-2's pieces, in several processes, and their
+dictionary."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def _encoder(make_encoder: Callable[..., EncodeLines], files: Tuple[str, ...]) -
     return make_encoder(*files)
 
 
-def _encode_batch(make_encoder: Callable[..., EncodeLines], files: Tuple[str, ...], lines: List[str]) -> List[str]:
+def _encode_batch(
+    make_encoder: Callable[..., EncodeLines], files: Tuple[str, ...], lines: List[str]
+) -> List[str]:
     return _encoder(make_encoder, files)(lines)
 
 

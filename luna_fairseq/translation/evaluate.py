@@ -1,10 +1,10 @@
 """``luna-evaluate``: a checkpoint's scores on the test text of a prepared folder.
 
-Translates with beam search, puts the hypotheses into plain text and scores them with luna-score. With --tune-lenpen the
-length penalty is chosen first, by BLEU on the validation text. DATA is what luna-prepare-bitext or
-luna-prepare-wmt14-en-de made, with either encoding. RESULTS then holds hypotheses.LANG, scores.json, and what
-fairseq-generate printed. Started again with the same checkpoint, it does only what is left. Options after -- go to
-fairseq-generate (as -- --fp16).
+Translates with beam search, puts the hypotheses into plain text and scores them with luna-score. With
+--tune-lenpen the length penalty is chosen first, by BLEU on the validation text. DATA is what
+luna-prepare-bitext or luna-prepare-wmt14-en-de made, with either encoding. RESULTS then holds
+hypotheses.LANG, scores.json, and what fairseq-generate printed. Started again with the same checkpoint, it
+does only what is left. Options after -- go to fairseq-generate (as -- --fp16).
 """
 
 from __future__ import annotations
@@ -38,12 +38,18 @@ def build_parser() -> argparse.ArgumentParser:
         description=(__doc__ or "").split("\n\n", 1)[1],
     )
     parser.add_argument("data", type=Path, metavar="DATA", help="folder of the prepared text")
-    parser.add_argument("--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint to evaluate")
+    parser.add_argument(
+        "--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint to evaluate"
+    )
     parser.add_argument("--results", required=True, type=Path, metavar="DIR", help="folder to write to")
     parser.add_argument("--beam", type=positive, default=5, metavar="N", help="beam size (default: 5)")
     penalty = parser.add_mutually_exclusive_group()
     penalty.add_argument(
-        "--lenpen", type=float, default=1.0, metavar="X", help="length penalty (default: %(default)s, fairseq's)"
+        "--lenpen",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="length penalty (default: %(default)s, fairseq's)",
     )
     penalty.add_argument(
         "--tune-lenpen",
@@ -54,7 +60,11 @@ def build_parser() -> argparse.ArgumentParser:
         f"{' '.join(map(str, LENGTH_PENALTIES))})",
     )
     parser.add_argument(
-        "--max-tokens", type=positive, default=4096, metavar="N", help="source tokens in a batch (default: 4096)"
+        "--max-tokens",
+        type=positive,
+        default=4096,
+        metavar="N",
+        help="source tokens in a batch (default: 4096)",
     )
     parser.add_argument(
         "--test-set",
@@ -62,7 +72,9 @@ def build_parser() -> argparse.ArgumentParser:
         default="none",
         help="refuse a reference that is not this test set's (default: %(default)s)",
     )
-    parser.add_argument("--samples", type=int, default=0, metavar="N", help="translations to show (default: 0)")
+    parser.add_argument(
+        "--samples", type=int, default=0, metavar="N", help="translations to show (default: 0)"
+    )
     return parser
 
 

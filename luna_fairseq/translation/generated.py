@@ -21,8 +21,8 @@ def read_hypotheses(path: Path, number: int) -> List[str]:
         number: how many sentences there are to be: their ids are 0 to number - 1.
 
     Raises:
-        InputError: the file cannot be read, holds no or too few hypotheses, those of other sentences, or pieces of
-            words.
+        InputError: the file cannot be read, holds no or too few hypotheses, those of other sentences, or
+            pieces of words.
     """
     _check_complete_last_line(path)
     found: Dict[str, Dict[int, str]] = {"H": {}, "D": {}}
@@ -71,12 +71,14 @@ def _in_order(hypotheses: Dict[int, str], number: int, path: Path) -> List[str]:
     missing = [identifier for identifier in range(number) if identifier not in hypotheses]
     if missing:
         raise InputError(
-            f"{path} lacks {len(missing)} of {number} sentences, the first being {missing[0]}: either fairseq-generate "
+            f"{path} lacks {len(missing)} of {number} sentences, the first being {missing[0]}: either "
+            "fairseq-generate "
             "broke off, or it left out the last batch, as it does without --required-batch-size-multiple 1"
         )
     lines = [hypotheses[identifier] for identifier in range(number)]
     if any(SENTENCEPIECE_SPACE in line or "@@ " in line for line in lines):
         raise InputError(
-            f"{path} holds pieces of words: run fairseq-generate with --remove-bpe sentencepiece (or subword-nmt)"
+            f"{path} holds pieces of words: run fairseq-generate with --remove-bpe sentencepiece (or "
+            "subword-nmt)"
         )
     return lines

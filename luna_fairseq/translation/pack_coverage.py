@@ -1,10 +1,11 @@
-"""How much of the source the rows of P cover: ``python -m luna_fairseq.translation.pack_coverage DATA --path CHECKPOINT``.
+"""How much of the source the rows of P cover: ``python -m luna_fairseq.translation.pack_coverage DATA --path
+CHECKPOINT``.
 
-For each decoder layer of a trained Luna translation model, over all sentences of a split: the share of source positions
-at which a row of P has the maximum of its pack weights, as a mean over the heads; and the largest pack weight that any
-row of any head gives a source position, as a mean over the positions. EOS is a source position, padding is none, and
-rows of P that a short sentence leaves out are not counted. With anchored P it also prints how strongly each head is drawn to
-its places, gamma, and what the gates of a look-up add.
+For each decoder layer of a trained Luna translation model, over all sentences of a split: the share of source
+positions at which a row of P has the maximum of its pack weights, as a mean over the heads; and the largest
+pack weight that any row of any head gives a source position, as a mean over the positions. EOS is a source
+position, padding is none, and rows of P that a short sentence leaves out are not counted. With anchored P it
+also prints how strongly each head is drawn to its places, gamma, and what the gates of a look-up add.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def cross_attentions(model: LunaModel) -> List[FairseqLunaAttention]:
 
 
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
-    """The strength of every anchor and what every gate of a look-up adds, of each head, by their names in the model."""
+    """The strength of every anchor and what every gate of a look-up adds, of each head, by their names in the
+    model."""
     found = []
     for name, module in model.named_modules():
         if isinstance(module, AnchorBias):
@@ -104,7 +106,8 @@ class Coverage:
 
 
 def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
-    """Coverage of each decoder layer of ``model``, in evaluation mode, over fairseq's batches of a translation task."""
+    """Coverage of each decoder layer of ``model``, in evaluation mode, over fairseq's batches of a
+    translation task."""
     layers = [Coverage() for _ in model.decoder.layers]
     hooks = [
         attention.register_forward_hook(partial(_add, layer))

@@ -1,10 +1,10 @@
 """``luna-prepare-bitext``: from parallel text to the folder that fairseq-train reads.
 
-Checks the text, learns a joint byte-pair encoding on the training part, encodes all parts and calls fairseq-preprocess
-with a joint dictionary. Training pairs with an empty side are dropped and counted. In validation and test text they
-are an error: scores count every line, so no line may vanish. DIR then holds the binarised data, the encoding
-(sentencepiece.bpe.model, or bpe.codes), the encoded text, and plain copies of the validation and test text. Started
-again, it does only what is left or what has changed.
+Checks the text, learns a joint byte-pair encoding on the training part, encodes all parts and calls
+fairseq-preprocess with a joint dictionary. Training pairs with an empty side are dropped and counted. In
+validation and test text they are an error: scores count every line, so no line may vanish. DIR then holds the
+binarised data, the encoding (sentencepiece.bpe.model, or bpe.codes), the encoded text, and plain copies of
+the validation and test text. Started again, it does only what is left or what has changed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--testpref", metavar="PREFIX", help="test text; several: separated by commas")
     parser.add_argument(
-        "--vocab-size", required=True, type=positive, metavar="N", help="pieces of the encoding (moses: merges)"
+        "--vocab-size",
+        required=True,
+        type=positive,
+        metavar="N",
+        help="pieces of the encoding (moses: merges)",
     )
     parser.add_argument("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
     add_text_arguments(parser)
@@ -66,11 +70,15 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         "--subword",
         choices=list(ROUTES),
         default="sentencepiece",
-        help="sentencepiece: raw text, reversible (default). moses: punctuation normalised, tokenised with hyphens "
+        help="sentencepiece: raw text, reversible (default). moses: punctuation normalised, tokenised with "
+        "hyphens "
         "split (sacremoses), then subword-nmt",
     )
     parser.add_argument(
-        "--max-length", type=positive, metavar="N", help="drop training pairs with a side of more than N pieces"
+        "--max-length",
+        type=positive,
+        metavar="N",
+        help="drop training pairs with a side of more than N pieces",
     )
     parser.add_argument(
         "--max-ratio",
@@ -173,7 +181,8 @@ class Preparation:
     def _encoded(
         self, split: str, pieces: Counter, tokens: Counter, dropped: Counter
     ) -> Iterator[Tuple[str, ...]]:
-        """Pairs as pieces, those that the filter drops left out; counted in ``pieces`` if they are for training."""
+        """Pairs as pieces, those that the filter drops left out; counted in ``pieces`` if they are for
+        training."""
         lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
         encoded = self.route.encode(self._model(), lines, self.args.workers)
         for pair in zip(encoded, encoded):  # the sides take turns
@@ -220,6 +229,7 @@ class Preparation:
                 f"{split}.{pair}.{language}.{end}" for language in self.languages for end in ("bin", "idx")
             ]
         return names
+
 
 main = console_script(PROGRAM, build_parser, lambda args: Preparation(args).run(), place="destdir")
 

@@ -1,9 +1,10 @@
-"""``luna-prepare-wmt14-en-de``: WMT'14 English-German, from the public archives to the folder that fairseq-train reads.
+"""``luna-prepare-wmt14-en-de``: WMT'14 English-German, from the public archives to the folder that
+fairseq-train reads.
 
-Trains on Europarl v7, Common Crawl and News Commentary v9 (4,520,620 pairs), validates on newstest2013, tests on
-newstest2014 (full, 3,003 lines). Archives go to DIR/archives (1.7 GB), the text to DIR/text, the data to
-DIR/sentencepiece or DIR/moses, so that both encodings share one download. Started again, it does only what is left or
-what has changed, and goes on with a download that broke off.
+Trains on Europarl v7, Common Crawl and News Commentary v9 (4,520,620 pairs), validates on newstest2013, tests
+on newstest2014 (full, 3,003 lines). Archives go to DIR/archives (1.7 GB), the text to DIR/text, the data to
+DIR/sentencepiece or DIR/moses, so that both encodings share one download. Started again, it does only what is
+left or what has changed, and goes on with a download that broke off.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--mirror",
         metavar="DIR|URL",
-        help="take the archives from this folder or address instead of statmt.org, whatever they hold: sizes, "
+        help="take the archives from this folder or address instead of statmt.org, whatever they hold: "
+        "sizes, "
         "checksums and numbers of lines are then not compared with the published ones",
     )
     parser.add_argument(
@@ -53,7 +55,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def make_text(folder: Path, mirror: Optional[str]) -> None:
-    """Get the archives and write ``folder/text``, unless it stands, and print the number of pairs of each part."""
+    """Get the archives and write ``folder/text``, unless it stands, and print the number of pairs of each
+    part."""
     steps = FinishedSteps(folder, "prepare_wmt14.json", [f"text/{name}" for name in text_files()])
     # Archives from the public addresses are known, so that they may be gone once the text stands.
     archives = None if mirror is None else _fetch(folder, mirror)
@@ -99,6 +102,7 @@ def preparation_arguments(args: argparse.Namespace) -> argparse.Namespace:
         max_ratio=args.max_ratio,
         workers=args.workers,
     )
+
 
 main = console_script(PROGRAM, build_parser, lambda args: prepare(args), place="destdir")
 

@@ -1,8 +1,9 @@
 """``luna-score``: BLEU and chrF of what fairseq-generate printed.
 
-Puts the hypotheses in the order of the sentences, checks that none is missing, and compares them, as plain text, with
-the plain reference: ``fairseq-generate`` itself scores pieces against pieces. FILE is its output (or the
-generate-*.txt of --results-path), made with --remove-bpe sentencepiece (or subword_nmt), so that hypotheses are words.
+Puts the hypotheses in the order of the sentences, checks that none is missing, and compares them, as plain
+text, with the plain reference: ``fairseq-generate`` itself scores pieces against pieces. FILE is its output
+(or the generate-*.txt of --results-path), made with --remove-bpe sentencepiece (or subword_nmt), so that
+hypotheses are words.
 """
 
 from __future__ import annotations
@@ -48,13 +49,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--detokenize",
         choices=["moses"],
-        help="the hypotheses are Moses tokens, as a system writes that was trained on text prepared with --subword "
+        help="the hypotheses are Moses tokens, as a system writes that was trained on text prepared with "
+        "--subword "
         "moses: make plain text of them first",
     )
     parser.add_argument(
         "--split-compounds",
         action="store_true",
-        help="print BLEU of Moses tokens with hyphens split, too, the kind that the literature reports for WMT'14",
+        help="print BLEU of Moses tokens with hyphens split, too, the kind that the literature reports for "
+        "WMT'14",
     )
     parser.add_argument(
         "--target-lang", metavar="LANG", help="language, for --detokenize and --split-compounds"
@@ -132,6 +135,7 @@ def show_samples(
             print(f"  source     {sources[index]}")
         print(f"  hypothesis {hypotheses[index]}")
         print(f"  reference  {references[index]}")
+
 
 main = console_script(PROGRAM, build_parser, lambda args: score(args))
 

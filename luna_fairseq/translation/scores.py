@@ -1,6 +1,7 @@
 """BLEU and chrF of translations: of plain text by sacreBLEU, and of Moses tokens with hyphens split.
 
-The second is the kind of BLEU in which WMT'14 English-German is reported in the literature; it is higher by 0.6 to 1.
+The second is the kind of BLEU in which WMT'14 English-German is reported in the literature; it is higher by
+0.6 to 1.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class KnownTestSet:
         languages: the pair, as in sacreBLEU's signature.
         lines: sentences.
         tokens: of the reference, by sacreBLEU's tokenizer 13a.
-        split_tokens: least and most of the reference, by Moses with hyphens split. Ports of Moses differ by a few
-            tokens (64,496 to 64,506 were seen); 63,078 are they without the splitting.
+        split_tokens: least and most of the reference, by Moses with hyphens split. Ports of Moses differ by a
+            few tokens (64,496 to 64,506 were seen); 63,078 are they without the splitting.
     """
 
     name: str
@@ -90,7 +91,8 @@ def _check_plain(lines: Sequence[str], what: str, remedy: str) -> None:
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
         raise InputError(
-            f"{what} tokenised with hyphens split already ({HYPHEN} in {number} lines), and would be split twice, "
+            f"{what} tokenised with hyphens split already ({HYPHEN} in {number} lines), and would be split "
+            "twice, "
             f"which inflates BLEU: {remedy}"
         )
 
@@ -135,7 +137,8 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
         number, (least, most) = sum(len(line.split()) for line in references), test_set.split_tokens
         if not least <= number <= most:
             raise InputError(
-                f"the reference has {number:,} tokens with hyphens split instead of {least:,} to {most:,}: it is not "
+                f"the reference has {number:,} tokens with hyphens split instead of {least:,} to {most:,}: "
+                "it is not "
                 f"that of {test_set.name}, or another Moses tokenised it"
             )
     hypotheses = text.tokens or [_split(line, language) for line in text.hypotheses]
@@ -147,7 +150,8 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
 
 
 def _split(line: str, language: str) -> str:
-    # The literature's scripts replace this apostrophe in the test set, and do not normalise punctuation there.
+    # The literature's scripts replace this apostrophe in the test set, and do not normalise punctuation
+    # there.
     return " ".join(tokenize(line.replace("\u2019", "'"), language))
 
 
@@ -155,11 +159,13 @@ def _check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
     remedy = "to score other text, give --test-set none"
     if len(references) != test_set.lines:
         raise InputError(
-            f"the reference has {len(references):,} lines and {test_set.name} has {test_set.lines:,}: {remedy}"
+            f"the reference has {len(references):,} lines and {test_set.name} has {test_set.lines:,}: "
+            f"{remedy}"
         )
     metric = BLEU(tokenize="13a", force=True)
     tokens = metric.corpus_score(list(references), [list(references)]).ref_len
     if tokens != test_set.tokens:
         raise InputError(
-            f"the reference has {tokens:,} tokens (13a) and that of {test_set.name} has {test_set.tokens:,}: {remedy}"
+            f"the reference has {tokens:,} tokens (13a) and that of {test_set.name} has {test_set.tokens:,}: "
+            f"{remedy}"
         )

@@ -1,7 +1,7 @@
 """The text of WMT'14 English-German: where it is published, and plain parallel files from its archives.
 
-Sizes, line counts and the checksums of the training archives are those of TensorFlow Datasets and of published
-measurements; the checksum of test-full.tgz is sacreBLEU's.
+Sizes, line counts and the checksums of the training archives are those of TensorFlow Datasets and of
+published measurements; the checksum of test-full.tgz is sacreBLEU's.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ PARTS = (
 
 
 def write_text(
-    archives: Mapping[str, Path], folder: Path, published: bool, progress: Callable[[List[Part]], Iterator[Part]]
+    archives: Mapping[str, Path],
+    folder: Path,
+    published: bool,
+    progress: Callable[[List[Part]], Iterator[Part]],
 ) -> Dict[str, int]:
     """Write ``folder/{train,valid,test}.{en,de}`` from the archives, one sentence a line.
 
@@ -110,8 +113,8 @@ def write_text(
         name of a part -> number of pairs.
 
     Raises:
-        InputError: an archive is damaged or lacks a member, the sides of a part have different numbers of lines, or
-            the number is not the published one.
+        InputError: an archive is damaged or lacks a member, the sides of a part have different numbers of
+            lines, or the number is not the published one.
     """
     temporary = folder.with_name(f"{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -123,7 +126,8 @@ def write_text(
         counts[part.name] = _append(part, files, [temporary / f"{part.split}.{side}" for side in LANGUAGES])
         if published and counts[part.name] != part.lines:
             raise InputError(
-                f"{part.name} has {counts[part.name]:,} pairs instead of {part.lines:,}: {archives[part.name]} is "
+                f"{part.name} has {counts[part.name]:,} pairs instead of {part.lines:,}: "
+                f"{archives[part.name]} is "
                 "not the published archive"
             )
         for file in files:
@@ -150,14 +154,16 @@ def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
     counts = [_append_lines(file, target) for file, target in zip(files, targets)]
     if counts[0] != counts[1]:
         raise InputError(
-            f"{part.name} is not aligned: {part.members[0]} has {counts[0]:,} lines and {part.members[1]} has "
+            f"{part.name} is not aligned: {part.members[0]} has {counts[0]:,} lines and {part.members[1]} "
+            "has "
             f"{counts[1]:,}"
         )
     return counts[0]
 
 
 def _append_lines(source: Path, target: Path) -> int:
-    """Lines end at ``\\n`` alone; a last one without it gets it, so that the next part begins a line of its own."""
+    """Lines end at ``\\n`` alone; a last one without it gets it, so that the next part begins a line of its
+    own."""
     lines, last = 0, b"\n"
     with source.open("rb") as reader, target.open("ab") as writer:
         for piece in iter(lambda: reader.read(PIECE), b""):

@@ -28,7 +28,18 @@ def test_attention(tmp_path, no_children):  # noqa: F811
 @needs_sdpa
 def test_anchored_and_look_up(tmp_path, no_children):  # noqa: F811
     names = ["anchored-naive", "anchored", "look-up-naive", "look-up"]
-    options = ["--lengths", "30", "--max-naive-length", "20", "--without", "softmax", "luna-naive", "luna", "--with", *names]
+    options = [
+        "--lengths",
+        "30",
+        "--max-naive-length",
+        "20",
+        "--without",
+        "softmax",
+        "luna-naive",
+        "luna",
+        "--with",
+        *names,
+    ]
     section = run_command([*COMMAND, *options], tmp_path)["attention"]
     check_results(section, ["anchored-naive", "anchored", "look-up", "sdpa"], cases=4)
 

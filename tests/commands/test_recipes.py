@@ -199,7 +199,8 @@ def test_what_a_recipe_means_here(capsys, monkeypatch):
 
 MISTAKES = {
     "model: {encoder_layer: 3}": "line 2: option encoder_layer of luna is unknown; nearest: encoder_layers",
-    "dataset:\n  max_tokens: 5\n  max_token: 4": "line 4: option max_token of dataset is unknown; nearest: max_t",
+    "dataset:\n  max_tokens: 5\n  max_token: 4": "line 4: option max_token of dataset is unknown; nearest: "
+    "max_t",
     "optimizer: {_name: apolo}": "line 2: optimizer apolo is unknown; nearest: apollo",
     "model: {_name: luna_bass}": "line 2: model luna_bass is unknown; nearest: luna_base",
     "optimisation: {lr: [1]}": "line 2: group optimisation is unknown; nearest: optimization",

@@ -1,8 +1,8 @@
 """The fenced blocks of README.md and docs/, each with the comment above it that says how it is tested.
 
-``<!-- example: FIXTURE -->`` or ``<!-- example: FIXTURE, slow -->``: run as written, in a folder that FIXTURE fills; the
-blocks of one page with one fixture run one after the other in one folder. ``<!-- example: not run, REASON -->``: its
-commands are not started, but their options are checked, as those of all shell blocks are.
+``<!-- example: FIXTURE -->`` or ``<!-- example: FIXTURE, slow -->``: run as written, in a folder that FIXTURE
+fills; the blocks of one page with one fixture run one after the other in one folder. ``<!-- example: not run,
+REASON -->``: its commands are not started, but their options are checked, as those of all shell blocks are.
 """
 
 import re
@@ -32,7 +32,10 @@ class Example(NamedTuple):
 
 
 def pages() -> List[Path]:
-    return [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if not path.is_symlink())]
+    return [
+        ROOT / "README.md",
+        *sorted(path for path in (ROOT / "docs").rglob("*.md") if not path.is_symlink()),
+    ]
 
 
 def examples() -> Iterator[Example]:

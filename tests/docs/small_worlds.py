@@ -1,7 +1,7 @@
 """Folders for the examples to run in: tiny text in the place of real corpora, and commands made small.
 
-An example runs as it is written. What makes it small is here in plain sight: each command that learns or draws gets the
-words of SHRUNK behind its own, and the last word counts.
+An example runs as it is written. What makes it small is here in plain sight: each command that learns or
+draws gets the words of SHRUNK behind its own, and the last word counts.
 """
 
 import os

@@ -29,7 +29,9 @@ def test_examples_run_as_written(page, fixture, tmp_path):
     environment = fill(fixture, tmp_path)
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
     for example in STORIES[page, fixture]:
-        interpreter = ["bash", "-euo", "pipefail", "-c"] if example.language == "bash" else [sys.executable, "-c"]
+        interpreter = (
+            ["bash", "-euo", "pipefail", "-c"] if example.language == "bash" else [sys.executable, "-c"]
+        )
         result = subprocess.run(
             [*interpreter, example.text],
             cwd=tmp_path,
@@ -44,7 +46,8 @@ def test_examples_run_as_written(page, fixture, tmp_path):
 
 @pytest.mark.parametrize("example", SHELL, ids=lambda example: example.name)
 def test_every_option_of_a_shell_example_exists(example, tmp_path):
-    """The shell runs the block with commands that write down what they were called with; that is checked then."""
+    """The shell runs the block with commands that write down what they were called with; that is checked
+    then."""
     commands, log = tmp_path / ".commands", tmp_path / ".log"
     commands.mkdir()
     for name in RECORDED:  # the number is what a script asks python for: how many GPUs there are

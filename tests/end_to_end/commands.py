@@ -1,4 +1,5 @@
-"""fairseq's commands as a user starts them: processes of their own, on the CPU, with this checkout as --user-dir."""
+"""fairseq's commands as a user starts them: processes of their own, on the CPU, with this checkout as
+--user-dir."""
 
 import os
 import subprocess
@@ -10,7 +11,8 @@ USER_DIR = str(ROOT / "luna_fairseq")
 # A model small enough to train within a second, with widths that differ wherever they may.
 TINY = (
     "--encoder-layers 2 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32"
-    " --encoder-ffn-embed-dim 48 --decoder-ffn-embed-dim 40 --encoder-attention-heads 4 --decoder-attention-heads 2"
+    " --encoder-ffn-embed-dim 48 --decoder-ffn-embed-dim 40 --encoder-attention-heads 4 "
+    "--decoder-attention-heads 2"
 )
 
 

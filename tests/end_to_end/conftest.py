@@ -21,7 +21,8 @@ def data(corpus):
 
 @pytest.fixture(scope="session")
 def trained(data, tmp_path_factory):
-    """Folder of a run of 12 updates: checkpoints of its epochs, checkpoint_last.pt, checkpoint_best.pt, its log."""
+    """Folder of a run of 12 updates: checkpoints of its epochs, checkpoint_last.pt, checkpoint_best.pt, its
+    log."""
     folder = tmp_path_factory.mktemp("trained")
     log = succeed("train", *plugin(data), AUTHORS_COMMAND, "--max-update 12", "--save-dir", folder)
     (folder / "log").write_text(log, encoding="utf-8")

@@ -15,7 +15,10 @@ ADAM = (
     "--optimizer adam --adam-betas (0.9,0.98) --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0 --lr 0.003"
 )
 ADAM += " --log-format simple --log-interval 1 --num-workers 0 --seed 1 --required-batch-size-multiple 1"
-PRETRAIN = f"--task masked_lm --criterion masked_lm -a luna_bert {MODEL} {ADAM} --tokens-per-sample 64 --batch-size 8"
+PRETRAIN = (
+    f"--task masked_lm --criterion masked_lm -a luna_bert {MODEL} "
+    f"{ADAM} --tokens-per-sample 64 --batch-size 8"
+)
 
 
 def sentences(number, seed):

@@ -2,9 +2,9 @@
 
     python forked.py '[{"argvs": [["option", ...], ...], "log": "file"}, ...]'
 
-The runs follow one another. The processes of one run (one for each list of options) are a process group and write to
-one log. With "signal" and "after", the group is sent that signal as soon as "after" stands in the log.
-Prints the list of the runs' lists of exit statuses, -N for a process that signal N ended.
+The runs follow one another. The processes of one run (one for each list of options) are a process group and
+write to one log. With "signal" and "after", the group is sent that signal as soon as "after" stands in the
+log. Prints the list of the runs' lists of exit statuses, -N for a process that signal N ended.
 """
 
 import importlib.util

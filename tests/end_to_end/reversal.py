@@ -36,7 +36,8 @@ def write_corpus(folder, sentences, seed=1):
 
 
 def preprocess(folder, *words):
-    """Binarise the corpus in ``folder`` with one dictionary for both sides; returns the folder of the data."""
+    """Binarise the corpus in ``folder`` with one dictionary for both sides; returns the folder of the
+    data."""
     prefixes = [word for split in SENTENCES for word in (f"--{split}pref", folder / split)]
     succeed("preprocess", "-s src -t tgt --joined-dictionary", *prefixes, "--destdir", folder / "bin", *words)
     return folder / "bin"

@@ -1,4 +1,5 @@
-"""The analyses of README's results as commands: the ablations train and translate, the coverage of P is printed."""
+"""The analyses of README's results as commands: the ablations train and translate, the coverage of P is
+printed."""
 
 import logging
 import re

@@ -1,4 +1,5 @@
-"""A checkpoint as the authors' code (an old fairseq) writes it: it loads, translates as theirs did, and trains on."""
+"""A checkpoint as the authors' code (an old fairseq) writes it: it loads, translates as theirs did, and
+trains on."""
 
 from argparse import Namespace
 
@@ -12,7 +13,8 @@ from fairseq import checkpoint_utils
 from luna_fairseq.models import LunaModel
 
 WORDS = [f"w{i}" for i in range(46)]
-# What that fairseq stores of the command line beside the model's options; some values are of types no longer in use.
+# What that fairseq stores of the command line beside the model's options; some values are of types no longer
+# in use.
 TASK = {
     "task": "translation",
     "arch": "luna_base_tied",
@@ -210,7 +212,10 @@ def test_options_are_kept_and_new_ones_have_the_values_of_then(folder):
 
 
 def train(run, folder, *words):
-    options = "--encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128 --encoder-embed-dim 64 --decoder-embed-dim 64"
+    options = (
+        "--encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128 "
+        "--encoder-embed-dim 64 --decoder-embed-dim 64"
+    )
     options += " --decoder-layers 2 --decoder-attention-heads 4 --encoder-projected-attention-heads 4"
     options += " --projection-length 6 --dataset-impl raw --disable-validation"
     return run(

@@ -1,4 +1,5 @@
-"""A tiny masked language model fine-tuned by a sweep that is killed, on multiple choice, and exported to transformers."""
+"""A tiny masked language model fine-tuned by a sweep that is killed, on multiple choice, and exported to
+transformers."""
 
 import importlib
 import json
@@ -100,7 +101,8 @@ def test_prepared(sst2):
 
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on(sst2, pretrained, tmp_path, refuses):
-    """Killed in its second run, it keeps the first, and ends the second at the same epoch with the same weights."""
+    """Killed in its second run, it keeps the first, and ends the second at the same epoch with the same
+    weights."""
 
     def command(name, *batch_sizes):
         words = ["SST-2", sst2, "--pretrained", pretrained, "--out", tmp_path / name, "--lrs", "1e-9"]
@@ -122,7 +124,8 @@ def test_a_killed_sweep_goes_on(sst2, pretrained, tmp_path, refuses):
     assert (tmp_path / "killed" / "batch8-lr1e-09" / "train.log").stat().st_size == before
     runs = [tmp_path / name / "batch16-lr1e-09" / "checkpoint_last.pt" for name in ("killed", "whole")]
     killed, whole = (torch.load(str(path), weights_only=False) for path in runs)
-    # Such a rate changes no prediction: the first epoch stays the best. The epoch that would be next is stored.
+    # Such a rate changes no prediction: the first epoch stays the best. The epoch that would be next is
+    # stored.
     assert whole["extra_state"]["train_iterator"]["epoch"] == 1 + PATIENCE + 1
     assert killed["extra_state"]["train_iterator"] == whole["extra_state"]["train_iterator"]
     assert all(torch.equal(value, whole["model"][name]) for name, value in killed["model"].items())
@@ -144,7 +147,9 @@ def check_predictions(checkpoint, data, predicted):
     path = Path(checkpoint)
     hub = LunaMaskedLM.from_pretrained(str(path.parent), path.name, str(data))
     with torch.no_grad():
-        rows = [hub.predict("mean_classification_head", hub.encode(" ".join(words))) for words in sentences(12, 1)]
+        rows = [
+            hub.predict("mean_classification_head", hub.encode(" ".join(words))) for words in sentences(12, 1)
+        ]
     assert [str(int(row.argmax())) for row in rows] == predicted
 
 
@@ -187,11 +192,17 @@ def test_refused(sst2, pretrained, text, tmp_path, refuses):
     assert in_this_process("prepare_task", *words, "--vocabulary", tmp_path) == 0
     words = [tmp_path / "bin", "--pretrained", pretrained, "--out", tmp_path / "out"]
     line = refuses("finetune", "SST-2", *words)
-    assert "the checkpoint's dictionary has 25 entries, that of" in line and "has 7: prepare the task with" in line
+    assert (
+        "the checkpoint's dictionary has 25 entries, that of" in line
+        and "has 7: prepare the task with" in line
+    )
 
 
 def test_more_positions_than_the_model_has(sst2, pretrained, tmp_path):
-    words = "--task sentence_prediction --criterion sentence_prediction -a luna_bert --num-classes 2 --max-update 1"
+    words = (
+        "--task sentence_prediction --criterion sentence_prediction -a "
+        "luna_bert --num-classes 2 --max-update 1"
+    )
     model = "--encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 48 --encoder-attention-heads 4"
     model += " --projection-length 8 --max-positions 100 --batch-size 8"
     restore = ("--finetune-from-model", pretrained, "--save-dir", tmp_path)

@@ -7,8 +7,10 @@ from copying import preprocess, write_text
 from luna_fairseq.models.luna_masked_lm import ARCHITECTURES as MASKED
 
 SMALL = (
-    "+model.encoder_layers=1 +model.decoder_layers=1 +model.encoder_embed_dim=32 +model.encoder_ffn_embed_dim=48"
-    " +model.encoder_attention_heads=4 +model.decoder_attention_heads=4 dataset.max_tokens=100 dataset.num_workers=0"
+    "+model.encoder_layers=1 +model.decoder_layers=1 +model.encoder_embed_dim=32 "
+    "+model.encoder_ffn_embed_dim=48"
+    " +model.encoder_attention_heads=4 +model.decoder_attention_heads=4 dataset.max_tokens=100 "
+    "dataset.num_workers=0"
     " task.source_lang=src task.target_lang=tgt optimization.max_update=3"
 )
 
@@ -26,7 +28,8 @@ def test_the_translation_recipe(data, tmp_path):
         SMALL,
     )
     widths = (
-        "+model.decoder_embed_dim=32 +model.decoder_ffn_embed_dim=48 +model.encoder_projected_attention_heads=2"
+        "+model.decoder_embed_dim=32 +model.decoder_ffn_embed_dim=48 "
+        "+model.encoder_projected_attention_heads=2"
     )
     succeed("hydra_train", *command, widths, "+model.decoder_projected_attention_heads=4", folder=tmp_path)
     checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
@@ -58,7 +61,8 @@ def test_a_recipe_that_names_an_architecture(tmp_path):
     command = ("--config-dir", ROOT / "configs", "--config-name masked_lm +masked_lm=small")
     changed = (
         f"task.data={text} common.user_dir={USER_DIR} task.tokens_per_sample=32 dataset.batch_size=2"
-        " +model.encoder_layers=1 +model.max_positions=64 optimization.max_update=2 optimization.update_freq=[1]"
+        " +model.encoder_layers=1 +model.max_positions=64 optimization.max_update=2 "
+        "optimization.update_freq=[1]"
     )
     succeed("hydra_train", *command, changed, folder=tmp_path)
     checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)

@@ -36,9 +36,12 @@ def went_on_from(log):
 
 
 def test_killed_at_any_moment(data, straight, tmp_path):
-    """SIGKILL at several moments of one run, also while a checkpoint is written: what was saved is never lost."""
+    """SIGKILL at several moments of one run, also while a checkpoint is written: what was saved is never
+    lost."""
     run = command(data, tmp_path)
-    moments = [f"Preparing to save checkpoint for epoch {e} @ {n} " for e, n in ((1, 1), (1, 4), (1, 7), (2, 9))]
+    moments = [
+        f"Preparing to save checkpoint for epoch {e} @ {n} " for e, n in ((1, 1), (1, 4), (1, 7), (2, 9))
+    ]
     moments[2:2] = ["checkpoint_1_6.pt (epoch 1 @ 6 updates", "begin training epoch"]
     runs = [{**run, "signal": "SIGKILL", "after": moment} for moment in moments]
     complete = 0
@@ -64,7 +67,9 @@ def test_terminated(data, straight, tmp_path):
 def test_terminated_at_the_end_of_an_epoch(data, straight, tmp_path):
     """What is due at the end of the epoch happens first: the run goes on in the next one."""
     run = command(data, tmp_path, "--save-interval-updates 1000")
-    first, second = forked({**run, "signal": "SIGTERM", "after": "Preparing to save checkpoint for epoch 1 @ 7"}, run)
+    first, second = forked(
+        {**run, "signal": "SIGTERM", "after": "Preparing to save checkpoint for epoch 1 @ 7"}, run
+    )
     assert first[0] == [143] and saved(first[1]) == [7], first[1][-2000:]
     assert went_on_from(second[1]) == 7 and second[0] == [0]
     assert_same_training(straight, load(tmp_path / "checkpoint_last.pt"))
@@ -72,7 +77,8 @@ def test_terminated_at_the_end_of_an_epoch(data, straight, tmp_path):
 
 @pytest.mark.slow
 def test_half_a_last_checkpoint(data, straight, tmp_path):
-    """As a fairseq without this plugin leaves it when it is killed: training goes on from the newest intact file."""
+    """As a fairseq without this plugin leaves it when it is killed: training goes on from the newest intact
+    file."""
     run = command(data, tmp_path)
     forked({**run, "signal": "SIGKILL", "after": "checkpoint_1_5.pt (epoch 1 @ 5 updates"})
     last = tmp_path / "checkpoint_last.pt"

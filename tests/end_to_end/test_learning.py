@@ -6,11 +6,14 @@ from reversal import preprocess, write_corpus
 
 MODEL = (
     "--arch luna --projection-length 4 --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 64"
-    " --encoder-ffn-embed-dim 128 --encoder-attention-heads 4 --decoder-attention-heads 4 --share-all-embeddings"
+    " --encoder-ffn-embed-dim 128 --encoder-attention-heads 4 --decoder-attention-heads 4 "
+    "--share-all-embeddings"
 )
 TRAINING = (
-    "-s src -t tgt --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0.0 --max-tokens 1500"
-    " --lr-scheduler inverse_sqrt --warmup-updates 100 --clip-norm 1.0 --max-update 700 --seed 1 --num-workers 0"
+    "-s src -t tgt --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0.0 --max-tokens "
+    "1500"
+    " --lr-scheduler inverse_sqrt --warmup-updates 100 --clip-norm 1.0 --max-update 700 --seed 1 "
+    "--num-workers 0"
     " --no-epoch-checkpoints --log-format simple --disable-validation"
 )
 

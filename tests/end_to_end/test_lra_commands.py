@@ -20,13 +20,20 @@ TINY = "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-attention-he
 # As in their README, but for the number of updates and the sizes.
 AUTHORS = (
     "--seed 1 --ddp-backend c10d --find-unused-parameters --task long_range_arena --optimizer adam"
-    " --adam-betas (0.9,0.98) --clip-norm 0.0 --encoder-projection-length 16 --best-checkpoint-metric accuracy"
+    " --adam-betas (0.9,0.98) --clip-norm 0.0 --encoder-projection-length 16 --best-checkpoint-metric "
+    "accuracy"
     " --maximize-best-checkpoint-metric --sentence-avg --update-freq 1 --lr-scheduler inverse_sqrt"
     " --criterion lra_cross_entropy --warmup-init-lr 1e-07 --keep-last-epochs 10 --log-format simple"
     f" --log-interval 100 --num-workers 0 --batch-size 8 --max-update 4 {TINY}"
 )
-LISTOPS = "-a luna_lra_listop --lr 0.0001 --apply-bert-init --encoder-layers 1 --weight-decay 0.0001 --warmup-updates 1000"
-CIFAR10 = "-a luna_lra_cifar10 --lr 0.005 --dropout 0.3 --attention-dropout 0.1 --weight-decay 0.0 --warmup-updates 4000"
+LISTOPS = (
+    "-a luna_lra_listop --lr 0.0001 --apply-bert-init --encoder-layers "
+    "1 --weight-decay 0.0001 --warmup-updates 1000"
+)
+CIFAR10 = (
+    "-a luna_lra_cifar10 --lr 0.005 --dropout 0.3 --attention-dropout "
+    "0.1 --weight-decay 0.0 --warmup-updates 4000"
+)
 AAN = "-a luna_lra_aan --lr 0.0005 --weight-decay 0.0001 --warmup-updates 8000"
 
 

@@ -1,4 +1,5 @@
-"""A tiny masked language model through fairseq's commands: pretrained, validated, fine-tuned, used from Python."""
+"""A tiny masked language model through fairseq's commands: pretrained, validated, fine-tuned, used from
+Python."""
 
 import logging
 import re
@@ -17,7 +18,8 @@ from luna_fairseq.models import LunaMaskedLM
 
 FINE_TUNE = (
     f"--task sentence_prediction --criterion sentence_prediction -a luna_bert {MODEL} {ADAM} --num-classes 2"
-    " --init-token 0 --batch-size 8 --reset-optimizer --reset-dataloader --reset-meters --no-epoch-checkpoints"
+    " --init-token 0 --batch-size 8 --reset-optimizer --reset-dataloader --reset-meters "
+    "--no-epoch-checkpoints"
 )
 
 

@@ -59,7 +59,8 @@ def test_generating_from_half_a_file(trained, data, tmp_path):
 
 
 def test_files_that_are_no_checkpoints(tmp_path):
-    """The same loader in this process: text, an empty file, a tensor, a model alone, a class that torch.load refuses."""
+    """The same loader in this process: text, an empty file, a tensor, a model alone, a class that torch.load
+    refuses."""
     from fairseq import checkpoint_utils
     from luna_fairseq.errors import InputError
 

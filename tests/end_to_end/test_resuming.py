@@ -1,4 +1,5 @@
-"""A resumed run equals one that never stopped, to the last bit, with dropout, in the middle and at the end of an epoch."""
+"""A resumed run equals one that never stopped, to the last bit, with dropout, in the middle and at the end of
+an epoch."""
 
 import functools
 
@@ -15,7 +16,9 @@ ADAM = f"""
     --lr-scheduler inverse_sqrt --warmup-updates 5 --dropout 0.1 --attention-dropout 0.1
     --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --num-workers 0
 """
-EVERY_UPDATE = "--save-interval-updates 1 --keep-interval-updates -1 --keep-last-epochs -1 --disable-validation"
+EVERY_UPDATE = (
+    "--save-interval-updates 1 --keep-interval-updates -1 --keep-last-epochs -1 --disable-validation"
+)
 # Options, and checkpoints to go on from: in the middle of the second epoch, at the end of the first.
 CASES = {
     "apollo": (AUTHORS_COMMAND, ("checkpoint_2_10", "checkpoint1")),
@@ -53,7 +56,9 @@ EVERY_CASE = [
 
 @pytest.mark.parametrize("name, start", EVERY_CASE)
 def test_resumed_equals_straight(name, start, runs):
-    straight, resumed = (load(runs(name) / folder / "checkpoint_last.pt") for folder in (name, f"{name}-{start}"))
+    straight, resumed = (
+        load(runs(name) / folder / "checkpoint_last.pt") for folder in (name, f"{name}-{start}")
+    )
     assert straight["optimizer_history"][-1]["num_updates"] == 13
     assert straight["extra_state"]["train_iterator"]["epoch"] == (4 if name == "bf16" else 2)
     assert_same_training(straight, resumed)

@@ -1,4 +1,5 @@
-"""One tiny translation model through fairseq's commands, from the authors' own command line to its translations."""
+"""One tiny translation model through fairseq's commands, from the authors' own command line to its
+translations."""
 
 import re
 import shutil

@@ -1,4 +1,5 @@
-"""Two processes on this machine's CPU against one with twice the batch; one of them fails, or the job is terminated."""
+"""Two processes on this machine's CPU against one with twice the batch; one of them fails, or the job is
+terminated."""
 
 import functools
 import os
@@ -19,7 +20,9 @@ from test_resuming import ADAM
 
 UPDATES = 10
 # Both processes draw the same random numbers, one process draws on.
-COMMON = f"--dropout 0 --attention-dropout 0 --activation-dropout 0 --disable-validation --max-update {UPDATES}"
+COMMON = (
+    f"--dropout 0 --attention-dropout 0 --activation-dropout 0 --disable-validation --max-update {UPDATES}"
+)
 OPTIMIZERS = {"apollo": AUTHORS_COMMAND, "adam": ADAM}
 BACKENDS = ("c10d", "legacy_ddp")
 
@@ -132,11 +135,15 @@ def test_terminating_the_parent(data, tmp_path):
 @pytest.mark.slow
 def test_torchrun(data, runs, tmp_path):
     words = (data, AUTHORS_COMMAND, COMMON, "--ddp-backend c10d --save-dir", tmp_path)
-    launcher = "-m torch.distributed.run --nproc_per_node 2 --master_port".split() + [address().split(":")[-1]]
+    launcher = "-m torch.distributed.run --nproc_per_node 2 --master_port".split() + [
+        address().split(":")[-1]
+    ]
     with start(*words, launcher=launcher) as process:
         output = process.communicate(timeout=300)[0]
     assert process.returncode == 0, output[-3000:]
-    found, expected = (load(path / "checkpoint_last.pt")["model"] for path in (tmp_path, runs("apollo") / "apollo-c10d"))
+    found, expected = (
+        load(path / "checkpoint_last.pt")["model"] for path in (tmp_path, runs("apollo") / "apollo-c10d")
+    )
     assert all((found[key] == expected[key]).all() for key in expected)
 
 

@@ -50,7 +50,9 @@ def prepare(folder, subword, vocab_size):
     mirror = write_archives(folder / "mirror")
     options = ["--subword", subword, "--vocab-size", vocab_size, "--workers", 2]
     out = succeed("prepare", folder, "--mirror", mirror, *options)
-    assert "train: 29" in out and "dropped (an empty side)" in out and "dropped (lengths in a ratio above" in out
+    assert (
+        "train: 29" in out and "dropped (an empty side)" in out and "dropped (lengths in a ratio above" in out
+    )
     return folder / subword
 
 
@@ -60,13 +62,17 @@ def test_the_steps(tmp_path):
     tokens = (data / "tokenised" / "test.de").read_text(encoding="utf-8").split("\n")
     assert tokens[2] == "Ein Mann &amp; sein Hund aus Nordrhein @-@ Westfalen &lt; Katze ."
     out = succeed("train", tmp_path, recipe, *TINY, *HEADS, "--max-update", 100, "--max-epoch", 1)
-    assert "batch: 1 GPU x 4,096 tokens x --update-freq 1, as given" in out and "precision: fp32 (no GPU)" in out
+    assert (
+        "batch: 1 GPU x 4,096 tokens x --update-freq 1, as given" in out and "precision: fp32 (no GPU)" in out
+    )
     assert "averaging 1 checkpoints" in succeed("average", tmp_path, recipe, 1)
     generate = ["--beam", 2, "--", "--cpu", "--max-len-b", 20]
     line = refused("evaluate", tmp_path, recipe, *generate)
     assert "the reference has 13 lines and wmt14/full has 3,003" in line
     out = succeed("evaluate", tmp_path, recipe, "--test-set", "none", *generate)
-    assert "BLEU = " in out and "tok:13a" in out and "BLEU of tokens, hyphens split = " in out and "chrF2" in out
+    assert (
+        "BLEU = " in out and "tok:13a" in out and "BLEU of tokens, hyphens split = " in out and "chrF2" in out
+    )
     results = tmp_path / "results" / recipe
     hypotheses = (results / "hypotheses.de").read_text(encoding="utf-8").split("\n")
     assert len(hypotheses) == 13 + 1 and not any("@" in line for line in hypotheses)
@@ -82,7 +88,19 @@ def test_sentencepiece_with_a_tuned_length_penalty(tmp_path):
     data.rename(tmp_path / "moses")  # where the other steps look
     succeed("train", tmp_path, recipe, *TINY, "--max-update", 100, "--max-epoch", 2)
     assert "averaging 2 checkpoints" in succeed("average", tmp_path, recipe, 2)
-    evaluate = [tmp_path, recipe, "--test-set", "none", "--tune-lenpen", 0.5, 1.5, "--", "--cpu", "--max-len-b", 20]
+    evaluate = [
+        tmp_path,
+        recipe,
+        "--test-set",
+        "none",
+        "--tune-lenpen",
+        0.5,
+        1.5,
+        "--",
+        "--cpu",
+        "--max-len-b",
+        20,
+    ]
     out = succeed("evaluate", *evaluate)
     table = dict(line.split() for line in out.splitlines() if line.startswith("       "))
     best = max(table, key=lambda penalty: float(table[penalty]))

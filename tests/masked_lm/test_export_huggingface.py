@@ -27,7 +27,15 @@ TEXT = [
     "a cat is not a dog ; naïve cafés are rare !",
     "one two three four five six seven eight nine ten",
 ]
-HARD = [*TEXT, "", "  two  spaces\u00a0, an \u3000 ideographic one ", "日本 x 日 本 catdog", "a\tb\x1cc", "<unk> < unk >", "ﬁ ①"]
+HARD = [
+    *TEXT,
+    "",
+    "  two  spaces\u00a0, an \u3000 ideographic one ",
+    "日本 x 日 本 catdog",
+    "a\tb\x1cc",
+    "<unk> < unk >",
+    "ﬁ ①",
+]
 
 
 @pytest.mark.parametrize("heads", [(), HEADS[-1:]], ids=["no head", "head"])
@@ -68,7 +76,9 @@ def encoded_alike(files, dictionary, bpe):
         assert tokenizer(line).input_ids == hub.encode(line).tolist(), line
     assert tokenizer(*TEXT[:2]).input_ids == hub.encode(*TEXT[:2]).tolist()
     ids = tokenizer("a <mask> cat").input_ids
-    assert ids == hub.encode("a")[:-1].tolist() + [dictionary.index("<mask>")] + tokenizer(" cat").input_ids[1:]
+    assert (
+        ids == hub.encode("a")[:-1].tolist() + [dictionary.index("<mask>")] + tokenizer(" cat").input_ids[1:]
+    )
     return tokenizer
 
 
@@ -76,7 +86,9 @@ def test_sentencepiece(tmp_path):
     path = tmp_path / "sentencepiece.bpe.model"
     path.write_bytes(learn_bpe(iter(TEXT * 3), 60))
     files = {"bpe": "sentencepiece", "sentencepiece_model": str(path)}
-    dictionary = bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(path)), {"▁the": 5, "▁a": 9})
+    dictionary = bpe_dictionary(
+        sentencepiece.SentencePieceProcessor(model_file=str(path)), {"▁the": 5, "▁a": 9}
+    )
     tokenizer = encoded_alike(files, dictionary, encoders.build_bpe(Namespace(**files)))
     assert tokenizer.decode(tokenizer(TEXT[1]).input_ids, skip_special_tokens=True) == TEXT[1]
     assert tokenizer(["a", "the cat"], padding=True).attention_mask[0][-1] == 0

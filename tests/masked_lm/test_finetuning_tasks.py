@@ -1,4 +1,5 @@
-"""The published files of the fine-tuning tasks: read as they are, and refused with file and line where they are not."""
+"""The published files of the fine-tuning tasks: read as they are, and refused with file and line where they
+are not."""
 
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ from luna_fairseq.masked_lm.finetuning.settings import accumulation, number_of_u
 # task -> (file of a split, split, its lines, inputs of the last example, its label)
 MNLI = "index promptID pairID genre s1b s2b s1p s2p sentence1 sentence2 label1 gold_label".split()
 GLUE = {
-    "SST-2": ("train.tsv", "train", ["sentence\tlabel", "a \"b c\t1"], ('a "b c',), "1"),
+    "SST-2": ("train.tsv", "train", ["sentence\tlabel", 'a "b c\t1'], ('a "b c',), "1"),
     "QNLI": (
         "dev.tsv",
         "valid",
@@ -85,7 +86,11 @@ def test_text_without_a_first_line_of_names():
 @pytest.mark.parametrize(
     "name, lines, message",
     [
-        ("SST-2", ["sentence\tlabel", "a\t1", "b\t2"], "train.tsv, line 3: '2' is no label of SST-2; its labels: 0, 1"),
+        (
+            "SST-2",
+            ["sentence\tlabel", "a\t1", "b\t2"],
+            "train.tsv, line 3: '2' is no label of SST-2; its labels: 0, 1",
+        ),
         ("SST-2", ["a\t1", "b"], r"train.tsv, line 2: there are 1 columns instead of 2 \(sentence, label\)"),
         ("RTE", ["a\tb\tentailment"], "train.tsv, line 1: there is no column 'sentence1'"),
         ("STS-B", ["sentence1\tsentence2\tscore", "a\tb\t5.5"], "line 2: '5.5' is no similarity from 0 to 5"),
@@ -155,7 +160,9 @@ def test_commonsense_qa(tmp_path):
     write(tmp_path / "train_rand_split.jsonl", [json.dumps(question())])
     write(tmp_path / "test_rand_split_no_answers.jsonl", [json.dumps(question(None))])
     (example,) = TASKS["CommonsenseQA"].read(tmp_path, "train")
-    assert example.inputs == ("Q: Where ?", "A: t0", "A: t1", "A: t2", "A: t3", "A: t4") and example.label == "C"
+    assert (
+        example.inputs == ("Q: Where ?", "A: t0", "A: t1", "A: t2", "A: t3", "A: t4") and example.label == "C"
+    )
     assert TASKS["CommonsenseQA"].read(tmp_path, "test")[0].label is None
 
 
@@ -185,7 +192,8 @@ def test_metrics():
 
 
 def test_settings_are_table_9():
-    # GLUE: 6% of the updates; SST-2 of GLUE has 67,349 examples, of which the authors' command makes 21,050 updates.
+    # GLUE: 6% of the updates; SST-2 of GLUE has 67,349 examples, of which the authors' command makes 21,050
+    # updates.
     updates = number_of_updates(67349, 32, 10)
     assert updates == 21050
     words = " ".join(settings_of(TASKS["SST-2"]).options(updates))

@@ -18,7 +18,9 @@ ANCHORED = {"anchored_packed": True}
 @pytest.mark.parametrize("options, others", [({}, ANCHORED), (ANCHORED, {})])
 def test_a_checkpoint_with_anchors_and_a_model_without_do_not_go_together(build, options, others):
     state = build(**options).state_dict()
-    with pytest.raises(InputError, match=r"another architecture than the model: .*anchor.*give the --arch") as error:
+    with pytest.raises(
+        InputError, match=r"another architecture than the model: .*anchor.*give the --arch"
+    ) as error:
         build(**others).load_state_dict(state)
     assert "\n" not in str(error.value)
 
@@ -35,9 +37,12 @@ def test_without_the_option_nothing_is_added():
     assert not [name for name in names if "anchor" in name or "gate" in name]
     anchored = tiny_model(**ANCHORED, packed_lookup=1).state_dict()
     added = set(anchored) - set(names)
-    # Pack attention everywhere, unpack attention in the encoder, and the gate in the decoder: change and start of each.
+    # Pack attention everywhere, unpack attention in the encoder, and the gate in the decoder: change and
+    # start of each.
     assert len(added) == 2 * (2 * OPTIONS["encoder_layers"] + 2 * OPTIONS["decoder_layers"])
-    assert sum(anchored[name].numel() for name in added if name.endswith("change")) == 2 * (2 + 3) + 3 * (4 + 2)
+    assert sum(anchored[name].numel() for name in added if name.endswith("change")) == 2 * (2 + 3) + 3 * (
+        4 + 2
+    )
 
 
 def test_places_are_found_once_for_all_layers(monkeypatch):
@@ -49,7 +54,9 @@ def test_places_are_found_once_for_all_layers(monkeypatch):
     for attention in [layer.self_attn for layer in model.encoder.layers] + [
         layer.encoder_attn for layer in model.decoder.layers
     ]:
-        monkeypatch.setattr(attention, "find_anchors", lambda *a: pytest.fail("a layer looked for places itself"))
+        monkeypatch.setattr(
+            attention, "find_anchors", lambda *a: pytest.fail("a layer looked for places itself")
+        )
     source, target = (batch(x) for x in example())
     model(source, None, target)
     assert len(calls) == 2

@@ -1,4 +1,5 @@
-"""Architectures of the classifiers: the command line and configs/model agree, and twins differ in their layers alone."""
+"""Architectures of the classifiers: the command line and configs/model agree, and twins differ in their
+layers alone."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -71,7 +71,8 @@ def test_masked_lm(variant, case, precision):
     outputs, tokens = expected["outputs"], inputs["src_tokens"]
     logits, extra = model(tokens, return_all_hiddens=True)
     features, _ = model(tokens, features_only=True)
-    # Sums over 64 large weights: in float32 the vectors themselves are only as near to float64 as to their largest.
+    # Sums over 64 large weights: in float32 the vectors themselves are only as near to float64 as to their
+    # largest.
     scale = outputs["logits"].abs().max() if precision == "f32" else 1.0
     assert_close(logits / scale, outputs["logits"] / scale, precision, "logits")
     assert_close(features, outputs["features"], precision, "features")

@@ -45,7 +45,9 @@ def test_model(case, precision):
     logits, extra = model.decoder(inputs["prev_output_tokens"], encoder_out)
 
     real = inputs["src_tokens"].ne(1).t().unsqueeze(-1)
-    assert_close(encoder_out["encoder_out"][0] * real, outputs["encoder_out"] * real, precision, "encoder_out")
+    assert_close(
+        encoder_out["encoder_out"][0] * real, outputs["encoder_out"] * real, precision, "encoder_out"
+    )
     assert_close(encoder_out["packed_out"][0], outputs["encoder_projected_out"], precision, "packed_out")
     for ours, theirs in zip(encoder_out["packed_states"][1:], outputs["encoder_states_px"]):
         assert_close(ours, theirs, precision, "packed_states")
@@ -130,7 +132,12 @@ def test_dropped_parameters_are_those_without_gradient():
 @pytest.mark.parametrize("length", [16, 32])
 def test_parameter_counts_of_wmt14(untied, length):
     """FACTS of the paper's Table 4, less the last decoder layer's norm of P, which nothing reads."""
-    constant = {(False, 16): 48_886_784, (False, 32): 48_894_976, (True, 16): 56_766_464, (True, 32): 56_774_656}
+    constant = {
+        (False, 16): 48_886_784,
+        (False, 32): 48_894_976,
+        (True, 16): 56_766_464,
+        (True, 32): 56_774_656,
+    }
     size = 40_544
     options = {"share_all_embeddings": True, "projection_length": length, "untie_luna_kv": untied}
     with without_memory():

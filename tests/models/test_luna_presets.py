@@ -56,7 +56,12 @@ def test_command_line(name):
 @architectures
 def test_options_win_over_the_architecture(name):
     words = "--projection-length 16 --encoder-layers 3 --pack-activation elu --relu-dropout 0.2".split()
-    changed = {"projection_length": 16, "encoder_layers": 3, "pack_activation": "elu", "activation_dropout": 0.2}
+    changed = {
+        "projection_length": 16,
+        "encoder_layers": 3,
+        "pack_activation": "elu",
+        "activation_dropout": 0.2,
+    }
     assert parse("--arch", name, *words) == {"_name": name, **expected(name), **changed}
 
 

@@ -1,4 +1,5 @@
-"""The interface of a trained masked language model: the authors' checkpoints, and tokenizers that do not belong."""
+"""The interface of a trained masked language model: the authors' checkpoints, and tokenizers that do not
+belong."""
 
 import json
 from argparse import Namespace

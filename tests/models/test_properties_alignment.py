@@ -26,7 +26,8 @@ def test_alignment_is_a_distribution_over_real_source_tokens(variant, left):
 @pytest.mark.parametrize("variant", ["tied", "untied", "pre-norm"])
 @pytest.mark.parametrize("layer, heads", [(None, None), (0, None), (1, 1)])
 def test_alignment_by_hand(variant, layer, heads):
-    """Of the last layer or the one asked for: unpack weights of (the first) heads times the mean of the pack weights."""
+    """Of the last layer or the one asked for: unpack weights of (the first) heads times the mean of the pack
+    weights."""
     model = tiny_model(**VARIANTS[variant])
     source, target = example()
     attention = model.decoder.layers[2 if layer is None else layer].encoder_attn

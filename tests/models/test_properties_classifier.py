@@ -1,4 +1,5 @@
-"""The classifier of long sequences: pooling, batches, pairs, pixels, tied layers, noise, half precision, bad input."""
+"""The classifier of long sequences: pooling, batches, pairs, pixels, tied layers, noise, half precision, bad
+input."""
 
 from argparse import Namespace
 

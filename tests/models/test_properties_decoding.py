@@ -1,4 +1,5 @@
-"""Decoding with the whole model: step by step equals all at once, also after hypotheses changed their places."""
+"""Decoding with the whole model: step by step equals all at once, also after hypotheses changed their
+places."""
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ variants = pytest.mark.parametrize("variant", list(VARIANTS))
 
 
 def step_by_step(model, target, encoder_out, state, start=0, end=None):
-    """Logits [B, end - start, V] and alignments; ``target`` is what was decoded so far, a column more at each step."""
+    """Logits [B, end - start, V] and alignments; ``target`` is what was decoded so far, a column more at each
+    step."""
     logits, alignments = [], []
     for t in range(start, end or target.size(1)):
         step_logits, extra = model.decoder(target[:, : t + 1], encoder_out, incremental_state=state)
@@ -89,7 +91,9 @@ def test_hypotheses_of_a_sentence_share_what_belongs_to_its_source(variant, data
     hypotheses[:, 0] = target[0, 0]
     sentences, state = torch.arange(4), {}
     with torch.no_grad():
-        encoder_out = model.encoder.reorder_encoder_out(model.encoder(source), sentences.repeat_interleave(beam))
+        encoder_out = model.encoder.reorder_encoder_out(
+            model.encoder(source), sentences.repeat_interleave(beam)
+        )
         for t in range(8):
             if t:
                 kept = sorted(data.draw(st.sets(st.integers(0, len(sentences) - 1), min_size=1)))
@@ -154,7 +158,9 @@ def test_beam_search_packs_every_sentence_once(variant):
     before = model.encoder(source)
     same = model.encoder.reorder_encoder_out(before, torch.arange(len(source)))
     assert same is before
-    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=3, max_len_a=0, max_len_b=15, min_len=9)
+    generator = SequenceGenerator(
+        [model], model.decoder.dictionary, beam_size=3, max_len_a=0, max_len_b=15, min_len=9
+    )
     lengths = source.ne(PAD).sum(dim=1)
     generator.generate([model], {"net_input": {"src_tokens": source, "src_lengths": lengths}})
     assert rows == [len(source)] * len(packing)
@@ -174,7 +180,9 @@ def test_state_does_not_grow():
     assert len(sizes) == 1
     causal = [entry for name, entry in state.items() if "causal_sums" in name]
     assert len(causal) == 3
-    assert all(entry["steps"].dtype == torch.int64 and entry["steps"].tolist() == [12] * 4 for entry in causal)
+    assert all(
+        entry["steps"].dtype == torch.int64 and entry["steps"].tolist() == [12] * 4 for entry in causal
+    )
 
 
 @variants
@@ -182,7 +190,9 @@ def test_state_does_not_grow():
 def test_beam_search_in_a_batch_finds_what_it_finds_alone(beam, variant):
     model = tiny_model(**VARIANTS[variant])
     source, _ = example()
-    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=beam, max_len_a=0, max_len_b=15)
+    generator = SequenceGenerator(
+        [model], model.decoder.dictionary, beam_size=beam, max_len_a=0, max_len_b=15
+    )
 
     def search(tokens):
         lengths = tokens.ne(PAD).sum(dim=1)

@@ -22,7 +22,12 @@ def untied(request):
 @pytest.fixture(scope="module")
 def model(untied):
     torch.manual_seed(0)
-    options = {"encoder_layers": 1, "decoder_layers": 1, "untie_luna_kv": untied, "share_all_embeddings": True}
+    options = {
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "untie_luna_kv": untied,
+        "share_all_embeddings": True,
+    }
     return LunaModel.build_model(Namespace(**options, projection_length=32), Task(1000, 1000))
 
 
@@ -60,7 +65,9 @@ def test_as_the_authors_draw(model, untied):
     for theirs, expected in stats.items():
         name = translate_name(theirs)
         if name not in parameters:
-            assert name == "decoder.layers.0.packed_layer_norm.weight" or name.endswith("packed_layer_norm.bias")
+            assert name == "decoder.layers.0.packed_layer_norm.weight" or name.endswith(
+                "packed_layer_norm.bias"
+            )
             continue
         seen.add(name)
         parameter = parameters[name].detach()
@@ -69,5 +76,7 @@ def test_as_the_authors_draw(model, untied):
         assert abs(parameter.mean().item() - expected["mean"]) <= 1.5 * noise + 1e-9, name
         assert abs(parameter.std().item() - expected["std"]) <= 1.5 * noise + 1e-9, name
         normal = "embed" in name
-        assert parameter.abs().max().item() == pytest.approx(expected["absmax"], rel=0.2 if normal else 0.02), name
+        assert parameter.abs().max().item() == pytest.approx(
+            expected["absmax"], rel=0.2 if normal else 0.02
+        ), name
     assert seen == set(parameters)

@@ -55,7 +55,9 @@ def test_any_lengths(source_lengths, target_lengths, sides):
 def test_batch_and_padding_do_not_matter_in_float32(left):
     model = tiny_model(torch.float32)
     source, target = example()
-    assert_same_at_real_positions(model, source, target, batch(source, left), batch(target, left), torch.float32)
+    assert_same_at_real_positions(
+        model, source, target, batch(source, left), batch(target, left), torch.float32
+    )
 
 
 def test_long_target_with_padding_in_several_chunks():

@@ -1,4 +1,5 @@
-"""The causal language model: no look ahead, step by step as all at once, padding and batch without influence."""
+"""The causal language model: no look ahead, step by step as all at once, padding and batch without
+influence."""
 
 from argparse import Namespace
 

@@ -72,7 +72,9 @@ def loss_and_gradients(model, head=None, seed=0):
         target = tokens[masked]
     else:
         logits, target = model(tokens, classification_head_name=head)[0], torch.tensor([0, 1, 2, 1])
-    loss = torch.nn.functional.cross_entropy(logits.float() if torch.finfo(logits.dtype).bits == 16 else logits, target)
+    loss = torch.nn.functional.cross_entropy(
+        logits.float() if torch.finfo(logits.dtype).bits == 16 else logits, target
+    )
     loss.backward()
     return loss.item(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
@@ -94,7 +96,10 @@ def test_every_parameter_but_the_lm_heads_gets_a_gradient_in_fine_tuning(variant
     _, gradients = loss_and_gradients(model, head)
     missing = dict(model.named_parameters()).keys() - gradients.keys()
     # The mean and the maximum of P do not read the last X, nor what makes it.
-    last = r"|encoder\.sentence_encoder\.(layer_norm|layers\.1\.(fc|final|self_attn_layer_norm|self_attn\.(unpack|out)))"
+    last = (
+        r"|encoder\.sentence_encoder\.(layer_norm|layers\.1\.(fc|final|"
+        r"self_attn_layer_norm|self_attn\.(unpack|out)))"
+    )
     expected = r"encoder\.lm_head\." + (last if head.startswith(("mean", "pooling")) else "")
     assert not [name for name in missing if not re.match(expected, name)]
     reads_packed = head != "sentence_classification_head"

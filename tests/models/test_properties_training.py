@@ -137,7 +137,8 @@ def test_noise_acts_in_training_alone(noise):
 
 @pytest.mark.parametrize("rate", ["dropout", "word_dropout"])
 def test_word_dropout_reaches_both_embeddings_but_not_p(rate):
-    """Word dropout takes whole vectors before positions are added; ordinary dropout single entries, of P too."""
+    """Word dropout takes whole vectors before positions are added; ordinary dropout single entries, of P
+    too."""
     model = tiny_model(**{rate: 0.4}, no_token_positional_embeddings=True).train()
     torch.manual_seed(0)
     source, target = example((20, 30), (25, 22))
@@ -160,7 +161,12 @@ def test_layerdrop_drops_whole_layers():
         out = model.encoder(batch(source), return_all_hiddens=True)
         _, extra = model.decoder(batch(target), out)
         counts.add((len(out["packed_states"]) - 1, len(extra["inner_states"]) - 1))
-    assert {encoder for encoder, _ in counts} == {0, 1, 2} and {decoder for _, decoder in counts} == {0, 1, 2, 3}
+    assert {encoder for encoder, _ in counts} == {0, 1, 2} and {decoder for _, decoder in counts} == {
+        0,
+        1,
+        2,
+        3,
+    }
     model.eval()
     out = model.encoder(batch(source), return_all_hiddens=True)
     assert len(model.decoder(batch(target), out)[1]["inner_states"]) == 4 and len(out["packed_states"]) == 3

@@ -1,4 +1,5 @@
-"""Luna's decoder with softmax in place of one attention: fairseq's attention, P still packed, decoding step by step."""
+"""Luna's decoder with softmax in place of one attention: fairseq's attention, P still packed, decoding step
+by step."""
 
 from argparse import Namespace
 
@@ -13,7 +14,11 @@ from luna_fairseq.models.softmax_ablation import LunaSoftmaxCausal
 from luna_fairseq.modules import LunaAttention
 
 MODELS = {"causal": LunaSoftmaxCausal, "cross": LunaModel, "anchored cross": LunaModel}
-KINDS = {"causal": {}, "cross": {"cross_attention": "softmax"}, "anchored cross": {"cross_attention": "softmax", "anchored_packed": True}}
+KINDS = {
+    "causal": {},
+    "cross": {"cross_attention": "softmax"},
+    "anchored cross": {"cross_attention": "softmax", "anchored_packed": True},
+}
 models = pytest.mark.parametrize("name", list(MODELS))
 variants = pytest.mark.parametrize("variant", ["tied", "untied pre-norm", "non-contextual", "fixed length"])
 

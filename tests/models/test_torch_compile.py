@@ -1,4 +1,5 @@
-"""--torch-compile: the same numbers, no graph break inside a layer, and no trace of it in evaluation or checkpoints."""
+"""--torch-compile: the same numbers, no graph break inside a layer, and no trace of it in evaluation or
+checkpoints."""
 
 import copy
 import functools
@@ -49,7 +50,18 @@ LOWERED = {"backend": "aot_eager_decomp_partition", "fullgraph": True}
 
 
 @needs_compile
-@pytest.mark.parametrize("variant", ["tied", "untied pre-norm", "non-contextual", "elu", "anchored", "look-up", "anchored softmax cross pre-norm"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "tied",
+        "untied pre-norm",
+        "non-contextual",
+        "elu",
+        "anchored",
+        "look-up",
+        "anchored softmax cross pre-norm",
+    ],
+)
 def test_whole_layers_are_compiled_and_give_the_same(variant, monkeypatch):
     compiled = compile_by(monkeypatch, **LOWERED)
     model = assert_compiled_equals_plain(VARIANTS[variant])
@@ -82,7 +94,9 @@ def test_dropout_is_compiled_too(monkeypatch):
     options = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.1}
     plain, compiled = tiny_model(**options).train(), tiny_model(**options, torch_compile=True).train()
     compiled.load_state_dict(plain.state_dict())
-    losses = [torch.stack([loss_of(model, seed=i).detach() for i in range(60)]) for model in (plain, compiled)]
+    losses = [
+        torch.stack([loss_of(model, seed=i).detach() for i in range(60)]) for model in (plain, compiled)
+    ]
     assert all(loss.std() > 1e-3 for loss in losses)
     assert abs(losses[0].mean() - losses[1].mean()) < 4 * losses[0].std() * (2 / 60) ** 0.5
     assert all(gradient.isfinite().all() for gradient in loss_and_gradients(compiled)[1].values())

@@ -1,4 +1,5 @@
-"""The attentions inside fairseq: its dropout, quantisation noise and store for decoding, on the plain modules."""
+"""The attentions inside fairseq: its dropout, quantisation noise and store for decoding, on the plain
+modules."""
 
 import pytest
 import torch
@@ -31,7 +32,10 @@ def first(result):
 @both
 def test_the_same_random_numbers_parameters_and_results_as_the_plain_module(kind):
     options = {"dropout": 0.3, "untie_kv": True}
-    (module, inputs), (plain, _) = module_and_inputs(kind, **options), module_and_inputs(PLAIN[kind], **options)
+    (module, inputs), (plain, _) = (
+        module_and_inputs(kind, **options),
+        module_and_inputs(PLAIN[kind], **options),
+    )
     ours, theirs = module.state_dict(), plain.state_dict()
     assert list(ours) == list(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
     outputs = []

@@ -30,7 +30,8 @@ def check_gradients(module, leaves, renamed, golden, precision, prefix):
             actual = leaves[renamed.get(name, name)].grad
         else:
             actual = module.get_parameter(translate_name(prefix + name)[len(prefix) :]).grad
-        # Gradients are sums over every position: what counts is their size relative to the largest of the tensor.
+        # Gradients are sums over every position: what counts is their size relative to the largest of the
+        # tensor.
         scale = expected.abs().max().clamp(min=1)
         assert_close(actual / scale, expected / scale, precision, f"gradient of {name}")
 
@@ -86,7 +87,8 @@ def test_causal_attention(case, backend, precision):
     output = module(leaves["query"], leaves["pquery"], key_mask, packed_mask)
     expected = vectors[precision]
     if key_mask is not None:
-        # The authors ignore this mask, ours leaves padded positions out: up to a sentence's first one they agree.
+        # The authors ignore this mask, ours leaves padded positions out: up to a sentence's first one they
+        # agree.
         seen = key_mask.cumsum(dim=1).eq(0).t().unsqueeze(-1)
         assert_close(output * seen, expected["outputs"]["attn_parallel"] * seen, precision, "before padding")
         return
@@ -100,7 +102,9 @@ def test_causal_attention(case, backend, precision):
         _, weights = naive_causal_luna(heads[0], heads[1], heads[1], pattern, packed_mask)
     assert_close(pattern, expected["outputs"]["pattn"], precision, "pack weights")
     if "head_weights" in expected["outputs"]:
-        assert_close(weights.transpose(0, 1), expected["outputs"]["head_weights"], precision, "unpack weights")
+        assert_close(
+            weights.transpose(0, 1), expected["outputs"]["head_weights"], precision, "unpack weights"
+        )
 
 
 @precisions
@@ -126,7 +130,9 @@ def test_causal_attention_step_by_step_with_reorder(case, precision):
     value_sum = expected["incremental_state"]["prev_value_accum_mat"]
     if value_sum.shape != state.key_sum.shape:
         value_sum = value_sum.transpose(-2, -1)
-    assert_close(state.key_sum, value_sum, precision, "value sum, which tied attention has once with the key sum")
+    assert_close(
+        state.key_sum, value_sum, precision, "value sum, which tied attention has once with the key sum"
+    )
     assert state.steps.tolist() == [query.size(0)] * query.size(1)
 
 
@@ -163,7 +169,9 @@ def test_layer(side, variant, case, precision):
     masks = {}
     for name, value in inputs.items():
         if value.dtype == torch.bool:
-            masks["packed_padding_mask" if "proj" in name or name.startswith("p") else "encoder_padding_mask"] = value
+            masks[
+                "packed_padding_mask" if "proj" in name or name.startswith("p") else "encoder_padding_mask"
+            ] = value
     context = () if side == "encoder" else (leaves["encoder_out"],)
     x, packed, *_ = layer(leaves["x"], leaves["px"], *context, **masks)
     expected = vectors[precision]

@@ -33,12 +33,16 @@ def attention(**options):
 
 
 def sentences(lengths, rows, before=0, after=0, seed=0):
-    """Query and context (the same) [S, B, C], P [L, B, C], and their masks; what is padded differs at every call."""
+    """Query and context (the same) [S, B, C], P [L, B, C], and their masks; what is padded differs at every
+    call."""
     S, L = before + max(lengths) + after, max(rows)
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(S, len(lengths), C, dtype=torch.float64)
     packed = torch.randn(L, len(rows), C, dtype=torch.float64)
-    mask, packed_mask = torch.ones(len(lengths), S, dtype=torch.bool), torch.ones(len(rows), L, dtype=torch.bool)
+    mask, packed_mask = (
+        torch.ones(len(lengths), S, dtype=torch.bool),
+        torch.ones(len(rows), L, dtype=torch.bool),
+    )
     for b, (n, l_b) in enumerate(zip(lengths, rows)):
         x[before : before + n, b] = torch.randn(n, C, generator=generator, dtype=torch.float64)
         packed[:l_b, b] = torch.randn(l_b, C, generator=generator, dtype=torch.float64)
@@ -171,7 +175,9 @@ def test_apollo_trains_strength_and_gate_as_it_trains_the_rest():
     torch.manual_seed(0)
     module = LunaAttention(C, HEADS, anchor_strength=4.0, anchored_unpack=False, lookup=1)
     optimizer = Apollo(module.parameters(), lr=1e-2)
-    x, packed, mask, packed_mask = (t.float() if t.is_floating_point() else t for t in sentences([9, 5], [3, 3]))
+    x, packed, mask, packed_mask = (
+        t.float() if t.is_floating_point() else t for t in sentences([9, 5], [3, 3])
+    )
     losses = []
     for _ in range(60):
         optimizer.zero_grad()

@@ -1,4 +1,5 @@
-"""What LunaCausalAttention must be, as a module: causal, blind to padding and batch, the same step by step."""
+"""What LunaCausalAttention must be, as a module: causal, blind to padding and batch, the same step by
+step."""
 
 import pytest
 import torch
@@ -103,7 +104,11 @@ def test_causality(options):
 
 @variants
 @examples
-@given(length=st.integers(1, 9), left=st.lists(st.integers(0, 6), min_size=B, max_size=B), extra=st.integers(0, 3))
+@given(
+    length=st.integers(1, 9),
+    left=st.lists(st.integers(0, 6), min_size=B, max_size=B),
+    extra=st.integers(0, 3),
+)
 def test_padding_and_batch_do_not_matter(options, length, left, extra):
     module, query, packed = module_and_inputs(length, **options)
     total = length + max(left) + extra

@@ -1,4 +1,5 @@
-"""What LunaAttention must be, as a module: blind to padding and batch, the same with a packed context that is kept."""
+"""What LunaAttention must be, as a module: blind to padding and batch, the same with a packed context that is
+kept."""
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ PACKED_MASK = torch.arange(L)[None, :] >= torch.tensor([L, 2, L - 1, 1])[:, None
 CONTEXT_MASK = torch.arange(S)[None, :] >= torch.tensor([3, S, 1, S - 2])[:, None]
 MASKS = {"context_padding_mask": CONTEXT_MASK, "packed_padding_mask": PACKED_MASK}
 variants = pytest.mark.parametrize(
-    "options", [{}, {"untie_kv": True}, {"num_pack_heads": None}], ids=["tied", "untied", "as many pack heads"]
+    "options",
+    [{}, {"untie_kv": True}, {"num_pack_heads": None}],
+    ids=["tied", "untied", "as many pack heads"],
 )
 
 
@@ -62,7 +65,11 @@ def test_reordered_state_goes_on_as_the_reordered_sentences(options, order, need
     order = torch.tensor(order)
     with torch.no_grad():
         expected, _, expected_weights = module(
-            query[:, order], packed[:, order], context[:, order], **reordered(order), need_weights=need_weights
+            query[:, order],
+            packed[:, order],
+            context[:, order],
+            **reordered(order),
+            need_weights=need_weights,
         )
         kept = module.keep(*module.pack(packed, context, CONTEXT_MASK, need_weights)).select(order)
         output, weights = module.unpack(query[:, order], kept, PACKED_MASK[order], need_weights)
@@ -120,7 +127,9 @@ def test_weights_by_hand(options):
         logits = q[:, part] @ k[:, part].t() / (C / heads) ** 0.5
         return logits.masked_fill(left_out, -torch.inf).softmax(dim=-1)
 
-    k_of = {step: getattr(module, f"{step}_k{'' if module.untie_kv else 'v'}_proj") for step in ("pack", "unpack")}
+    k_of = {
+        step: getattr(module, f"{step}_k{'' if module.untie_kv else 'v'}_proj") for step in ("pack", "unpack")
+    }
     with torch.no_grad():
         for b in range(B):
             pack_q, pack_k = module.pack_q_proj(packed[:, b]), k_of["pack"](context[:, b])
@@ -149,7 +158,9 @@ def test_every_parameter_and_all_sequences_get_a_gradient(options, masked):
         assert not (inputs[2].grad * CONTEXT_MASK.t().unsqueeze(-1)).any()
 
 
-@pytest.mark.parametrize("masks", [{"context_padding_mask": CONTEXT_MASK | True}, {"packed_padding_mask": PACKED_MASK | True}])
+@pytest.mark.parametrize(
+    "masks", [{"context_padding_mask": CONTEXT_MASK | True}, {"packed_padding_mask": PACKED_MASK | True}]
+)
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_nothing_left_to_attend_to_gives_finite_results(masks, need_weights):
     module, *inputs = module_and_inputs()
@@ -184,7 +195,9 @@ def test_dropout_acts_in_training_alone(need_weights):
 def test_what_cannot_be_is_refused():
     with pytest.raises(InputError, match="embedding width 12 is not divisible by 5 attention heads"):
         LunaAttention(C, 5)
-    with pytest.raises(InputError, match="embedding width 12 is not divisible by 5 projected attention heads"):
+    with pytest.raises(
+        InputError, match="embedding width 12 is not divisible by 5 projected attention heads"
+    ):
         LunaAttention(C, 3, 5)
     module, query, packed, context = module_and_inputs()
     kept = module.keep(module.pack(packed, context)[0])

@@ -88,7 +88,9 @@ def test_initialisation():
 
 @pytest.mark.parametrize("length", [0, -3])
 def test_impossible_length_is_refused(length):
-    with pytest.raises(InputError, match=f"projection length is {length}: --projection-length must be 1 or more"):
+    with pytest.raises(
+        InputError, match=f"projection length is {length}: --projection-length must be 1 or more"
+    ):
         PackedEmbedding(length, C)
 
 

@@ -2,7 +2,8 @@
 
 import torch
 
-# Batch, heads, head width, packed length, context length: no two alike, so that no transposed dimension passes by luck.
+# Batch, heads, head width, packed length, context length: no two alike, so that no transposed dimension
+# passes by luck.
 B, H, K, L, S = 3, 2, 5, 7, 11
 
 
@@ -22,7 +23,8 @@ def softmax_inputs(length, dtype=torch.float64, seed=0):
 
 
 def padding_mask(length, left=(0, 0, 0), right=(0, 0, 0)):
-    """[B, T], True at ``left[b]`` positions before and ``right[b]`` positions after sentence b, within the length."""
+    """[B, T], True at ``left[b]`` positions before and ``right[b]`` positions after sentence b, within the
+    length."""
     position = torch.arange(length)[None, :]
     before = position < torch.tensor(left)[:, None]
     after = position >= length - torch.tensor(right)[:, None]
@@ -35,7 +37,8 @@ def packed_mask():
 
 
 def output_and_gradients(function, inputs, weight=None):
-    """The output of ``function(*inputs)``, and the gradients of its weighted sum with respect to every input."""
+    """The output of ``function(*inputs)``, and the gradients of its weighted sum with respect to every
+    input."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     output = function(*leaves)
     if weight is None:

@@ -1,5 +1,5 @@
-"""What ``auto`` takes. The tests of a machine that has the Triton form run on a GPU, or with TRITON_INTERPRET=1:
-test_causal_luna_triton_interpreter.py runs this file so."""
+"""What ``auto`` takes. The tests of a machine that has the Triton form run on a GPU, or with
+TRITON_INTERPRET=1: test_causal_luna_triton_interpreter.py runs this file so."""
 
 import os
 import sys
@@ -12,7 +12,9 @@ from luna_fairseq.ops.causal_luna import causal_luna, choice, triton_causal_luna
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 TRITON = not why_not_triton_here(torch.zeros((), device=DEVICE).device)
-has_triton = pytest.mark.skipif(not TRITON, reason="needs a CUDA device of capability 8.0 or TRITON_INTERPRET=1")
+has_triton = pytest.mark.skipif(
+    not TRITON, reason="needs a CUDA device of capability 8.0 or TRITON_INTERPRET=1"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +46,9 @@ def test_chunk_without_triton_and_one_line_about_it(caplog):
 @has_triton
 def test_triton_where_it_suits(caplog, monkeypatch):
     calls = []
-    monkeypatch.setattr(sys.modules[causal_luna.__module__], "triton_causal_luna", lambda *args: calls.append(args))
+    monkeypatch.setattr(
+        sys.modules[causal_luna.__module__], "triton_causal_luna", lambda *args: calls.append(args)
+    )
     with torch.inference_mode():
         attend()
     attend(T=7, L=16)
@@ -78,7 +82,10 @@ def failing(q, k, v, pack_weights, **masks):
 @has_triton
 @pytest.mark.parametrize(
     "form, reason",
-    [(wrong, "its output differs by 1.0e-03 from that of the chunkwise form"), (failing, "RuntimeError: no such instruction")],
+    [
+        (wrong, "its output differs by 1.0e-03 from that of the chunkwise form"),
+        (failing, "RuntimeError: no such instruction"),
+    ],
 )
 def test_chunk_with_a_warning_where_triton_is_wrong(form, reason, caplog, monkeypatch):
     monkeypatch.setattr(choice, "triton_causal_luna", form)

@@ -98,16 +98,25 @@ def test_any_chunk_size_gives_the_same(length, size, single, kind, seed):
 
 
 @settings(deadline=None, derandomize=True, max_examples=15)
-@given(length=st.integers(1, 40), size=st.integers(1, 17), kind=st.sampled_from(["none", "both"]), dropout=st.booleans())
+@given(
+    length=st.integers(1, 40),
+    size=st.integers(1, 17),
+    kind=st.sampled_from(["none", "both"]),
+    dropout=st.booleans(),
+)
 def test_tied_keys_and_values_share_one_gradient(length, size, kind, dropout):
     options = {**masks(kind, length), "dropout": 0.4 if dropout else 0.0}
     q, k, _, pack_weights = causal_inputs(length)
     torch.manual_seed(1)
-    expected = output_and_gradients(lambda q, k, a: naive_causal_luna(q, k, k, a, **options)[0], [q, k, pack_weights])
+    expected = output_and_gradients(
+        lambda q, k, a: naive_causal_luna(q, k, k, a, **options)[0], [q, k, pack_weights]
+    )
     with pytest.MonkeyPatch.context() as monkeypatch:
         small_chunks(monkeypatch, 3, size)
         torch.manual_seed(1)
-        actual = output_and_gradients(lambda q, k, a: chunk_causal_luna(q, k, k, a, **options), [q, k, pack_weights])
+        actual = output_and_gradients(
+            lambda q, k, a: chunk_causal_luna(q, k, k, a, **options), [q, k, pack_weights]
+        )
     for a, b in zip(actual, expected):
         assert_equal_up_to(a, b, 1e-9)
 
@@ -138,7 +147,9 @@ def test_layout_in_memory_does_not_matter(length):
     """Heads are views of [T, B, C]: results must not depend on how inputs lie in memory."""
     inputs = causal_inputs(length)
     views = [x.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3) for x in inputs]
-    for a, b in zip(output_and_gradients(chunk_causal_luna, views), output_and_gradients(chunk_causal_luna, inputs)):
+    for a, b in zip(
+        output_and_gradients(chunk_causal_luna, views), output_and_gradients(chunk_causal_luna, inputs)
+    ):
         assert_equal_up_to(a, b, 1e-12)
 
 
@@ -214,7 +225,9 @@ def test_backends_agree(backend):
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="unknown Luna backend 'triangle'; choose one of auto, naive, chunk, triton"):
+    with pytest.raises(
+        ValueError, match="unknown Luna backend 'triangle'; choose one of auto, naive, chunk, triton"
+    ):
         causal_luna(*causal_inputs(3), backend="triangle")
     q, k, _, _ = causal_inputs(3)
     with pytest.raises(ValueError, match="unknown pack activation 'relu'; choose one of softplus, elu"):

@@ -1,4 +1,5 @@
-"""What causal Luna attention must be, whichever form computes it: causal, blind to padding, the same step by step."""
+"""What causal Luna attention must be, whichever form computes it: causal, blind to padding, the same step by
+step."""
 
 import pytest
 import torch
@@ -81,7 +82,11 @@ def test_gradient_with_respect_to_later_positions_is_exactly_zero(form, length, 
 
 @forms
 @examples
-@given(length=st.integers(1, 30), left=st.tuples(*[st.integers(0, 9)] * 3), right=st.tuples(*[st.integers(0, 9)] * 3))
+@given(
+    length=st.integers(1, 30),
+    left=st.tuples(*[st.integers(0, 9)] * 3),
+    right=st.tuples(*[st.integers(0, 9)] * 3),
+)
 def test_padding_on_either_side_changes_nothing(form, length, left, right):
     inputs = causal_inputs(length)
     expected = form(*inputs)
@@ -148,7 +153,9 @@ def test_sentences_do_not_mix(form):
     together = form(*inputs, key_padding_mask=mask, packed_padding_mask=packed_mask())
     for b in range(B):
         one = slice(b, b + 1)
-        alone = form(*[x[one] for x in inputs], key_padding_mask=mask[one], packed_padding_mask=packed_mask()[one])
+        alone = form(
+            *[x[one] for x in inputs], key_padding_mask=mask[one], packed_padding_mask=packed_mask()[one]
+        )
         assert_equal_up_to(together[one], alone, 1e-12)
 
 

@@ -1,7 +1,7 @@
 """The Triton form of causal Luna attention against the naive form.
 
-Runs on a GPU, or in Triton's interpreter with TRITON_INTERPRET=1, which must be set before Triton is imported:
-test_causal_luna_triton_interpreter.py runs this file so.
+Runs on a GPU, or in Triton's interpreter with TRITON_INTERPRET=1, which must be set before Triton is
+imported: test_causal_luna_triton_interpreter.py runs this file so.
 """
 
 import os
@@ -70,7 +70,9 @@ def masks_of(T, L, kind):
 
 def errors(inputs, **options):
     """Relative error of the output and of every gradient against the naive form in float64."""
-    weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).to(DEVICE)
+    weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).to(
+        DEVICE
+    )
     run = lambda f, x: output_and_gradients(lambda *y: f(*y, **options), x, weight)  # noqa: E731
     expected = run(lambda *x, **o: naive_causal_luna(*x, **o)[0], [x.double() for x in inputs])
     actual = run(form.triton_causal_luna, inputs)
@@ -83,7 +85,8 @@ def errors(inputs, **options):
     }
 
 
-# One chunk; several in one segment; several segments (PROGRAMS = 1 or so many that each chunk is one); L in blocks.
+# One chunk; several in one segment; several segments (PROGRAMS = 1 or so many that each chunk is one); L in
+# blocks.
 CASES = [
     (1, 8, 5, "none", 512),
     (2, 33, 1, "left", 512),
@@ -108,7 +111,9 @@ def test_equals_naive_in_float32(T, K, L, masks, programs, monkeypatch):
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 1e-3)])
 @pytest.mark.parametrize("T, K, L, masks, programs", [(33, 33, 40, "both", 512), (130, 64, 16, "left", 8)])
-def test_half_precision_is_lost_in_input_output_and_tf32(T, K, L, masks, programs, dtype, tolerance, monkeypatch):
+def test_half_precision_is_lost_in_input_output_and_tf32(
+    T, K, L, masks, programs, dtype, tolerance, monkeypatch
+):
     # The interpreter cuts bfloat16 results off where a GPU rounds them: twice the error.
     monkeypatch.setattr(form, "PROGRAMS", programs)
     found = errors(inputs_of(T, K, L, dtype), **masks_of(T, L, masks))
@@ -123,7 +128,9 @@ def test_segments_are_what_the_cases_say(monkeypatch):
         monkeypatch.setattr(form, "PROGRAMS", programs)
         plan = form.make_plan(B * H, T, K, L, 4)
         shapes.append((plan.segments > 1, plan.chunks > 1, plan.carry, L > plan.block_l))
-    assert {(False, False, False, False), (False, False, False, True), (False, True, True, False)} <= set(shapes)
+    assert {(False, False, False, False), (False, False, False, True), (False, True, True, False)} <= set(
+        shapes
+    )
     assert {(True, True, True, False), (True, False, True, False), (True, False, False, True)} <= set(shapes)
 
 
@@ -181,8 +188,12 @@ def test_nothing_to_do():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(INTERPRETED, reason="too slow in the interpreter")
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 6e-3), (torch.float16, 2e-3)])
-@pytest.mark.parametrize("T, K, L", [(1000, 64, 16), (4096, 64, 32), (4096, 128, 16), (2048, 64, 256), (30, 64, 16)])
+@pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 6e-3), (torch.float16, 2e-3)]
+)
+@pytest.mark.parametrize(
+    "T, K, L", [(1000, 64, 16), (4096, 64, 32), (4096, 128, 16), (2048, 64, 256), (30, 64, 16)]
+)
 def test_equals_chunk_at_size_on_a_gpu(T, K, L, dtype, tolerance):
     inputs = inputs_of(T, K, L, dtype)
     for masks in ("none", "both"):

@@ -1,4 +1,5 @@
-"""The Triton form's tests in Triton's interpreter: in a process of their own, for the setting is read on import."""
+"""The Triton form's tests in Triton's interpreter: in a process of their own, for the setting is read on
+import."""
 
 import importlib.util
 import os
@@ -23,12 +24,15 @@ needs_triton = pytest.mark.skipif(
     "name", ["test_causal_luna_triton.py", "test_causal_luna_triton_dropout.py", "test_causal_luna_choice.py"]
 )
 def test_in_the_interpreter(name):
-    # One thread: the interpreter's products are small, and a pool of threads per product is what would take the time.
+    # One thread: the interpreter's products are small, and a pool of threads per product is what would take
+    # the time.
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment.pop("PYTEST_XDIST_WORKER", None)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / name)]
     result = subprocess.run(command, env=environment, cwd=HERE.parents[1], capture_output=True, text=True)
-    assert result.returncode == 0 and " passed" in result.stdout, result.stdout[-5000:] + result.stderr[-2000:]
+    assert result.returncode == 0 and " passed" in result.stdout, (
+        result.stdout[-5000:] + result.stderr[-2000:]
+    )
 
 
 def test_the_package_imports_without_triton():

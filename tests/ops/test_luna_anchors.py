@@ -10,7 +10,8 @@ from luna_fairseq.ops.luna import anchor_distances, naive_distances
 
 
 def masks(lengths, rows, S=None, L=None, left=0):
-    """Masks of sentences of ``lengths`` tokens with ``rows`` rows of P; ``left``: padding before each sentence."""
+    """Masks of sentences of ``lengths`` tokens with ``rows`` rows of P; ``left``: padding before each
+    sentence."""
     S = S or max(lengths) + left
     position = torch.arange(S)[None, :]
     n = torch.tensor(lengths)[:, None]

@@ -51,7 +51,9 @@ def test_forms_equal_naive(length, kind, dtype, tolerance):
 
 
 def bias(length, shape=(B, H), dtype=torch.float64):
-    return torch.randn(*shape, length, S, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype)
+    return torch.randn(*shape, length, S, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(
+        dtype
+    )
 
 
 @kinds

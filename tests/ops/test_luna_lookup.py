@@ -81,7 +81,9 @@ def test_tied_keys_and_values_get_both_gradients():
     position, empty = token_positions(context, packed)
 
     def tied(q, k, token_k, gate):
-        return lookup_attention(q, k, k, by_parts(token_k, token_k, position, empty), gate, number, packed).output
+        return lookup_attention(
+            q, k, k, by_parts(token_k, token_k, position, empty), gate, number, packed
+        ).output
 
     actual = output_and_gradients(tied, (q, k, token_k, gate))
     expected = output_and_gradients(

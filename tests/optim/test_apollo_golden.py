@@ -27,8 +27,8 @@ def test_trajectory(name, case, precision, foreach, monkeypatch):
     inputs = vectors["cases"][case]["inputs"]
     expected = vectors["cases"][case][precision]
     dtype = golden.DTYPES[precision]
-    # Rounding in another order may cost more in float32: the authors' own float32 run is up to 4.8e-5 away from
-    # their float64 run.
+    # Rounding in another order may cost more in float32: the authors' own float32 run is up to 4.8e-5 away
+    # from their float64 run.
     other_order = {"f32": 1e-4, "f64": 1e-8}
     tolerance = (golden.TOLERANCES if foreach is False else other_order)[precision]
     params = [torch.nn.Parameter(p.to(dtype, copy=True)) for p in inputs["params"]]
@@ -53,7 +53,8 @@ def test_trajectory(name, case, precision, foreach, monkeypatch):
         optimizer.step()
         for p, want in zip(params, expected["params_after_step"][step]):
             assert relative_error(p.detach(), want) <= tolerance
-        # Where the quadratic diverges, rounding grows with it: float32 is compared while the losses are small.
+        # Where the quadratic diverges, rounding grows with it: float32 is compared while the losses are
+        # small.
         if case == "quadratic" and precision == "f32" and step == 7:
             return
     for p, want in zip(params, expected.get("final_state", [])):

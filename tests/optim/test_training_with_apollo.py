@@ -17,7 +17,10 @@ MODEL = (
     " --decoder-attention-heads 2 --criterion cross_entropy --dropout 0.1"
 )
 OTHER = "--cpu --disable-validation --log-interval 1 --log-format simple --num-workers 0"
-APOLLO = "--optimizer apollo --lr 0.01 --clip-norm 0.5 --clip-mode each --lr-scheduler milestone --warmup-updates 5"
+APOLLO = (
+    "--optimizer apollo --lr 0.01 --clip-norm 0.5 --clip-mode each "
+    "--lr-scheduler milestone --warmup-updates 5"
+)
 
 
 def train(folder, words):

@@ -1,12 +1,14 @@
-"""The peers against implementations of other people, where a package has one: weights carried over, outputs equal.
+"""The peers against implementations of other people, where a package has one: weights carried over, outputs
+equal.
 
-transformers is among the requirements of the tests. The others are not, and a test without its package is skipped; to have
-them: ``pip install --no-deps --target DIR einops performer-pytorch local-attention linformer reformer-pytorch
-axial-positional-embedding product-key-memory hyper-connections flash-linear-attention fla-core`` and DIR on PYTHONPATH.
+transformers is among the requirements of the tests. The others are not, and a test without its package is
+skipped; to have them: ``pip install --no-deps --target DIR einops performer-pytorch local-attention linformer
+reformer-pytorch axial-positional-embedding product-key-memory hyper-connections flash-linear-attention
+fla-core`` and DIR on PYTHONPATH.
 
-What differs from the papers or from ours, and is set aside here: performer-pytorch adds 1e-4 to features and draws its
-directions unevenly; linformer has no biases; reformer-pytorch scales logits by the root of the width, and cuts sorted
-positions into chunks, which here hold everything; FLA's ABC accumulates in float32.
+What differs from the papers or from ours, and is set aside here: performer-pytorch adds 1e-4 to features and
+draws its directions unevenly; linformer has no biases; reformer-pytorch scales logits by the root of the
+width, and cuts sorted positions into chunks, which here hold everything; FLA's ABC accumulates in float32.
 """
 
 from argparse import Namespace

@@ -1,4 +1,5 @@
-"""Architectures of the peers: the command line gives the defaults, the architecture's options, then what was asked for."""
+"""Architectures of the peers: the command line gives the defaults, the architecture's options, then what was
+asked for."""
 
 from dataclasses import asdict, fields
 from pathlib import Path

@@ -46,7 +46,10 @@ def test_batches_do_not_matter():
 
 
 def test_anchored_attention_is_measured_with_its_places_and_says_how_strong_they_are():
-    model, (source, target) = tiny_model(anchored_packed=True, anchor_strength=60.0, packed_lookup=1), example()
+    model, (source, target) = (
+        tiny_model(anchored_packed=True, anchor_strength=60.0, packed_lookup=1),
+        example(),
+    )
     layers = measure_coverage(model, [net_input(source, target)])
     plain = measure_coverage(tiny_model(), [net_input(source, target)])
     assert all(a.largest > b.largest for a, b in zip(layers, plain))

@@ -51,7 +51,8 @@ def prepare(text, tmp_path, capsys):
 
 @pytest.fixture(autouse=True)
 def preprocess_in_this_process(monkeypatch):
-    """The same program without the seconds that importing it takes; test_train_bitext runs the real process."""
+    """The same program without the seconds that importing it takes; test_train_bitext runs the real
+    process."""
 
     def run(command, log):
         assert command[:3] == [sys.executable, "-m", "fairseq_cli.preprocess"]
@@ -281,12 +282,14 @@ def test_moses_tokens_and_merges(prepare, text, tmp_path):
     status, out, err = prepare("--subword", "moses", vocab_size=100)
     assert (status, err) == (0, "") and "tokenise ..." in out and "train: 200 pairs" in out
     folder = tmp_path / "out"
-    tokens = 'Ein Mann &amp; sein &quot; Nord @-@ Hund &quot; heißt fido .'
+    tokens = "Ein Mann &amp; sein &quot; Nord @-@ Hund &quot; heißt fido ."
     assert read(folder / "tokenised" / "train.de")[0] == tokens
     dictionary = Dictionary.load(str(folder / "dict.de.txt"))
     assert dictionary == Dictionary.load(str(folder / "dict.en.txt")) and len(dictionary) % 8 == 0
     data = indexed_dataset.make_dataset(str(folder / "train.en-de.de"), "mmap")
-    assert [dictionary.string(line, "subword_nmt") for line in data] == read(folder / "tokenised" / "train.de")
+    assert [dictionary.string(line, "subword_nmt") for line in data] == read(
+        folder / "tokenised" / "train.de"
+    )
     assert read(folder / "plain" / "test.de") == read(text / "test.de")
     assert len(read(folder / "bpe.codes")) == 100 + 1  # a version line, and merges
 

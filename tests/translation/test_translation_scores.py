@@ -84,10 +84,26 @@ def test_files_and_signature(tmp_path, capsys, monkeypatch):
         translation_scores.TEST_SETS, "wmt14/full", KnownTestSet("wmt14/full", "en-de", 3, 32, (37, 37))
     )
     generated = tmp_path / "generate.txt"
-    generated.write_text("".join(f"H-{i}\t-0.1\t{moses(line)}\n" for i, line in enumerate(HYPOTHESES)), "utf-8")
+    generated.write_text(
+        "".join(f"H-{i}\t-0.1\t{moses(line)}\n" for i, line in enumerate(HYPOTHESES)), "utf-8"
+    )
     (tmp_path / "ref.de").write_text("".join(f"{line}\n" for line in REFERENCES), "utf-8")
-    words = [str(generated), "--reference", str(tmp_path / "ref.de"), "--detokenize", "moses", "--split-compounds"]
-    more = ["--output", str(tmp_path / "out.de"), "--scores", str(tmp_path / "scores.json"), "--test-set", "wmt14/full"]
+    words = [
+        str(generated),
+        "--reference",
+        str(tmp_path / "ref.de"),
+        "--detokenize",
+        "moses",
+        "--split-compounds",
+    ]
+    more = [
+        "--output",
+        str(tmp_path / "out.de"),
+        "--scores",
+        str(tmp_path / "scores.json"),
+        "--test-set",
+        "wmt14/full",
+    ]
     assert score.main(words) == 1
     assert "need --target-lang" in capsys.readouterr().err
     assert score.main([*words, "--target-lang", "de", *more]) == 0

@@ -85,7 +85,9 @@ def test_text_of_the_archives(make_text, tmp_path, capsys):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["prepare_wmt14.json", "text"]
 
 
-def test_finished_text_is_left_alone_and_lost_text_made_again(make_text, mirror, tmp_path, capsys, monkeypatch):
+def test_finished_text_is_left_alone_and_lost_text_made_again(
+    make_text, mirror, tmp_path, capsys, monkeypatch
+):
     make_text()
     before = read(tmp_path / "out" / "text" / "train.de")
     capsys.readouterr()
@@ -104,7 +106,9 @@ def test_finished_text_is_left_alone_and_lost_text_made_again(make_text, mirror,
 
 
 def test_a_download_goes_on_where_it_broke_off(make_text, address, mirror, tmp_path):
-    with pytest.raises(InputError, match=f"cannot download .*{EUROPARL}: the connection broke off .*start again"):
+    with pytest.raises(
+        InputError, match=f"cannot download .*{EUROPARL}: the connection broke off .*start again"
+    ):
         make_text(address)
     part = tmp_path / "out" / "archives" / f"{EUROPARL}.part"
     assert Flaky.asked == [0, 100, 200, 300, 400] and part.stat().st_size == 500
@@ -162,19 +166,24 @@ def without(archive, member):
         (lambda folder: (folder / "dev.tgz").write_bytes(b"<html>"), "dev.tgz is damaged or incomplete"),
         (lambda folder: flip(folder / "test-full.tgz"), "test-full.tgz is damaged or incomplete"),
         (
-            lambda folder: write_archive(folder / "dev.tgz", without("dev.tgz", "dev/newstest2013-ref.de.sgm")),
+            lambda folder: write_archive(
+                folder / "dev.tgz", without("dev.tgz", "dev/newstest2013-ref.de.sgm")
+            ),
             "dev.tgz has no member dev/newstest2013-ref.de.sgm",
         ),
         (
             lambda folder: write_archives(folder, change("news", 0, lambda lines: lines[1:])),
-            "News Commentary v9 is not aligned: training/news-commentary-v9.de-en.en has 49 lines and .* has 50",
+            "News Commentary v9 is not aligned: training/news-commentary-v9.de-en.en has 49 lines and .* has "
+            "50",
         ),
         (
             lambda folder: write_archives(folder, change("newstest2014", 1, lambda lines: lines[:-1])),
             "newstest2014-deen-src.en.sgm has 13 segments and newstest2014-deen-ref.de.sgm has 12",
         ),
         (
-            lambda folder: write_archives(folder, change("newstest2013", 1, lambda lines: lines[:3] + lines[4:])),
+            lambda folder: write_archives(
+                folder, change("newstest2013", 1, lambda lines: lines[:3] + lines[4:])
+            ),
             "newstest2013-src.en.sgm has 11 segments",
         ),
     ],
@@ -217,7 +226,12 @@ def test_sgml(tmp_path):
 def test_length_filter():
     pieces = ["x"] * 250
     both = LengthFilter(250, 1.5)
-    assert both.reason(pieces, pieces) is None and both.reason(pieces, [*pieces, "x"]) == "more than 250 pieces"
+    assert (
+        both.reason(pieces, pieces) is None and both.reason(pieces, [*pieces, "x"]) == "more than 250 pieces"
+    )
     assert both.reason(pieces[:3], pieces[:2]) is None
     assert both.reason(pieces[:2], pieces[:4]) == "lengths in a ratio above 1.5"
-    assert LengthFilter().reason(pieces * 9, ["x"]) is None and LengthFilter().reason([], ["x"]) == "an empty side"
+    assert (
+        LengthFilter().reason(pieces * 9, ["x"]) is None
+        and LengthFilter().reason([], ["x"]) == "an empty side"
+    )

@@ -1,6 +1,7 @@
 """Write luna_vectors.pt anew: ``python tests/vectors/regenerate.py``.
 
-The file pins today's numbers. Write it again only when the mathematics changes on purpose, and say why in the commit.
+The file pins today's numbers. Write it again only when the mathematics changes on purpose, and say why in the
+commit.
 """
 
 import os

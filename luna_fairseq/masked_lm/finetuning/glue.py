@@ -63,7 +63,8 @@ class GlueTask(FineTuningTask):
         if len(first) == len(self.headerless):
             return self.headerless
         raise InputError(
-            f"{path}, line 1: there is no column {missing[0]!r}; {self.name} has the columns {', '.join(needed)}, "
+            f"{path}, line 1: there is no column {missing[0]!r}; {self.name} has the columns "
+            f"{', '.join(needed)}, "
             "named in the first line and separated by tabs"
         )
 

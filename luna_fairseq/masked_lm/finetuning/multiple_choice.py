@@ -1,7 +1,8 @@
 """Multiple choice: RACE (Lai et al., 2017) and CommonsenseQA (Talmor et al., 2019), from their JSON files.
 
 The first input is what the candidates have in common, as fairseq's sentence_ranking has it: the model reads
-``<s> candidate </s> </s> passage </s>`` of RACE and ``<s> A: candidate </s> Q: question </s>`` of CommonsenseQA.
+``<s> candidate </s> </s> passage </s>`` of RACE and ``<s> A: candidate </s> Q: question </s>`` of
+CommonsenseQA.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Race(MultipleChoice):
         root = folder / self.splits[split]
         paths = sorted(root.rglob("*.txt"))
         if not paths:
-            raise InputError(f"{root} has no passages: give the folder of RACE that holds train, dev and test")
+            raise InputError(
+                f"{root} has no passages: give the folder of RACE that holds train, dev and test"
+            )
         return [example for path in paths for example in self._examples(path)]
 
     def _examples(self, path: Path) -> Iterator[Example]:
@@ -43,7 +46,9 @@ class Race(MultipleChoice):
             questions = list(zip(passage["questions"], passage["options"], passage["answers"]))
             whole = len(questions) == len(passage["questions"]) == len(passage["answers"])
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path} is no passage of RACE: article, questions, options or answers") from error
+            raise InputError(
+                f"{path} is no passage of RACE: article, questions, options or answers"
+            ) from error
         if not whole:
             raise InputError(f"{path}: questions, options and answers differ in number")
         for number, (question, options, answer) in enumerate(questions, 1):
@@ -61,7 +66,9 @@ class CommonsenseQA(MultipleChoice):
     def read(self, folder: Path, split: str) -> List[Example]:
         path = folder / self.splits[split]
         examples = [
-            self._example(line, f"{path}, line {number}") for number, line in enumerate(read_lines(path), 1) if line
+            self._example(line, f"{path}, line {number}")
+            for number, line in enumerate(read_lines(path), 1)
+            if line
         ]
         if not examples:
             raise InputError(f"{path} is empty")
@@ -75,7 +82,9 @@ class CommonsenseQA(MultipleChoice):
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{place} is no question of CommonsenseQA: it has no stem or choices") from error
         if sorted(choices) != list(self.labels):
-            raise InputError(f"{place}: the choices are {', '.join(choices)} instead of {', '.join(self.labels)}")
+            raise InputError(
+                f"{place}: the choices are {', '.join(choices)} instead of {', '.join(self.labels)}"
+            )
         label = entry.get("answerKey")
         candidates = (f"A: {choices[name]}" for name in self.labels)
         return Example((f"Q: {question}", *candidates), label and self.check_label(label, place))

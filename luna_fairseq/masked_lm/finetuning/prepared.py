@@ -1,4 +1,5 @@
-"""A prepared task: the folder that fairseq's sentence_prediction and sentence_ranking read, and what is in it."""
+"""A prepared task: the folder that fairseq's sentence_prediction and sentence_ranking read, and what is in
+it."""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ class PreparedWriter:
         return [DESCRIPTION, *(str(path.relative_to(self.folder)) for path in paths)]
 
     def _length(self, lengths: Sequence[int]) -> int:
-        """Tokens of an example from those of its inputs, which end in ``</s>``: with ``<s>`` and a separator."""
+        """Tokens of an example from those of its inputs, which end in ``</s>``: with ``<s>`` and a
+        separator."""
         if self.task.is_multiple_choice:
             return 2 + lengths[0] + max(lengths[1:])
         return len(lengths) + sum(lengths)

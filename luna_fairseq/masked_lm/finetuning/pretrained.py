@@ -1,4 +1,5 @@
-"""A pretrained checkpoint seen from fine-tuning: the options with which fairseq-train builds the model that fits it."""
+"""A pretrained checkpoint seen from fine-tuning: the options with which fairseq-train builds the model that
+fits it."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class Pretrained:
         if not path.is_file():
             raise InputError(f"{path} does not exist: give the checkpoint of a pretrained model")
         state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
-        embeddings = {name.rsplit(".", 2)[-2]: value for name, value in state["model"].items() if _is_embedding(name)}
+        embeddings = {
+            name.rsplit(".", 2)[-2]: value for name, value in state["model"].items() if _is_embedding(name)
+        }
         if set(embeddings) != {"embed_tokens", "embed_positions"}:
             raise InputError(f"{path} is no masked language model with learned positions")
         model = _as_dictionary(state["cfg"]["model"])
@@ -74,7 +77,8 @@ class Pretrained:
         size = len(Dictionary.load(str(path))) + 1  # fairseq's tasks add <mask>
         if size != self.dictionary_size:
             raise InputError(
-                f"the checkpoint's dictionary has {self.dictionary_size} entries, that of {path} has {size}: prepare the "
+                f"the checkpoint's dictionary has {self.dictionary_size} entries, that of {path} has {size}: "
+                "prepare the "
                 "task with the vocabulary of the pretrained model"
             )
 

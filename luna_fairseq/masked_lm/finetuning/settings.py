@@ -45,7 +45,12 @@ class Settings:
         """For a run of ``updates`` updates at most."""
         warmup = round(updates * self.warmup) if self.warmup < 1 else min(int(self.warmup), updates - 1)
         words = ["--weight-decay", self.weight_decay, "--dropout", self.dropout]
-        words += ["--attention-dropout", self.attention_dropout, "--activation-dropout", self.activation_dropout]
+        words += [
+            "--attention-dropout",
+            self.attention_dropout,
+            "--activation-dropout",
+            self.activation_dropout,
+        ]
         words += ["--lr-scheduler", self.schedule, "--warmup-updates", warmup]
         if self.schedule == "polynomial_decay":
             words += ["--total-num-update", updates]
@@ -65,7 +70,8 @@ _COMMONSENSE_QA = Settings(**_TABLE_9, weight_decay=0.01, dropout=0.2, attention
 
 
 def settings_of(task: FineTuningTask) -> Settings:
-    """Table 9's for RACE and CommonsenseQA; for GLUE with the small sweep, and SST-2's dropout as the authors had it."""
+    """Table 9's for RACE and CommonsenseQA; for GLUE with the small sweep, and SST-2's dropout as the authors
+    had it."""
     return {"SST-2": _SST_2, "RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
 
 
@@ -88,7 +94,9 @@ def task_options(task: FineTuningTask, head: str) -> List[str]:
     metric, flag = _FAIRSEQ_METRICS[task.metrics[0]]
     if flag is not None:
         if not hasattr(SentencePredictionConfig(), flag):
-            raise InputError(f"{task.name} needs a newer fairseq, which computes its metric: fairseq-fixed 0.12.3")
+            raise InputError(
+                f"{task.name} needs a newer fairseq, which computes its metric: fairseq-fixed 0.12.3"
+            )
         words.append(f"--{flag.replace('_', '-')}")
     return [*words, "--best-checkpoint-metric", metric, "--maximize-best-checkpoint-metric"]
 
@@ -106,7 +114,9 @@ def accumulation(batch_size: int, at_a_time: int) -> List[str]:
     """
     at_a_time = min(at_a_time, batch_size)
     if batch_size % at_a_time:
-        raise InputError(f"--at-a-time {at_a_time} does not divide the batch size {batch_size}: choose another")
+        raise InputError(
+            f"--at-a-time {at_a_time} does not divide the batch size {batch_size}: choose another"
+        )
     return ["--batch-size", str(at_a_time), "--update-freq", str(batch_size // at_a_time)]
 
 

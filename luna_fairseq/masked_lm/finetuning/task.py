@@ -30,7 +30,8 @@ class FineTuningTask:
         name: as GLUE and the papers call it.
         inputs: texts of an example.
         labels: the set of labels, in the order of the model's classes; empty for regression.
-        metrics: what is reported, by the names of :mod:`luna_fairseq.masked_lm.finetuning.metrics`; the first one chooses.
+        metrics: what is reported, by the names of :mod:`luna_fairseq.masked_lm.finetuning.metrics`; the first
+            one chooses.
         splits: fairseq's name of a split -> the published file or folder; train and valid must be there.
     """
 
@@ -66,7 +67,9 @@ class FineTuningTask:
         if self.is_regression:
             return _number(label, place)
         if label not in self.labels:
-            raise InputError(f"{place}: {label!r} is no label of {self.name}; its labels: {', '.join(self.labels)}")
+            raise InputError(
+                f"{place}: {label!r} is no label of {self.name}; its labels: {', '.join(self.labels)}"
+            )
         return label
 
 

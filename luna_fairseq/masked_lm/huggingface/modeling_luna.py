@@ -1,6 +1,8 @@
-"""The Luna masked language model (Linear Unified Nested Attention, NeurIPS 2021) for Hugging Face's transformers.
+"""The Luna masked language model (Linear Unified Nested Attention, NeurIPS 2021) for Hugging Face's
+transformers.
 
-Shapes: B batch, T tokens, L rows of P, C width, V vocabulary. Layers are time-first, what goes in and comes out batch-first.
+Shapes: B batch, T tokens, L rows of P, C width, V vocabulary. Layers are time-first, what goes in and comes
+out batch-first.
 """
 
 from dataclasses import dataclass
@@ -22,8 +24,8 @@ from luna_fairseq.modules.two_streams import TwoStreamLayer
 
 @dataclass
 class LunaModelOutput(ModelOutput):
-    """last_hidden_state [B, T, C]; the last P, normalised: packed [B, L, C]; packed_mask [B, L], True at its rows that
-    count; hidden_states, if asked for, after the embedding and after every layer."""
+    """last_hidden_state [B, T, C]; the last P, normalised: packed [B, L, C]; packed_mask [B, L], True at its
+    rows that count; hidden_states, if asked for, after the embedding and after every layer."""
 
     last_hidden_state: Optional[Tensor] = None
     packed: Optional[Tensor] = None
@@ -43,7 +45,8 @@ class LunaMaskedLMOutput(ModelOutput):
 
 
 class LunaLayer(TwoStreamLayer):
-    """Luna attention and the feed-forward block. The last post-norm layer leaves the norm of P to the model."""
+    """Luna attention and the feed-forward block. The last post-norm layer leaves the norm of P to the
+    model."""
 
     def __init__(self, config: LunaConfig, is_last: bool):
         super().__init__()
@@ -75,7 +78,8 @@ class LunaLayer(TwoStreamLayer):
         packed_padding_mask: Optional[Tensor],
         anchors: Optional[Anchors],
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """X [T, B, C], P [L, B, C] before and after the layer; masks [B, T] and [B, L], True at what is left out."""
+        """X [T, B, C], P [L, B, C] before and after the layer; masks [B, T] and [B, L], True at what is left
+        out."""
         masks = padding_mask, packed_padding_mask
         x, packed, _ = self.attend(
             self.self_attn, self.self_attn_layer_norm, x, packed, None, *masks, anchors=anchors
@@ -139,7 +143,9 @@ class LunaModel(LunaPreTrainedModel):
         """input_ids [B, T]; attention_mask [B, T], 1 at tokens, by default all that are not padding."""
         longest = self.config.max_position_embeddings
         if input_ids.size(1) > longest:
-            raise ValueError(f"a sequence has {input_ids.size(1)} tokens, the model's positions end at {longest}")
+            raise ValueError(
+                f"a sequence has {input_ids.size(1)} tokens, the model's positions end at {longest}"
+            )
         mask = input_ids.ne(self.config.pad_token_id) if attention_mask is None else attention_mask.bool()
         positions = mask.long().cumsum(dim=1) * mask + self.config.pad_token_id
         x = self.embed_tokens(input_ids) + self.embed_positions(positions)
@@ -153,7 +159,9 @@ class LunaModel(LunaPreTrainedModel):
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         packed = self.packed_layer_norm(packed).transpose(0, 1)
-        packed_mask = torch.ones(packed.shape[:2], dtype=torch.bool, device=x.device) if left_out is None else ~left_out
+        packed_mask = (
+            torch.ones(packed.shape[:2], dtype=torch.bool, device=x.device) if left_out is None else ~left_out
+        )
         hidden_states = tuple(state.transpose(0, 1) for state in states) if output_hidden_states else None
         return LunaModelOutput(x.transpose(0, 1), packed, packed_mask, hidden_states)
 
@@ -174,7 +182,8 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self) -> None:
-        """The output projection is the input embedding, or a parameter of this class: there is nothing to tie."""
+        """The output projection is the input embedding, or a parameter of this class: there is nothing to
+        tie."""
 
     def forward(
         self,
@@ -189,5 +198,9 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         x = self.layer_norm(self.activation(self.dense(out.last_hidden_state)))
         weight = self.luna.embed_tokens.weight if self.output_weight is None else self.output_weight
         logits = F.linear(x, weight, self.output_bias)
-        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+        loss = (
+            None
+            if labels is None
+            else F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+        )
         return LunaMaskedLMOutput(loss, logits, out.packed, out.packed_mask, out.hidden_states)

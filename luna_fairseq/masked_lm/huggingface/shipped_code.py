@@ -1,7 +1,7 @@
 """The code of an exported folder: the files of this package that the model needs, side by side.
 
-transformers copies what a folder's model imports from files beside it, and looks into no folder below. So a module's place
-goes into its file's name, and the lines that import it follow; nothing else in a file changes.
+transformers copies what a folder's model imports from files beside it, and looks into no folder below. So a
+module's place goes into its file's name, and the lines that import it follow; nothing else in a file changes.
 """
 
 import re

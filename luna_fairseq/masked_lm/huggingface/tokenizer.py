@@ -1,4 +1,5 @@
-"""fairseq's encoding of a model as a tokenizer of Hugging Face's tokenizers: the same ids, without fairseq."""
+"""fairseq's encoding of a model as a tokenizer of Hugging Face's tokenizers: the same ids, without
+fairseq."""
 
 from __future__ import annotations
 
@@ -18,17 +19,20 @@ BOS, EOS, PAD, UNKNOWN, MASK = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
 _PROBE = "\ufb01\u2460\u00c5"  # a ligature, a circled digit, a letter that has a second form
 
 
-def build_tokenizer(files: Mapping[str, str], dictionary: Dictionary, positions: int) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    files: Mapping[str, str], dictionary: Dictionary, positions: int
+) -> PreTrainedTokenizerFast:
     """A tokenizer whose ids are those of ``dictionary``, its pairs those of RoBERTa.
 
     Args:
-        files: fairseq's options of the tokenizer, as ``find_tokenizer`` gives them; empty where text is words.
+        files: fairseq's options of the tokenizer, as ``find_tokenizer`` gives them; empty where text is
+            words.
         dictionary: with ``<mask>``.
         positions: the longest sequence.
 
     Raises:
-        InputError: the tokenizer is none of GPT-2's or sentencepiece's byte-pair encodings, or has pieces that the
-            dictionary lacks.
+        InputError: the tokenizer is none of GPT-2's or sentencepiece's byte-pair encodings, or has pieces
+            that the dictionary lacks.
     """
     ids = {dictionary[index]: index for index in range(len(dictionary))}
     if not files:
@@ -36,7 +40,9 @@ def build_tokenizer(files: Mapping[str, str], dictionary: Dictionary, positions:
     elif files["bpe"] == "gpt2":
         tokenizer = _gpt2(files, ids)
     else:
-        tokenizer = _sentencepiece(sentencepiece.SentencePieceProcessor(model_file=files["sentencepiece_model"]), ids)
+        tokenizer = _sentencepiece(
+            sentencepiece.SentencePieceProcessor(model_file=files["sentencepiece_model"]), ids
+        )
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A {EOS}",
         pair=f"{BOS} $A {EOS} {EOS} $B {EOS}",
@@ -49,8 +55,8 @@ def build_tokenizer(files: Mapping[str, str], dictionary: Dictionary, positions:
         cls_token=BOS,
         sep_token=EOS,
         pad_token=PAD,
-        # <unk> stays the tokenizer's own affair: where text has these five characters, they are encoded as characters.
-        # The mask takes the space before it, as in RoBERTa.
+        # <unk> stays the tokenizer's own affair: where text has these five characters, they are encoded as
+        # characters. The mask takes the space before it, as in RoBERTa.
         mask_token=AddedToken(MASK, lstrip=True, special=True),
         model_max_length=positions,
         model_input_names=["input_ids", "attention_mask"],

@@ -1,5 +1,5 @@
-"""Luna's causal attention (section 3.3) in four forms: naive (the definition), chunk and triton (training), recurrent
-(decoding)."""
+"""Luna's causal attention (section 3.3) in four forms: naive (the definition), chunk and triton (training),
+recurrent (decoding)."""
 
 from typing import Optional
 
@@ -28,10 +28,11 @@ def causal_luna(
 ) -> Tensor:
     """Causal Luna attention over a whole sequence, by the form that ``backend`` names.
 
-    ``auto`` takes ``triton`` where it suits device and shape (compute capability 8.0, L up to 256, K up to 128) and agrees
-    with ``chunk`` there, and ``chunk`` everywhere else; see :func:`choose_backend`.
+    ``auto`` takes ``triton`` where it suits device and shape (compute capability 8.0, L up to 256, K up to
+    128) and agrees with ``chunk`` there, and ``chunk`` everywhere else; see :func:`choose_backend`.
 
-    Shapes as in :func:`naive_causal_luna`: q, k, v [B, H, T, K], pack_weights [B, H, T, L]; returns [B, H, T, K].
+    Shapes as in :func:`naive_causal_luna`: q, k, v [B, H, T, K], pack_weights [B, H, T, L]; returns [B, H, T,
+    K].
 
     Raises:
         ValueError: unknown backend, or one that does not take these inputs on this device

@@ -1,4 +1,5 @@
-"""What the backend ``auto`` stands for: triton where it suits and has shown that it is right, chunk everywhere else."""
+"""What the backend ``auto`` stands for: triton where it suits and has shown that it is right, chunk
+everywhere else."""
 
 import logging
 from functools import lru_cache
@@ -20,8 +21,8 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 def choose_backend(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> str:
     """``chunk`` or ``triton``, for q, k, v [B, H, T, K] and pack_weights [B, H, T, L].
 
-    The first time that a device, type, K, and L up to the next power of two, is met, the Triton form is compared with
-    the chunkwise one on a few random numbers, output and gradients, and the choice is logged.
+    The first time that a device, type, K, and L up to the next power of two, is met, the Triton form is
+    compared with the chunkwise one on a few random numbers, output and gradients, and the choice is logged.
     """
     if traced() or not q.dtype == k.dtype == v.dtype:
         return "chunk"
@@ -49,7 +50,9 @@ def choice(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
         return "chunk"
     reason = disagreement([q, k, v, pack_weights], grad)
     if reason:
-        log_once(logging.WARNING, f"causal Luna attention on {device}: chunk; triton would suit, but {reason}")
+        log_once(
+            logging.WARNING, f"causal Luna attention on {device}: chunk; triton would suit, but {reason}"
+        )
         return "chunk"
     log_once(logging.INFO, f"causal Luna attention on {device}: triton")
     return "triton"
@@ -62,14 +65,19 @@ def log_once(level: int, message: str) -> None:
 
 
 def disagreement(inputs: List[Tensor], grad: Tensor) -> str:
-    """What the Triton form makes of these inputs that the chunkwise one in float32 does not; empty if they agree."""
-    padding = torch.arange(SAMPLE, device=grad.device) < torch.tensor([[SAMPLE // 3], [0]], device=grad.device)
+    """What the Triton form makes of these inputs that the chunkwise one in float32 does not; empty if they
+    agree."""
+    padding = torch.arange(SAMPLE, device=grad.device) < torch.tensor(
+        [[SAMPLE // 3], [0]], device=grad.device
+    )
     try:
         actual = output_and_gradients(triton_causal_luna, inputs, padding, grad)
     except Exception as error:  # whatever a compiler that meets a new device may raise
         return f"it fails with {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     expected = output_and_gradients(chunk_causal_luna, [x.float() for x in inputs], padding, grad.float())
-    for name, ours, theirs in zip(("output", *(f"gradient of {x}" for x in ("q", "k", "v", "A"))), actual, expected):
+    for name, ours, theirs in zip(
+        ("output", *(f"gradient of {x}" for x in ("q", "k", "v", "A"))), actual, expected
+    ):
         difference = ((ours.float() - theirs).norm() / theirs.norm()).item()
         if not difference <= TOLERANCE[grad.dtype]:
             return f"its {name} differs by {difference:.1e} from that of the chunkwise form"

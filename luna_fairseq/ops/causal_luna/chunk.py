@@ -1,8 +1,8 @@
 """Chunkwise form of causal Luna attention: equal to the naive form, in memory that grows linearly with T.
 
-Inside a chunk, ``x_t sum_j y_j^T z_j = sum_j (x_t . y_j) z_j`` is a small masked matrix product; what came before
-the chunk enters through one L x K state. The gradient is written out, so that nothing is kept between the passes but
-the inputs and the softmax over the rows of P: products and states are computed again.
+Inside a chunk, ``x_t sum_j y_j^T z_j = sum_j (x_t . y_j) z_j`` is a small masked matrix product; what came
+before the chunk enters through one L x K state. The gradient is written out, so that nothing is kept between
+the passes but the inputs and the softmax over the rows of P: products and states are computed again.
 """
 
 from typing import Any, List, Optional, Sequence, Tuple
@@ -31,8 +31,8 @@ def chunk_causal_luna(
 ) -> Tensor:
     """What :func:`naive_causal_luna` defines, going on from ``state`` when it is given. Returns [B, H, T, K].
 
-    The arguments are those of the naive form; everything is summed in float32 (float64 for float64 input). Where ``v``
-    is ``k`` itself (tied), much is computed once for both.
+    The arguments are those of the naive form; everything is summed in float32 (float64 for float64 input).
+    Where ``v`` is ``k`` itself (tied), much is computed once for both.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     B, H = q.shape[:2]
@@ -40,7 +40,9 @@ def chunk_causal_luna(
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
         steps = count_steps(q, key_padding_mask, None if state is None else state.steps)
         noise = F.dropout(torch.ones_like(pack_weights), dropout).flatten(0, 1) if dropout else None
-        excluded = None if packed_padding_mask is None else per_head(packed_padding_mask[:, None, None, :], B, H)
+        excluded = (
+            None if packed_padding_mask is None else per_head(packed_padding_mask[:, None, None, :], B, H)
+        )
         sums = []
         if state is not None:
             sums = [state.key_sum.transpose(-2, -1).flatten(0, 1), state.value_sum.flatten(0, 1)]
@@ -62,8 +64,9 @@ def per_head(x: Tensor, B: int, H: int) -> Tensor:
 class _ChunkCausalLuna(torch.autograd.Function):
     """The attention of N = B x H heads, with its gradient.
 
-    Inputs: q [N, T, K], pack weights [N, T, L], 1 / t [1 or N, T, 1], noise [N, T, L], excluded [1 or N, 1, L]; k and v,
-    or k alone when it is both, [N, T, K]; after k and v, their states [N, L, K] when there were earlier positions.
+    Inputs: q [N, T, K], pack weights [N, T, L], 1 / t [1 or N, T, 1], noise [N, T, L], excluded [1 or N, 1,
+    L]; k and v, or k alone when it is both, [N, T, K]; after k and v, their states [N, L, K] when there were
+    earlier positions.
     """
 
     @staticmethod
@@ -93,7 +96,8 @@ class _ChunkCausalLuna(torch.autograd.Function):
 
 
 def descend(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[Tensor]:
-    """Gradients of q, A, keys and values (or both as one), and of the states before the first chunk if there are any."""
+    """Gradients of q, A, keys and values (or both as one), and of the states before the first chunk if there
+    are any."""
     q, pack_weights, _, _, _, *keys_values = inputs
     cuts = chunks(q, pack_weights)
     before = [initial_states(inputs)]

@@ -1,7 +1,7 @@
 """What the chunkwise form computes for one chunk of positions: output, gradients, states.
 
-Letters as in ops/README.md, and N = B x H, c positions in a chunk. In tied attention keys are values, and what
-belongs to both is one tensor: one state A^T K instead of A^T K and A^T V, and one gradient.
+Letters as in ops/README.md, and N = B x H, c positions in a chunk. In tied attention keys are values, and
+what belongs to both is one tensor: one state A^T K instead of A^T K and A^T V, and one gradient.
 """
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
@@ -110,7 +110,8 @@ def next_states(chunk: Chunk, before: States) -> List[Tensor]:
 
 
 def drop_and_divide(x: Tensor, chunk: Chunk) -> Tensor:
-    """x [N, c, L] after dropout, divided by t: from softmax to unpack weights, and their gradient the other way."""
+    """x [N, c, L] after dropout, divided by t: from softmax to unpack weights, and their gradient the other
+    way."""
     x = x * chunk.inverse_steps
     return x if chunk.noise is None else x.mul_(chunk.noise)
 

@@ -1,4 +1,5 @@
-"""The definition of Luna's causal attention (section 3.3, equations 7 to 9). Slow; what the other forms are held to."""
+"""The definition of Luna's causal attention (section 3.3, equations 7 to 9). Slow; what the other forms are
+held to."""
 
 from typing import Optional, Tuple
 

@@ -1,4 +1,5 @@
-"""The activation omega of causal pack attention: what keeps its weights positive without a softmax over time."""
+"""The activation omega of causal pack attention: what keeps its weights positive without a softmax over
+time."""
 
 import math
 
@@ -35,7 +36,9 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
         ValueError: unknown activation
     """
     if activation not in PACK_ACTIVATIONS:
-        raise ValueError(f"unknown pack activation {activation!r}; choose one of {', '.join(PACK_ACTIVATIONS)}")
+        raise ValueError(
+            f"unknown pack activation {activation!r}; choose one of {', '.join(PACK_ACTIVATIONS)}"
+        )
     rows = (pack_q * pack_k.size(-1) ** -0.5).transpose(-2, -1)
     # Flattened, the heads of a projection are a view; matmul would copy them.
     logits = torch.bmm(pack_k.flatten(0, 1), rows.flatten(0, 1)).unflatten(0, pack_k.shape[:2])

@@ -56,10 +56,11 @@ def add_to_state(
     state: Optional[CausalLunaState] = None,
     key_padding_mask: Optional[Tensor] = None,
 ) -> CausalLunaState:
-    """The state after the positions of ``k``, ``v`` [B, H, T, K] and ``pack_weights`` [B, H, T, L] were added.
+    """The state after the positions of ``k``, ``v`` [B, H, T, K] and ``pack_weights`` [B, H, T, L] were
+    added.
 
-    Where ``v`` is ``k`` itself, as it then was from the first position on (tied), one sum is the transpose of the other
-    and shares its memory.
+    Where ``v`` is ``k`` itself, as it then was from the first position on (tied), one sum is the transpose of
+    the other and shares its memory.
     """
     dtype = torch.promote_types(k.dtype, torch.float32)
     pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
@@ -76,9 +77,12 @@ def add_to_state(
 
 
 def product(x: Tensor, y: Tensor, start: Optional[Tensor] = None) -> Tensor:
-    """x [B, H, M, N] times y [B, H, N, O], added to ``start`` [B, H, M, O]: fewer small operations than ``start + x @ y``."""
+    """x [B, H, M, N] times y [B, H, N, O], added to ``start`` [B, H, M, O]: fewer small operations than
+    ``start + x @ y``."""
     if start is not None and x.size(-1) == 1:
-        return torch.addcmul(start, x, y)  # the outer product of one position: a third of a matrix product's time
+        return torch.addcmul(
+            start, x, y
+        )  # the outer product of one position: a third of a matrix product's time
     heads, x, y = x.shape[:2], x.flatten(0, 1), y.flatten(0, 1)
     result = torch.bmm(x, y) if start is None else torch.baddbmm(start.flatten(0, 1), x, y)
     return result.unflatten(0, heads)

@@ -1,4 +1,5 @@
-"""What causal Luna attention remembers between calls: constant in size, however many positions it has seen."""
+"""What causal Luna attention remembers between calls: constant in size, however many positions it has
+seen."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,5 @@
-"""Causal Luna attention in Triton: NVIDIA GPUs of compute capability 8.0 and later, or Triton's interpreter on a CPU.
+"""Causal Luna attention in Triton: NVIDIA GPUs of compute capability 8.0 and later, or Triton's interpreter
+on a CPU.
 
 Triton is imported when it is first needed, so that this module can be imported where there is none.
 """
@@ -15,7 +16,8 @@ from luna_fairseq.ops.causal_luna.naive import count_steps
 
 MAX_PACKED_LENGTH = 256
 MAX_HEAD_WIDTH = 128
-# A sequence is cut into no more segments than keep this many programs busy: some four on each of 132 multiprocessors.
+# A sequence is cut into no more segments than keep this many programs busy: some four on each of 132
+# multiprocessors.
 PROGRAMS = 512
 # States [K, L] up to this many numbers are carried in registers through the chunks of a segment.
 MAX_CARRIED_STATE = 2048
@@ -23,7 +25,8 @@ SCAN_BLOCK = 1024
 
 
 def triton_suits(q: Tensor, pack_weights: Tensor) -> bool:
-    """Whether :func:`triton_causal_luna` takes q [B, H, T, K] and pack_weights [B, H, T, L] on this machine."""
+    """Whether :func:`triton_causal_luna` takes q [B, H, T, K] and pack_weights [B, H, T, L] on this
+    machine."""
     return not why_not_triton(q, pack_weights)
 
 
@@ -58,7 +61,8 @@ def why_not_triton_here(device: torch.device) -> str:
 
 
 def interpreted() -> bool:
-    """Whether the kernels run in Triton's interpreter (TRITON_INTERPRET=1), which takes tensors of any device."""
+    """Whether the kernels run in Triton's interpreter (TRITON_INTERPRET=1), which takes tensors of any
+    device."""
     from triton import JITFunction
 
     from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel
@@ -78,35 +82,40 @@ def triton_causal_luna(
     """What :func:`naive_causal_luna` defines, in fused kernels. Returns [B, H, T, K] in the type of ``q``.
 
     Args:
-        q, k, v: [B, H, T, K], float16, bfloat16 or float32, K at most 128; any strides, the last one 1 or it costs a copy
+        q, k, v: [B, H, T, K], float16, bfloat16 or float32, K at most 128; any strides, the last one 1 or it
+            costs a copy
         pack_weights: [B, H, T, L], L at most 256
         packed_padding_mask: [B, L], True at rows of P that are left out
         key_padding_mask: [B, T], True at padded positions
         dropout: probability with which an unpack weight is dropped
 
-    Sums are float32. Products of half-precision inputs with other numbers use the tensor cores' tf32 (10 bits of
-    fraction), those of float32 inputs three tf32 products each, which is float32 to rounding.
+    Sums are float32. Products of half-precision inputs with other numbers use the tensor cores' tf32 (10 bits
+    of fraction), those of float32 inputs three tf32 products each, which is float32 to rounding.
 
     Raises:
         ValueError: something that :func:`why_not_triton` names, or q, k, v of different types
     """
     reason = why_not_triton(q, pack_weights)
     if reason:
-        raise ValueError(f"the Triton form of causal Luna attention can't be used: {reason}; choose the backend chunk")
+        raise ValueError(
+            f"the Triton form of causal Luna attention can't be used: {reason}; choose the backend chunk"
+        )
     if not q.dtype == k.dtype == v.dtype:
         raise ValueError(f"q, k and v must have one type, not {q.dtype}, {k.dtype} and {v.dtype}")
     if q.numel() == 0:
         return q.clone()
     reciprocal = None
     if key_padding_mask is not None:
-        reciprocal = count_steps(q, key_padding_mask).to(torch.float32).reciprocal().view(key_padding_mask.shape)
+        reciprocal = (
+            count_steps(q, key_padding_mask).to(torch.float32).reciprocal().view(key_padding_mask.shape)
+        )
         key_padding_mask = key_padding_mask.contiguous().view(torch.uint8)
     if packed_padding_mask is not None:
         packed_padding_mask = packed_padding_mask.contiguous().view(torch.uint8)
     seed = None
     if dropout > 0:
-        # Drawn on q's device: unlike a number from the CPU's generator it can be captured in a CUDA graph and drawn
-        # anew at every replay, it never waits for the device, and activation checkpointing restores it.
+        # Drawn on q's device: unlike a number from the CPU's generator it can be captured in a CUDA graph and
+        # drawn anew at every replay, it never waits for the device, and activation checkpointing restores it.
         seed = torch.randint(2**62, (1,), device=q.device)
     masks = (reciprocal, key_padding_mask, packed_padding_mask)
     return CausalLunaFunction.apply(q, k, v, pack_weights, masks, seed, float(dropout))
@@ -135,27 +144,34 @@ class Plan(NamedTuple):
 
 
 def next_power_of_two(n: int) -> int:
-    """The smallest power of two that is at least ``n`` and 16, the least side of a block in a matrix product."""
+    """The smallest power of two that is at least ``n`` and 16, the least side of a block in a matrix
+    product."""
     return max(16, 1 << (n - 1).bit_length())
 
 
 def make_plan(heads: int, T: int, K: int, L: int, itemsize: int) -> Plan:
-    """Blocks for ``heads`` (B H) heads of T positions of ``itemsize`` bytes a number, in segments that keep a GPU busy."""
+    """Blocks for ``heads`` (B H) heads of T positions of ``itemsize`` bytes a number, in segments that keep a
+    GPU busy."""
     block_k = next_power_of_two(K)
     block_l = min(next_power_of_two(L), 32)
     carry = T > 32 and L <= block_l and block_k * block_l <= MAX_CARRIED_STATE
-    # States that go through memory are its main traffic: the longer the chunks the less of it, while registers last.
+    # States that go through memory are its main traffic: the longer the chunks the less of it, while
+    # registers last.
     block_t = min(next_power_of_two(T), 32 if carry or block_k > 64 else 64)
     chunks = -(-T // block_t)
     per_segment = min(chunks, max(1, heads * chunks // PROGRAMS)) if carry else 1
     small = carry and block_k * itemsize <= 128
-    # Stages buffer the next chunk's loads in shared memory, of which some GPUs have 99 KiB: only where blocks are small.
+    # Stages buffer the next chunk's loads in shared memory, of which some GPUs have 99 KiB: only where blocks
+    # are small.
     stages = 3 if carry and block_k * itemsize <= 256 else 1
-    return Plan(block_t, block_k, block_l, -(-chunks // per_segment), per_segment, carry, 4 if small else 8, stages)
+    return Plan(
+        block_t, block_k, block_l, -(-chunks // per_segment), per_segment, carry, 4 if small else 8, stages
+    )
 
 
 class CausalLunaFunction(torch.autograd.Function):
-    """The kernels in a row. Keeps the inputs alone, and the states of the segments where those are smaller than q."""
+    """The kernels in a row. Keeps the inputs alone, and the states of the segments where those are smaller
+    than q."""
 
     @staticmethod
     def forward(ctx, q, k, v, pack_weights, masks, seed, dropout):
@@ -230,9 +246,9 @@ def launch_forward(
     out = torch.empty_like(q)
     B, H, T, K = q.shape
     forward_kernel[(B * H * plan.segments,)](
-        q, k, v, a, out, *pointers(q, states, *masks, seed), dropout, boost(dropout), K**-0.5, T, H, plan.segments, plan.chunks,
-        *strides(q, k, v, a, out), K=K, L=a.size(-1), HAS_PACKED_PADDING=masks[2] is not None,
-        HAS_DROPOUT=seed is not None, **flags(plan, q, states, masks), **blocks(plan, q),
+        q, k, v, a, out, *pointers(q, states, *masks, seed), dropout, boost(dropout), K**-0.5,
+        T, H, plan.segments, plan.chunks, *strides(q, k, v, a, out), K=K, L=a.size(-1),
+        HAS_PACKED_PADDING=masks[2] is not None, HAS_DROPOUT=seed is not None, **flags(plan, q, states, masks), **blocks(plan, q),
     )  # fmt: skip
     return out
 
@@ -241,7 +257,8 @@ def launch_backward(
     plan: Plan, q: Tensor, k: Tensor, v: Tensor, a: Tensor, g: Tensor, states: Optional[Tensor], masks: Masks,
     seed: Optional[Tensor], dropout: float,
 ) -> Tuple[Tensor, ...]:  # fmt: skip
-    """Gradients of q, k, v [B, H, T, K] and pack weights [B, H, T, L], each laid out as what it belongs to."""
+    """Gradients of q, k, v [B, H, T, K] and pack weights [B, H, T, L], each laid out as what it belongs
+    to."""
     from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
     B, H, T, K = q.shape
@@ -266,7 +283,8 @@ def launch_backward(
 
 
 def pointers(stand_in: Tensor, *tensors: Optional[Tensor]) -> Tuple[Tensor, ...]:
-    """Arguments that a kernel may do arithmetic with, though it reads nothing through those that are missing."""
+    """Arguments that a kernel may do arithmetic with, though it reads nothing through those that are
+    missing."""
     return tuple(stand_in if x is None else x for x in tensors)
 
 

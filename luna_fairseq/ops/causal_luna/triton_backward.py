@@ -9,8 +9,8 @@ With r = 1/t, g the gradient of the output and U' the unpack weights after dropo
     da_j  = sum_{t>=j} (g_t . v_j) w_t + (q_t . k_j) d_t
 
 Sums over j <= t need the states of the forward pass, sums over t >= j the states ``sum q_t^T d_t`` and
-``sum g_t^T w_t`` [K, L] of what follows. The first kernel goes forward in time and leaves d, w and the second kind of
-sums, the second kernel goes back.
+``sum g_t^T w_t`` [K, L] of what follows. The first kernel goes forward in time and leaves d, w and the second
+kind of sums, the second kernel goes back.
 """
 
 import triton
@@ -99,7 +99,8 @@ def query_gradient_kernel(
         total = tl.where(total > 0.0, total, 1.0)
         mean /= total
 
-        # The same again for the gradients. Where one block is all of L, the compiler finds it already computed.
+        # The same again for the gradients. Where one block is all of L, the compiler finds it already
+        # computed.
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # d_t . a_j
         y = tl.zeros((BLOCK_T, BLOCK_K), dtype=tl.float32)
         for first in range(0, L, BLOCK_L):

@@ -1,13 +1,15 @@
-"""Triton kernels of causal Luna attention: what forward and backward share, the sums over segments, the forward pass.
+"""Triton kernels of causal Luna attention: what forward and backward share, the sums over segments, the
+forward pass.
 
-A sentence of T positions is cut into chunks of BLOCK_T positions and into segments of one or more chunks. A program
-owns one segment of one head. Inside a chunk, ``x_t sum_j y_j^T z_j = sum_j (x_t . y_j) z_j`` is a masked matrix
-product; what came before the chunk enters through two states [K, L], ``sum k_j^T a_j`` and ``sum v_j^T a_j``.
-CARRY keeps the states in registers from chunk to chunk (small K x L); LOADED reads a segment's first one from memory.
-The packed length is taken BLOCK_L rows at a time, with a running softmax, so that any L fits.
+A sentence of T positions is cut into chunks of BLOCK_T positions and into segments of one or more chunks. A
+program owns one segment of one head. Inside a chunk, ``x_t sum_j y_j^T z_j = sum_j (x_t . y_j) z_j`` is a
+masked matrix product; what came before the chunk enters through two states [K, L], ``sum k_j^T a_j`` and
+``sum v_j^T a_j``. CARRY keeps the states in registers from chunk to chunk (small K x L); LOADED reads a
+segment's first one from memory. The packed length is taken BLOCK_L rows at a time, with a running softmax, so
+that any L fits.
 
-Products of the inputs among themselves run in the inputs' type, all others in float32 operands at PRECISION; every
-sum is float32.
+Products of the inputs among themselves run in the inputs' type, all others in float32 operands at PRECISION;
+every sum is float32.
 """
 
 import triton
@@ -15,7 +17,8 @@ import triton.language as tl
 
 # A real logit never comes near it, and unlike -inf it leaves no NaN where every row of P is left out.
 EXCLUDED = tl.constexpr(-1e30)
-# Arguments that differ from batch to batch: a kernel compiled anew for each of their properties would cost seconds.
+# Arguments that differ from batch to batch: a kernel compiled anew for each of their properties would cost
+# seconds.
 LENGTHS = ["T", "segments", "chunks"]
 # Philox with 7 rounds passes the same batteries of tests as with 10.
 PHILOX_ROUNDS = tl.constexpr(7)
@@ -37,7 +40,8 @@ def inputs_of_head(q, k, v, a, b, h, q_b, q_h, k_b, k_h, v_b, v_h, a_b, a_h):
 
 @triton.jit
 def chunk_place(chunk, T, BLOCK_T: tl.constexpr):
-    """First position of the ``chunk``-th of a sentence, the positions from there on, and the first one as int64."""
+    """First position of the ``chunk``-th of a sentence, the positions from there on, and the first one as
+    int64."""
     start = chunk * BLOCK_T
     return start, T - start, start.to(tl.int64)
 
@@ -53,13 +57,15 @@ def product(x, y, PRECISION: tl.constexpr):
 
 @triton.jit
 def rounded(x):
-    """Half a unit of tf32's last place added, for the tensor cores cut the rest off: always towards zero otherwise."""
+    """Half a unit of tf32's last place added, for the tensor cores cut the rest off: always towards zero
+    otherwise."""
     return (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def input_scores(x, y, NATIVE: tl.constexpr, PRECISION: tl.constexpr):
-    """x y^T of two inputs, in their own type where that is NATIVE: half-precision products are exact in float32."""
+    """x y^T of two inputs, in their own type where that is NATIVE: half-precision products are exact in
+    float32."""
     if NATIVE:
         scores = tl.dot(x, tl.trans(y), input_precision=PRECISION)
     else:
@@ -69,14 +75,17 @@ def input_scores(x, y, NATIVE: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def load_block(base, stride, rows, first, WIDTH: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr):
-    """Columns ``first`` .. first + BLOCK of a matrix of ``rows`` rows and WIDTH columns [BLOCK_T, BLOCK], zeros outside."""
+    """Columns ``first`` .. first + BLOCK of a matrix of ``rows`` rows and WIDTH columns [BLOCK_T, BLOCK],
+    zeros outside."""
     row = tl.arange(0, BLOCK_T)[:, None]
     column = first + tl.arange(0, BLOCK)[None, :]
     return tl.load(base + row * stride + column, mask=(row < rows) & (column < WIDTH), other=0.0)
 
 
 @triton.jit
-def store_block(base, stride, rows, first, x, WIDTH: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr):
+def store_block(
+    base, stride, rows, first, x, WIDTH: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr
+):
     """The reverse of ``load_block``, in the type of the memory."""
     row = tl.arange(0, BLOCK_T)[:, None]
     column = first + tl.arange(0, BLOCK)[None, :]
@@ -85,7 +94,12 @@ def store_block(base, stride, rows, first, x, WIDTH: tl.constexpr, BLOCK_T: tl.c
 
 @triton.jit
 def first_state(
-    state, K: tl.constexpr, L: tl.constexpr, LOADED: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr
+    state,
+    K: tl.constexpr,
+    L: tl.constexpr,
+    LOADED: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_L: tl.constexpr,
 ):
     """The state [K, L] that a segment starts from when it is carried: zeros for a sentence of one segment."""
     if LOADED:
@@ -126,7 +140,9 @@ def load_reciprocal(reciprocal, start, rows, HAS_PADDING: tl.constexpr, BLOCK_T:
 
 
 @triton.jit
-def load_included(packed_padding, first, L: tl.constexpr, HAS_PACKED_PADDING: tl.constexpr, BLOCK_L: tl.constexpr):
+def load_included(
+    packed_padding, first, L: tl.constexpr, HAS_PACKED_PADDING: tl.constexpr, BLOCK_L: tl.constexpr
+):
     """[1, BLOCK_L], true at rows of P that exist and are not left out."""
     column = first + tl.arange(0, BLOCK_L)[None, :]
     included = column < L
@@ -139,10 +155,12 @@ def load_included(packed_padding, first, L: tl.constexpr, HAS_PACKED_PADDING: tl
 def dropout_factor(
     seed, dropout, boost, position, first, L: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr
 ):
-    """0 or ``boost``, which is 1 / (1 - dropout), for every unpack weight of a block. A function of seed and place alone, so that the
-    backward pass draws again what the forward pass drew, whatever blocks it works in.
+    """0 or ``boost``, which is 1 / (1 - dropout), for every unpack weight of a block. A function of seed and
+    place alone, so that the backward pass draws again what the forward pass drew, whatever blocks it works
+    in.
 
-    ``seed``: pointer to one int64; ``position``: index of the block's first row among all rows of the batch, int64.
+    ``seed``: pointer to one int64; ``position``: index of the block's first row among all rows of the batch,
+    int64.
     """
     row = position + tl.arange(0, BLOCK_T)[:, None]
     column = first + tl.arange(0, BLOCK_L)[None, :]
@@ -194,7 +212,8 @@ def segment_sums_kernel(
 
 @triton.jit(do_not_specialize=["segments"])
 def exclusive_scan_kernel(states, segments, SIZE: tl.constexpr, REVERSE: tl.constexpr, BLOCK: tl.constexpr):
-    """states [B H, segments, SIZE], in place: each segment gets the sum of those before it (REVERSE: after it).
+    """states [B H, segments, SIZE], in place: each segment gets the sum of those before it (REVERSE: after
+    it).
 
     Grid: B H x blocks of SIZE, the last fastest.
     """
@@ -217,14 +236,16 @@ def exclusive_scan_kernel(states, segments, SIZE: tl.constexpr, REVERSE: tl.cons
 
 @triton.jit(do_not_specialize=LENGTHS)
 def forward_kernel(
-    q, k, v, a, out, states, reciprocal, padding, packed_padding, seed, dropout, boost, scale, T, H, segments, chunks,
+    q, k, v, a, out, states, reciprocal, padding, packed_padding, seed, dropout, boost, scale,
+    T, H, segments, chunks,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, a_b, a_h, a_t, out_b, out_h, out_t,
     K: tl.constexpr, L: tl.constexpr, HAS_PADDING: tl.constexpr, HAS_PACKED_PADDING: tl.constexpr,
     HAS_DROPOUT: tl.constexpr, CARRY: tl.constexpr, LOADED: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr,
     NATIVE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out = (tril(U' A^T) v + U' S_v) / t with U = softmax((tril(q k^T) A + q S_k) scale / t), U' after dropout.
+    """out = (tril(U' A^T) v + U' S_v) / t with U = softmax((tril(q k^T) A + q S_k) scale / t), U' after
+    dropout.
 
     Grid: B H x segments, the last fastest.
     """

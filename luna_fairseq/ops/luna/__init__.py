@@ -1,4 +1,5 @@
-"""One of Luna's two nested softmax attentions: pack (P attends to the context) or unpack (X attends to Y_P)."""
+"""One of Luna's two nested softmax attentions: pack (P attends to the context) or unpack (X attends to
+Y_P)."""
 
 from typing import Optional
 
@@ -26,7 +27,8 @@ def luna_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """What :func:`naive_attention` defines, in the form that is fastest for these inputs. Same arguments; returns [B, H, T, K]."""
+    """What :func:`naive_attention` defines, in the form that is fastest for these inputs. Same arguments;
+    returns [B, H, T, K]."""
     form = short_attention if is_short(q, k, bias) else fused_attention
     return form(q, k, v, key_padding_mask, dropout, bias)
 

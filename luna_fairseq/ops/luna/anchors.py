@@ -1,8 +1,9 @@
 """Places for the rows of P: row i stands at the middle of the i-th of L equal parts of the context.
 
-A context of n real tokens and L rows of P has parts of w = n / L tokens; row i stands at token i w + (w - 1) / 2. Distances
-are measured in parts, so that they mean the same in a short sentence and in a long document. Padding, left or right, has
-no place and moves none; a sentence that has fewer rows than others of its batch has wider parts.
+A context of n real tokens and L rows of P has parts of w = n / L tokens; row i stands at token i w + (w - 1)
+/ 2. Distances are measured in parts, so that they mean the same in a short sentence and in a long document.
+Padding, left or right, has no place and moves none; a sentence that has fewer rows than others of its batch
+has wider parts.
 """
 
 from typing import Tuple
@@ -14,7 +15,8 @@ from torch import Tensor
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
     """The definition: how far each token is from the place of each row and head, one number after the other.
 
-    Head h of H looks (h + 1/2) / H - 1/2 parts beside the row's middle: a row's heads divide its part among them.
+    Head h of H looks (h + 1/2) / H - 1/2 parts beside the row's middle: a row's heads divide its part among
+    them.
 
     Args:
         context_padding_mask: [B, S], True at padding
@@ -22,7 +24,8 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
         num_heads: H; with one head, the distance from the row's middle
 
     Returns:
-        distances in parts, 0 or more, float32 [B, H, L, S]; of no meaning at padding and at rows that are left out
+        distances in parts, 0 or more, float32 [B, H, L, S]; of no meaning at padding and at rows that are
+        left out
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -40,7 +43,8 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
 
 
 def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
-    """What :func:`naive_distances` defines, for all at once. Same arguments and result, on the masks' device."""
+    """What :func:`naive_distances` defines, for all at once. Same arguments and result, on the masks'
+    device."""
     token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
     L = packed_padding_mask.size(1)
     place = (token + 0.5) * (rows / tokens)[:, None]  # [B, S], in parts
@@ -51,7 +55,8 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 
 
 def counted(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """The number of each token among the real ones [B, S], the real tokens [B], and the rows of P [B], 1 at least."""
+    """The number of each token among the real ones [B, S], the real tokens [B], and the rows of P [B], 1 at
+    least."""
     real = ~context_padding_mask
     token = (real.cumsum(dim=1) - 1).clamp(min=0)
     return token, real.sum(dim=1).clamp(min=1), (~packed_padding_mask).sum(dim=1).clamp(min=1)

@@ -15,6 +15,7 @@ def fused_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """What :func:`naive_attention` defines, without keeping the weights. Same arguments; returns [B, H, T, K]."""
+    """What :func:`naive_attention` defines, without keeping the weights. Same arguments; returns [B, H, T,
+    K]."""
     excluded = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     return softmax_attention(q, k, v, excluded, dropout, bias)

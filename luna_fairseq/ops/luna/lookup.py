@@ -1,8 +1,9 @@
 """Unpack attention that looks up tokens: the rows of P as an index into the context.
 
-A row of many tokens cannot be read word by word. So a query, after it has weighed the rows, reads beside them the tokens of
-the few parts that it weighs most; in one softmax, so that nothing has to be balanced by hand. Which tokens belong to a row
-is its place (``anchors.py``). Each query and head chooses by its own logits: a decoder looks at no later target.
+A row of many tokens cannot be read word by word. So a query, after it has weighed the rows, reads beside them
+the tokens of the few parts that it weighs most; in one softmax, so that nothing has to be balanced by hand.
+Which tokens belong to a row is its place (``anchors.py``). Each query and head chooses by its own logits: a
+decoder looks at no later target.
 """
 
 from typing import Any, NamedTuple, Optional, Tuple
@@ -33,7 +34,8 @@ class Parts(NamedTuple):
 
 
 def part_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """The row of P that each token belongs to [B, S], of no meaning at padding. Masks: [B, S], [B, L], True: left out."""
+    """The row of P that each token belongs to [B, S], of no meaning at padding. Masks: [B, S], [B, L], True:
+    left out."""
     token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
     return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
 
@@ -45,7 +47,9 @@ def token_positions(context_padding_mask: Tensor, packed_padding_mask: Tensor) -
     _, tokens, rows = counted(context_padding_mask, packed_padding_mask)
     tokens, rows = tokens[:, None], rows[:, None]
     part = torch.arange(L + 1, device=tokens.device)
-    first = -((rows - 2 * tokens * part) // (2 * rows))  # the first t with (t + 1/2) L / n at or above the part
+    first = -(
+        (rows - 2 * tokens * part) // (2 * rows)
+    )  # the first t with (t + 1/2) L / n at or above the part
     token = first[:, :L, None] + torch.arange(-(-S // L), device=tokens.device)
     empty = token >= torch.minimum(first[:, 1:], tokens)[:, :, None]
     real_first = context_padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
@@ -54,7 +58,8 @@ def token_positions(context_padding_mask: Tensor, packed_padding_mask: Tensor) -
 
 
 def by_parts(key: Tensor, value: Tensor, position: Tensor, empty: Tensor) -> Parts:
-    """Tokens' keys and values [B, H, S, K], which may be one tensor, laid by parts; see :func:`token_positions`."""
+    """Tokens' keys and values [B, H, S, K], which may be one tensor, laid by parts; see
+    :func:`token_positions`."""
     where = position.flatten(1)[:, None, :, None]
 
     def lay(x: Tensor) -> Tensor:
@@ -144,8 +149,9 @@ def lookup_attention(
 ) -> LookedUp:
     """What :func:`naive_lookup_attention` defines, at the cost of L + number W tokens a query.
 
-    Arguments as there, but the tokens by parts. Where there are many queries, those that chose one part are put together in
-    blocks, so that its tokens are fetched once for a block; few, as in decoding, fetch the tokens of their parts each.
+    Arguments as there, but the tokens by parts. Where there are many queries, those that chose one part are
+    put together in blocks, so that its tokens are fetched once for a block; few, as in decoding, fetch the
+    tokens of their parts each.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -177,12 +183,17 @@ def weights_of_context(looked_up: LookedUp, position: Tensor, pack_weights: Tens
     """
     through_rows = looked_up.row_weights @ pack_weights
     B, H, T, N, W = looked_up.token_weights.shape
-    read = position[:, None].expand(-1, H, -1, -1).gather(2, looked_up.chosen.view(B, H, T * N, 1).expand(-1, -1, -1, W))
+    read = (
+        position[:, None]
+        .expand(-1, H, -1, -1)
+        .gather(2, looked_up.chosen.view(B, H, T * N, 1).expand(-1, -1, -1, W))
+    )
     return through_rows.scatter_add(3, read.view(B, H, T, N * W), looked_up.token_weights.flatten(3))
 
 
 def chosen_parts(rows: Tensor, packed_padding_mask: Optional[Tensor], number: int) -> Tensor:
-    """The parts with the largest of the logits ``rows`` [B, H, T, L]: [B, H, T, N]. No gradient passes through the choice."""
+    """The parts with the largest of the logits ``rows`` [B, H, T, L]: [B, H, T, N]. No gradient passes
+    through the choice."""
     rows = rows.detach()
     if packed_padding_mask is not None:
         rows = rows.masked_fill(packed_padding_mask[:, None, None, :], float("-inf"))
@@ -203,7 +214,8 @@ def _empty(empty: Tensor, chosen: Tensor) -> Tensor:
 
 
 class _Fetched(NamedTuple):
-    """Pairs of a query and a part, each with the part's tokens fetched for it: ``part`` [M, N] of M queries in a table of parts."""
+    """Pairs of a query and a part, each with the part's tokens fetched for it: ``part`` [M, N] of M queries
+    in a table of parts."""
 
     part: Tensor
 
@@ -220,7 +232,8 @@ class _Fetched(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """The same pairs, those of a part together in blocks of c, which are as many as there can be: no size depends on the choice.
+    """The same pairs, those of a part together in blocks of c, which are as many as there can be: no size
+    depends on the choice.
 
     Attributes:
         part: of each pair [M, N]
@@ -243,7 +256,9 @@ class _Blocks(NamedTuple):
     def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
         """As :meth:`_Fetched.mixture`."""
         of_pairs = weights.reshape(self.part.numel(), -1).index_select(0, self.pair)
-        read = torch.bmm(of_pairs.view(len(self.block_part), -1, table.size(1)), table.index_select(0, self.block_part))
+        read = torch.bmm(
+            of_pairs.view(len(self.block_part), -1, table.size(1)), table.index_select(0, self.block_part)
+        )
         return read.flatten(0, 1).index_select(0, self.place).view(*self.part.shape, -1).sum(dim=1)
 
 
@@ -263,5 +278,7 @@ def _pair(part: Tensor, R: int) -> Any:
     sorted_place = first_block.index_select(0, sorted_part) * _BLOCK + rank
     place = torch.empty_like(order).scatter_(0, order, sorted_place)
     pair = torch.zeros(blocks * _BLOCK, dtype=torch.long, device=part.device).scatter_(0, sorted_place, order)
-    block_part = torch.searchsorted(ends, torch.arange(blocks, device=part.device), right=True).clamp(max=R - 1)
+    block_part = torch.searchsorted(ends, torch.arange(blocks, device=part.device), right=True).clamp(
+        max=R - 1
+    )
     return _Blocks(part, block_part, pair, place)

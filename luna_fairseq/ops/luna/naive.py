@@ -1,4 +1,5 @@
-"""The definition of pack and unpack attention (Luna, equations 4 and 5): softmax attention with a padding mask."""
+"""The definition of pack and unpack attention (Luna, equations 4 and 5): softmax attention with a padding
+mask."""
 
 from typing import Optional, Tuple
 
@@ -26,7 +27,8 @@ def naive_attention(
         q: queries [B, H, T, K], not yet scaled by K^-0.5
         k: keys [B, H, S, K]
         v: values [B, H, S, K]
-        key_padding_mask: [B, S], True at keys that are left out; a sentence whose keys are all left out gets zeros
+        key_padding_mask: [B, S], True at keys that are left out; a sentence whose keys are all left out gets
+            zeros
         dropout: probability with which a weight is dropped
         bias: added to the logits [B or 1, H or 1, T, S]
 
