@@ -24,7 +24,8 @@ MODULES.update({f"fairseq-{name}": f"fairseq_cli.{name.replace('-', '_')}" for n
 ENCODER = "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-attention-heads 2"
 DECODER = "--decoder-layers 1 --decoder-embed-dim 16 --decoder-ffn-embed-dim 24 --decoder-attention-heads 2"
 FEW = "--cpu --num-workers 0 --max-update 3 --warmup-updates 1"
-BITEXT = f"{ENCODER} {DECODER} --cpu --num-workers 0 --max-tokens 500 --warmup-updates 2 --milestones 4"
+SMALL = "--max-tokens 500 --update-freq 1 --warmup-updates 2 --milestones 4"
+BITEXT = f"{ENCODER} {DECODER} --cpu --num-workers 0 {SMALL}"
 SHRUNK: Dict[str, Dict[str, str]] = {
     "shell": {},
     "python": {},
