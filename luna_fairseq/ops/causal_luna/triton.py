@@ -248,7 +248,8 @@ def launch_forward(
     forward_kernel[(B * H * plan.segments,)](
         q, k, v, a, out, *pointers(q, states, *masks, seed), dropout, boost(dropout), K**-0.5,
         T, H, plan.segments, plan.chunks, *strides(q, k, v, a, out), K=K, L=a.size(-1),
-        HAS_PACKED_PADDING=masks[2] is not None, HAS_DROPOUT=seed is not None, **flags(plan, q, states, masks), **blocks(plan, q),
+        HAS_PACKED_PADDING=masks[2] is not None, HAS_DROPOUT=seed is not None,
+        **flags(plan, q, states, masks), **blocks(plan, q),
     )  # fmt: skip
     return out
 
