@@ -2,9 +2,6 @@
 
 from typing import Any, Callable
 
-from omegaconf import OmegaConf, open_dict
-
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from luna_fairseq.engine.mend import Mend
 
 ARCHITECTURES = Mend(
@@ -16,6 +13,11 @@ ARCHITECTURES = Mend(
 
 @ARCHITECTURES.around("fairseq.dataclass.initialize:add_defaults", "fairseq_cli.train:add_defaults")
 def _preset_first(add_defaults: Callable[[Any], None], cfg: Any) -> None:
+    # Here, because the table is read where there is no fairseq, too.
+    from omegaconf import OmegaConf, open_dict
+
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
     model = cfg.get("model")
     name = model.get("_name") if OmegaConf.is_config(model) else None
     # Once the defaults are filled in, the preset has nothing left to set; without this it would come too

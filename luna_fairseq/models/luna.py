@@ -49,11 +49,7 @@ class LunaModel(TransformerModelBase):
             InputError: widths, heads or projection length that cannot be
         """
         cfg = nested_config(cfg)
-        if cfg.decoder.embed_dim != cfg.encoder.embed_dim:
-            raise InputError(
-                f"--decoder-embed-dim {cfg.decoder.embed_dim} differs from --encoder-embed-dim "
-                f"{cfg.encoder.embed_dim}: both read the same packed sequence, so give them the same width"
-            )
+        check_widths(cfg, "both read the same packed sequence, so give them the same width")
         return super().build_model(cfg, task)
 
     @classmethod
@@ -78,6 +74,15 @@ class LunaModel(TransformerModelBase):
         """fairseq's. Raises InputError when the checkpoint is of another architecture."""
         with refuse_misfit():
             return super().load_state_dict(*args, **kwargs)
+
+
+def check_widths(cfg: TransformerConfig, why: str) -> None:
+    """Raise InputError, which says ``why``, unless encoder and decoder have one width."""
+    if cfg.decoder.embed_dim != cfg.encoder.embed_dim:
+        raise InputError(
+            f"--decoder-embed-dim {cfg.decoder.embed_dim} differs from --encoder-embed-dim "
+            f"{cfg.encoder.embed_dim}: {why}"
+        )
 
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:

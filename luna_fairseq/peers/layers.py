@@ -29,10 +29,12 @@ def shared_options(cfg: Any) -> Dict[str, Any]:
 class PeerEncoderLayer(TransformerSequenceLayer):
     """fairseq's encoder layer with the attention that ``cfg.attention`` names."""
 
-    def build_self_attention(self, embed_dim: int, cfg: Any) -> nn.Module:
-        return build_attention(
+    def __init__(self, cfg: Any):
+        super().__init__(cfg)
+        # Not by fairseq's hook: the layer of 0.12.2 reads projections that some attentions do not have.
+        self.self_attn = build_attention(
             cfg.attention,
-            embed_dim,
+            self.embed_dim,
             cfg.encoder.attention_heads,
             BIDIRECTIONAL,
             max_positions=cfg.max_source_positions,

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from fairseq.data import Dictionary
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
-from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit
-from luna_fairseq.models.luna import flat_options, nested_config
+from luna_fairseq.models.luna import check_widths, flat_options, nested_config
 from luna_fairseq.peers.config import PeerTransformerConfig
 from luna_fairseq.peers.layers import PeerDecoder, PeerEncoder
 
@@ -43,11 +42,7 @@ class PeerTransformer(TransformerModelBase):
         for name in ("decoder_attention", "cross_attention"):
             options[name] = options[name] or options["attention"]
         cfg = nested_config(Namespace(**options))
-        if cfg.decoder.embed_dim != cfg.encoder.embed_dim:
-            raise InputError(
-                f"--decoder-embed-dim {cfg.decoder.embed_dim} differs from --encoder-embed-dim "
-                f"{cfg.encoder.embed_dim}: give them the same width"
-            )
+        check_widths(cfg, "give them the same width")
         return super().build_model(cfg, task)
 
     @classmethod

@@ -83,6 +83,7 @@ def test_lra(tmp_path, no_children, monkeypatch):  # noqa: F811
     check_results(section, ["transformer-softmax", "luna-128", "luna-256"], cases=1)
 
 
+@needs_sdpa
 def test_models_of_long_range_arena_are_timed():
     """The classifiers are those that luna_lra_imdb and transformer_lra_imdb train, of the same size."""
     task = Classify(command.build_parser().parse_args(["lra"]), Settings(2, 1, "cpu", 1))
