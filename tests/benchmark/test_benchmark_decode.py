@@ -18,7 +18,7 @@ def test_decode(tmp_path, no_children):  # noqa: F811
     section = run_command([*COMMAND, "--lengths", "4", "6", "--batch", "2", "--beam", "3"], tmp_path)[
         "decode"
     ]
-    check_results(section, ["transformer", "luna-3-tied", "luna-3-untied"], cases=2)
+    check_results(section, ["transformer", "luna-3-tied", "luna-3-untied", "luna-3-anchored"], cases=2)
     for result in section["results"]:
         assert result["sentences_per_second"] == pytest.approx(2 / result["seconds"]["median"])
 

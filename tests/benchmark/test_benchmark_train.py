@@ -44,9 +44,8 @@ def test_train_as_a_process(tmp_path):
     check_png(picture)
     values = json.loads(path.read_text())
     assert values["environment"]["threads"] == 1
-    check_results(
-        values["train"], ["transformer", "transformer-sdpa", "luna-2-tied", "luna-2-untied"], cases=1
-    )
+    lunas = ["luna-2-tied", "luna-2-untied", "luna-2-anchored"]
+    check_results(values["train"], ["transformer", "transformer-sdpa", *lunas], cases=1)
     for result in values["train"]["results"]:
         assert result["tokens_per_second"] == pytest.approx(10 / result["seconds"]["median"])
         # At least the gradients of the embedding and of the feed-forward blocks.
@@ -71,7 +70,7 @@ def test_masked_lm(tmp_path, no_children, monkeypatch):  # noqa: F811
     section = run_command(
         ["train", "--task", "masked-lm", "--dictionary-size", "40", *SMALL_BATCHES], tmp_path
     )["train"]
-    lunas = [f"luna-{n}-{kv}" for n in (2, 3) for kv in ("tied", "untied")]
+    lunas = [f"luna-{n}-{kind}" for n in (2, 3) for kind in ("tied", "untied", "anchored")]
     check_results(section, ["roberta-softmax", "roberta-sdpa", *lunas], cases=2)
 
 
