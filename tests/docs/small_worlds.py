@@ -62,7 +62,7 @@ def fill(fixture: str, folder: Path) -> Dict[str, str]:
     if fixture == "text":
         _write_sst2(folder / "glue" / "SST-2")
     if fixture == "runs":
-        (log,) = (ROOT / "tests" / "report" / "logs").glob("simple.*")
+        log = ROOT / "tests" / "report" / "logs" / "simple.log"
         for name in ("luna", "transformer"):
             (folder / "checkpoints" / name).mkdir(parents=True)
             shutil.copyfile(str(log), str(folder / "checkpoints" / name / "train.log"))
