@@ -77,6 +77,8 @@ def test_a_bias_in_half_precision(form, dtype, tolerance):
     inputs = [*softmax_inputs(7, dtype), bias(7, dtype=dtype)]
     expected = naive_form(*(x.double() for x in inputs[:3]), MASKS["left"], bias=inputs[3].double())
     assert relative_rms(form(*inputs[:3], MASKS["left"], bias=inputs[3]), expected) < tolerance
+    if dtype == torch.float16 and torch.__version__ < "2.":
+        return  # a CPU's autocast knew bfloat16 alone
     with torch.autocast("cpu", dtype=dtype):
         actual = form(*(x.float() for x in inputs[:3]), MASKS["left"], bias=inputs[3].float())
     assert relative_rms(actual, expected) < tolerance

@@ -9,7 +9,8 @@ from demo_corpus import draw_corpus, write_corpus
 from fairseq import options
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq_cli import preprocess
-from luna_fairseq.text import binarise, subword
+from luna_fairseq.commands import binarise
+from luna_fairseq.text import subword
 from luna_fairseq.translation import prepare_bitext
 
 MODEL = "sentencepiece.bpe.model"
