@@ -23,9 +23,8 @@ def with_fairseq_parts(
     module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8, export: bool = False
 ) -> Module:
     """``module`` with fairseq's own in the place of torch's parts: dropout that --retain-dropout keeps
-    (``name`` is what
-    --retain-dropout-modules calls it), the norm with apex's fused kernel (not to ``export``), quantisation
-    noise on linear maps."""
+    (``name`` is what --retain-dropout-modules calls it), the norm with apex's fused kernel (not to
+    ``export``), quantisation noise on linear maps."""
     for part, child in list(module.named_children()):
         if isinstance(child, nn.Dropout):
             setattr(module, part, FairseqDropout(child.p, module_name=name))
