@@ -75,4 +75,4 @@ def test_a_recipe_that_names_an_architecture(tmp_path):
 def test_bad_values_are_named(data, tmp_path):
     command = ("--config-dir", ROOT / "configs", "model=luna_base task=translation", settings(data), SMALL)
     line = refused("hydra_train", *command, "+model.projection_length=0", folder=tmp_path)
-    assert line.startswith("luna_fairseq: error: --projection-length must be 1 or more")
+    assert line == "luna_fairseq: error: projection length is 0: --projection-length must be 1 or more"
