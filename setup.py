@@ -22,6 +22,7 @@ def read_version() -> str:
 
 
 def read_readme() -> str:
+    """README.md, or nothing where it is not there."""
     readme = HERE / "README.md"
     return readme.read_text(encoding="utf-8") if readme.exists() else ""
 

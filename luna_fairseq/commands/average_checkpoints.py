@@ -45,6 +45,7 @@ def _average(args: argparse.Namespace) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Average the parameters of fairseq checkpoints. All else in the result, such as the "
@@ -111,6 +112,7 @@ def select_checkpoints(
 
 
 def check_files(paths: List[Path], upper_bound: Optional[int]) -> List[Path]:
+    """``paths``. Raises InputError for a folder, a file given twice, or a bound that does not apply."""
     if upper_bound is not None:
         raise InputError(
             "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints beside it"
@@ -218,6 +220,7 @@ def describe(state: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
 def check_same(
     first: Dict[str, Dict[str, Any]], other: Dict[str, Dict[str, Any]], first_path: Path, path: Path
 ) -> None:
+    """Raise InputError unless two checkpoints are of one model: settings, names and shapes."""
     # A setting that only one of them knows came with newer code, with a default that changes nothing.
     for key in sorted(first["settings"].keys() & other["settings"].keys()):
         ours, theirs = first["settings"][key], other["settings"][key]
@@ -236,6 +239,7 @@ def check_same(
 
 
 def accumulate(sums: Dict[str, torch.Tensor], model: Dict[str, Any]) -> None:
+    """Add the parameters of ``model`` to ``sums``, in float64."""
     for name, value in model.items():
         if not torch.is_tensor(value) or not (value.is_floating_point() or value.is_complex()):
             continue
@@ -246,6 +250,7 @@ def accumulate(sums: Dict[str, torch.Tensor], model: Dict[str, Any]) -> None:
 
 
 def storage_key(value: torch.Tensor) -> Any:
+    """Equal for tensors that are one in memory."""
     return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
 
 

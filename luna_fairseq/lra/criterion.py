@@ -15,6 +15,8 @@ from fairseq.logging import metrics
 
 @dataclass
 class LRACrossEntropyConfig(FairseqDataclass):
+    """Options of ``--criterion lra_cross_entropy``."""
+
     sentence_avg: bool = II("optimization.sentence_avg")
 
 

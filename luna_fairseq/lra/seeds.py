@@ -69,6 +69,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
     add = parser.add_argument
     add("recipe", metavar="RECIPE", help="of Long Range Arena, as listops")

@@ -44,6 +44,8 @@ CLS = "<CLS>"
 
 @dataclass
 class LRAConfig(FairseqDataclass):
+    """Options of every task of Long Range Arena."""
+
     data: str = option(MISSING, "folder of the data")
     no_shuffle: bool = option(False, "train on the sequences in their order")
     seed: int = II("common.seed")
@@ -51,16 +53,18 @@ class LRAConfig(FairseqDataclass):
 
 @dataclass
 class LRATextConfig(LRAConfig):
-    pass
+    """Options of ``--task lra-text``."""
 
 
 @dataclass
 class LongRangeArenaConfig(LRAConfig):
-    pass
+    """Options of the authors' name for the task."""
 
 
 @dataclass
 class LRAImageConfig(LRAConfig):
+    """Options of ``--task lra-image``."""
+
     pixel_normalization: Optional[List[float]] = option(
         None, "mean and standard deviation of intensities between 0 and 1 (default: 0.5,0.5)"
     )

@@ -63,6 +63,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
     add = parser.add_argument
     add("folder", type=Path, metavar="FOLDER", help="folder to write, which must not exist yet")

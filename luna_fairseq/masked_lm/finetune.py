@@ -41,6 +41,7 @@ BEST = "checkpoint_best.pt"
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s TASK DATA --pretrained CHECKPOINT --out DIR [options] [-- fairseq-train options]",

@@ -67,11 +67,15 @@ class SoftmaxCausalAttention(nn.Module):
 
 
 class SoftmaxCausalLayer(LunaDecoderLayer):
+    """A decoder layer whose self-attention is softmax attention."""
+
     def build_self_attention(self, cfg: Any) -> nn.Module:
         return SoftmaxCausalAttention(cfg)
 
 
 class SoftmaxCausalDecoder(LunaDecoder):
+    """The decoder of such layers."""
+
     layer_class = SoftmaxCausalLayer
 
 

@@ -19,6 +19,8 @@ CLIP_MODE_CHOICES = ChoiceEnum(["total", "each"])
 
 @dataclass
 class ApolloConfig(FairseqDataclass):
+    """Options of ``--optimizer apollo``."""
+
     apollo_beta: float = field(
         default=0.9, metadata={"help": "decay rate of Apollo's moving average of gradients"}
     )

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class MilestoneScheduleConfig(FairseqDataclass):
+    """Options of ``--lr-scheduler milestone``."""
+
     warmup_updates: int = field(
         default=0, metadata={"help": "warm the learning rate up linearly for the first N updates"}
     )

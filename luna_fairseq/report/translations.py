@@ -20,6 +20,8 @@ FEWEST = 20  # sentences of a group, below which BLEU means little
 
 
 class Translation(NamedTuple):
+    """One sentence of a test set."""
+
     source: str
     reference: str
     hypothesis: str

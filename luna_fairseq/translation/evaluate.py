@@ -32,6 +32,7 @@ LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s DATA --path CHECKPOINT --results DIR [options] [-- fairseq-generate options]",

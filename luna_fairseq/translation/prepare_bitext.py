@@ -35,6 +35,7 @@ VERSION = 2
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
     parser.add_argument(
         "-s", "--source-lang", required=True, metavar="LANG", help="source language, a suffix"

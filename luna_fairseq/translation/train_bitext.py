@@ -46,6 +46,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
     parser = prepare_bitext.build_parser()
     parser.prog = PROGRAM
     parser.usage = "%(prog)s [options] [-- fairseq-train options]"

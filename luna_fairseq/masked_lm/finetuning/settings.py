@@ -126,4 +126,5 @@ def setting_name(batch_size: int, learning_rate: float) -> str:
 
 
 def all_settings(batch_sizes: Sequence[int], learning_rates: Sequence[float]) -> List[Tuple[int, float]]:
+    """Every batch size with every learning rate."""
     return [(batch_size, rate) for batch_size in batch_sizes for rate in learning_rates]

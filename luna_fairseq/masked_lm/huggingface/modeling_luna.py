@@ -88,6 +88,8 @@ class LunaLayer(TwoStreamLayer):
 
 
 class LunaPreTrainedModel(PreTrainedModel):
+    """What transformers asks of every model: its configuration and its initialisation."""
+
     config_class = LunaConfig
     base_model_prefix = "luna"
     _no_split_modules = ["LunaLayer"]

@@ -87,6 +87,7 @@ def disagreement(inputs: List[Tensor], grad: Tensor) -> str:
 def output_and_gradients(
     form: Callable[..., Tensor], inputs: List[Tensor], padding: Tensor, grad: Tensor
 ) -> Tuple[Tensor, ...]:
+    """What ``form`` returns [..], then the gradient of each input where ``grad`` is that of the output."""
     with torch.autocast(grad.device.type, enabled=False):
         leaves = [x.clone().requires_grad_() for x in inputs]
         output = form(*leaves, key_padding_mask=padding)

@@ -203,6 +203,7 @@ Masks = Tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]  # 1/t [B, T
 
 
 def unit_stride(x: Tensor) -> Tensor:
+    """``x`` with its last dimension dense, as the kernels read it."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -300,6 +301,7 @@ def boost(dropout: float) -> float:
 
 
 def flags(plan: Plan, q: Tensor, states: Optional[Tensor], masks: Masks) -> dict:
+    """What the kernels leave out when there is none of it."""
     return {
         "CARRY": plan.carry,
         "LOADED": states is not None,
@@ -310,6 +312,7 @@ def flags(plan: Plan, q: Tensor, states: Optional[Tensor], masks: Masks) -> dict
 
 
 def blocks(plan: Plan, q: Tensor) -> dict:
+    """Sizes of the kernels' tiles, and how they are launched."""
     return {
         "BLOCK_T": plan.block_t,
         "BLOCK_K": plan.block_k,
