@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.report.recording import PACK, Recorded, recorded
+from luna_fairseq.report.recording import PACK, READ, Recorded, recorded
 
 MOST_TOKENS = 512
 
@@ -125,7 +125,8 @@ def _of_translation(
     shifted = torch.cat([produced[-1:], produced[:-1]])  # fairseq's decoders begin with </s>
     with recorded(model) as found:
         batch = source.unsqueeze(0).to(hub.device)
-        model(batch, torch.tensor([len(source)]), shifted.unsqueeze(0).to(hub.device))
+        _, extra = model(batch, torch.tensor([len(source)]), shifted.unsqueeze(0).to(hub.device))
+    found = found or _alignment(extra)
     own = hub.decode(produced.cpu())
     return _maps(
         found,
@@ -134,6 +135,12 @@ def _of_translation(
         target_input=_symbols(hub.tgt_dict, shifted),
         texts={"source": text, "translation" if target is None else "given translation": own},
     )
+
+
+def _alignment(extra: Any) -> List[Recorded]:
+    """What a decoder says itself of its attention to the source, as a recurrent one has no layers to ask."""
+    weights = extra.get("attn") if isinstance(extra, dict) else None
+    return [Recorded("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
 
 
 def _target(hub: Any, source: Tensor, target: Optional[str], beam: int) -> Tensor:

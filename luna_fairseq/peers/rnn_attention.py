@@ -1,0 +1,279 @@
+"""Recurrent sequence-to-sequence with attention: ``--arch rnn_attention --attention bahdanau | luong``.
+
+*Bahdanau* (2015): the previous state of the decoder asks, and what it reads enters the cell with the token
+before: ``c_t = attention(s_{t-1})``, ``s_t = f(s_{t-1}, [y_{t-1}; c_t])``. The output is
+tanh(W [s_t; c_t; y_{t-1}]) (a tanh where the paper has a maxout).
+*Luong* (2015): the current state asks, and what it reads goes to the output alone: ``s_t = f(s_{t-1},
+y_{t-1})``, ``c_t = attention(s_t)``, output ``o_t = tanh(W [s_t; c_t])``; with input feeding ``s_t =
+f(s_{t-1}, [y_{t-1}; o_{t-1}])``.
+"""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq.data import Dictionary
+from fairseq.models import (
+    FairseqEncoder,
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+    register_model,
+)
+from fairseq.models.lstm import Embedding, Linear
+from fairseq.modules import FairseqDropout
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit
+from luna_fairseq.peers.recurrent_attention import RecurrentAttention
+from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig, completed
+
+CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
+EncoderOut = Dict[str, List[Tensor]]
+IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+
+
+@register_model("rnn_attention", dataclass=RnnAttentionConfig)
+class RnnAttentionModel(FairseqEncoderDecoderModel):
+    """A bidirectional recurrent encoder, and a recurrent decoder that attends to it."""
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "RnnAttentionModel":
+        """Build the model for the dictionaries of ``task``.
+
+        Raises:
+            InputError: options that do not go together, or dictionaries that cannot share an embedding
+        """
+        cfg = completed(cfg)
+        source, target = task.source_dictionary, task.target_dictionary
+        embed_tokens = Embedding(len(source), cfg.encoder_embed_dim, source.pad())
+        encoder = RnnEncoder(cfg, source, embed_tokens)
+        if not cfg.share_all_embeddings:
+            embed_tokens = Embedding(len(target), cfg.decoder_embed_dim, target.pad())
+        elif source != target:
+            raise InputError(
+                "--share-all-embeddings needs one dictionary of both languages: preprocess with "
+                "--joined-dictionary"
+            )
+        return cls(encoder, RnnAttentionDecoder(cfg, target, embed_tokens))
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """fairseq's. Raises InputError when the checkpoint has other dictionaries."""
+        check_dictionary(state_dict, self)
+        super().upgrade_state_dict_named(state_dict, name)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
+        with refuse_misfit():
+            return super().load_state_dict(*args, **kwargs)
+
+
+def recurrent(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool = False) -> Any:
+    """Layers of the cell that ``cfg`` names, with weights as fairseq's LSTM begins with."""
+    dropout = cfg.dropout if layers > 1 else 0.0
+    rnn = CELLS[cfg.cell](input_dim, hidden_dim, layers, dropout=dropout, bidirectional=bidirectional)
+    for parameter in rnn.parameters():
+        nn.init.uniform_(parameter, -0.1, 0.1)
+    return rnn
+
+
+def roll(x: Tensor, shift: Tensor) -> Tensor:
+    """x [B, S, ..] with row b moved to the left by shift [B, 1], round its end."""
+    S = x.size(1)
+    places = (torch.arange(S, device=x.device) + shift) % S
+    return x.gather(1, places.view(places.shape + (1,) * (x.dim() - 2)).expand_as(x))
+
+
+class RnnEncoder(FairseqEncoder):
+    """Bidirectional LSTM or GRU. A sentence is read from its first real token to its last on whichever side
+    the padding is.
+
+    Args:
+        cfg: a :class:`RnnAttentionConfig`
+        dictionary: source dictionary
+        embed_tokens: token embedding
+    """
+
+    def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding):
+        super().__init__(dictionary)
+        self.embed_tokens = embed_tokens
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name=self.__class__.__name__)
+        hidden, layers = cfg.encoder_hidden_size, cfg.encoder_layers
+        self.rnn = recurrent(cfg, embed_tokens.embedding_dim, hidden, layers, bidirectional=True)
+        self.longest = cfg.max_source_positions
+
+    def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **kwargs: Any) -> EncoderOut:
+        """
+        Args:
+            src_tokens: [B, S], padded on either side
+            src_lengths: not needed: lengths are counted from ``src_tokens``
+
+        Returns:
+            ``encoder_out`` [S, B, 2 H], ``encoder_padding_mask`` [B, S], both in the places of
+            ``src_tokens``; ``final`` [B, layers, 2 H]: the last state of each layer, of an LSTM two (of
+            hidden units, of cells)
+        """
+        padding = src_tokens.eq(self.embed_tokens.padding_idx)
+        left = padding.long().cumprod(dim=1).sum(dim=1, keepdim=True)
+        x = self.dropout_module(self.embed_tokens(roll(src_tokens, left)))
+        lengths = (~padding).sum(dim=1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        packed, state = self.rnn(packed)
+        x, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=src_tokens.size(1))
+        final = [each.unflatten(0, (-1, 2)).permute(2, 0, 1, 3).flatten(2) for each in parts(state)]
+        x = self.dropout_module(roll(x, -left))
+        return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [padding], "final": final}
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        """``encoder_out`` with row ``new_order[i]`` at place i [B']."""
+        return {
+            name: [x.index_select(1 if name == "encoder_out" else 0, new_order) for x in values]
+            for name, values in encoder_out.items()
+        }
+
+    def max_positions(self) -> int:
+        """Longest source."""
+        return self.longest
+
+
+def parts(state: Any) -> Tuple[Tensor, ...]:
+    """The tensors of a recurrent state: two of an LSTM, one of a GRU."""
+    return state if isinstance(state, tuple) else (state,)
+
+
+class RnnAttentionDecoder(FairseqIncrementalDecoder):
+    """LSTM or GRU that attends to the source. Every layer begins with the last state of the encoder's layer
+    beside it: tanh(W h) for hidden units, W c for an LSTM's cells.
+
+    Args:
+        cfg: a :class:`RnnAttentionConfig` as :func:`completed` returns it
+        dictionary: target dictionary
+        embed_tokens: token embedding
+    """
+
+    def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding):
+        super().__init__(dictionary)
+        self.embed_tokens = embed_tokens
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name=self.__class__.__name__)
+        self.asks_before = cfg.attention == "bahdanau"
+        self.input_feeding = cfg.input_feeding
+        self.longest = cfg.max_target_positions
+        memory, hidden = 2 * cfg.encoder_hidden_size, cfg.decoder_hidden_size
+        embed, output = embed_tokens.embedding_dim, cfg.decoder_out_embed_dim
+        self.encoder_attn = RecurrentAttention(
+            cfg.score, hidden, memory, cfg.local, cfg.local_window, cfg.max_source_positions
+        )
+        fed = memory if self.asks_before else output if self.input_feeding else 0
+        self.rnn = recurrent(cfg, embed + fed, hidden, cfg.decoder_layers)
+        kinds = 2 if cfg.cell == "lstm" else 1
+        self.bridge = nn.ModuleList(Linear(memory, hidden) for _ in range(kinds))
+        self.readout = Linear(hidden + memory + (embed if self.asks_before else 0), output)
+        shared = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed
+        self.output_projection = Linear(output, len(dictionary), bias=not shared)
+        if shared:
+            self.output_projection.weight = embed_tokens.weight
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[EncoderOut] = None,
+        incremental_state: Optional[IncrementalState] = None,
+        features_only: bool = False,
+        **kwargs: Any,
+    ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
+        """
+        Args:
+            prev_output_tokens: [B, T]; with ``incremental_state`` all so far, the last of which is read
+            encoder_out: what :class:`RnnEncoder` returns
+            incremental_state: fairseq's store for decoding
+            features_only: return features instead of scores of words
+
+        Returns:
+            scores [B, T, V], or features [B, T, output]; ``attn`` [weights [B, T, S]]
+        """
+        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return (x if features_only else self.output_layer(x)), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Any,
+        incremental_state: Optional[IncrementalState] = None,
+        **kwargs: Any,
+    ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
+        """As :meth:`forward` with ``features_only``."""
+        first, saved = 0, None
+        if incremental_state is not None:
+            first = prev_output_tokens.size(1) - 1
+            prev_output_tokens = prev_output_tokens[:, -1:]
+            saved = self.get_incremental_state(incremental_state, "recurrent")
+        x = self.dropout_module(self.embed_tokens(prev_output_tokens))
+        state = self._begin(encoder_out) if saved is None else saved
+        memory, padding = (
+            encoder_out["encoder_out"][0].transpose(0, 1),
+            encoder_out["encoder_padding_mask"][0],
+        )
+
+        def attend(query: Tensor, place: int) -> Tuple[Tensor, Tensor]:
+            return self.encoder_attn(query, memory, state["keys"], padding, place)
+
+        if self.asks_before or self.input_feeding:
+            step = self._ask_then_move if self.asks_before else self._move_fed
+            steps = [step(x[:, t : t + 1], state, attend, first + t) for t in range(x.size(1))]
+            features, weights = (torch.cat(each, dim=1) for each in zip(*steps))
+        else:
+            features, weights = self._move_then_ask(x, state, attend, first)
+        if incremental_state is not None:
+            self.set_incremental_state(incremental_state, "recurrent", state)
+        return features, {"attn": [weights]}
+
+    def _begin(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
+        """The state before the first token, each part [B, ..]: what attention needs, the layers' states, the
+        last output."""
+        memory = encoder_out["encoder_out"][0].transpose(0, 1)
+        state = {"keys": self.encoder_attn.keys(memory)}
+        for i, (final, linear) in enumerate(zip(encoder_out["final"], self.bridge)):
+            state[f"state{i}"] = linear(final) if i else torch.tanh(linear(final))
+        if self.input_feeding:
+            state["fed"] = memory.new_zeros(memory.size(0), 1, self.readout.out_features)
+        return state
+
+    def _move(self, x: Tensor, state: Dict[str, Tensor]) -> Tensor:
+        """The states [B, T, hidden] of the upper layer after reading x [B, T, *]; ``state`` moves with it."""
+        before = [state[f"state{i}"].transpose(0, 1).contiguous() for i in range(len(self.bridge))]
+        states, after = self.rnn(x.transpose(0, 1), tuple(before) if len(before) > 1 else before[0])
+        for i, each in enumerate(parts(after)):
+            state[f"state{i}"] = each.transpose(0, 1)
+        return states.transpose(0, 1)
+
+    def _ask_then_move(self, x: Tensor, state: Dict[str, Tensor], attend: Any, place: int) -> Tuple:
+        context, weights = attend(state["state0"][:, -1:], place)
+        states = self._move(torch.cat([x, context], dim=-1), state)
+        return self._read_out(states, context, x), weights
+
+    def _move_then_ask(self, x: Tensor, state: Dict[str, Tensor], attend: Any, place: int) -> Tuple:
+        states = self._move(x, state)
+        context, weights = attend(states, place)
+        return self._read_out(states, context), weights
+
+    def _move_fed(self, x: Tensor, state: Dict[str, Tensor], attend: Any, place: int) -> Tuple:
+        features, weights = self._move_then_ask(torch.cat([x, state["fed"]], dim=-1), state, attend, place)
+        state["fed"] = features
+        return features, weights
+
+    def _read_out(self, *parts: Tensor) -> Tensor:
+        return self.dropout_module(torch.tanh(self.readout(torch.cat(parts, dim=-1))))
+
+    def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
+        """Scores of words [B, T, V]."""
+        return self.output_projection(features)
+
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """Give hypothesis i the state that hypothesis ``new_order[i]`` had. new_order: [N']."""
+        state = self.get_incremental_state(incremental_state, "recurrent")
+        if state is not None:
+            moved = {name: part.index_select(0, new_order) for name, part in state.items()}
+            self.set_incremental_state(incremental_state, "recurrent", moved)
+
+    def max_positions(self) -> int:
+        """Longest target."""
+        return self.longest

@@ -1,0 +1,243 @@
+"""Recurrent models with attention: each paper's order of steps, padding, decoding, what is refused."""
+
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from tiny_luna import PAD, Task, assert_close, batch, dictionary, example
+
+from fairseq import options as fairseq_options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_generator import SequenceGenerator
+from luna_fairseq.errors import InputError
+from luna_fairseq.peers.rnn_attention import RnnAttentionModel
+from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig
+
+SIZES = {
+    "encoder_embed_dim": 6,
+    "encoder_hidden_size": 5,
+    "encoder_layers": 2,
+    "decoder_embed_dim": 7,
+    "decoder_hidden_size": 10,
+    "decoder_layers": 2,
+    "decoder_out_embed_dim": 9,
+    "dropout": 0.0,
+    "max_source_positions": 30,
+}
+VARIANTS = {
+    "bahdanau": {"attention": "bahdanau"},
+    "bahdanau, gru": {"attention": "bahdanau", "cell": "gru"},
+    "bahdanau, local-m": {"attention": "bahdanau", "local": "monotonic", "local_window": 1},
+    "luong": {},
+    "luong, gru": {"cell": "gru"},
+    "luong, input feeding": {"input_feeding": True},
+    "luong, dot, local-p": {"score": "dot", "local": "predictive", "local_window": 2},
+    "luong, content, local-m": {"score": "content", "local": "monotonic", "local_window": 1},
+    "luong, location": {"score": "location"},
+    "luong, concat, feeding, local-m": {
+        "score": "concat",
+        "input_feeding": True,
+        "local": "monotonic",
+        "local_window": 2,
+    },
+}
+
+
+def model(variant="luong", dtype=torch.float64, task=None, **options):
+    torch.manual_seed(0)
+    options = {**SIZES, **VARIANTS[variant], **options}
+    built = RnnAttentionModel.build_model(Namespace(**options), task or Task())
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.5)
+    return built.to(dtype).eval()
+
+
+def one_layer(attention, cell, **options):
+    """A model of one layer, its source and target, and what the encoder says of it."""
+    rnn = model(attention, cell=cell, encoder_layers=1, decoder_layers=1, **options)
+    source, target = example()
+    source, target = torch.tensor(source[:1]), torch.tensor(target[:1])
+    encoder_out = rnn.encoder(source)
+    decoder = rnn.decoder
+    states = [linear(final)[:, 0] for linear, final in zip(decoder.bridge, encoder_out["final"])]
+    states[0] = torch.tanh(states[0])
+    step = {"lstm": torch.nn.LSTMCell, "gru": torch.nn.GRUCell}[cell]
+    step = step(decoder.rnn.input_size, decoder.rnn.hidden_size).double()
+    step.load_state_dict({k.replace("_l0", ""): v for k, v in decoder.rnn.state_dict().items()})
+
+    def move(x):
+        new = step(x, tuple(states) if cell == "lstm" else states[0])
+        states[:] = new if cell == "lstm" else [new]
+        return states[0]
+
+    memory = encoder_out["encoder_out"][0].transpose(0, 1)
+
+    def attend(state):
+        keys = decoder.encoder_attn.keys(memory)
+        padding = torch.zeros(memory.shape[:2], dtype=torch.bool)
+        return decoder.encoder_attn(state[:, None], memory, keys, padding)[0][:, 0]
+
+    words = decoder.embed_tokens(target)[0][:, None]
+    return rnn(source, None, target)[0], words, states, move, attend, decoder
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_bahdanau_asks_with_the_state_before_and_the_context_enters_the_cell(cell):
+    actual, words, states, move, attend, decoder = one_layer("bahdanau", cell)
+    for t, word in enumerate(words):
+        context = attend(states[0])
+        state = move(torch.cat([word, context], dim=1))
+        output = torch.tanh(decoder.readout(torch.cat([state, context, word], dim=1)))
+        assert_close(actual[:, t], decoder.output_projection(output))
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("feeding", [False, True])
+def test_luong_asks_with_the_state_now_and_the_context_goes_to_the_output(cell, feeding):
+    actual, words, _, move, attend, decoder = one_layer("luong", cell, input_feeding=feeding)
+    output = torch.zeros(1, SIZES["decoder_out_embed_dim"], dtype=torch.float64)
+    for t, word in enumerate(words):
+        state = move(torch.cat([word, output], dim=1) if feeding else word)
+        output = torch.tanh(decoder.readout(torch.cat([state, attend(state)], dim=1)))
+        assert_close(actual[:, t], decoder.output_projection(output))
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_a_sentence_gives_the_same_alone_and_in_a_batch_on_either_side_of_padding(variant):
+    rnn = model(variant)
+    source, target = example()
+    sides = [rnn(batch(source, left=left, extra=3), None, batch(target)) for left in (True, False)]
+    for b, (words, spoken) in enumerate(zip(source, target)):
+        alone, extra = rnn(torch.tensor([words]), None, torch.tensor([spoken]))
+        T, S = len(spoken), len(words)
+        for left, (scores, more) in zip((True, False), sides):
+            assert_close(scores[b, :T], alone[0])
+            weights = more["attn"][0][b, :T]
+            real = weights[:, -S:] if left else weights[:, :S]
+            assert_close(real, extra["attn"][0][0])
+            assert_close(weights.sum(-1), real.sum(-1))
+            if "local-p" not in variant:
+                assert_close(weights.sum(-1), torch.ones(T).double())
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_decoding_step_by_step_equals_all_at_once(variant):
+    rnn = model(variant)
+    source, target = example(target_lengths=(8, 3, 5, 7))
+    source, target, state = batch(source, left=True), batch(target), {}
+    with torch.no_grad():
+        encoder_out = rnn.encoder(source)
+        expected, extra = rnn.decoder(target, encoder_out)
+        steps = [rnn.decoder(target[:, : t + 1], encoder_out, incremental_state=state) for t in range(8)]
+    assert_close(torch.cat([scores for scores, _ in steps], dim=1), expected)
+    assert_close(torch.cat([more["attn"][0] for _, more in steps], dim=1), extra["attn"][0])
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_hypotheses_keep_their_states_when_they_change_places(variant):
+    rnn = model(variant)
+    source, target = (
+        batch(example()[0]),
+        torch.tensor([[2, 5, 6, 7], [2, 8, 9, 4], [2, 4, 4, 5], [2, 9, 8, 8]]),
+    )
+    order, state = torch.tensor([2, 0, 0, 3, 1]), {}
+    with torch.no_grad():
+        encoder_out = rnn.encoder(source)
+        expected = rnn.decoder(target[order], rnn.encoder.reorder_encoder_out(encoder_out, order))[0][:, -1]
+        for t in (1, 2, 3):
+            rnn.decoder(target[:, :t], encoder_out, incremental_state=state)
+        rnn.decoder.reorder_incremental_state_scripting(state, order)
+        encoder_out = rnn.encoder.reorder_encoder_out(encoder_out, order)
+        actual = rnn.decoder(target[order], encoder_out, incremental_state=state)[0][:, -1]
+    assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_beam_search_finds_the_same_alone_and_in_a_batch(variant):
+    rnn, task = model(variant), Task()
+    source, _ = example()
+    generator = SequenceGenerator([rnn], task.target_dictionary, beam_size=3, max_len_b=12)
+
+    def translate(sentences):
+        lengths = torch.tensor([len(tokens) for tokens in sentences])
+        return generator({"net_input": {"src_tokens": batch(sentences, left=True), "src_lengths": lengths}})
+
+    for tokens, hypotheses in zip(source, translate(source)):
+        (alone,) = translate([tokens])
+        for a, b in zip(alone, hypotheses):
+            assert a["tokens"].tolist() == b["tokens"].tolist() and abs(a["score"] - b["score"]) < 1e-6
+            assert_close(a["attention"], b["attention"][-len(tokens) :], tolerance=1e-6)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_a_training_step_reaches_every_parameter(variant, shared):
+    task, more = Task(), {}
+    if shared:
+        task.target_dictionary = task.source_dictionary = dictionary(23)
+        more = {"share_all_embeddings": True, "decoder_embed_dim": 6, "decoder_out_embed_dim": 6}
+    rnn = model(variant, torch.float32, task, **more).train()
+    source, target = example()
+    rnn(batch(source), None, batch(target))[0][batch(target).ne(PAD)].pow(2).sum().backward()
+    assert [name for name, parameter in rnn.named_parameters() if parameter.grad is None] == []
+    tables = [
+        name
+        for name, _ in rnn.named_parameters()
+        if "embed_tokens" in name or name.endswith("output_projection.weight")
+    ]
+    assert len(tables) == (1 if shared else 3)
+
+
+def parse(*words):
+    command = ["data", "--task", "translation", "--arch", "rnn_attention", *words]
+    args = fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), command)
+    return OmegaConf.to_container(convert_namespace_to_omegaconf(args).model)
+
+
+def test_command_line_and_hydra_config():
+    defaults = {key: getattr(value, "value", value) for key, value in asdict(RnnAttentionConfig()).items()}
+    assert parse() == {**defaults, "_name": "rnn_attention"}
+    words = "--attention bahdanau --score general --local predictive --local-window 5 --cell gru"
+    given = {
+        "attention": "bahdanau",
+        "score": "general",
+        "local": "predictive",
+        "local_window": 5,
+        "cell": "gru",
+    }
+    assert parse(*words.split()) == {**defaults, **given, "_name": "rnn_attention"}
+    path = Path(__file__).resolve().parents[2] / "configs" / "model" / "rnn_attention.yaml"
+    assert OmegaConf.to_container(OmegaConf.load(str(path))) == {"_name": "rnn_attention"}
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"encoder_layers": 1}, "--encoder-layers 1 and --decoder-layers 2: every decoder layer begins"),
+        ({"attention": "bahdanau", "input_feeding": True}, "--input-feeding is luong's"),
+        (
+            {"score": "dot", "decoder_hidden_size": 12},
+            "have 12, the encoder's 2 x 5: give --decoder-hidden-size 10",
+        ),
+        ({"local": "predictive"}, "--local predictive needs a window"),
+        (
+            {"share_all_embeddings": True},
+            "--encoder-embed-dim 6 and --decoder-embed-dim 7: give both the same",
+        ),
+        (
+            {"share_all_embeddings": True, "decoder_embed_dim": 6, "decoder_out_embed_dim": 6},
+            "--share-all-embeddings needs one dictionary",
+        ),
+        (
+            {"share_decoder_input_output_embed": True},
+            "--decoder-out-embed-dim 9 differs from --decoder-embed-dim 7",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        model(**options)
