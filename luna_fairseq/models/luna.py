@@ -4,22 +4,22 @@ from argparse import Namespace
 from typing import Any, Dict
 
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 
-from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
-from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from fairseq.models.transformer import TransformerConfig
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
-from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit, translate_names
+from luna_fairseq.models.authors_checkpoint import translate_names
+from luna_fairseq.models.bases import EncoderDecoder
 from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna_config import LunaConfig
 from luna_fairseq.modules import LunaDecoder, LunaEncoder
 
 
 @register_model("luna", dataclass=LunaConfig)
-class LunaModel(TransformerModelBase):
+class LunaModel(EncoderDecoder):
     """Encoder-decoder of Luna layers.
 
     ``LunaModel.from_pretrained(dir, checkpoint_file, data, bpe=..)`` gives fairseq's generator interface.
@@ -30,16 +30,13 @@ class LunaModel(TransformerModelBase):
         decoder: :class:`LunaDecoder`
     """
 
+    encoder_class = LunaEncoder
+    decoder_class = LunaDecoder
+
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
         """See :func:`luna_fairseq.models.generator_hub.from_pretrained`."""
         return from_pretrained(*args, **kwargs)
-
-    @classmethod
-    def add_args(cls, parser: Any) -> None:
-        """Options of :class:`LunaConfig`; their defaults come from the architecture, then from the
-        dataclass."""
-        super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaModel":
@@ -52,28 +49,10 @@ class LunaModel(TransformerModelBase):
         check_widths(cfg, "both read the same packed sequence, so give them the same width")
         return super().build_model(cfg, task)
 
-    @classmethod
-    def build_encoder(
-        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> LunaEncoder:
-        return LunaEncoder(cfg, src_dict, embed_tokens)
-
-    @classmethod
-    def build_decoder(
-        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> LunaDecoder:
-        return LunaDecoder(cfg, tgt_dict, embed_tokens)
-
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Translate a checkpoint of the authors' code; refuse one with other dictionaries."""
         translate_names(state_dict)
-        check_dictionary(state_dict, self)
         super().upgrade_state_dict_named(state_dict, name)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
-        with refuse_misfit():
-            return super().load_state_dict(*args, **kwargs)
 
 
 def check_widths(cfg: TransformerConfig, why: str) -> None:

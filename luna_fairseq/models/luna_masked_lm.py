@@ -8,45 +8,27 @@ from torch import Tensor, nn
 
 from fairseq.data import Dictionary
 from fairseq.models import register_model
-from fairseq.models.roberta import RobertaEncoder, RobertaModel
-from fairseq.models.roberta.model import RobertaLMHead
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
-from luna_fairseq.models.authors_checkpoint import (
-    check_dictionary,
-    check_positions,
-    refuse_misfit,
-    translate_names,
+from luna_fairseq.models.authors_checkpoint import translate_names
+from luna_fairseq.models.bases import (
+    SentenceModel,
+    SentenceModelEncoder,
+    check_sequences_fit,
+    sentence_encoder_options,
 )
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
 from luna_fairseq.modules import LunaEncoder
 from luna_fairseq.modules.classification_heads import PACKED_HEADS
-from luna_fairseq.modules.luna_layer import activation_function
-
-_ENCODER = "encoder.sentence_encoder."
-# What sets a sentence encoder apart from the translation model's, besides its options.
-_SENTENCE_ENCODER_OPTIONS = {
-    "encoder_learned_pos": True,
-    "no_scale_embedding": True,
-    "layernorm_embedding": True,
-}
 
 
-class LunaMaskedLMEncoder(RobertaEncoder):
+class LunaMaskedLMEncoder(SentenceModelEncoder):
     """RoBERTa's encoder and LM head, with a :class:`LunaEncoder` as its sentence encoder."""
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> LunaEncoder:
-        options = {**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
-        cfg = nested_config(Namespace(**options))
+        cfg = nested_config(sentence_encoder_options(args))
         return LunaEncoder(cfg, dictionary, embed_tokens, sentence_encoder=True, packed_is_read=False)
-
-    def build_lm_head(
-        self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
-    ) -> RobertaLMHead:
-        head = super().build_lm_head(embed_dim, output_dim, activation_fn, weight)
-        head.activation_fn = activation_function(activation_fn)
-        return head
 
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False, **kwargs: Any
@@ -76,7 +58,7 @@ class LunaMaskedLMEncoder(RobertaEncoder):
 
 
 @register_model("luna_masked_lm", dataclass=LunaMaskedLMConfig)
-class LunaMaskedLM(RobertaModel):
+class LunaMaskedLM(SentenceModel):
     """Luna encoder with RoBERTa's LM head and classification heads.
 
     Args:
@@ -90,16 +72,6 @@ class LunaMaskedLM(RobertaModel):
         nn.init.normal_(encoder.sentence_encoder.packed_embedding.weight, std=0.02)
 
     @classmethod
-    def hub_models(cls) -> Dict[str, str]:
-        return {}
-
-    @classmethod
-    def add_args(cls, parser: Any) -> None:
-        """Options of :class:`LunaMaskedLMConfig`; defaults come from the architecture, then from the
-        dataclass."""
-        super(RobertaModel, cls).add_args(parser)
-
-    @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
         """Build the model for the dictionary of ``task``.
 
@@ -108,14 +80,7 @@ class LunaMaskedLM(RobertaModel):
                 than positions
         """
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
-        # The pretraining task of fairseq 0.12.2 names no limit, but has the option.
-        longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
-        if longest is not None and longest > args.max_positions:
-            raise InputError(
-                f"the task's sequences have up to {longest} tokens, the model has {args.max_positions} "
-                "positions: "
-                f"give --tokens-per-sample {args.max_positions}, or --max-positions {longest}"
-            )
+        check_sequences_fit(task, args.max_positions)
         args.untie_weights_roberta = args.untie_weights_luna
         return cls(args, LunaMaskedLMEncoder(args, task.source_dictionary))
 
@@ -203,15 +168,7 @@ class LunaMaskedLM(RobertaModel):
         """Translate a checkpoint of the authors' code; refuse one with another dictionary or number of
         positions."""
         translate_names(state_dict)
-        check_dictionary(state_dict, self)
-        positions = self.encoder.sentence_encoder.embed_positions
-        check_positions(state_dict, f"{_ENCODER}embed_positions.weight", positions)
         super().upgrade_state_dict_named(state_dict, name)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
-        with refuse_misfit():
-            return super().load_state_dict(*args, **kwargs)
 
 
 _LARGE = {

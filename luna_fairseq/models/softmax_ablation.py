@@ -7,13 +7,10 @@ to the source is no ablation but an option: ``--cross-attention softmax``.)
 
 from typing import Any, Dict, Optional
 
-import torch
 from torch import Tensor, nn
 
 from fairseq import utils
-from fairseq.data import Dictionary
 from fairseq.models import register_model
-from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.models.luna import LunaConfig, LunaModel
 from luna_fairseq.modules import LunaDecoder
@@ -83,8 +80,4 @@ class SoftmaxCausalDecoder(LunaDecoder):
 class LunaSoftmaxCausal(LunaModel):
     """Luna with softmax causal attention."""
 
-    @classmethod
-    def build_decoder(
-        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: torch.nn.Embedding
-    ) -> LunaDecoder:
-        return SoftmaxCausalDecoder(cfg, tgt_dict, embed_tokens)
+    decoder_class = SoftmaxCausalDecoder

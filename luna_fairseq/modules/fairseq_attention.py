@@ -36,17 +36,47 @@ def with_fairseq_parts(
 
 
 @with_incremental_state
-class FairseqLunaAttention(LunaAttention):
-    """Luna attention that keeps the packed context in fairseq's store.
+class KeepsInStore(nn.Module):
+    """An attention with fairseq's parts that keeps a named tuple of decoding in fairseq's store.
 
     Args:
         q_noise, qn_block_size: fairseq's quantisation noise on the projections (default: none)
-        args, kwargs: of :class:`LunaAttention`
+        args, kwargs: of the attention
     """
+
+    # What --retain-dropout-modules calls it, the store's key, and the type of what is kept.
+    plain_name: str
+    store_key: str
+    kept_type: Any
 
     def __init__(self, *args: Any, q_noise: float = 0.0, qn_block_size: int = 8, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        with_fairseq_parts(self, "LunaAttention", q_noise, qn_block_size)
+        with_fairseq_parts(self, self.plain_name, q_noise, qn_block_size)
+
+    def kept(self, incremental_state: Optional[IncrementalState]) -> Any:
+        """What earlier steps of decoding have kept, or None."""
+        saved = self.get_incremental_state(incremental_state, self.store_key)
+        return None if saved is None else self.kept_type(**saved)
+
+    def _store(self, incremental_state: Optional[IncrementalState], kept: Any) -> None:
+        self.set_incremental_state(incremental_state, self.store_key, kept._asdict())
+
+    def keep_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
+        """Keep what belongs to the sentences ``left`` [B'], in that order."""
+        kept = self.kept(incremental_state)
+        if kept is not None:
+            self._store(incremental_state, kept.select(left))
+
+
+class FairseqLunaAttention(KeepsInStore, LunaAttention):
+    """Luna attention that keeps the packed context; hypotheses have nothing of their own.
+
+    Args:
+        args, kwargs: of :class:`KeepsInStore` and :class:`LunaAttention`
+    """
+
+    plain_name = "LunaAttention"
+    store_key = "packed_context"
 
     def forward(
         self,
@@ -101,21 +131,6 @@ class FairseqLunaAttention(LunaAttention):
                 figures[f"{name}_gamma"] = anchor.strength().mean().item()
         return figures
 
-    def kept(self, incremental_state: Optional[IncrementalState]) -> Any:
-        """What an earlier step of decoding has kept."""
-        saved = self.get_incremental_state(incremental_state, "packed_context")
-        return None if saved is None else self.kept_type(**saved)
-
-    def _store(self, incremental_state: Optional[IncrementalState], kept: Any) -> None:
-        self.set_incremental_state(incremental_state, "packed_context", kept._asdict())
-
-    def keep_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
-        """Keep the packed contexts of the sentences ``left`` [B'], in that order; hypotheses have nothing of
-        their own."""
-        kept = self.kept(incremental_state)
-        if kept is not None:
-            self._store(incremental_state, kept.select(left))
-
 
 class FairseqSoftmaxCrossAttention(FairseqLunaAttention, SoftmaxCrossAttention):
     """Softmax cross-attention beside pack attention, which keeps the projected context in fairseq's store.
@@ -125,18 +140,16 @@ class FairseqSoftmaxCrossAttention(FairseqLunaAttention, SoftmaxCrossAttention):
     """
 
 
-@with_incremental_state
-class FairseqLunaCausalAttention(LunaCausalAttention):
-    """Luna causal attention that keeps its sums in fairseq's store.
+class FairseqLunaCausalAttention(KeepsInStore, LunaCausalAttention):
+    """Luna causal attention that keeps its sums, and the projected P of a sentence.
 
     Args:
-        q_noise, qn_block_size: fairseq's quantisation noise on the projections (default: none)
-        args, kwargs: of :class:`LunaCausalAttention`
+        args, kwargs: of :class:`KeepsInStore` and :class:`LunaCausalAttention`
     """
 
-    def __init__(self, *args: Any, q_noise: float = 0.0, qn_block_size: int = 8, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        with_fairseq_parts(self, "LunaCausalAttention", q_noise, qn_block_size)
+    plain_name = "LunaCausalAttention"
+    store_key = "causal_sums"
+    kept_type = LunaCausalState
 
     def forward(
         self,
@@ -155,22 +168,8 @@ class FairseqLunaCausalAttention(LunaCausalAttention):
         self._store(incremental_state, state)
         return output
 
-    def kept(self, incremental_state: Optional[IncrementalState]) -> Optional[LunaCausalState]:
-        """What earlier steps of decoding have kept."""
-        saved = self.get_incremental_state(incremental_state, "causal_sums")
-        return None if saved is None else LunaCausalState(**saved)
-
-    def _store(self, incremental_state: IncrementalState, state: LunaCausalState) -> None:
-        self.set_incremental_state(incremental_state, "causal_sums", state._asdict())
-
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Give hypothesis i the sums that hypothesis ``new_order[i]`` had. new_order: [N']."""
         state = self.kept(incremental_state)
         if state is not None:
             self._store(incremental_state, state.reorder(new_order))
-
-    def keep_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
-        """Keep the projected P of the sentences ``left`` [B'], in that order."""
-        state = self.kept(incremental_state)
-        if state is not None:
-            self._store(incremental_state, state.select(left))

@@ -1,21 +1,17 @@
 """The Transformer for translation with any attention: ``--arch peer_transformer --attention NAME``."""
 
 from argparse import Namespace
-from typing import Any, Dict
+from typing import Any
 
-from torch import Tensor, nn
-
-from fairseq.data import Dictionary
 from fairseq.models import register_model
-from fairseq.models.transformer import TransformerConfig, TransformerModelBase
-from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit
+from luna_fairseq.models.bases import EncoderDecoder
 from luna_fairseq.models.luna import check_widths, flat_options, nested_config
 from luna_fairseq.peers.config import PeerTransformerConfig
 from luna_fairseq.peers.layers import PeerDecoder, PeerEncoder
 
 
 @register_model("peer_transformer", dataclass=PeerTransformerConfig)
-class PeerTransformer(TransformerModelBase):
+class PeerTransformer(EncoderDecoder):
     """fairseq's Transformer; nothing but its attentions differs from one peer to another.
 
     Args:
@@ -24,11 +20,8 @@ class PeerTransformer(TransformerModelBase):
         decoder: :class:`PeerDecoder`
     """
 
-    @classmethod
-    def add_args(cls, parser: Any) -> None:
-        """Options of :class:`PeerTransformerConfig`; defaults come from the architecture, then from the
-        dataclass."""
-        super(TransformerModelBase, cls).add_args(parser)
+    encoder_class = PeerEncoder
+    decoder_class = PeerDecoder
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerTransformer":
@@ -44,25 +37,3 @@ class PeerTransformer(TransformerModelBase):
         cfg = nested_config(Namespace(**options))
         check_widths(cfg, "give them the same width")
         return super().build_model(cfg, task)
-
-    @classmethod
-    def build_encoder(
-        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> PeerEncoder:
-        return PeerEncoder(cfg, src_dict, embed_tokens)
-
-    @classmethod
-    def build_decoder(
-        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> PeerDecoder:
-        return PeerDecoder(cfg, tgt_dict, embed_tokens)
-
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """fairseq's. Raises InputError when the checkpoint has other dictionaries."""
-        check_dictionary(state_dict, self)
-        super().upgrade_state_dict_named(state_dict, name)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
-        with refuse_misfit():
-            return super().load_state_dict(*args, **kwargs)

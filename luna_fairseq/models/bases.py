@@ -1,0 +1,104 @@
+"""What the models of one kind share, whatever attention they are made of: the house's side of fairseq's
+Transformer and of its RoBERTa."""
+
+from argparse import Namespace
+from typing import Any, Callable, Dict, Optional
+
+from torch import Tensor, nn
+
+from fairseq.data import Dictionary
+from fairseq.models.roberta import RobertaEncoder, RobertaModel
+from fairseq.models.roberta.model import RobertaLMHead
+from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.authors_checkpoint import check_dictionary, check_positions, refuse_misfit
+from luna_fairseq.modules.luna_layer import activation_function
+
+# What sets a sentence encoder apart from a translation model's, besides its options.
+_SENTENCE_ENCODER = {"encoder_learned_pos": True, "no_scale_embedding": True, "layernorm_embedding": True}
+
+
+class EncoderDecoder(TransformerModelBase):
+    """fairseq's Transformer with another encoder and decoder."""
+
+    encoder_class: Callable[..., nn.Module]
+    decoder_class: Callable[..., nn.Module]
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Options of the model's dataclass; defaults come from the architecture, then from the dataclass."""
+        super(TransformerModelBase, cls).add_args(parser)
+
+    @classmethod
+    def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
+        """The encoder; ``cfg`` is nested."""
+        return cls.encoder_class(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
+        """The decoder; ``cfg`` is nested."""
+        return cls.decoder_class(cfg, tgt_dict, embed_tokens)
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """fairseq's. Raises InputError when the checkpoint has other dictionaries."""
+        check_dictionary(state_dict, self)
+        super().upgrade_state_dict_named(state_dict, name)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
+        with refuse_misfit():
+            return super().load_state_dict(*args, **kwargs)
+
+
+class SentenceModelEncoder(RobertaEncoder):
+    """RoBERTa's encoder and LM head, with the activations that this project knows."""
+
+    def build_lm_head(
+        self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
+    ) -> RobertaLMHead:
+        """fairseq's, with ``activation_fn`` also of the names that it does not have."""
+        head = super().build_lm_head(embed_dim, output_dim, activation_fn, weight)
+        head.activation_fn = activation_function(activation_fn)
+        return head
+
+
+class SentenceModel(RobertaModel):
+    """fairseq's RoBERTa with another sentence encoder."""
+
+    @classmethod
+    def hub_models(cls) -> Dict[str, str]:
+        """None: nothing of ours is to be downloaded."""
+        return {}
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Options of the model's dataclass; defaults come from the architecture, then from the dataclass."""
+        super(RobertaModel, cls).add_args(parser)
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """fairseq's. Raises InputError when the checkpoint has another dictionary or number of positions."""
+        check_dictionary(state_dict, self)
+        positions = self.encoder.sentence_encoder.embed_positions
+        check_positions(state_dict, "encoder.sentence_encoder.embed_positions.weight", positions)
+        super().upgrade_state_dict_named(state_dict, name)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
+        with refuse_misfit():
+            return super().load_state_dict(*args, **kwargs)
+
+
+def sentence_encoder_options(args: Any) -> Namespace:
+    """Options of the encoder inside a sentence model of ``args``; flat."""
+    return Namespace(**{**vars(args), **_SENTENCE_ENCODER, "max_source_positions": args.max_positions})
+
+
+def check_sequences_fit(task: Any, max_positions: int) -> None:
+    """Raise InputError for a task with longer sequences than a model of ``max_positions`` reads."""
+    # The pretraining task of fairseq 0.12.2 names no limit, but has the option.
+    longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
+    if longest is not None and longest > max_positions:
+        raise InputError(
+            f"the task's sequences have up to {longest} tokens, the model has {max_positions} positions: "
+            f"give --tokens-per-sample {max_positions}, or --max-positions {longest}"
+        )
