@@ -51,6 +51,8 @@ class PeerAttention(nn.Module):
     projections: Tuple[str, ...] = ("q", "k", "v")
     # Places count from the first real token: what is padded on the left is moved to the right meanwhile.
     from_start: bool = False
+    # The output is a sum of values with weights, which a report can show.
+    weighs_values: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -197,7 +199,7 @@ class PeerAttention(nn.Module):
         there."""
         if not self.from_start or padding is None:
             return self.attend(*parts, padding=padding)
-        left = padding.long().cumprod(dim=1).sum(dim=1, keepdim=True)  # padded positions on the left [B, 1]
+        left = padded_left(padding)
         T = padding.size(1)
         places = torch.arange(T, device=padding.device)
         moved = tuple(take_places(part, (places + left) % T) for part in parts)
@@ -226,6 +228,17 @@ class PeerAttention(nn.Module):
 def take_places(x: Tensor, places: Tensor) -> Tensor:
     """x [B, H, T, K] with position ``places[b, t]`` of sentence b at place t."""
     return x.gather(2, places[:, None, :, None].expand(-1, x.size(1), -1, x.size(3)))
+
+
+def padded_left(padding: Tensor) -> Tensor:
+    """How many positions of each sentence are padded on the left [B, 1], of padding [B, T]."""
+    return padding.long().cumprod(dim=1).sum(dim=1, keepdim=True)
+
+
+def rotated(x: Tensor, shift: Tensor) -> Tensor:
+    """x [B, T, ..] with sentence b moved to the left by ``shift[b]``, round its end. shift: [B, 1]."""
+    places = (torch.arange(x.size(1), device=x.device) + shift) % x.size(1)
+    return x.gather(1, places.view(places.shape + (1,) * (x.dim() - 2)).expand_as(x))
 
 
 def excluded_keys(padding: Optional[Tensor], future: bool, like: Tensor) -> Optional[Tensor]:

@@ -8,6 +8,7 @@ from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
 from luna_fairseq.models.luna_config import LunaConfig
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
 from luna_fairseq.models.options import option
+from luna_fairseq.peers.informer import InformerOptions
 from luna_fairseq.peers.registry import ATTENTIONS, PeerOptions
 
 NAMES = list(ATTENTIONS)
@@ -35,7 +36,7 @@ LUNA_OPTIONS = {
 
 
 @dataclass
-class EncoderAttentionConfig(PeerOptions):
+class EncoderAttentionConfig(PeerOptions, InformerOptions):
     """Which attention, and the options of all."""
 
     attention: ChoiceEnum(NAMES) = option(

@@ -1,7 +1,7 @@
 """fairseq's Transformer encoder and decoder with any attention of :data:`ATTENTIONS` in the place of its
 own."""
 
-from typing import Any, Dict
+from typing import Any, Callable, Dict, Optional
 
 from torch import Tensor, nn
 
@@ -12,6 +12,7 @@ from luna_fairseq.modules.luna_encoder import wrap_layer
 from luna_fairseq.modules.luna_layer import activation_function
 from luna_fairseq.modules.sequence_encoder import TransformerSequenceEncoder, TransformerSequenceLayer
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, CROSS
+from luna_fairseq.peers.informer import InformationBlock
 from luna_fairseq.peers.linformer import LinformerAttention
 from luna_fairseq.peers.registry import build_attention
 
@@ -40,6 +41,30 @@ class PeerEncoderLayer(TransformerSequenceLayer):
             max_positions=cfg.max_source_positions,
             **shared_options(cfg),
         )
+
+
+class InformerEncoderLayer(PeerEncoderLayer):
+    """:class:`PeerEncoderLayer` with the information organisation block in the place of its feed-forward."""
+
+    def __init__(self, cfg: Any):
+        super().__init__(cfg)
+        self.fc1 = self.fc2 = None
+        self.information_block = InformationBlock(
+            self.embed_dim, cfg.max_source_positions, cfg.information_kernel
+        )
+
+    def forward(
+        self, x: Tensor, encoder_padding_mask: Optional[Tensor], attn_mask: Optional[Tensor] = None
+    ) -> Tensor:
+        """As fairseq's: x [T, B, C], encoder_padding_mask [B, T] or None."""
+        padding = None if encoder_padding_mask is None else encoder_padding_mask.bool()
+        x = self._sublayer(x, self.self_attn_layer_norm, lambda y: self.self_attn(y, y, y, padding)[0])
+        return self._sublayer(x, self.final_layer_norm, lambda y: self.information_block(y, padding))
+
+    def _sublayer(self, x: Tensor, norm: nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
+        y = self.dropout_module(block(norm(x) if self.normalize_before else x))
+        x = self.residual_connection(y, x)
+        return x if self.normalize_before else norm(x)
 
 
 class PeerDecoderLayer(TransformerDecoderLayerBase):
@@ -79,7 +104,7 @@ class PeerEncoder(TransformerSequenceEncoder):
             attention.share(linformers[0])
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        return wrap_layer(PeerEncoderLayer(cfg), cfg)
+        return wrap_layer((InformerEncoderLayer if cfg.information_block else PeerEncoderLayer)(cfg), cfg)
 
 
 class PeerDecoder(TransformerDecoderBase):

@@ -4,6 +4,7 @@ from argparse import Namespace
 from typing import Any
 
 from fairseq.models import register_model
+from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import EncoderDecoder
 from luna_fairseq.models.luna import check_widths, flat_options, nested_config
 from luna_fairseq.peers.config import PeerTransformerConfig
@@ -37,3 +38,22 @@ class PeerTransformer(EncoderDecoder):
         cfg = nested_config(Namespace(**options))
         check_widths(cfg, "give them the same width")
         return super().build_model(cfg, task)
+
+
+# The encoders of "Informer, an Information Organization Transformer Architecture", for n = 200 tokens and r =
+# 8, under the Transformer's decoder. Sizes are the defaults: 6 + 6 layers of 512, 2,048, 8 heads, dropout
+# 0.1.
+_PUBLISHED = {"decoder_attention": "softmax", "cross_attention": "softmax", "max_source_positions": 200}
+_CONVOLUTION = {**_PUBLISHED, "attention": "conv_linformer"}
+ARCHITECTURES: Presets = {
+    "peer_transformer": {},
+    "linformer_encoder": {
+        **_PUBLISHED,
+        "attention": "linformer",
+        "linformer_k": 8,
+        "linformer_sharing": "layerwise",
+    },
+    "conv_linformer_encoder": _CONVOLUTION,
+    "informer_encoder": {**_CONVOLUTION, "information_block": True},
+}
+register_architectures("peer_transformer", ARCHITECTURES)

@@ -7,6 +7,7 @@ from luna_fairseq.modules.heads import check_choice
 from luna_fairseq.peers.abc import AbcOptions, BoundedMemoryAttention
 from luna_fairseq.peers.attention import OPTIONS, PeerAttention
 from luna_fairseq.peers.bigbird import BigBirdAttention, BigBirdOptions
+from luna_fairseq.peers.conv_linformer import ConvLinformerAttention, ConvLinformerOptions
 from luna_fairseq.peers.flare import FlareAttention, FlareOptions
 from luna_fairseq.peers.linear import LinearAttention
 from luna_fairseq.peers.linformer import LinformerAttention, LinformerOptions
@@ -29,6 +30,7 @@ ATTENTIONS: Dict[str, Type[PeerAttention]] = {
         RandomFeatureAttention,
         BoundedMemoryAttention,
         LinformerAttention,
+        ConvLinformerAttention,
         LocalAttention,
         SparseAttention,
         LongformerAttention,
@@ -48,6 +50,7 @@ class PeerOptions(
     RfaOptions,
     AbcOptions,
     LinformerOptions,
+    ConvLinformerOptions,
     LocalOptions,
     SparseOptions,
     LongformerOptions,

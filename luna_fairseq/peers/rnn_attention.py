@@ -24,6 +24,7 @@ from fairseq.models.lstm import Embedding, Linear
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit
+from luna_fairseq.peers.attention import padded_left, rotated
 from luna_fairseq.peers.recurrent_attention import RecurrentAttention
 from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig, completed
 
@@ -76,13 +77,6 @@ def recurrent(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectio
     return rnn
 
 
-def roll(x: Tensor, shift: Tensor) -> Tensor:
-    """x [B, S, ..] with row b moved to the left by shift [B, 1], round its end."""
-    S = x.size(1)
-    places = (torch.arange(S, device=x.device) + shift) % S
-    return x.gather(1, places.view(places.shape + (1,) * (x.dim() - 2)).expand_as(x))
-
-
 class RnnEncoder(FairseqEncoder):
     """Bidirectional LSTM or GRU. A sentence is read from its first real token to its last on whichever side
     the padding is.
@@ -113,14 +107,14 @@ class RnnEncoder(FairseqEncoder):
             hidden units, of cells)
         """
         padding = src_tokens.eq(self.embed_tokens.padding_idx)
-        left = padding.long().cumprod(dim=1).sum(dim=1, keepdim=True)
-        x = self.dropout_module(self.embed_tokens(roll(src_tokens, left)))
+        left = padded_left(padding)
+        x = self.dropout_module(self.embed_tokens(rotated(src_tokens, left)))
         lengths = (~padding).sum(dim=1).cpu()
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         packed, state = self.rnn(packed)
         x, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=src_tokens.size(1))
         final = [each.unflatten(0, (-1, 2)).permute(2, 0, 1, 3).flatten(2) for each in parts(state)]
-        x = self.dropout_module(roll(x, -left))
+        x = self.dropout_module(rotated(x, -left))
         return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [padding], "final": final}
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:

@@ -86,7 +86,7 @@ def _reader(module: nn.Module) -> Optional[Callable[[Any, Call], Weights]]:
         if isinstance(module, kind):
             return read
     # An attention that defines itself as whole matrices of weights, times values.
-    return _read_definition if hasattr(module, "define") and hasattr(module, "project") else None
+    return _read_definition if getattr(module, "weighs_values", False) else None
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:

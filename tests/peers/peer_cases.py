@@ -15,6 +15,7 @@ SMALL = {
     "rfa_dim": 11,
     "abc_slots": 5,
     "linformer_k": 6,
+    "conv_linformer_r": 4,
     "local_window": 3,
     "sparse_stride": 3,
     "longformer_window": 4,

@@ -20,13 +20,15 @@ from luna_fairseq.peers.config import (
 )
 from luna_fairseq.peers.peer_lra import ARCHITECTURES as PEER_CLASSIFIERS
 from luna_fairseq.peers.peer_roberta import ARCHITECTURES as ROBERTAS
+from luna_fairseq.peers.peer_transformer import ARCHITECTURES as TRANSFORMERS
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "model"
 FAMILIES = {
-    "translation": (PeerTransformerConfig, LunaConfig, {"peer_transformer": {}}),
+    "translation": (PeerTransformerConfig, LunaConfig, TRANSFORMERS),
     "masked_lm": (PeerRobertaConfig, LunaMaskedLMConfig, ROBERTAS),
     "lra-text": (PeerClassifierConfig, LunaClassifierConfig, PEER_CLASSIFIERS),
 }
+MODELS = {"translation": "peer_transformer", "masked_lm": "peer_roberta", "lra-text": "peer_lra"}
 CASES = [(task, name) for task, (_, _, presets) in FAMILIES.items() for name in presets]
 
 
@@ -56,9 +58,7 @@ def test_hydra_config(task, name):
     config, _, presets = FAMILIES[task]
     path = CONFIGS / f"{name}.yaml"
     assert path.read_text(encoding="utf-8").startswith("# @package _group_\n")
-    model = next(
-        prefix for prefix in ("peer_transformer", "peer_roberta", "peer_lra") if name.startswith(prefix)
-    )
+    model = MODELS[task]
     defaults = {each.name: each.default for each in fields(config)}
     different = {key: value for key, value in presets[name].items() if value != defaults[key]}
     assert OmegaConf.to_container(OmegaConf.load(str(path))) == {"_name": model, **different}

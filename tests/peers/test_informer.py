@@ -1,0 +1,129 @@
+"""Informer's encoders: the published parameter counts, the block against its definition, padding,
+refusals."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from tiny_luna import PAD, Task, assert_close, batch, dictionary, example
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.peers.informer import InformationBlock
+from luna_fairseq.peers.models import PeerTransformer
+from luna_fairseq.peers.peer_transformer import ARCHITECTURES
+
+NAMES = ("linformer_encoder", "conv_linformer_encoder", "informer_encoder")
+SIZES = {
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 20,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_ffn_embed_dim": 28,
+    "decoder_layers": 1,
+    "decoder_attention_heads": 4,
+    "dropout": 0.0,
+    "max_source_positions": 24,
+    "information_kernel": 4,
+}
+PUBLISHED = {"conv_linformer_encoder": 135_368_888, "informer_encoder": 126_613_016}
+
+
+def model(name, dtype=torch.float64, **options):
+    torch.manual_seed(0)
+    built = PeerTransformer.build_model(Namespace(**{**ARCHITECTURES[name], **SIZES, **options}), Task())
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return built.to(dtype).eval()
+
+
+def count(name, rows):
+    """Parameters at the published size, with so many rows of embeddings for both languages together."""
+    task = Task()
+    task.source_dictionary, task.target_dictionary = dictionary(rows - 10), dictionary(10)
+    options = {**ARCHITECTURES[name], "share_decoder_input_output_embed": True}
+    with torch.device("meta"):
+        built = PeerTransformer.build_model(Namespace(**options), task)
+    return sum(parameter.numel() for parameter in built.parameters())
+
+
+@pytest.mark.skipif(not hasattr(torch.device, "__enter__"), reason="counting without memory needs torch 2.0")
+def test_the_published_parameters():
+    counts = {name: count(name, rows=24_572) for name in NAMES}
+    difference = PUBLISHED["conv_linformer_encoder"] - PUBLISHED["informer_encoder"]
+    assert counts["conv_linformer_encoder"] - counts["informer_encoder"] == difference == 8_755_872
+    for name, published in PUBLISHED.items():
+        assert 0 <= published - counts[name] < 512  # less than a row of an embedding
+    layers, projections = 6, 8 * 200
+    convolutions = 2 * (512 * 512 * 25 + 512)
+    assert (
+        counts["conv_linformer_encoder"] - counts["linformer_encoder"] == layers * convolutions - projections
+    )
+
+
+def test_the_information_block_is_its_definition():
+    n, C, kernel, T = 6, 12, 3, 5
+    torch.manual_seed(0)
+    block = InformationBlock(C, n, kernel).double()
+    x = torch.randn(T, 1, C, dtype=torch.float64)
+    whole = torch.cat([x[:, 0], torch.zeros(n - T, C, dtype=torch.float64)])
+    parts = torch.einsum("nqk,oqk->on", whole.view(n, -1, kernel).transpose(0, 1), block.gather_conv.weight)
+    parts = parts + block.gather_conv.bias[:, None]
+    parts = torch.where(parts > 0, parts, 0.01 * parts)
+    pairs = parts.view(n, -1, 2)
+    largest = (pairs == pairs.amax(dim=-1, keepdim=True)).double()
+    spread = (pairs * largest).view(n, -1)  # the larger of two where it stood, zero beside it
+    expected = torch.einsum("in,iok->onk", spread, block.spread_conv.weight).reshape(n, C)
+    expected = expected + block.spread_conv.bias[:, None]
+    assert_close(block(x, None)[:, 0], expected[:T])
+
+
+@pytest.mark.parametrize("normalize_before", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sentence_is_read_the_same_alone_and_in_a_batch_on_either_side_of_padding(name, normalize_before):
+    peer = model(name, encoder_normalize_before=normalize_before)
+    source, _ = example()
+    left, right = (peer.encoder(batch(source, left=left, extra=3)) for left in (True, False))
+    for b, tokens in enumerate(source):
+        alone = peer.encoder(torch.tensor([tokens]))["encoder_out"][0][:, 0]
+        n = len(tokens)
+        assert_close(left["encoder_out"][0][-n:, b], alone)
+        assert_close(right["encoder_out"][0][:n, b], alone)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_training_step_reaches_every_parameter(name, checkpoint):
+    peer = model(name, torch.float32, checkpoint_activations=checkpoint).train()
+    source, target = batch(example()[0]), batch(example()[1])
+    peer(source, None, target)[0][target.ne(PAD)].pow(2).sum().backward()
+    without = [key for key, parameter in peer.named_parameters() if parameter.grad is None]
+    assert without == [] and not any("fc1" in key for key in peer.encoder.state_dict()) == (
+        name == "informer_encoder"
+    )
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        (
+            "conv_linformer_encoder",
+            {"conv_linformer_r": 5},
+            "must be even and divide the longest sequence, of 24",
+        ),
+        ("conv_linformer_encoder", {"conv_linformer_r": 3}, "--conv-linformer-r 3: it must be even"),
+        ("informer_encoder", {"max_source_positions": 25}, "divide the longest sequence, of 25 tokens"),
+        ("informer_encoder", {"information_kernel": 3}, "twice the kernel must divide the width, 16"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(name, options, message):
+    with pytest.raises(InputError, match=message):
+        model(name, **options)
+
+
+def test_a_sentence_that_is_too_long_is_refused():
+    for name in NAMES:
+        with pytest.raises(InputError, match="a sequence has 25 tokens, and .* ends at 24"):
+            model(name).encoder(torch.full((1, 25), 5))
+    with pytest.raises(InputError, match="a sequence has 25 tokens, and the information block ends at 24"):
+        model("informer_encoder", attention="softmax").encoder(torch.full((1, 25), 5))
