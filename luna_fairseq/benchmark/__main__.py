@@ -9,14 +9,15 @@ from typing import Any, Dict, List, Optional, Sequence, Type
 import torch
 from tqdm import tqdm
 
-from luna_fairseq.benchmark import plot
+from luna_fairseq.benchmark import exponents, plot
 from luna_fairseq.benchmark.apollo import OptimizerStep
 from luna_fairseq.benchmark.attention_tasks import CausalAttention, PackAndUnpack
+from luna_fairseq.benchmark.complexity import Complexity
 from luna_fairseq.benchmark.decode import Decode
 from luna_fairseq.benchmark.environment import check_device, environment
 from luna_fairseq.benchmark.measure import Settings, compare
 from luna_fairseq.benchmark.options import OneLineParser, at_least
-from luna_fairseq.benchmark.report import Section, Table, write_json
+from luna_fairseq.benchmark.report import Section, Table, records, write_json
 from luna_fairseq.benchmark.task import Comparison, Task, lay_out
 from luna_fairseq.benchmark.training_tasks import LongRangeArena, Train
 from luna_fairseq.commands.plots import check_plot
@@ -34,6 +35,7 @@ COMMANDS: Dict[str, Type[Task]] = {
     "lra": LongRangeArena,
     "decode": Decode,
     "apollo": OptimizerStep,
+    "complexity": Complexity,
 }
 # The JSON file is written at the end of every case, and within a case not more often than so [s].
 SECONDS_BETWEEN_WRITES = 10.0
@@ -142,6 +144,8 @@ def measure(
                     written = now
             with tqdm.external_write_mode():
                 print(table.rows(results), flush=True)
+    if section.theory:
+        print(exponents.table(exponents.exponents(records(section), section.theory)), flush=True)
 
 
 if __name__ == "__main__":

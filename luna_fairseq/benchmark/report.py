@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+from luna_fairseq.benchmark.exponents import Theory, exponents
 from luna_fairseq.benchmark.measure import Case, Result, Spread, speed_ratio, spread
 from luna_fairseq.files.writing import replace_file
 
@@ -27,6 +28,7 @@ class Section:
         length: column of the case that the plot has as its abscissa (default: it shows ratios as bars)
         panels: columns of the case by whose values the plot has panels of their own
         rate: unit of a result's count, as ``tokens`` (default: the table shows no rate)
+        theory: of every form, where exponents are fitted
     """
 
     name: str
@@ -36,6 +38,7 @@ class Section:
     length: Optional[str] = None
     panels: Sequence[str] = ()
     rate: Optional[str] = None
+    theory: Dict[str, Theory] = field(default_factory=dict)
 
 
 def records(section: Section, results: Sequence[Result] = ()) -> List[Dict[str, Any]]:
@@ -70,7 +73,13 @@ def records(section: Section, results: Sequence[Result] = ()) -> List[Dict[str, 
 def write_json(path: Path, environment: Dict[str, Any], sections: Sequence[Section]) -> None:
     """Write all sections to a file, which appears whole or not at all."""
     values = {
-        s.name: {"notes": list(s.notes), "peers": list(s.peers), "results": records(s)} for s in sections
+        s.name: {
+            "notes": list(s.notes),
+            "peers": list(s.peers),
+            "results": records(s),
+            **({"exponents": exponents(records(s), s.theory)} if s.theory else {}),
+        }
+        for s in sections
     }
     text = json.dumps({"environment": environment, **values}, indent=1) + "\n"
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from luna_fairseq.benchmark.exponents import Theory
 from luna_fairseq.benchmark.measure import Case, Form, Job, Settings
 from luna_fairseq.benchmark.report import Section
 from luna_fairseq.errors import InputError
@@ -79,6 +80,10 @@ class Task(ABC):
         """How much one job does, in units of ``rate``."""
         return 0
 
+    def theory(self) -> Dict[str, Theory]:
+        """What is known of how its rows' cost grows, by name, if exponents are to be fitted beside it."""
+        return {}
+
     @abstractmethod
     def tiny(self, case: Case) -> Tuple["Task", Case]:
         """The same job at next to no size, through the same code."""
@@ -131,7 +136,7 @@ def lay_out(task: Task) -> Comparison:
     task.check(measured)
     peers = [name for name, row in measured.items() if row.peer]
     notes = [*textwrap.wrap(" ".join(task.notes.split()), NOTES_WIDTH), *notes, task.describe()]
-    section = Section(task.name, notes, peers, [], task.length, task.panels, task.rate)
+    section = Section(task.name, notes, peers, [], task.length, task.panels, task.rate, task.theory())
     return Comparison(section, cases, [task.count(case) for case, _ in cases])
 
 
