@@ -16,12 +16,13 @@ import re
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.progress import progress
 
 PROGRAM = "luna-demo-corpus"
 # Far more draws than pairs mean that the grammar has hardly any new sentences left.
@@ -404,7 +405,10 @@ def draw_corpus(sizes: Dict[str, int], seed: int) -> Dict[str, List[Pair]]:
         InputError: the grammar has fewer sentences than asked for.
     """
     pairs = _distinct_pairs(seed, sum(sizes.values()))
-    return {split: [next(pairs) for _ in range(size)] for split, size in sizes.items()}
+    return {
+        split: [next(pairs) for _ in progress(range(size), f"draw {split}", "pairs")]
+        for split, size in sizes.items()
+    }
 
 
 def _distinct_pairs(seed: int, number: int) -> Iterator[Pair]:
@@ -444,17 +448,14 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point; the exit status is 1 after one line on stderr."""
-    args = build_parser().parse_args(argv)
-    return reported(PROGRAM, lambda: _write(args), args.destdir)
-
-
 def _write(args: argparse.Namespace) -> None:
     corpus = draw_corpus({"test": args.test, "valid": args.valid, "train": args.train}, args.seed)
     write_corpus(corpus, args.destdir)
     for split in ("train", "valid", "test"):
         print(f"wrote {len(corpus[split]):,} pairs to {args.destdir / split}.en and .de")
+
+
+main = console_script(PROGRAM, build_parser, lambda args: _write(args), place="destdir")
 
 
 if __name__ == "__main__":

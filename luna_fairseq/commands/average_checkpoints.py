@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 import torch
-from tqdm import tqdm
 
 import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
 from fairseq import checkpoint_utils
@@ -23,6 +22,7 @@ from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
+from luna_fairseq.progress import progress
 
 PROGRAM = "luna-average-checkpoints"
 EPOCH_FILE = r"checkpoint(\d+)\.pt"
@@ -166,7 +166,7 @@ def average_checkpoints(paths: Sequence[Path]) -> Dict[str, Any]:
     sums: Dict[str, torch.Tensor] = {}
     identity = None
     state: Dict[str, Any] = {}
-    for path in tqdm(paths, desc="averaging", unit="checkpoint"):
+    for path in progress(paths, "average", "checkpoints"):
         state = {}  # frees the previous one before the next is read
         state = load(path)
         if identity is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Mapping, Optional, Sequence, Tuple
 
 from luna_fairseq.commands.logged import fairseq, run_logged
+from luna_fairseq.progress import counter
 
 
 def binarise(
@@ -40,7 +41,10 @@ def binarise(
         options += ["--joined-dictionary", "--source-lang", languages[0], "--target-lang", languages[1]]
     for split, paths in parts.items():
         options += [f"--{split}pref", ",".join(map(str, paths))] if paths else []
-    run_logged(fairseq("preprocess", options), temporary / "output.log")
+    texts = sum(map(len, parts.values())) * (1 if languages is None else 2)
+    with counter("binarise", texts, "texts") as bar:
+        command = fairseq("preprocess", options)
+        run_logged(command, temporary / "output.log", watch=lambda line: bar.update(" sents, " in line))
     for name in names:
         os.replace(temporary / name, folder / name)
     shutil.rmtree(temporary)

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import warnings
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterable, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Optional, Tuple
 
 import torch
 
 import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils, utils
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import progress
 
 
-def run(
-    program: str, description: str, report: Callable[[argparse.Namespace], Any], argv: Optional[Sequence[str]]
-) -> int:
-    """Read DATA, ``--path``, ``--valid-subset`` and ``--batch-size``, and give them to ``report``.
+def checkpoint_script(
+    program: str, doc: Optional[str], report: Callable[[argparse.Namespace], Any]
+) -> Callable[..., int]:
+    """The entry point of a command that gives DATA, ``--path``, ``--valid-subset`` and ``--batch-size`` to
+    ``report``; see :func:`luna_fairseq.commands.reporting.console_script`.
 
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
+    Args:
+        program: its name.
+        doc: docstring whose first paragraph --help leaves out.
+        report: does it.
     """
-    parser = argparse.ArgumentParser(prog=program, description=description)
+    return console_script(program, partial(_parser, program, doc or ""), report, place="data", hides_log=True)
+
+
+def _parser(program: str, doc: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program, description=doc.split("\n\n", 1)[1])
     add = parser.add_argument
     add("data", type=Path, metavar="DATA", help="folder of the data that fairseq-train had")
     add("--path", required=True, type=Path, metavar="CHECKPOINT", help="a trained model")
@@ -37,10 +44,7 @@ def run(
         metavar="N",
         help="sequences at a time (default: %(default)s)",
     )
-    args = parser.parse_args(argv)
-    logging.disable(logging.INFO)
-    warnings.simplefilter("ignore")  # what fairseq's engine says of its own libraries
-    return reported(program, lambda: report(args), args.data)
+    return parser
 
 
 def load(args: argparse.Namespace) -> Tuple[Any, Any]:
@@ -69,7 +73,7 @@ def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]
     if not len(dataset):
         raise InputError(f"{args.data} has no sentences in {args.valid_subset}")
     batches = task.get_batch_iterator(dataset, max_sentences=args.batch_size)
-    return len(dataset), batches.next_epoch_itr(shuffle=False)
+    return len(dataset), progress(batches.next_epoch_itr(shuffle=False), args.valid_subset, "batches")
 
 
 def on_device_of(model: torch.nn.Module, batch: Any) -> Any:

@@ -7,10 +7,8 @@ imply.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
-import warnings
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List
 
 import torch
 
@@ -21,22 +19,14 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.recipes import Recipe, read_recipe
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 
 PROGRAM = "count_parameters"
 PAPER_DICTIONARY_SIZE = 40544
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
     parser.add_argument("recipe", metavar="RECIPE", help="of translation; luna-recipes lists them")
     parser.add_argument(
@@ -46,10 +36,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         metavar="N",
         help="entries of the dictionary, special symbols included (default: %(default)s)",
     )
-    args = parser.parse_args(argv)
-    logging.disable(logging.INFO)
-    warnings.simplefilter("ignore")  # what fairseq's engine says of its own libraries
-    return reported(PROGRAM, lambda: _count(args))
+    return parser
 
 
 def _count(args: argparse.Namespace) -> None:
@@ -94,6 +81,9 @@ def _build(command: List[str], dictionary: Dictionary) -> torch.nn.Module:
     args = options.parse_args_and_arch(options.get_training_parser(), command)
     cfg = convert_namespace_to_omegaconf(args)
     return TranslationTask(cfg.task, dictionary, dictionary).build_model(cfg.model)
+
+
+main = console_script(PROGRAM, build_parser, lambda args: _count(args), hides_log=True)
 
 
 if __name__ == "__main__":

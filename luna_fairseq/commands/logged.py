@@ -1,17 +1,44 @@
-"""Runs of fairseq's commands whose output goes to a file."""
+"""Runs of fairseq's commands whose output goes to a file, with a bar that tells how far they are."""
 
+import re
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import counter, say
+
+_UPDATES = re.compile(r'num_updates"?[:= ]+"?(\d+)')
 
 
 def fairseq(name: str, options: Sequence[str]) -> List[str]:
     """The command line of ``fairseq-NAME`` in this Python."""
     return [sys.executable, "-m", f"fairseq_cli.{name}", *options]
+
+
+def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
+    """Run fairseq-train as ``run_logged`` does, with a bar of its updates.
+
+    Args:
+        command: with its arguments
+        log, shown: as in ``run_logged``
+        description: of the bar
+
+    Raises:
+        InputError: it failed
+    """
+    most = max((place for place, word in enumerate(command) if word == "--max-update"), default=None)
+    total = None if most is None else int(command[most + 1]) or None
+    with counter(description, total, "updates") as bar:
+
+        def count(line: str) -> None:
+            found = _UPDATES.search(line)
+            if found:
+                bar.update(int(found[1]) - bar.n)
+
+        run_logged(command, log, shown, watch=count)
 
 
 def run_logged(
@@ -20,6 +47,7 @@ def run_logged(
     shown: Sequence[str] = (),
     output: Optional[Path] = None,
     anew: bool = False,
+    watch: Callable[[str], Any] = str,
 ) -> None:
     """Run ``command``, add what it says to ``log``, and print the lines that contain one of ``shown``.
 
@@ -29,25 +57,29 @@ def run_logged(
         shown: parts of lines to print
         output: file for standard output alone (default: that goes to the log, too)
         anew: empty the log first
+        watch: is given each line of standard output
 
     Raises:
         InputError: it failed; the message has the last line it printed, and names the log.
     """
-    last = ""
     with ExitStack() as stack:
-        file = stack.enter_context(log.open("w" if anew else "a", encoding="utf-8"))
-        stdout = subprocess.PIPE if output is None else stack.enter_context(output.open("wb"))
-        stderr = subprocess.STDOUT if output is None else subprocess.PIPE
-        process = stack.enter_context(
-            subprocess.Popen(command, stdout=stdout, stderr=stderr, encoding="utf-8", errors="replace")
-        )
-        for line in (process.stdout if output is None else process.stderr) or ():
-            file.write(line)
-            file.flush()
-            last = line.strip() or last
+        file = stack.enter_context(log.open("wb" if anew else "ab"))
+        target = file if output is None else stack.enter_context(output.open("wb"))
+        stderr = subprocess.STDOUT if output is None else file
+        process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr))
+        for raw in process.stdout or ():
+            target.write(raw)
+            target.flush()
+            line = raw.decode("utf-8", errors="replace").rstrip("\r\n")
+            watch(line)
             if any(part in line for part in shown):
-                print(line.rstrip("\n"), flush=True)
+                say(line)
     if process.returncode:
         program = command[command.index("-m") + 1] if "-m" in command else command[0]
         program = program.replace("fairseq_cli.", "fairseq-")
-        raise InputError(f"{program} failed ({last[:300] or 'no message'}): its whole output is in {log}")
+        raise InputError(f"{program} failed ({_last_line(log)}): its whole output is in {log}")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "no message")

@@ -1,18 +1,17 @@
-"""What all commands have in common: one line for bad input, options for fairseq's own commands, a progress
-bar."""
+"""What all commands have in common: one line for bad input, --quiet, options for fairseq's own commands."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import sys
+import warnings
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
-
-from tqdm import tqdm
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import luna_fairseq
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import quietly
 
 # This package as fairseq's --user-dir, whatever the working directory.
 USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
@@ -47,7 +46,7 @@ def console_script(
     work: Callable[..., Any],
     place: str = "",
     passes_on: bool = False,
-    quiet: bool = False,
+    hides_log: bool = False,
 ) -> Callable[..., int]:
     """The entry point of a command.
 
@@ -57,7 +56,7 @@ def console_script(
         work: does it, given the parsed arguments; raises InputError for bad input.
         place: argument that names what an OSError concerns, where that names no file.
         passes_on: options after ``--`` go to one of fairseq's commands; ``work`` gets them as a list, too.
-        quiet: what fairseq logs of its own work is not shown.
+        hides_log: what fairseq logs and warns of in its own work is not shown.
 
     Returns:
         main(argv), which reads the process's arguments by default and gives the exit status: 0, or 1 after
@@ -66,11 +65,40 @@ def console_script(
 
     def main(argv: Optional[Sequence[str]] = None) -> int:
         words, extra = split_at_dashes(argv) if passes_on else (argv, [])
-        args = build_parser().parse_args(words)
-        if quiet:
+        parser = build_parser()
+        parser.add_argument("--quiet", action="store_true", help="no progress bars, even on a terminal")
+        args = parser.parse_args(words)
+        if hides_log:
             logging.disable(logging.INFO)
+            warnings.simplefilter("ignore")
         given = (args, extra) if passes_on else (args,)
-        return reported(program, lambda: work(*given), getattr(args, place) if place else None)
+        with quietly(args.quiet):
+            return reported(program, lambda: work(*given), getattr(args, place) if place else None)
+
+    return main
+
+
+def words_script(
+    program: str, usage: str, doc: Optional[str], work: Callable[[List[str]], Any]
+) -> Callable[..., int]:
+    """The entry point of a command whose words are options of fairseq-train, which are read elsewhere.
+
+    Args:
+        program: its name.
+        usage: what --help begins with.
+        doc: docstring whose first paragraph --help leaves out.
+        work: does it, given the words; raises InputError for bad ones.
+
+    Returns:
+        main(argv), as that of :func:`console_script`.
+    """
+
+    def main(argv: Optional[Sequence[str]] = None) -> int:
+        words = list(sys.argv[1:] if argv is None else argv)
+        if words[:1] in (["-h"], ["--help"]):
+            print(usage, (doc or "").split("\n\n", 1)[1], sep="\n\n", end="")
+            return 0
+        return reported(program, lambda: work(words))
 
     return main
 
@@ -81,8 +109,3 @@ def split_at_dashes(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     return words[:end], words[end + 1 :]
-
-
-def progress(items: Iterable, description: str, unit: str = "lines") -> Iterator:
-    """Show progress on a terminal; a log file would fill with it."""
-    return iter(tqdm(items, desc=description, unit=f" {unit}", mininterval=1.0, leave=False, disable=None))

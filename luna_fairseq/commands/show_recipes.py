@@ -10,32 +10,22 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import List, Optional, Sequence
+from typing import List
 
 from luna_fairseq.commands.recipes import Recipe, folder, names, read_heading, read_recipe
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import words_script
 
 PROGRAM = "luna-recipes"
 USAGE = "usage: luna-recipes [--folder | NAME [fairseq-train options]]"
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] in (["-h"], ["--help"]):
-        print(USAGE, (__doc__ or "").split("\n\n", 1)[1], sep="\n\n", end="")
-        return 0
+def _recipes(words: List[str]) -> None:
     if words == ["--folder"]:
         print(folder())
-        return 0
-    return reported(PROGRAM, lambda: _show(words[0], words[1:]) if words else _list())
+    elif words:
+        _show(words[0], words[1:])
+    else:
+        _list()
 
 
 def _list() -> None:
@@ -73,6 +63,9 @@ def _command(words: List[str]) -> str:
             lines.append("")
         lines[-1] += f"{' ' if lines[-1] else ''}{shlex.quote(word)}"
     return " \\\n    ".join(lines)
+
+
+main = words_script(PROGRAM, USAGE, __doc__, _recipes)
 
 
 if __name__ == "__main__":

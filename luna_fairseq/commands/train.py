@@ -10,33 +10,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import List, Optional, Sequence
+from typing import List, Sequence
 
 import torch
 
 from luna_fairseq.commands.launch import Launch, launch
 from luna_fairseq.commands.recipes import Recipe, read_recipe
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import words_script
 from luna_fairseq.errors import InputError
 
 PROGRAM = "luna-train"
 USAGE = "usage: luna-train RECIPE DATA [fairseq-train options]"
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 1 after one line on stderr; where nothing is wrong, the process becomes fairseq-train.
-    """
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] in (["-h"], ["--help"]):
-        print(USAGE, (__doc__ or "").split("\n\n", 1)[1], sep="\n\n", end="")
-        return 0
-    return reported(PROGRAM, lambda: _train(words))
 
 
 def command(words: List[str]) -> List[str]:
@@ -74,6 +58,10 @@ def _train(words: List[str]) -> None:
     line = command(words)
     # In the place of this process, so that signals reach it.
     os.execv(line[0], line)
+
+
+# Where nothing is wrong, the process becomes fairseq-train.
+main = words_script(PROGRAM, USAGE, __doc__, _train)
 
 
 if __name__ == "__main__":

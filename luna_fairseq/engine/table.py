@@ -23,6 +23,7 @@ from luna_fairseq.engine.old_layers import POSITIONS, WEIGHTS_ONCE
 from luna_fairseq.engine.precision import BF16_WITHOUT_TPU, CLIPPING
 from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import CPU_PROCESSES, ENDING_TOGETHER, LAUNCHER_RANKS, SHARDED_APOLLO
+from luna_fairseq.engine.provenance import PROVENANCE
 from luna_fairseq.engine.resuming import FIRST_EPOCH_BATCHES, FLOAT32_WEIGHTS, PATIENCE
 from luna_fairseq.engine.termination import SIGTERM
 from luna_fairseq.errors import InputError
@@ -42,6 +43,7 @@ TABLE: Tuple[Mend, ...] = (
     INCOMPLETE_BATCHES,
     CLIPPING,
     FIGURES,
+    PROVENANCE,
     NUMPY_COMPAT,
     ARCHITECTURES,
     WEIGHTS_ONCE,

@@ -6,11 +6,12 @@ import gzip
 import shutil
 import tarfile
 import zlib
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Iterator, Mapping, Tuple
+from typing import IO, Any, Iterator, Mapping, Tuple
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import reading
 
 PIECE = 1 << 20
 
@@ -42,7 +43,10 @@ def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
 
     A content can be read until the next one is asked for. To be used within :func:`whole`.
     """
-    with gzip.open(archive, "rb") as compressed:
+    with ExitStack() as stack:
+        file = stack.enter_context(archive.open("rb"))
+        watched = stack.enter_context(reading(file, f"read {archive.name}", archive.stat().st_size))
+        compressed: Any = stack.enter_context(gzip.open(watched, "rb"))
         with tarfile.open(fileobj=compressed, mode="r|") as tar:
             for entry in tar:
                 content = tar.extractfile(entry)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from tqdm import tqdm
-
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import reading
 
 ATTEMPTS = 5
 TIMEOUT = 60  # seconds without a byte
@@ -104,37 +104,24 @@ def _transfer(url: str, part: Path) -> None:
         if response.status != 206:  # the server starts from the beginning
             start = 0
         length = response.headers.get("Content-Length")
-        with part.open("ab" if start else "wb") as file:
-            received = start + _copy(response, file, start, length, part.stem)
-        if length is not None and received != start + int(length):
-            raise ConnectionError(
-                f"the connection broke off after {received:,} of {start + int(length):,} bytes"
-            )
+        size = None if length is None else start + int(length)
+        with part.open("ab" if start else "wb") as file, reading(response, part.stem, size, start) as content:
+            shutil.copyfileobj(content, file, PIECE)
+        received = part.stat().st_size
+        if size is not None and received != size:
+            raise ConnectionError(f"the connection broke off after {received:,} of {size:,} bytes")
 
 
-def _copy(response: Any, file: Any, start: int, length: Optional[str], name: str) -> int:
-    total = None if length is None else start + int(length)
-    with tqdm(
-        desc=name, total=total, initial=start, unit="B", unit_scale=True, leave=False, disable=None
-    ) as bar:
-        copied = 0
-        for piece in iter(lambda: response.read(PIECE), b""):
-            file.write(piece)
-            copied += len(piece)
-            bar.update(len(piece))
-    return copied
-
-
-def _check(file: RemoteFile, path: Path) -> None:
+def _check(remote: RemoteFile, path: Path) -> None:
     """Remove and refuse what is not the published file."""
     size = path.stat().st_size
     problem = None
-    if file.size not in (None, size):
-        problem = f"has {size:,} bytes instead of {file.size:,}"
-    if problem is None and file.checksum is not None:
-        algorithm, _, expected = file.checksum.partition(":")
+    if remote.size not in (None, size):
+        problem = f"has {size:,} bytes instead of {remote.size:,}"
+    if problem is None and remote.checksum is not None:
+        algorithm, _, expected = remote.checksum.partition(":")
         digest = hashlib.new(algorithm)
-        with path.open("rb") as content:
+        with path.open("rb") as file, reading(file, f"check {path.stem}", size) as content:
             for piece in iter(lambda: content.read(PIECE), b""):
                 digest.update(piece)
         if digest.hexdigest() != expected:
@@ -142,7 +129,6 @@ def _check(file: RemoteFile, path: Path) -> None:
     if problem is not None:
         path.unlink()
         raise InputError(
-            f"{file.url} {problem}: start again, or, if the file has changed there, get it yourself and give "
-            "its "
-            "folder as --mirror"
+            f"{remote.url} {problem}: start again, or, if the file has changed there, get it yourself and "
+            "give its folder as --mirror"
         )

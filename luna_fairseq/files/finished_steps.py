@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
+from luna_fairseq.progress import say as say_line
 
 
 class FinishedSteps:
@@ -85,7 +85,7 @@ class FinishedSteps:
         step: str,
         key: str,
         work: Callable[[], Tuple[List[str], Dict[str, Any]]],
-        say: Callable[[str], Any] = partial(print, flush=True),
+        say: Callable[[str], Any] = say_line,
     ) -> Dict[str, Any]:
         """Do the step unless it is finished, record it, and say which; what is known about it.
 

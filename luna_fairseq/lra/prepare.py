@@ -12,29 +12,30 @@ of it is written.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping
 
 from luna_fairseq.commands.arguments import add_workers, positive
-from luna_fairseq.commands.reporting import console_script, progress
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import whole
 from luna_fairseq.files.download import RemoteFile, fetch
+from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.lra import generated, published
 from luna_fairseq.lra.listops import VOCABULARY
 from luna_fairseq.lra.writing import SPLITS, Counts, write_images, write_tokens
+from luna_fairseq.progress import progress
 
 PROGRAM = "luna-prepare-lra"
 RECORD = "prepare_lra.json"
 BYTES = [str(value) for value in range(256)]
 MAX_BYTES = 4000
 SIZES = {"listops": (96000, 2000, 2000), "pathfinder32-regenerated": (160000, 20000, 20000)}
-VERSION = 1  # part of the record: a change of what is written must not take the old data for finished
+VERSION = 1  # part of the key: a change of what is written must not take the old data for finished
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -83,22 +84,24 @@ def prepare(args: argparse.Namespace) -> None:
     settings = {
         name: value
         for name, value in vars(args).items()
-        if name not in ("destdir", "archives", "workers") and value is not None
+        if name not in ("destdir", "archives", "workers", "quiet") and value is not None
     }
-    settings["version"] = VERSION
-    record = args.destdir / RECORD
-    if record.is_file() and json.loads(record.read_text(encoding="utf-8"))["settings"] == settings:
+    key = digest(VERSION, settings)
+    known = (args.destdir / RECORD).is_file()
+    facts = FinishedSteps(args.destdir, RECORD, []).find(args.task, key) if known else None
+    if facts is not None:
         print(f"{args.task}: finished before")
     else:
         if args.destdir.exists() and (not args.destdir.is_dir() or any(args.destdir.iterdir())):
             raise InputError(f"{args.destdir} is there already, and holds something else: give a new folder")
         args.archives = args.archives or args.destdir.absolute().parent / "archives"
-        _write(args, settings)
-    print_counts(args.task, json.loads(record.read_text(encoding="utf-8"))["counts"])
+        facts = _write(args, key, settings)
+    print_counts(args.task, facts["counts"])
     print(f"data for fairseq-train: {args.destdir}")
 
 
-def _write(args: argparse.Namespace, settings: Dict[str, Any]) -> None:
+def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
+    """All in a folder beside DIR, which then takes its place."""
     temporary = args.destdir.with_name(args.destdir.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -108,14 +111,16 @@ def _write(args: argparse.Namespace, settings: Dict[str, Any]) -> None:
         raise InputError(
             f"there are no examples for {', '.join(empty)}: the archive has not the published layout"
         )
+    files = [str(path.relative_to(temporary)) for path in sorted(temporary.rglob("*")) if path.is_file()]
     facts = {"settings": settings, "counts": counts}
-    (temporary / RECORD).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    FinishedSteps(temporary, RECORD, []).record(args.task, key, files, facts)
     if args.destdir.is_dir():
         args.destdir.rmdir()
     os.replace(temporary, args.destdir)
+    return facts
 
 
-def print_counts(task: str, counts: Dict[str, Dict[str, int]]) -> None:
+def print_counts(task: str, counts: Mapping[str, Mapping[Any, int]]) -> None:
     """Number of examples of every split, and the share of every class."""
     for split, by_class in counts.items():
         total = sum(by_class.values())
@@ -192,7 +197,8 @@ def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
 
 
 def _progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
-    return progress(examples, args.task, "examples")
+    generated_here = args.task in SIZES and args.mirror is None
+    return progress(examples, args.task, "examples", sum(_sizes(args).values()) if generated_here else None)
 
 
 main = console_script(PROGRAM, build_parser, lambda args: prepare(args), place="destdir")

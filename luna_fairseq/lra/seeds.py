@@ -15,18 +15,19 @@ import argparse
 import json
 import re
 import statistics
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
+from luna_fairseq.commands.logged import fairseq, run_logged, train_logged
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.recipes import Recipe, read_recipe
-from luna_fairseq.commands.reporting import USER_DIR, reported, split_at_dashes
+from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
+from luna_fairseq.progress import progress, say
 
 PROGRAM = "luna-lra-seeds"
 RESULT = "result.json"
@@ -52,20 +53,6 @@ class Result:
     seed: int
     accuracy: float
     options: List[str]
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    words, extra = split_at_dashes(argv)
-    args = build_parser().parse_args(words)
-    return reported(PROGRAM, lambda: run(args, extra), args.out)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -111,20 +98,19 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     if not args.data.is_dir():
         raise InputError(f"{args.data} is no folder: give what luna-prepare-lra made")
     curves: Dict[str, Dict[int, float]] = {}
-    for seed in args.seeds:
-        for model, options in models.items():
-            folder = args.out / name / model / f"seed-{seed}"
-            options = [*recipe.words(), *options, *extra]
-            done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
-            if done is not None and done.options != options:
-                raise InputError(
-                    f"{folder / RESULT} is of a run with other options: give another --out, or remove "
-                    f"{folder}"
-                )
-            if done is None:
-                done = train_and_test(args.data, folder, options, title, model, seed)
-            print(f"{title}, {model}, seed {seed}: {done.accuracy:.2f}", flush=True)
-            curves[f"{model}, seed {seed}"] = read_curve(folder / TRAIN_LOG)
+    runs = [(seed, model) for seed in args.seeds for model in models]
+    for seed, model in progress(runs, title, "runs"):
+        folder = args.out / name / model / f"seed-{seed}"
+        options = [*recipe.words(), *models[model], *extra]
+        done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
+        if done is not None and done.options != options:
+            raise InputError(
+                f"{folder / RESULT} is of a run with other options: give another --out, or remove {folder}"
+            )
+        if done is None:
+            done = train_and_test(args.data, folder, options, title, model, seed)
+        say(f"{title}, {model}, seed {seed}: {done.accuracy:.2f}")
+        curves[f"{model}, seed {seed}"] = read_curve(folder / TRAIN_LOG)
     results = [read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))]
     print()
     print(table(results))
@@ -194,7 +180,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     folder.mkdir(parents=True, exist_ok=True)
     user_dir = ["--user-dir", USER_DIR]
     words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(seed), *options]
-    _run("train", words, folder / TRAIN_LOG)
+    train_logged(fairseq("train", words), folder / TRAIN_LOG, f"{model}, seed {seed}")
     words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
     task, size = (options[options.index(name) + 1] for name in ("--task", "--batch-size"))
     words += [
@@ -206,7 +192,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     ]
     words += [option for option in ("--cpu", "--fp16", "--bf16") if option in options]
     log = folder / "test.log"
-    _run("validate", words, log)
+    run_logged(fairseq("validate", words), log, anew=True)
     found = re.findall(r"\| accuracy ([\d.]+)", log.read_text(encoding="utf-8", errors="replace"))
     if not found:
         raise InputError(f"{log} has no accuracy: does the recipe have --criterion lra_cross_entropy?")
@@ -214,15 +200,6 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     with replacing(folder / RESULT) as temporary:
         temporary.write_text(json.dumps(asdict(result)) + "\n", encoding="utf-8")
     return result
-
-
-def _run(command: str, words: List[str], log: Path) -> None:
-    with log.open("ab" if command == "train" else "wb") as file:
-        line = [sys.executable, "-m", f"fairseq_cli.{command}", *words]
-        status = subprocess.run(line, stdout=file, stderr=subprocess.STDOUT).returncode
-    if status:
-        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-        raise InputError(f"fairseq-{command} failed, see {log}: {''.join(last)[:300]}")
 
 
 def read_result(path: Path) -> Result:
@@ -291,6 +268,11 @@ def _markdown(lines: List[List[str]]) -> Iterator[str]:
         yield f"| {' | '.join(line)} |"
         if not number:
             yield f"|{'---|' * len(line)}"
+
+
+main = console_script(
+    PROGRAM, build_parser, lambda args, extra: run(args, extra), place="out", passes_on=True
+)
 
 
 if __name__ == "__main__":

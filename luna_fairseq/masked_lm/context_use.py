@@ -12,25 +12,20 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from typing import Any, Callable, Dict, Iterable, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fairseq.models.roberta import RobertaModel
-from luna_fairseq.commands.checkpoint import load, load_split, on_device_of, run
+from luna_fairseq.commands.checkpoint import checkpoint_script, load, load_split, on_device_of
 from luna_fairseq.errors import InputError
 
 PROGRAM = "context_use"
 # What is done to tokens [B, T], given what must stay in place [B, T], the targets' places [B, T], <mask>,
 # randomness.
 Change = Callable[[Tensor, Tensor, Tensor, int, torch.Generator], Tensor]
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point; see :func:`luna_fairseq.commands.checkpoint.run`."""
-    return run(PROGRAM, (__doc__ or "").split("\n\n", 1)[1], _report, argv)
 
 
 def _report(args: argparse.Namespace) -> None:
@@ -100,6 +95,9 @@ def measure_context_use(model: RobertaModel, batches: Iterable[Any], task: Any) 
     if not count:
         raise InputError("no token of the split is masked: there is nothing to predict")
     return {name: math.exp(loss / count) for name, loss in losses.items()}
+
+
+main = checkpoint_script(PROGRAM, __doc__, _report)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from luna_fairseq.files.writing import write_text
 from luna_fairseq.masked_lm.finetuning import TASKS, FineTuningTask
 from luna_fairseq.masked_lm.finetuning.metrics import score
 from luna_fairseq.masked_lm.finetuning.prepared import HIGHEST_SCORE, PreparedTask
+from luna_fairseq.progress import progress
 
 PROGRAM = "luna-evaluate-task"
 
@@ -74,7 +75,8 @@ def evaluate(
     published = TASKS[data.task]
     predicted: List[Any] = [None] * data.examples[split]
     expected: List[Any] = [None] * data.examples[split]
-    for sample in _batches(task.dataset(split), batch_size):
+    batches = -(-data.examples[split] // batch_size)
+    for sample in progress(_batches(task.dataset(split), batch_size), split, "batches", batches):
         head = _head(config, model)
         with torch.no_grad():
             logits = torch.cat([model(**x, classification_head_name=head)[0] for x in _inputs(sample)], dim=1)
@@ -133,7 +135,7 @@ def _written(task: FineTuningTask, value: Any) -> Any:
     return value * HIGHEST_SCORE if task.is_regression else task.labels[int(value)]
 
 
-main = console_script(PROGRAM, build_parser, lambda args: _evaluate(args), place="data", quiet=True)
+main = console_script(PROGRAM, build_parser, lambda args: _evaluate(args), place="data", hides_log=True)
 
 
 if __name__ == "__main__":

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict
 
 import torch
 from torch import Tensor
 
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.masked_lm.huggingface.shipped_code import shipped_code
 from luna_fairseq.models import LunaMaskedLM
@@ -39,20 +38,6 @@ ACTIVATIONS = {
     "tanh": "tanh",
 }
 _ENCODER, _HEAD = "encoder.sentence_encoder.", "encoder.lm_head."
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    args = build_parser().parse_args(argv)
-    logging.disable(logging.INFO)
-    return reported(PROGRAM, lambda: _export(args), args.folder)
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -211,6 +196,9 @@ def compare(hub: MaskedLMHub, exported: Any) -> None:
         raise InputError(
             f"the exported model differs from the checkpoint's by {difference:.1e}: please report this"
         )
+
+
+main = console_script(PROGRAM, build_parser, lambda args: _export(args), place="folder", hides_log=True)
 
 
 if __name__ == "__main__":

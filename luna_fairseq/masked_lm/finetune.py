@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Dict, List, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.logged import fairseq, run_logged
+from luna_fairseq.commands.logged import fairseq, train_logged
 from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
@@ -155,7 +155,7 @@ class FineTuning:
 
         def train() -> Tuple[List[str], Dict[str, float]]:
             self._begin(folder, key)
-            run_logged(fairseq("train", options), folder / "train.log", shown=["| valid |"])
+            train_logged(fairseq("train", options), folder / "train.log", name, shown=["| valid |"])
             facts, _ = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
             return [f"{name}/{BEST}"], facts
 
@@ -204,7 +204,7 @@ main = console_script(
     lambda args, extra: FineTuning(args, extra).run(),
     place="out",
     passes_on=True,
-    quiet=True,
+    hides_log=True,
 )
 
 

@@ -23,6 +23,7 @@ from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
 from luna_fairseq.models.masked_lm_hub import check_tokenizer, find_tokenizer
+from luna_fairseq.progress import progress
 from luna_fairseq.text.text_encoding import (
     EncodeLines,
     encode_lines,
@@ -91,7 +92,10 @@ class TaskPreparation:
         tokenizer = [str(path) for path in self.tokenizer]
         for split in splits:
             texts = [[example.inputs[n] for example in examples[split]] for n in range(self.task.inputs)]
-            encoded = (encode_lines(t, self.make_encoder, tokenizer, self.args.workers) for t in texts)
+            encoded = (
+                encode_lines(progress(t, f"encode {split}"), self.make_encoder, tokenizer, self.args.workers)
+                for t in texts
+            )
             writer.write(split, examples[split], encoded)
         writer.finish()
         for path in self.tokenizer:

@@ -24,10 +24,11 @@ import sentencepiece
 from fairseq.data import Dictionary
 from luna_fairseq.commands.arguments import add_workers, positive
 from luna_fairseq.commands.binarise import binarise
-from luna_fairseq.commands.reporting import console_script, progress
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.files.writing import copy_file, replacing, replacing_lines
+from luna_fairseq.progress import progress
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 from luna_fairseq.text.text_encoding import (

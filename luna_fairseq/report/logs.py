@@ -30,7 +30,7 @@ _FIGURE = re.compile(r'([\w./]+)("?: "?|=| )([-+.\w]+)')
 _SAVED = re.compile(r"Saved checkpoint .*\(epoch (\d+) @ (\d+) updates, score ([^)\s]+)\)")
 _OPTIONS = re.compile(r"\{'_name': |Namespace\(")
 _PARAMETERS = re.compile(r"num\. (?:shared )?model params: ([\d,]+)")
-_COMMIT = re.compile(r"luna_fairseq \S+ \(commit ([0-9a-f]{7,40})\)")
+_MADE_WITH = re.compile(r"luna_fairseq (\d[\w.+]*)(?: \(commit ([0-9a-f]{7,64})\))?$")
 _MARK = re.compile(rb"begin training epoch|train_inner|epoch\b[^\n]{0,400}\bnum_updates\b")
 _HEAD = 1 << 20  # bytes within which the log of a training shows what it is
 
@@ -44,7 +44,7 @@ class Log:
             Kinds are INNER, EPOCH, SAVED, and the subsets of validation.
         options: what fairseq was started with, if the log tells.
         parameters: of the model, if the log tells.
-        commit: of this package, if the log tells.
+        made_with: version of this package, and of a checkout its commit, if the log tells.
         finished: the training came to its end, and did not begin again.
         cut: the last line has no end.
     """
@@ -52,7 +52,7 @@ class Log:
     tables: Dict[str, Table] = field(default_factory=dict)
     options: Optional[Options] = None
     parameters: Optional[int] = None
-    commit: Optional[str] = None
+    made_with: Optional[str] = None
     finished: bool = False
     cut: bool = False
 
@@ -64,6 +64,12 @@ def is_training_log(path: Path) -> bool:
             return _MARK.search(file.read(_HEAD)) is not None
     except OSError:
         return False
+
+
+def made_with(text: Optional[str]) -> Optional[str]:
+    """What a line of a log, or a checkpoint, tells of the version of this package, for a table."""
+    found = _MADE_WITH.search(text or "")
+    return ", commit ".join(part[:12] for part in found.groups() if part) if found else None
 
 
 def read_logs(paths: Sequence[Path]) -> Log:
@@ -174,9 +180,8 @@ class _Reader:
         elif "model params" in line and not self._log.parameters:
             found = _PARAMETERS.search(line)
             self._log.parameters = int(found[1].replace(",", "")) if found else None
-        elif "(commit " in line:
-            found = _COMMIT.search(line)
-            self._log.commit = found[1] if found else self._log.commit
+        elif "luna_fairseq " in line:
+            self._log.made_with = made_with(line) or self._log.made_with
 
 
 def _numbers(column: Sequence[str]) -> np.ndarray:

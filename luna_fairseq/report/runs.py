@@ -11,7 +11,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import torch
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.report.logs import EPOCH, INNER, SAVED, UPDATES, Log, is_training_log, read_logs
+from luna_fairseq.progress import progress
+from luna_fairseq.report.logs import EPOCH, INNER, SAVED, UPDATES, Log, is_training_log, made_with, read_logs
 from luna_fairseq.report.options import Options, architecture, flat, hydra_options, option
 
 DEPTH = 4  # of folders below the one that is named: luna-lra-seeds' <task>/<model>/<seed>
@@ -73,7 +74,8 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
     runs: List[Run] = []
     for given in paths:
         name, path = _named(given)
-        found = [_read(*place) for place in _logs_below(path)] or _from_checkpoint(path)
+        logs = progress(_logs_below(path), "read", "runs")
+        found = [_read(*place) for place in logs] or _from_checkpoint(path)
         if not found:
             raise InputError(
                 f"{path} holds no run: no log of fairseq-train and no checkpoint. Give the folder of "
@@ -185,6 +187,7 @@ def _from_checkpoint(path: Path) -> List[Run]:
         import numpy as np
 
         run.log.tables[SAVED] = {UPDATES: np.array([float(updates)]), "score": np.array([float(score)])}
+    run.log.made_with = made_with(state.get("extra_state", {}).get("luna_fairseq"))
     run.notes.append(f"No log was found: this is what {file.name} tells.")
     return [run]
 
@@ -235,7 +238,7 @@ def summary(run: Run) -> Dict[str, str]:
     if run.log.parameters:
         row["Parameters"] = f"{run.log.parameters:,}"
     row["Seed"] = str(option(run.options, "seed") or "")
-    row["Commit"] = run.log.commit or ""
+    row["luna_fairseq"] = run.log.made_with or ""
     return {name: text for name, text in row.items() if text}
 
 

@@ -13,17 +13,16 @@ from __future__ import annotations
 import argparse
 import base64
 import sys
-import warnings
 import zlib
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 from torch import Tensor
-from tqdm import tqdm
 
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import progress
 from luna_fairseq.report.attention import AttentionMaps, attention_maps
 from luna_fairseq.report.page import Page, page
 from luna_fairseq.text.bitext import read_lines
@@ -60,12 +59,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--beam", type=positive, default=5, metavar="N", help="beam size (default: %(default)s)")
     add("--out", type=Path, default=Path("attention.html"), metavar="FILE", help="(default: %(default)s)")
-    add("--quiet", action="store_true", help="no progress bar")
     return parser
 
 
 def _show(args: argparse.Namespace) -> None:
-    warnings.simplefilter("ignore")  # what fairseq's engine says of its own libraries
     texts = args.text if args.text else [line for line in read_lines(args.input) if line.strip()]
     if not 0 < len(texts) <= MOST_TEXTS:
         raise InputError(f"{len(texts)} texts: give 1 to {MOST_TEXTS}")
@@ -74,8 +71,8 @@ def _show(args: argparse.Namespace) -> None:
     from luna_fairseq.report.loading import load
 
     hub = load(args.checkpoint, args.data)
-    bar = tqdm(texts, desc="attention", unit=" texts", leave=False, disable=True if args.quiet else None)
-    maps = [attention_maps(hub, text, args.target, args.beam) for text in bar]
+    shown_texts = progress(texts, "attention", "texts")
+    maps = [attention_maps(hub, text, args.target, args.beam) for text in shown_texts]
     shown = attention_page(maps, f"Attention of {args.checkpoint.name}", str(args.checkpoint))
     shown.write(args.out)
     for one in maps:
@@ -134,7 +131,7 @@ def _rounded(values: Tensor) -> List[float]:
     return [round(value, 4) for value in values.tolist()]
 
 
-main = console_script(PROGRAM, build_parser, _show, place="out", quiet=True)
+main = console_script(PROGRAM, build_parser, _show, place="out", hides_log=True)
 
 
 if __name__ == "__main__":

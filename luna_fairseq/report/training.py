@@ -17,11 +17,10 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from tqdm import tqdm
-
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import progress
 from luna_fairseq.report.curves import axes, charts
 from luna_fairseq.report.options import differences
 from luna_fairseq.report.page import Page, page
@@ -58,7 +57,6 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="rewrite the report as the logs grow, until all runs are finished (default: every %(const)s)",
     )
-    add("--quiet", action="store_true", help="no progress bar")
     return parser
 
 
@@ -84,7 +82,7 @@ def _watch(args: argparse.Namespace) -> None:
 
 def _write(args: argparse.Namespace, runs: Optional[List[Run]] = None) -> None:
     runs = runs or find_runs(args.runs)
-    report = report_page(runs, args.title, args.results, args.samples, args.watch or 0, args.quiet)
+    report = report_page(runs, args.title, args.results, args.samples, args.watch or 0)
     report.write(args.out)
     for run in runs:
         for note in run.notes:
@@ -98,7 +96,6 @@ def report_page(
     results: Optional[Sequence[Path]] = None,
     number_of_samples: int = 200,
     watch: int = 0,
-    quiet: bool = True,
 ) -> Page:
     """The report of runs that ``find_runs`` gives.
 
@@ -108,7 +105,6 @@ def report_page(
         results: each run's folder of translations, in their order (default: what is beside the run).
         number_of_samples: sentences to show.
         watch: seconds after which the page reads itself anew; 0: never.
-        quiet: no progress bar.
 
     Raises:
         InputError: there are too many runs, or ``results`` do not fit them.
@@ -124,15 +120,13 @@ def report_page(
         "watch": watch,
         "options": differences([run.options for run in runs]),
     }
-    with tqdm(total=3, desc="report", unit=" parts", leave=False, disable=True if quiet else None) as bar:
-        data["charts"] = charts([run.log for run in runs])
-        bar.update()
-        translated = [
-            _translations(run, results[place] if results else None) for place, run in enumerate(runs)
-        ]
-        data["samples"] = samples(translated, number_of_samples)
-        bar.update()
-        data["lengths"] = by_length(translated)
+    data["charts"] = charts([run.log for run in runs])
+    folders: Sequence[Optional[Path]] = results or [None] * len(runs)
+    translated = [
+        _translations(run, folder) for run, folder in zip(progress(runs, "translations", "runs"), folders)
+    ]
+    data["samples"] = samples(translated, number_of_samples)
+    data["lengths"] = by_length(translated)
     data["runs"] = [_run_data(run, found) for run, found in zip(runs, translated)]
     data["seeds"] = _seeds(runs)
     return page(title, data, STYLES, SCRIPTS)

@@ -10,9 +10,10 @@ import hashlib
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Callable, Iterator, List, Tuple
+from typing import Iterator, List, Tuple
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import progress
 
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -53,7 +54,6 @@ def check_bitext(
     source_lang: str,
     target_lang: str,
     drop_empty: bool,
-    progress: Callable[[Iterator], Iterator] = iter,
 ) -> Bitext:
     """Read both files of a parallel text from beginning to end and check them.
 
@@ -63,7 +63,6 @@ def check_bitext(
         target_lang: suffix of the target file.
         drop_empty: whether pairs with an empty side may be there (training text, from which they are
             dropped).
-        progress: wraps the iterator over pairs of lines.
 
     Raises:
         InputError: a file is missing, empty or not UTF-8, the numbers of lines differ, a line is empty that
@@ -73,7 +72,7 @@ def check_bitext(
     digest = hashlib.sha256()
     counts, empty = [0, 0], 0
     sides = [_raw_lines(path) for path in paths]
-    for number, pair in enumerate(progress(zip_longest(*sides)), 1):
+    for number, pair in enumerate(progress(zip_longest(*sides), f"check {Path(prefix).name}"), 1):
         texts = [None if raw is None else _decode(raw, path, number) for raw, path in zip(pair, paths)]
         for raw in pair:
             digest.update(b"\0" if raw is None else raw + b"\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import sys
 from functools import lru_cache
 from typing import Iterator, List, Mapping
 
@@ -14,6 +13,7 @@ from subword_nmt.learn_bpe import learn_bpe
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import is_shown
 from luna_fairseq.text.joint_bpe import PADDING_FACTOR
 
 
@@ -49,7 +49,7 @@ def learn_merges(words: Mapping[str, int], merges: int) -> bytes:
 def _quiet_unless_watched() -> Iterator[None]:
     """subword-nmt draws its progress bar into log files, too."""
     with contextlib.ExitStack() as stack:
-        if not sys.stderr.isatty():
+        if not is_shown():
             stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
         yield
 

@@ -20,6 +20,7 @@ from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
 from luna_fairseq.files.writing import replacing
+from luna_fairseq.progress import counter
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.subword import ROUTES
 from luna_fairseq.translation.generated import read_hypotheses
@@ -134,9 +135,12 @@ class Evaluation:
         files = [self.args.path, *sorted(self.args.data.glob(f"{subset}.*"))]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
-            with replacing(self.args.results / name) as temporary:
-                log = self.args.results / "generate.log"
-                run_logged(fairseq("generate", options), log, output=temporary, anew=True)
+            log = self.args.results / "generate.log"
+            sentences = sum(1 for _ in read_lines(self._plain(subset)))
+            bar = counter(f"translate {subset}", sentences, "sentences")
+            with bar, replacing(self.args.results / name) as output:
+                command = fairseq("generate", options)
+                run_logged(command, log, (), output, True, lambda line: bar.update(line.startswith("S-")))
             return [name], {}
 
         self.steps.do(name, digest(options, stamps(files)), generate, nothing_said)

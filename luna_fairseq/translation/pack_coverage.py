@@ -13,23 +13,18 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-from typing import Any, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from luna_fairseq.commands.checkpoint import load, load_split, on_device_of, run
+from luna_fairseq.commands.checkpoint import checkpoint_script, load, load_split, on_device_of
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.modules import FairseqLunaAttention
 from luna_fairseq.modules.anchors import AnchorBias, LookupGate
 
 PROGRAM = "pack_coverage"
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point; see :func:`luna_fairseq.commands.checkpoint.run`."""
-    return run(PROGRAM, (__doc__ or "").split("\n\n", 1)[1], _report, argv)
 
 
 def _report(args: argparse.Namespace) -> None:
@@ -125,6 +120,9 @@ def _add(layer: Coverage, attention: FairseqLunaAttention, inputs: Tuple[Any, ..
     _, packed, context, padding_mask, packed_mask, _, anchors, *_ = inputs
     _, weights = attention.pack(packed, context, padding_mask, True, anchors)
     layer.add(weights, padding_mask, packed_mask)
+
+
+main = checkpoint_script(PROGRAM, __doc__, _report)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import add_workers, at_least_one, positive
 from luna_fairseq.commands.binarise import binarise
-from luna_fairseq.commands.reporting import console_script, progress
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.files.writing import replacing, replacing_lines
+from luna_fairseq.progress import progress
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
 from luna_fairseq.text.length_filter import LengthFilter
@@ -136,8 +136,7 @@ class Preparation:
         print(f"dictionary: {facts['dictionary']:,} entries; data in {self.args.destdir}")
 
     def _check(self, split: str, prefix: str) -> Bitext:
-        shown = partial(progress, description=f"check {split}")
-        return check_bitext(prefix, *self.languages, drop_empty=split == "train", progress=shown)
+        return check_bitext(prefix, *self.languages, drop_empty=split == "train")
 
     def _tokenizer(self) -> Any:
         return self.route.tokenizer(self.languages)

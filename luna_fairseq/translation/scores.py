@@ -13,6 +13,7 @@ import sacremoses
 from sacrebleu.metrics import BLEU, CHRF
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import progress
 from luna_fairseq.text.moses import HYPHEN, detokenize, tokenize
 
 
@@ -84,7 +85,8 @@ class Translations:
         if detokenizer is None:
             _check_plain(hypotheses, "the hypotheses are", "give --detokenize moses")
             return cls(hypotheses, references)
-        return cls([detokenize(line.split(), str(language)) for line in hypotheses], references, hypotheses)
+        lines = progress(hypotheses, "detokenise")
+        return cls([detokenize(line.split(), str(language)) for line in lines], references, hypotheses)
 
 
 def _check_plain(lines: Sequence[str], what: str, remedy: str) -> None:
@@ -111,7 +113,7 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
     if test_set is not None:
         _check_reference(test_set, text.references)
     scores = []
-    for metric in (BLEU(tokenize=tokenizer), CHRF()):
+    for metric in progress((BLEU(tokenize=tokenizer), CHRF()), "score", "metrics"):
         score = metric.corpus_score(text.hypotheses, [text.references])
         signature = metric.get_signature()
         if test_set is not None:
@@ -132,7 +134,7 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
     Raises:
         InputError: the references have not the test set's number of tokens.
     """
-    references = [_split(line, language) for line in text.references]
+    references = [_split(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
         number, (least, most) = sum(len(line.split()) for line in references), test_set.split_tokens
         if not least <= number <= most:
@@ -141,7 +143,7 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
                 "it is not "
                 f"that of {test_set.name}, or another Moses tokenised it"
             )
-    hypotheses = text.tokens or [_split(line, language) for line in text.hypotheses]
+    hypotheses = text.tokens or [_split(line, language) for line in progress(text.hypotheses, "tokenise")]
     metric = BLEU(tokenize="none", force=True)
     score = metric.corpus_score(hypotheses, [references])
     details = str(score).replace(score.name, "BLEU of tokens, hyphens split", 1)

@@ -14,13 +14,13 @@ import filecmp
 import shutil
 import sys
 from pathlib import Path
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, List
 
 from luna_fairseq.commands import average_checkpoints, train
 from luna_fairseq.commands.arguments import positive
-from luna_fairseq.commands.logged import run_logged
+from luna_fairseq.commands.logged import train_logged
 from luna_fairseq.commands.recipes import find
-from luna_fairseq.commands.reporting import reported, split_at_dashes
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.subword import ROUTES
 from luna_fairseq.translation import evaluate, prepare_bitext
@@ -29,20 +29,6 @@ PROGRAM = "luna-train-bitext"
 FAMILY = "bitext"
 # What fairseq-train logs of updates, epochs and validation.
 SHOWN = ("| train |", "| train_inner |", "| valid |")
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
-    words, extra = split_at_dashes(argv)
-    args = build_parser().parse_args(words)
-    return reported(PROGRAM, lambda: run(args, extra), args.destdir)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -92,7 +78,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         str(checkpoints),
     ]
     given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
-    run_logged(train.command([recipe, str(data), *given]), log, SHOWN)
+    train_logged(train.command([recipe, str(data), *given]), log, "train", SHOWN)
 
     averaged = checkpoints / "averaged.pt"
     _say(f"average: {averaged}")
@@ -136,6 +122,11 @@ def _keep_encoding(model: Path, checkpoints: Path) -> None:
             f"{checkpoints} holds a model of other text or another --vocab-size: "
             "give another --destdir, or remove it"
         )
+
+
+main = console_script(
+    PROGRAM, build_parser, lambda args, extra: run(args, extra), place="destdir", passes_on=True
+)
 
 
 if __name__ == "__main__":

@@ -231,9 +231,8 @@ def test_regenerated_pathfinder_says_so(tmp_path, capsys):
     out = prepare("pathfinder32-regenerated", tmp_path, *GENERATE)
     assert "drawn here, not the published images" in capsys.readouterr().out
     assert images(out, "train")[0].shape == (6, 1024)
-    assert (
-        json.loads((out / "prepare_lra.json").read_text())["settings"]["task"] == "pathfinder32-regenerated"
-    )
+    (step,) = json.loads((out / "prepare_lra.json").read_text()).values()
+    assert step["facts"]["settings"]["task"] == "pathfinder32-regenerated"
 
 
 def test_incomplete_archive(tmp_path, capsys):

@@ -55,7 +55,7 @@ def preprocess_in_this_process(monkeypatch):
     """The same program without the seconds that importing it takes; test_train_bitext runs the real
     process."""
 
-    def run(command, log):
+    def run(command, log, watch=None):
         assert command[:3] == [sys.executable, "-m", "fairseq_cli.preprocess"]
         preprocess.main(options.get_preprocessing_parser().parse_args(command[3:]))
 

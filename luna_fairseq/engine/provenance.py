@@ -1,0 +1,67 @@
+"""Which version of this package trains a model: in the log of the training, and in its checkpoints."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any, Callable, Dict, Optional
+
+import luna_fairseq
+from luna_fairseq.engine.mend import Mend
+
+PROVENANCE = Mend(
+    "provenance",
+    what="logs the version of luna_fairseq that trains, of a checkout with its commit, and keeps it in "
+    "checkpoints",
+    why="it tells of itself alone, and whoever looks at a run later cannot know what it was made with",
+)
+KEY = "luna_fairseq"  # in a checkpoint's extra_state
+
+
+@PROVENANCE.around("fairseq.trainer:Trainer.__init__")
+def _say(init: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    # The one logger that --log-file is given.
+    logging.getLogger("fairseq_cli.train").info(provenance())
+    init(self, *args, **kwargs)
+
+
+@PROVENANCE.around("fairseq.trainer:Trainer.save_checkpoint")
+def _keep(save: Callable[..., Any], self: Any, filename: str, extra_state: Dict[str, Any]) -> Any:
+    return save(self, filename, {**extra_state, KEY: provenance()})
+
+
+def provenance() -> str:
+    """As "luna_fairseq 0.1.0 (commit ...)", without the commit where this is no checkout."""
+    found = commit(Path(luna_fairseq.__file__).resolve().parents[1] / ".git")
+    return f"luna_fairseq {luna_fairseq.__version__}{f' (commit {found})' if found else ''}"
+
+
+def commit(git: Path) -> Optional[str]:
+    """The commit that is checked out, None where there is no checkout; files may differ from it.
+
+    Read from git's own files: a training asks for it at every checkpoint, and may have no git.
+
+    Args:
+        git: the checkout's ``.git``, a folder, or in a second worktree a file that names one.
+    """
+    try:
+        if git.is_file():
+            git = git.parent / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
+        head = _line(git / "HEAD")
+        if head.startswith("ref: "):
+            head = _branch(git, head[len("ref: ") :])
+    except (OSError, UnicodeDecodeError):
+        return None
+    return head if re.fullmatch("[0-9a-f]{40,64}", head) else None
+
+
+def _branch(git: Path, name: str) -> str:
+    """The commit of a branch, which has a file of its own, or a line in the file of all."""
+    shared = git / _line(git / "commondir") if (git / "commondir").is_file() else git
+    if (shared / name).is_file():
+        return _line(shared / name)
+    packed = (shared / "packed-refs").read_text(encoding="utf-8").splitlines()
+    return next((line.split()[0] for line in packed if line.endswith(f" {name}")), "")
+
+
+def _line(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip()

@@ -1,0 +1,62 @@
+"""Which version trained a model: read from git's files, said in the log, kept in checkpoints."""
+
+import re
+import subprocess
+from argparse import Namespace
+
+import pytest
+
+import luna_fairseq
+from luna_fairseq.engine import provenance
+from luna_fairseq.engine.provenance import commit
+
+
+def git(folder, *words):
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    run = subprocess.run(["git", *identity, *words], cwd=str(folder), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    try:
+        git(tmp_path, "init", "one")
+    except OSError:
+        pytest.skip("no git")
+    folder = tmp_path / "one"
+    git(folder, "commit", "--allow-empty", "-m", "first")
+    return folder
+
+
+def test_the_commit_of_a_branch_packed_or_not_of_a_worktree_and_of_none(checkout):
+    expected = git(checkout, "rev-parse", "HEAD")
+    assert commit(checkout / ".git") == expected
+    git(checkout, "worktree", "add", "../two", "-b", "other/branch")
+    assert commit(checkout.parent / "two" / ".git") == expected
+    git(checkout, "pack-refs", "--all")
+    assert commit(checkout / ".git") == expected == commit(checkout.parent / "two" / ".git")
+    git(checkout, "checkout", "--detach")
+    assert commit(checkout / ".git") == expected
+
+
+def test_what_is_no_checkout_has_no_commit(tmp_path):
+    assert commit(tmp_path / ".git") is None
+    (tmp_path / ".git").write_text("gitdir: nowhere\n")
+    assert commit(tmp_path / ".git") is None
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "HEAD").write_text("<script>\n")
+    assert commit(tmp_path / "folder") is None
+
+
+def test_an_installed_package_tells_its_version_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(luna_fairseq, "__file__", str(tmp_path / "luna_fairseq" / "__init__.py"))
+    assert provenance.provenance() == f"luna_fairseq {luna_fairseq.__version__}"
+
+
+def test_it_is_added_to_what_a_checkpoint_keeps():
+    kept = {}
+    given = {"best": 1.0}
+    provenance._keep(lambda self, name, extra: kept.update(extra), Namespace(), "name", given)
+    assert kept["best"] == 1.0 and re.match(r"luna_fairseq \d", kept["luna_fairseq"])
+    assert given == {"best": 1.0}
