@@ -97,6 +97,7 @@ setup(
             "luna-finetune = luna_fairseq.masked_lm.finetune:main",
             "luna-lra-seeds = luna_fairseq.lra.seeds:main",
             "luna-prepare-bitext = luna_fairseq.translation.prepare_bitext:main",
+            "luna-prepare-iwslt15-en-vi = luna_fairseq.translation.prepare_iwslt15_en_vi:main",
             "luna-prepare-lra = luna_fairseq.lra.prepare:main",
             "luna-prepare-task = luna_fairseq.masked_lm.prepare_task:main",
             "luna-prepare-text = luna_fairseq.masked_lm.prepare_text:main",

@@ -4,7 +4,7 @@ there."""
 import os
 import shutil
 from pathlib import Path
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from luna_fairseq.commands.logged import fairseq, run_logged
 from luna_fairseq.progress import counter
@@ -17,6 +17,7 @@ def binarise(
     names: Sequence[str],
     workers: int,
     languages: Optional[Tuple[str, str]] = None,
+    target_dictionary: Optional[Path] = None,
 ) -> None:
     """Binarise encoded text.
 
@@ -27,6 +28,7 @@ def binarise(
         names: of the files that fairseq-preprocess makes of them
         workers: processes
         languages: source and target, for pairs (default: one text)
+        target_dictionary: of the target side (default: the one of both)
 
     Raises:
         InputError: fairseq-preprocess failed
@@ -38,7 +40,8 @@ def binarise(
     if languages is None:
         options += ["--only-source"]
     else:
-        options += ["--joined-dictionary", "--source-lang", languages[0], "--target-lang", languages[1]]
+        options += ["--source-lang", languages[0], "--target-lang", languages[1]]
+        options += ["--tgtdict", str(target_dictionary)] if target_dictionary else ["--joined-dictionary"]
     for split, paths in parts.items():
         options += [f"--{split}pref", ",".join(map(str, paths))] if paths else []
     texts = sum(map(len, parts.values())) * (1 if languages is None else 2)
@@ -48,3 +51,12 @@ def binarise(
     for name in names:
         os.replace(temporary / name, folder / name)
     shutil.rmtree(temporary)
+
+
+def binarised_names(languages: Tuple[str, str], splits: Iterable[str]) -> List[str]:
+    """Names of the files that fairseq-preprocess makes of pairs."""
+    pair = "-".join(languages)
+    names = [f"dict.{language}.txt" for language in languages]
+    for split in splits:
+        names += [f"{split}.{pair}.{language}.{end}" for language in languages for end in ("bin", "idx")]
+    return names

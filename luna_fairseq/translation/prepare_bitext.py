@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import add_workers, at_least_one, positive
-from luna_fairseq.commands.binarise import binarise
+from luna_fairseq.commands.binarise import binarise, binarised_names
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
@@ -222,13 +222,7 @@ class Preparation:
         return names, {}
 
     def _binarised(self) -> List[str]:
-        pair = "-".join(self.languages)
-        names = [f"dict.{language}.txt" for language in self.languages]
-        for split in self.prefixes:
-            names += [
-                f"{split}.{pair}.{language}.{end}" for language in self.languages for end in ("bin", "idx")
-            ]
-        return names
+        return binarised_names(self.languages, self.prefixes)
 
 
 main = console_script(PROGRAM, build_parser, lambda args: Preparation(args).run(), place="destdir")

@@ -21,7 +21,14 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.translation.generated import read_hypotheses
-from luna_fairseq.translation.scores import TEST_SETS, Score, Translations, plain_scores, split_score
+from luna_fairseq.translation.scores import (
+    TEST_SETS,
+    Score,
+    Translations,
+    plain_scores,
+    split_score,
+    unigram_score,
+)
 
 PROGRAM = "luna-score"
 
@@ -46,6 +53,11 @@ def build_parser() -> argparse.ArgumentParser:
         choices=sorted(BLEU.TOKENIZERS),
         default=BLEU.TOKENIZER_DEFAULT,
         help="sacreBLEU's tokenizer (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--bleu-1",
+        action="store_true",
+        help="print BLEU of single words, too (of text that is tokenised: with --tokenize none)",
     )
     parser.add_argument(
         "--detokenize",
@@ -93,6 +105,8 @@ def score(args: argparse.Namespace) -> List[Score]:
     text = Translations.read(hypotheses, references, args.detokenize, args.target_lang)
     test_set = TEST_SETS.get(args.test_set)
     scores = plain_scores(text, args.tokenize, test_set)
+    if args.bleu_1:
+        scores.append(unigram_score(text, args.tokenize))
     if args.split_compounds:
         scores.append(split_score(text, args.target_lang, test_set))
     for one in scores:

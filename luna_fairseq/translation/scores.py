@@ -123,6 +123,19 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
     return scores
 
 
+def unigram_score(text: Translations, tokenizer: str) -> Score:
+    """BLEU-1: BLEU whose only n-grams are words, with the brevity penalty.
+
+    Args:
+        text: what to score.
+        tokenizer: sacreBLEU's name of one.
+    """
+    metric = BLEU(tokenize=tokenizer, max_ngram_order=1, force=True)
+    score = metric.corpus_score(text.hypotheses, [text.references])
+    details = str(score).replace(score.name, "BLEU-1", 1)
+    return Score("BLEU-1", score.score, details, f"{metric.get_signature()}|order:1")
+
+
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
     """BLEU of Moses tokens, hyphens split on both sides, exactly once.
 

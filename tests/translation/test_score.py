@@ -109,3 +109,10 @@ def test_missing_files(run, tmp_path, capsys):
     assert "nowhere does not exist" in capsys.readouterr().err
     (tmp_path / "short.en").write_text("one\n")
     assert "short.en has 1 lines" in run(generated(HYPOTHESES), "--source", str(tmp_path / "short.en"))
+
+
+def test_bleu_of_single_words(run):
+    """8, 8 and 7 of 8, 10 and 8 words and signs are in the reference, which is as long."""
+    out = run(generated(HYPOTHESES), "--bleu-1")
+    assert f"BLEU-1 = {100 * 23 / 26:.2f}" in out and "|order:1" in out
+    assert "BLEU-1" not in run(generated(HYPOTHESES))

@@ -1,0 +1,128 @@
+"""IWSLT'15 English-Vietnamese: from files of the public layout to data that fairseq reads; recipes;
+refusals."""
+
+import json
+import random
+import sys
+
+import pytest
+
+from fairseq import options
+from fairseq.data import Dictionary, indexed_dataset
+from fairseq_cli import preprocess
+from luna_fairseq.commands import binarise
+from luna_fairseq.errors import InputError
+from luna_fairseq.translation import prepare_iwslt15_en_vi as prepare
+from luna_fairseq.translation.prepare_iwslt15_en_vi import PARTS
+
+ENGLISH = "the house stands by a river &apos;s bank , and we see it .".split()
+VIETNAMESE = "ngôi nhà đứng cạnh bờ sông , và chúng ta thấy nó .".split()
+
+
+def write_files(folder):
+    """A few lines under the published names; one side of one training pair is empty, one pair is long."""
+    folder.mkdir()
+    generator = random.Random(4)
+    for name, number in (("train", 60), ("tst2012", 7), ("tst2013", 5)):
+        lines = [
+            [" ".join(generator.choices(words, k=generator.randint(3, 9))) for words in (ENGLISH, VIETNAMESE)]
+            for _ in range(number)
+        ]
+        if name == "train":
+            lines[3][1] = ""
+            lines[5][0] = " ".join(ENGLISH * 3)
+            lines[7][0] += " rare"
+        for side, language in enumerate(("en", "vi")):
+            text = "".join(f"{pair[side]}\n" for pair in lines)
+            (folder / f"{name}.{language}").write_bytes(text.encode("utf-8"))
+    return folder
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    return write_files(tmp_path / "mirror")
+
+
+@pytest.fixture
+def run(tmp_path, mirror, capsys):
+    def run(*more):
+        words = ["--destdir", str(tmp_path / "out"), "--mirror", str(mirror), "--workers", "1"]
+        status = prepare.main([*words, "--min-count", "2", "--max-length", "20", *more])
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err and captured.err.count("\n") <= 1
+        return status, captured.out + captured.err
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def preprocess_in_this_process(monkeypatch):
+    """The same program without the seconds that importing it takes."""
+
+    def run(command, log, watch=None):
+        assert command[:3] == [sys.executable, "-m", "fairseq_cli.preprocess"]
+        preprocess.main(options.get_preprocessing_parser().parse_args(command[3:]))
+
+    monkeypatch.setattr(binarise, "run_logged", run)
+
+
+def test_from_files_to_data(run, tmp_path, mirror):
+    status, said = run()
+    assert status == 0, said
+    assert "train: 58 pairs, 1 dropped (an empty side), 1 dropped (more than 20 pieces)" in said
+    assert "valid: 7 pairs" in said and "test: 5 pairs" in said
+    out = tmp_path / "out"
+    for language in ("en", "vi"):
+        dictionary = Dictionary.load(str(out / f"dict.{language}.txt"))
+        words = ENGLISH if language == "en" else VIETNAMESE
+        assert set(words) <= set(dictionary.symbols) and "rare" not in dictionary.symbols
+        assert len(dictionary) % 8 == 0
+        for split, number in (("train", 58), ("valid", 7), ("test", 5)):
+            data = indexed_dataset.make_dataset(str(out / f"{split}.en-vi.{language}"), "mmap")
+            assert len(data) == number
+        for split, name in (("valid", "tst2012"), ("test", "tst2013")):
+            plain = (out / "plain" / f"{split}.{language}").read_bytes()
+            assert plain == (mirror / f"{name}.{language}").read_bytes()
+    assert run()[1].count("finished before") == 2
+    assert "encode ..." in run("--min-count", "1")[1]
+    assert "rare" in Dictionary.load(str(out / "dict.en.txt")).symbols
+
+
+def test_sides_that_do_not_match_are_one_line(run, mirror):
+    with (mirror / "tst2012.vi").open("a", encoding="utf-8") as file:
+        file.write("thêm\n")
+    status, said = run()
+    assert status == 1 and "tst2012.en has 7 lines" in said and "tst2012.vi has 8" in said
+
+
+def test_a_missing_file_is_one_line(run, mirror):
+    (mirror / "tst2013.en").unlink()
+    status, said = run()
+    assert status == 1 and "tst2013.en does not exist: --mirror must be a folder that holds" in said
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--max-length", "2"), "--max-length 2 leaves no training pair"),
+        (("--min-count", "999"), "no word of en occurs 999 times: give a smaller --min-count"),
+    ],
+)
+def test_limits_that_leave_nothing_are_one_line(run, words, message):
+    status, said = run(*words)
+    assert status == 1 and message in said
+
+
+def test_other_files_are_not_taken_for_the_published_ones(tmp_path, mirror):
+    mirror.rename(tmp_path / "archives")
+    with pytest.raises(InputError, match="train.en has 60 lines instead of 133,317: it is not the published"):
+        prepare.get("train", tmp_path / "archives", None)
+    assert [lines for _, lines in PARTS.values()] == [133317, 1553, 1268]
+
+
+def test_what_was_done_is_recorded(run, tmp_path):
+    run()
+    steps = json.loads((tmp_path / "out" / "prepare_iwslt15.json").read_text())
+    assert steps["encode"]["facts"]["entries"]["en"] == len(
+        Dictionary.load(str(tmp_path / "out" / "dict.en.txt"))
+    )
