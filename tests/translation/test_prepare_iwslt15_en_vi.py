@@ -2,10 +2,10 @@
 refusals."""
 
 import json
-import random
 import sys
 
 import pytest
+from iwslt15_files import ENGLISH, VIETNAMESE, write_files
 
 from fairseq import options
 from fairseq.data import Dictionary, indexed_dataset
@@ -14,28 +14,6 @@ from luna_fairseq.commands import binarise
 from luna_fairseq.errors import InputError
 from luna_fairseq.translation import prepare_iwslt15_en_vi as prepare
 from luna_fairseq.translation.prepare_iwslt15_en_vi import PARTS
-
-ENGLISH = "the house stands by a river &apos;s bank , and we see it .".split()
-VIETNAMESE = "ngôi nhà đứng cạnh bờ sông , và chúng ta thấy nó .".split()
-
-
-def write_files(folder):
-    """A few lines under the published names; one side of one training pair is empty, one pair is long."""
-    folder.mkdir()
-    generator = random.Random(4)
-    for name, number in (("train", 60), ("tst2012", 7), ("tst2013", 5)):
-        lines = [
-            [" ".join(generator.choices(words, k=generator.randint(3, 9))) for words in (ENGLISH, VIETNAMESE)]
-            for _ in range(number)
-        ]
-        if name == "train":
-            lines[3][1] = ""
-            lines[5][0] = " ".join(ENGLISH * 3)
-            lines[7][0] += " rare"
-        for side, language in enumerate(("en", "vi")):
-            text = "".join(f"{pair[side]}\n" for pair in lines)
-            (folder / f"{name}.{language}").write_bytes(text.encode("utf-8"))
-    return folder
 
 
 @pytest.fixture
