@@ -45,6 +45,22 @@ def opened(browser, path, size="desktop", **settings):
     context.close()
 
 
+@contextmanager
+def shown_in_notebook(browser, html, folder):
+    """The frame in which a notebook shows what ``_repr_html_`` gave."""
+    path = folder / "notebook.html"
+    path.write_text(f"<!DOCTYPE html><title>notebook</title>{html}", encoding="utf-8")
+    context = browser.new_context()
+    page, complaints = context.new_page(), []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(path.as_uri())
+    frame = page.frames[1]
+    frame.wait_for_selector("body[data-drawn=yes]")
+    yield frame
+    assert complaints == [] and page.title() == "notebook"
+    context.close()
+
+
 def fits(page):
     """Whether nothing is wider than the window."""
     return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -1,11 +1,12 @@
 """The page of luna-report in a real browser."""
 
 import pytest
-from browser import fits, opened, thread_seconds
+from browser import fits, opened, shown_in_notebook, thread_seconds
 from test_report_page import HOSTILE
 from training_logs import write_run, write_translations
 
-from luna_fairseq.report.training import main
+from luna_fairseq.report.runs import find_runs
+from luna_fairseq.report.training import main, report_page
 
 WORDS = "the cat sat on a mat and looked at the old dog".split()
 
@@ -152,3 +153,27 @@ def test_it_prints_in_light_colours(browser, report):
         assert len(page.pdf()) > 10_000
         page.evaluate("window.dispatchEvent(new Event('afterprint'))")
         assert page.evaluate("board.charts[0].plot.width") > 330
+
+
+def test_in_a_notebook_runs_can_be_chosen(browser, tmp_path):
+    runs = [write_run(tmp_path / name, updates=1000) for name in ("one", "two")]
+    with shown_in_notebook(browser, report_page(find_runs(runs))._repr_html_(), tmp_path) as frame:
+        frame.get_by_label("two").first.uncheck()
+        names = frame.locator("#chart-ppl .u-legend .u-label").all_inner_texts()
+        assert names and not any("two" in name for name in names)
+
+
+def test_many_options_that_differ_are_folded_and_stay_as_they_are(browser, tmp_path):
+    runs = [write_run(tmp_path / "one", updates=1000), write_run(tmp_path / "two", updates=1000)]
+    log = runs[1] / "train.log"
+    more = "".join(f"'option_{number}': 1, " for number in range(40))
+    text = log.read_text(encoding="utf-8").replace("'common': {", f"'common': {{{more}")
+    log.write_text(text, encoding="utf-8")
+    report_page(find_runs(runs)).write(tmp_path / "report.html")
+    with opened(browser, tmp_path / "report.html") as page:
+        assert not page.get_by_text("--option-7").first.is_visible()
+        page.get_by_text("40 options differ").click()
+        assert page.get_by_text("--option-7").first.is_visible()
+        page.get_by_label("two").first.uncheck()
+        page.get_by_label("two").first.check()
+        assert page.get_by_text("--option-7").first.is_visible()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from browser import fits, opened
+from browser import fits, opened, shown_in_notebook
 
 from luna_fairseq.report.attention import AttentionMaps
 from luna_fairseq.report.show import attention_page, main
@@ -133,3 +133,16 @@ def test_anchors_are_told(browser, shown):
     with opened(browser, shown) as page:
         text = page.locator("main").inner_text()
         assert "pack gamma" in text and "unpack gamma" in text
+
+
+def test_attention_without_p_has_one_map(browser, tmp_path):
+    maps = {"encoder.0.self.read": torch.rand(2, 3, 3).softmax(-1)}
+    attention_page([AttentionMaps(maps, ["a", "b", "c"])]).write(tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html") as page:
+        assert page.locator(".map h3").all_inner_texts() == ["read (mean of 2 heads)"]
+
+
+def test_in_a_notebook_heads_can_be_chosen(browser, tmp_path):
+    with shown_in_notebook(browser, maps_of(layers=1)._repr_html_(), tmp_path) as frame:
+        frame.select_option("#head", label="4")
+        frame.wait_for_function("document.querySelector('.map h3').textContent === 'pack (head 4)'")

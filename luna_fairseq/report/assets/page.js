@@ -90,3 +90,12 @@ const shown = (value) => {
   if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(3);
   return value.toLocaleString("en", { maximumSignificantDigits: size >= 1e4 ? 7 : 5 });
 };
+
+/** Keep choices in the address, so that a reload finds them; in a notebook's frame there is none to keep them in. */
+function keepInAddress(choices) {
+  try {
+    history.replaceState(null, "", `#${new URLSearchParams(choices)}`);
+  } catch (error) {
+    if (error.name !== "SecurityError") throw error;
+  }
+}

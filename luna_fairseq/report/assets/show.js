@@ -63,12 +63,7 @@ class Show {
 
   keep() {
     const { text, attention, head } = this.state;
-    const hash = new URLSearchParams({ text, attention, ...(head === null ? {} : { head }) });
-    try {
-      history.replaceState(null, "", `#${hash}`);
-    } catch (error) { // in a notebook's frame there is no address to keep it in
-      if (error.name !== "SecurityError") throw error;
-    }
+    keepInAddress({ text, attention, ...(head === null ? {} : { head }) });
   }
 
   heads() {
@@ -87,7 +82,7 @@ class Show {
 
   bar() {
     const choice = (id, name, change) => el("label", {}, `${name} `, el("select", { id, onchange: change }));
-    const texts = this.data.texts.map((text, place) => el("option", { value: place }, short(Object.values(text.texts)[0])));
+    const texts = this.data.texts.map((text, place) => el("option", { value: place }, short(Object.values(text.texts)[0] || "")));
     const bar = el("nav", { className: "bar", ariaLabel: "what is shown" },
       choice("text", "text", (event) => this.choose({ text: Number(event.target.value) })),
       choice("attention", "attention", (event) => this.choose({ attention: Number(event.target.value) })),
@@ -159,7 +154,7 @@ class Show {
     const which = known === null ? `mean of ${map.shape[0]} heads` : `head ${known + 1}`;
     const verb = { pack: "packs", unpack: "unpacks", read: "reads" }[kind];
     const heat = new Heatmap({
-      name: `${TITLES[kind]} (${which})`, about: ABOUT[kind], rows, columns,
+      name: `${attention.maps.unpack ? TITLES[kind] : kind} (${which})`, about: ABOUT[kind], rows, columns,
       relation: (row, column) => `${row} ${verb} ${column}`,
       anchors: kind === "pack" && "pack gamma" in attention.strengths,
     });

@@ -1,10 +1,12 @@
 "use strict";
 // The page of luna-report.
 
+const MOST_OPTIONS = 30; // that stand open above the curves; of runs of different tasks far more differ
+
 class Board {
   constructor(data) {
     this.data = data;
-    this.state = { off: new Set(), axis: "updates", range: null };
+    this.state = { off: new Set(), axis: "updates", range: null, options: false };
     this.remember();
     this.charts = data.charts.map((chart) => new Chart(chart, this));
     this.samples = data.samples.length ? new Samples(this) : null;
@@ -22,8 +24,7 @@ class Board {
   }
 
   keep() {
-    const hash = new URLSearchParams({ axis: this.state.axis, off: [...this.state.off].join(",") });
-    history.replaceState(null, "", `#${hash}`);
+    keepInAddress({ axis: this.state.axis, off: [...this.state.off].join(",") });
   }
 
   shownRuns() {
@@ -127,7 +128,11 @@ class Board {
     const rows = this.data.options.map(([name, values]) => [name, ...places.map((place) => values[place])])
       .filter(([, ...values]) => new Set(values).size > 1);
     if (!rows.length) return [];
-    return [el("h2", {}, "Options that differ"), table(["option", ...places.map((place) => this.data.runs[place].name)], rows, "options that differ")];
+    const content = table(["option", ...places.map((place) => this.data.runs[place].name)], rows, "options that differ");
+    if (rows.length <= MOST_OPTIONS) return [el("h2", {}, "Options that differ"), content];
+    const details = el("details", { open: this.state.options, ontoggle: () => { this.state.options = details.open; } },
+      el("summary", {}, `${rows.length} options differ`), content);
+    return [details];
   }
 
   /** One chart was zoomed: the others follow. */
