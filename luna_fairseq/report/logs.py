@@ -15,7 +15,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.report.options import Options, printed_options
+from luna_fairseq.report.options import Options, option, printed_options
 
 INNER, EPOCH = "train_inner", "train"  # kinds of lines of training: of the last updates, and of a whole epoch
 SAVED = "saved"  # kind of the lines that tell of a checkpoint
@@ -176,7 +176,9 @@ class _Reader:
         elif "begin training epoch" in line:
             self._log.finished = False
         elif _OPTIONS.search(line):
-            self._log.options = printed_options(line) or self._log.options
+            options = printed_options(line)
+            if not option(options, "path"):  # what is given a model is no training, in whatever file it logs
+                self._log.options = options or self._log.options
         elif "model params" in line and not self._log.parameters:
             found = _PARAMETERS.search(line)
             self._log.parameters = int(found[1].replace(",", "")) if found else None

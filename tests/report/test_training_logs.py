@@ -162,3 +162,21 @@ def test_bytes_that_are_no_text_do_no_harm(tmp_path):
 def test_options_that_cannot_be_read_are_left_out(tmp_path):
     line = options_line().replace("'seed': 1", "'seed': <Seed.one>")
     assert read(tmp_path, line + INNER.format(**figures(100))).options is None
+
+
+def test_options_of_a_translation_in_the_same_file_are_not_the_trainings(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(options_line(seed=7) + options_line(path="'checkpoint_best.pt'", seed=8), encoding="utf-8")
+    assert option(read_logs([log]).options, "seed") == 7
+
+
+def test_the_version_that_trained(tmp_path):
+    log = tmp_path / "train.log"
+    line = "2026-01-02 03:04:05 | INFO | fairseq_cli.train | luna_fairseq 0.1.0"
+    for said, told in (
+        ("", "0.1.0"),
+        (f" (commit {'0123456789' * 4})", "0.1.0, commit 012345678901"),
+        (" <script>", None),
+    ):
+        log.write_text(f"{options_line()}{line}{said}\n", encoding="utf-8")
+        assert read_logs([log]).made_with == told
