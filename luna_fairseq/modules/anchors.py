@@ -5,7 +5,7 @@ much distance counts.
 """
 
 import math
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,8 @@ from torch.nn import functional as F
 from luna_fairseq.errors import InputError
 from luna_fairseq.ops.luna import anchor_distances, token_positions
 
-# At the start: the strength of unpack attention's anchors, and what is added to the logits of tokens that are
-# looked up. Untrained queries choose at random, and with an open gate nothing is learnt.
-UNPACK_STRENGTH = 1.0
+# What is added to the logits of tokens that are looked up, at the start. Untrained queries choose at random,
+# and with an open gate nothing is learnt.
 CLOSED_GATE = -4.0
 
 
@@ -71,18 +70,19 @@ class AnchorBias(nn.Module):
     not to none.
 
     Args:
-        num_heads: H
-        strength: gamma at the start
+        strengths: gamma of each head at the start [H]
 
     Raises:
         InputError: a strength that is not positive
     """
 
-    def __init__(self, num_heads: int, strength: float):
+    def __init__(self, strengths: Sequence[float]):
         super().__init__()
-        check_strength(strength)
-        self.change = nn.Parameter(torch.zeros(num_heads))
-        self.register_buffer("start", torch.full((num_heads,), strength + math.log(-math.expm1(-strength))))
+        for strength in strengths:
+            check_strength(strength)
+        self.change = nn.Parameter(torch.zeros(len(strengths)))
+        start = [strength + math.log(-math.expm1(-strength)) for strength in strengths]
+        self.register_buffer("start", torch.tensor(start))
 
     def strength(self) -> Tensor:
         """gamma [H]."""
@@ -91,6 +91,15 @@ class AnchorBias(nn.Module):
     def forward(self, distance: Tensor) -> Tensor:
         """[B, H, T, S] from ``distance`` [B, H or 1, T, S]."""
         return -self.strength()[:, None, None] * distance
+
+
+def unpack_strengths(num_heads: int) -> List[float]:
+    """gamma of unpack attention's heads at the start: ``4 2^(-8 h / H)``, h = 0 .. H - 1.
+
+    The first head reads the nearest rows, the last all of them alike, as the heads of ALiBi (Press et al.,
+    2022) divide near and far among them.
+    """
+    return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
 
 class LookupGate(nn.Module):

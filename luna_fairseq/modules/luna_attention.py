@@ -6,13 +6,13 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.anchors import (
-    UNPACK_STRENGTH,
     AnchorBias,
     Anchors,
     LookupGate,
     check_lookup,
     find_anchors,
     placed,
+    unpack_strengths,
 )
 from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import (
@@ -145,9 +145,9 @@ class LunaAttention(nn.Module):
         self.unpack_anchor: Optional[AnchorBias] = None
         self.lookup_gate: Any = None
         if anchor_strength is not None:
-            self.pack_anchor = AnchorBias(self.num_pack_heads, anchor_strength)
+            self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
             if anchored_unpack:
-                self.unpack_anchor = AnchorBias(num_heads, UNPACK_STRENGTH)
+                self.unpack_anchor = AnchorBias(unpack_strengths(num_heads))
             if lookup:
                 self.lookup_gate = LookupGate(num_heads)
 

@@ -153,7 +153,7 @@ def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row():
 
 @pytest.mark.parametrize("strength", [0.25, 1.0, 4.0, 30.0])
 def test_the_strength_at_the_start_is_what_was_asked_for(strength):
-    bias = AnchorBias(3, strength)
+    bias = AnchorBias([strength] * 3)
     assert_close(bias.strength(), torch.full((3,), strength), torch.float32)
     distance = torch.rand(2, 1, 4, 5)
     assert_close(bias(distance), -strength * distance.expand(2, 3, 4, 5), torch.float32)
@@ -161,13 +161,13 @@ def test_the_strength_at_the_start_is_what_was_asked_for(strength):
 
 @pytest.mark.parametrize("decay_type", ["L2", "decoupled", "stable"])
 def test_weight_decay_draws_the_strength_to_its_start(decay_type):
-    bias = AnchorBias(3, 4.0)
+    bias = AnchorBias([4.0] * 3)
     torch.nn.init.constant_(bias.change, 0.5)
     optimizer = Apollo(bias.parameters(), lr=1e-3, weight_decay=0.1, weight_decay_type=decay_type)
     for _ in range(50):
         bias.change.grad = torch.zeros(3)
         optimizer.step()
-    assert (bias.strength() < AnchorBias(3, 4.5).strength()).all() and (bias.strength() >= 4.0 - 1e-5).all()
+    assert (bias.strength() < AnchorBias([4.5] * 3).strength()).all() and (bias.strength() >= 4.0 - 1e-5).all()
     assert (bias.change < 0.5).all()
 
 
