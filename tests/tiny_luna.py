@@ -60,6 +60,14 @@ VARIANTS = {
         "encoder_normalize_before": True,
         "decoder_normalize_before": True,
     },
+    "local parts": {"anchored_packed": True, "local_parts": 3},
+    "local parts untied pre-norm": {
+        "anchored_packed": True,
+        "local_parts": 1,
+        "untie_luna_kv": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+    },
     "softmax cross": {"cross_attention": "softmax"},
     "anchored softmax cross pre-norm": {
         "anchored_packed": True,

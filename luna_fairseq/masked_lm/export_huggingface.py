@@ -145,6 +145,7 @@ def convert(model: LunaMaskedLM, dictionary: Any) -> Any:
         fix_projection_length=args.fix_projection_length,
         untie_kv=args.untie_luna_kv,
         anchored_packed=args.anchored_packed,
+        local_parts=args.local_parts,
         normalize_before=args.encoder_normalize_before,
         untie_embeddings=args.untie_weights_luna,
         max_position_embeddings=model.max_positions(),

@@ -66,6 +66,11 @@ class AnchorOptions(FairseqDataclass):
 class EncoderOptions(AnchorOptions):
     """Of every model with an encoder."""
 
+    local_parts: int = option(
+        0,
+        "with --anchored-packed: tokens of the encoder also read, beside P, the tokens of so many parts of "
+        "the sequence, their own in the middle; odd (0: none)",
+    )
     fix_projection_length: bool = option(
         False, "always use all rows of P; by default P is never longer than a sequence"
     )

@@ -5,14 +5,14 @@ much distance counts.
 """
 
 import math
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.luna import anchor_distances, token_positions
+from luna_fairseq.ops.luna import anchor_distances, find_window, token_positions
 
 # What is added to the logits of tokens that are looked up, at the start. Untrained queries choose at random,
 # and with an open gate nothing is learnt.
@@ -27,12 +27,14 @@ class Anchors(NamedTuple):
         unpack: distance of each row's middle from each token [B, 1, S, L]
         position: for a look-up, where the tokens of each row's part stand in the context [B, L, W]
         empty: for a look-up, True at places of a part without a token [B, L, W]
+        window: for tokens that read the parts around them, the :class:`luna_fairseq.ops.luna.Window`
     """
 
     pack: Tensor
     unpack: Tensor
     position: Optional[Tensor] = None
     empty: Optional[Tensor] = None
+    window: Any = None
 
 
 def find_anchors(
@@ -42,6 +44,7 @@ def find_anchors(
     packed_padding_mask: Optional[Tensor],
     num_pack_heads: int,
     lookup: bool = False,
+    local_parts: int = 0,
 ) -> Anchors:
     """
     Args:
@@ -51,11 +54,16 @@ def find_anchors(
         packed_padding_mask: [B, L], True at rows of P that are left out; None where none is
         num_pack_heads: H of pack attention; the heads of a row look side by side
         lookup: also find the tokens of each part (default: False)
+        local_parts: also find the tokens of so many parts around each token (default: 0)
     """
     masks = _mask_of(context, context_padding_mask), _mask_of(packed, packed_padding_mask)
     pack = anchor_distances(*masks, num_heads=num_pack_heads).to(context.dtype)
     unpack = anchor_distances(*masks).to(context.dtype).transpose(2, 3)
-    return Anchors(pack, unpack, *(token_positions(*masks) if lookup else ()))
+    anchors = Anchors(pack, unpack, *(token_positions(*masks) if lookup else ()))
+    if not local_parts:
+        return anchors
+    window = find_window(*masks, local_parts)
+    return anchors._replace(window=window._replace(distance=window.distance.to(context.dtype)))
 
 
 def _mask_of(x: Tensor, mask: Optional[Tensor]) -> Tensor:
@@ -143,4 +151,16 @@ def check_lookup(lookup: int, anchored: bool) -> None:
     if lookup and not anchored:
         raise InputError(
             "--packed-lookup needs --anchored-packed: only rows with a place have tokens of their own"
+        )
+
+
+def check_local_parts(local_parts: int, anchored: bool) -> None:
+    """Raise InputError for a window without a middle, or one without anchors."""
+    if local_parts < 0 or local_parts and local_parts % 2 == 0:
+        raise InputError(
+            f"--local-parts is {local_parts}: it must be odd, a token's own part in the middle (or 0: none)"
+        )
+    if local_parts and not anchored:
+        raise InputError(
+            "--local-parts needs --anchored-packed: only rows with a place have tokens of their own"
         )

@@ -9,6 +9,7 @@ from luna_fairseq.modules.anchors import (
     AnchorBias,
     Anchors,
     LookupGate,
+    check_local_parts,
     check_lookup,
     find_anchors,
     placed,
@@ -31,6 +32,8 @@ from luna_fairseq.ops.luna import (
     luna_attention,
     naive_attention,
     weights_of_context,
+    weights_of_window,
+    window_attention,
 )
 
 
@@ -42,7 +45,7 @@ class KeptContext(NamedTuple):
         key, value: [B, H, L, K], projected from Y_P; one tensor where they are tied
         pack_weights: mean over the pack heads [B, L, S], or None where weights are not wanted
         token_key, token_value, empty: with a look-up, the tokens of each part, see
-            :class:`luna_fairseq.ops.luna.Parts`
+            :class:`luna_fairseq.ops.luna.Parts`; with local parts the tokens [B, H, S, K]
         position: with a look-up, where they stand in the context [B, L, W]
     """
 
@@ -106,10 +109,12 @@ class LunaAttention(nn.Module):
             (default: False)
         lookup: with anchors, also read the tokens of so many parts of the context in unpack attention
             (default: 0)
+        local_parts: with anchored unpack, let each token of the query also read the tokens of so many parts
+            of the context around it; odd (default: 0)
 
     Raises:
         InputError: the width is not divisible by a number of heads; a strength that is not positive; a
-            negative look-up, or one without anchors
+            negative look-up, an even number of local parts, or either without anchors
     """
 
     kept_type: Any = KeptContext
@@ -124,6 +129,7 @@ class LunaAttention(nn.Module):
         anchor_strength: Optional[float] = None,
         anchored_unpack: bool = False,
         lookup: int = 0,
+        local_parts: int = 0,
     ):
         super().__init__()
         self.num_heads = num_heads
@@ -140,9 +146,11 @@ class LunaAttention(nn.Module):
                 self.add_module(f"{step}_{name}_proj", projection(embed_dim))
         self.out_proj = output_projection(embed_dim)
         check_lookup(lookup, anchor_strength is not None)
+        check_local_parts(local_parts, anchor_strength is not None and anchored_unpack)
         self.lookup = lookup
+        self.local_parts = local_parts
         self.pack_anchor: Optional[AnchorBias] = None
-        self.unpack_anchor: Optional[AnchorBias] = None
+        self.unpack_anchor: Any = None
         self.lookup_gate: Any = None
         if anchor_strength is not None:
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
@@ -194,7 +202,7 @@ class LunaAttention(nn.Module):
         if self.pack_anchor is None:
             return None
         masks = context_padding_mask, packed_padding_mask
-        return find_anchors(context, packed, *masks, self.num_pack_heads, self.lookup > 0)
+        return find_anchors(context, packed, *masks, self.num_pack_heads, self.lookup > 0, self.local_parts)
 
     def pack(
         self,
@@ -224,13 +232,16 @@ class LunaAttention(nn.Module):
         look-up."""
         key, value = self._key_value("unpack", packed_context, self.num_heads)
         kept = KeptContext(key, value, None if pack_weights is None else pack_weights.mean(dim=1))
-        if not self.lookup or context is None:
+        if context is None or not (self.lookup or self.local_parts):
             return kept
         # What a row would be that attends to this token alone: the query sees rows and tokens as things of
         # one kind.
         token = getattr(self, "pack_v_proj" if self.untie_kv else "pack_kv_proj")(context)
+        token_key, token_value = self._key_value("unpack", token, self.num_heads)
+        if self.local_parts:
+            return kept._replace(token_key=token_key, token_value=token_value)
         position, empty = placed(anchors).position, placed(anchors).empty
-        parts = by_parts(*self._key_value("unpack", token, self.num_heads), position, empty)
+        parts = by_parts(token_key, token_value, position, empty)
         return kept._replace(token_key=parts.key, token_value=parts.value, empty=empty, position=position)
 
     def unpack(
@@ -258,6 +269,8 @@ class LunaAttention(nn.Module):
             raise InputError("weights over the context were asked for after a first step without them")
         if self.lookup_gate is not None:
             output, weights = self._look_up(unpack_q, kept, packed_padding_mask, need_weights)
+        elif self.local_parts:
+            output, weights = self._look_around(unpack_q, kept, placed(anchors), need_weights)
         else:
             bias = None if self.unpack_anchor is None else self.unpack_anchor(placed(anchors).unpack)
             mask = packed_padding_mask
@@ -279,6 +292,18 @@ class LunaAttention(nn.Module):
         if not need_weights or kept.pack_weights is None:
             return read.output, None
         return read.output, weights_of_context(read, kept.position, kept.pack_weights.unsqueeze(1))
+
+    def _look_around(
+        self, q: Tensor, kept: KeptContext, anchors: Anchors, need_weights: bool
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        tokens = kept.token_key, kept.token_value
+        strength, dropout = self.unpack_anchor.strength(), dropout_probability(self.dropout_module)
+        output, weights = window_attention(
+            q, kept.key, kept.value, *tokens, strength, anchors.window, dropout
+        )
+        if not need_weights or kept.pack_weights is None:
+            return output, None
+        return output, weights_of_window(weights, anchors.window, kept.pack_weights.unsqueeze(1))
 
     def _key_value(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
         if self.untie_kv:

@@ -193,7 +193,8 @@ class LunaEncoder(TransformerEncoderBase):
         masks = encoder_padding_mask if has_pads else None, packed_padding_mask
         anchors = None
         if self.cfg.anchored_packed:
-            anchors = find_anchors(x, initial_packed, *masks, self.cfg.encoder.projected_attention_heads)
+            heads = self.cfg.encoder.projected_attention_heads
+            anchors = find_anchors(x, initial_packed, *masks, heads, local_parts=self.cfg.local_parts)
         packed = initial_packed
         encoder_states = [x] if return_all_hiddens else []
         packed_states = [packed] if return_all_hiddens else []

@@ -94,7 +94,7 @@ class LunaEncoderLayer(_LunaLayer):
     def __init__(self, cfg: Any, update_packed: bool = True, normalize_packed: bool = True):
         super().__init__()
         self.self_attn = FairseqLunaAttention(
-            **luna_attention_options(cfg, cfg.encoder), anchored_unpack=True
+            **luna_attention_options(cfg, cfg.encoder), anchored_unpack=True, local_parts=cfg.local_parts
         )
         self.self_attn_layer_norm = nn.LayerNorm(cfg.encoder.embed_dim)
         self.finish(cfg, cfg.encoder, update_packed, normalize_packed)

@@ -97,23 +97,20 @@ def _read_luna(attention: LunaAttention, call: Call) -> Weights:
     kept = _with(attention.keep, call)
     weights = {} if pack is None else {PACK: pack}
     if "pack_weights" in getattr(kept, "_fields", ()):
-        rows = packed_context.size(0)
-        whole = kept._replace(pack_weights=_identity(kept, rows, call["context"].size(0)))
-        if getattr(kept, "position", None) is not None:  # tokens that are looked up stand after the rows
-            whole = whole._replace(position=kept.position + rows)
-        weights[UNPACK] = _with(attention.unpack, {**call, "kept": whole})[1].transpose(0, 1)
+        tokens = call["context"].size(0)
+        whole = kept._replace(pack_weights=_rows_after(tokens, packed_context))
+        read = _with(attention.unpack, {**call, "kept": whole})[1].transpose(0, 1)
+        weights[UNPACK] = read[..., tokens:]
     weights[READ] = _with(attention.unpack, {**call, "kept": kept})[1].transpose(0, 1)
-    if UNPACK in weights:
-        weights[UNPACK] = weights[UNPACK][..., : packed_context.size(0)]
     return weights
 
 
-def _identity(kept: Any, rows: int, tokens: int) -> Tensor:
-    """Weights with which unpack attention gives its own weights of the rows, and beside them those of
-    tokens."""
-    beside = tokens if getattr(kept, "position", None) is not None else 0
-    identity = torch.eye(rows, rows + beside, dtype=kept.key.dtype, device=kept.key.device)
-    return identity.expand(kept.key.size(0), -1, -1)
+def _rows_after(tokens: int, packed: Tensor) -> Tensor:
+    """Pack weights [B, L, tokens + L] with which unpack attention gives its own weights of the rows, behind
+    those of tokens that it reads beside them."""
+    L, B, _ = packed.shape
+    identity = torch.eye(L, dtype=packed.dtype, device=packed.device)
+    return torch.cat([identity.new_zeros(L, tokens), identity], dim=1).expand(B, -1, -1)
 
 
 def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:

@@ -49,7 +49,7 @@ def test_places_are_found_once_for_all_layers(monkeypatch):
     calls = []
     for module in (luna_encoder, luna_decoder):
         original = module.find_anchors
-        monkeypatch.setattr(module, "find_anchors", lambda *a, f=original: calls.append(a) or f(*a))
+        monkeypatch.setattr(module, "find_anchors", lambda *a, f=original, **k: calls.append(a) or f(*a, **k))
     model = tiny_model(**ANCHORED)
     for attention in [layer.self_attn for layer in model.encoder.layers] + [
         layer.encoder_attn for layer in model.decoder.layers
@@ -68,6 +68,9 @@ def test_places_are_found_once_for_all_layers(monkeypatch):
         ({**ANCHORED, "anchor_strength": -1.0}, "--anchor-strength is -1"),
         ({"packed_lookup": 2}, "--packed-lookup needs --anchored-packed"),
         ({**ANCHORED, "packed_lookup": -2}, "--packed-lookup is -2"),
+        ({"local_parts": 3}, "--local-parts needs --anchored-packed"),
+        ({**ANCHORED, "local_parts": 2}, "--local-parts is 2: it must be odd"),
+        ({**ANCHORED, "local_parts": -1}, "--local-parts is -1: it must be odd"),
         ({**ANCHORED, "packed_lookup": 2, "cross_attention": "softmax"}, "do not go together"),
     ],
 )

@@ -15,6 +15,13 @@ C, HEADS, PACK_HEADS = 12, 3, 2
 KINDS = {
     "anchored": {"anchor_strength": 4.0},
     "anchored self": {"anchor_strength": 4.0, "anchored_unpack": True},
+    "local parts": {"anchor_strength": 4.0, "anchored_unpack": True, "local_parts": 3},
+    "local parts untied": {
+        "anchor_strength": 4.0,
+        "anchored_unpack": True,
+        "local_parts": 1,
+        "untie_kv": True,
+    },
     "look-up": {"anchor_strength": 4.0, "lookup": 2},
     "look-up untied": {"anchor_strength": 4.0, "lookup": 1, "untie_kv": True},
     "softmax": {"anchor_strength": 4.0, "class": SoftmaxCrossAttention},
@@ -106,7 +113,7 @@ def test_without_strength_it_is_the_papers_attention(options):
     assert_close(packed_context, expected_packed)
 
 
-@kinds
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "local" not in kind])  # all of a sentence or none
 @pytest.mark.parametrize("sizes", [[1] * 6, [2, 1, 3]])
 def test_step_by_step_equals_all_at_once(kind, sizes):
     module = attention(**{**KINDS[kind], "anchored_unpack": False})
@@ -167,7 +174,9 @@ def test_weight_decay_draws_the_strength_to_its_start(decay_type):
     for _ in range(50):
         bias.change.grad = torch.zeros(3)
         optimizer.step()
-    assert (bias.strength() < AnchorBias([4.5] * 3).strength()).all() and (bias.strength() >= 4.0 - 1e-5).all()
+    assert (bias.strength() < AnchorBias([4.5] * 3).strength()).all() and (
+        bias.strength() >= 4.0 - 1e-5
+    ).all()
     assert (bias.change < 0.5).all()
 
 

@@ -18,6 +18,7 @@ class LunaConfig(PretrainedConfig):
         fix_projection_length: always use all rows; otherwise P is never longer than a sequence
         untie_kv: separate projections for keys and values
         anchored_packed: rows of P have places in the sequence
+        local_parts: tokens also read so many parts of the sequence around them
         normalize_before: layer norms before each block
         untie_embeddings: an output projection of its own
         max_position_embeddings: the longest sequence
@@ -38,6 +39,7 @@ class LunaConfig(PretrainedConfig):
         fix_projection_length: bool = False,
         untie_kv: bool = False,
         anchored_packed: bool = False,
+        local_parts: int = 0,
         normalize_before: bool = False,
         untie_embeddings: bool = False,
         max_position_embeddings: int = 512,
@@ -57,6 +59,7 @@ class LunaConfig(PretrainedConfig):
         self.fix_projection_length = fix_projection_length
         self.untie_kv = untie_kv
         self.anchored_packed = anchored_packed
+        self.local_parts = local_parts
         self.normalize_before = normalize_before
         self.untie_embeddings = untie_embeddings
         self.max_position_embeddings = max_position_embeddings

@@ -58,6 +58,7 @@ class LunaLayer(TwoStreamLayer):
             untie_kv=config.untie_kv,
             anchor_strength=1.0 if config.anchored_packed else None,
             anchored_unpack=True,
+            local_parts=config.local_parts,
         )
         self.self_attn_layer_norm = nn.LayerNorm(C)
         self.build_feed_forward(

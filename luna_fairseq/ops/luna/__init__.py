@@ -17,6 +17,13 @@ from luna_fairseq.ops.luna.lookup import (
 )
 from luna_fairseq.ops.luna.naive import naive_attention
 from luna_fairseq.ops.luna.short import is_short, short_attention
+from luna_fairseq.ops.luna.window import (
+    Window,
+    find_window,
+    naive_window_attention,
+    weights_of_window,
+    window_attention,
+)
 
 
 def luna_attention(
@@ -35,15 +42,20 @@ def luna_attention(
 
 __all__ = [
     "Parts",
+    "Window",
     "anchor_distances",
     "by_parts",
+    "find_window",
     "fused_attention",
     "lookup_attention",
     "luna_attention",
     "naive_attention",
     "naive_distances",
     "naive_lookup_attention",
+    "naive_window_attention",
     "short_attention",
     "token_positions",
     "weights_of_context",
+    "weights_of_window",
+    "window_attention",
 ]

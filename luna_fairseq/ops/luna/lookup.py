@@ -60,14 +60,14 @@ def token_positions(context_padding_mask: Tensor, packed_padding_mask: Tensor) -
 def by_parts(key: Tensor, value: Tensor, position: Tensor, empty: Tensor) -> Parts:
     """Tokens' keys and values [B, H, S, K], which may be one tensor, laid by parts; see
     :func:`token_positions`."""
-    where = position.flatten(1)[:, None, :, None]
+    laid = lay_by_parts(key, position)
+    return Parts(laid, laid if value is key else lay_by_parts(value, position), empty)
 
-    def lay(x: Tensor) -> Tensor:
-        index = where.expand(-1, x.size(1), -1, x.size(3))
-        return x.gather(2, index).unflatten(2, tuple(position.shape[1:]))
 
-    laid = lay(key)
-    return Parts(laid, laid if value is key else lay(value), empty)
+def lay_by_parts(x: Tensor, position: Tensor) -> Tensor:
+    """``x`` [B, H, S, K] by parts [B, H, L, W, K], of the ``position`` [B, L, W]."""
+    where = position.flatten(1)[:, None, :, None].expand(-1, x.size(1), -1, x.size(3))
+    return x.gather(2, where).unflatten(2, tuple(position.shape[1:]))
 
 
 def naive_lookup_attention(
