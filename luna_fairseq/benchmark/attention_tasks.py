@@ -175,12 +175,12 @@ class PackAndUnpack(AttentionTask):
     notes = """
     Pack and unpack attention of projected heads; the projections, those of the packed sequence too, are
     left out. luna-naive writes the weights out. With --with, anchored adds the places of P's rows to both
-    (what all layers share of them is computed before), and look-up reads the tokens of four parts in
-    unpack attention. softmax is self-attention of the same inputs with the T x T weights written out,
-    sdpa torch's scaled_dot_product_attention. padding half: every second sentence is padded in its second
-    half, and the pads are masked. forward: without gradients; forward+backward: gradients of every input.
-    Before anything is timed, output and gradients of luna were compared with luna-naive, those of sdpa
-    with softmax.
+    (what all layers share of them is computed before); look-up reads the tokens of four parts in unpack
+    attention, local those of the three parts around a token. softmax is self-attention of the same inputs
+    with the T x T weights written out, sdpa torch's scaled_dot_product_attention. padding half: every
+    second sentence is padded in its second half, and the pads are masked. forward: without gradients;
+    forward+backward: gradients of every input. Before anything is timed, output and gradients of luna were
+    compared with luna-naive, those of sdpa with softmax.
     """
     panels = ("l", "padding", "pass")
     table = peers.PACK_AND_UNPACK

@@ -1,8 +1,8 @@
-"""Forms of Luna's pack and unpack attention on projected heads, plain, anchored and with a look-up, and of
-softmax self-attention of the same inputs.
+"""Forms of Luna's pack and unpack attention on projected heads, plain, anchored, with a look-up, with local
+parts, and of softmax self-attention of the same inputs.
 """
 
-from typing import Callable, Dict, NamedTuple, Optional
+from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -11,23 +11,28 @@ from luna_fairseq.benchmark import fused_softmax
 from luna_fairseq.benchmark.heads import Problem, Shape, random_heads
 from luna_fairseq.benchmark.measure import Settings
 from luna_fairseq.ops.luna import (
+    Window,
     anchor_distances,
     by_parts,
+    find_window,
     lookup_attention,
     luna_attention,
     naive_attention,
     naive_lookup_attention,
+    naive_window_attention,
     token_positions,
+    window_attention,
 )
 
-# Parts that a query looks up.
+# Parts that a query looks up, and parts around it that a token reads.
 LOOK_UP = 4
+LOCAL = 3
 
 
 class Inputs(NamedTuple):
     """q, k, v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P; key_padding_mask [B, T] or None; with
-    anchors, what layers share: distances [B, H, L, T] and [B, 1, T, L] and the tokens of each part [B, L, W];
-    and gamma [1, H, 1, 1]."""
+    anchors, what layers share: distances [B, H, L, T] and [B, 1, T, L], the tokens of each part [B, L, W] and
+    the window of LOCAL parts; and gamma [1, H, 1, 1]."""
 
     q: Tensor
     k: Tensor
@@ -38,6 +43,9 @@ class Inputs(NamedTuple):
     unpack_distance: Tensor
     position: Tensor
     empty: Tensor
+    window_place: Tensor
+    window_distance: Tensor
+    window_left_out: Tensor
     strength: Tensor
 
 
@@ -59,7 +67,9 @@ def make_inputs(shape: Shape, length: int, settings: Settings) -> Problem:
         anchor_distances(everything, rows).transpose(2, 3),
     )
     strength = torch.full((1, shape.heads, 1, 1), 4.0, device=settings.device, dtype=q.dtype).requires_grad_()
-    placed = (*(x.to(q.dtype) for x in distances), *token_positions(everything, rows), strength)
+    window = find_window(everything, rows, LOCAL)
+    shared = (*token_positions(everything, rows), window.place, window.distance.to(q.dtype), window.left_out)
+    placed = (*(x.to(q.dtype) for x in distances), *shared, strength)
     return Inputs(q, k, v, pack_q, mask, *placed), gradient
 
 
@@ -103,13 +113,38 @@ def look_up(inputs: Inputs) -> Tensor:
 
 def naive_look_up(inputs: Inputs) -> Tensor:
     """The same by its definition."""
-    packed, mask = packed_by_anchors(inputs), inputs.key_padding_mask
+    packed = packed_by_anchors(inputs)
+    return naive_lookup_attention(
+        inputs.q, packed, packed, inputs.k, inputs.v, gate(inputs), LOOK_UP, *_masks(inputs, packed)
+    )[0]
+
+
+def local(inputs: Inputs) -> Tensor:
+    """Anchored pack attention, and unpack attention that reads LOCAL parts around each token."""
+    packed, strength = packed_by_anchors(inputs), inputs.strength.detach().flatten()
+    window = Window(inputs.position, inputs.window_place, inputs.window_distance, inputs.window_left_out)
+    output, _ = window_attention(inputs.q, packed, packed, inputs.k, inputs.v, strength, window)
+    return _of_tokens(output, inputs)
+
+
+def naive_local(inputs: Inputs) -> Tensor:
+    """The same by its definition."""
+    packed, strength = packed_by_anchors(inputs), inputs.strength.detach().flatten()
+    read = inputs.q, packed, packed, inputs.k, inputs.v, strength
+    return _of_tokens(naive_window_attention(*read, LOCAL, *_masks(inputs, packed))[0], inputs)
+
+
+def _of_tokens(output: Tensor, inputs: Inputs) -> Tensor:
+    """Padding has no place, and what it reads no meaning."""
+    mask = inputs.key_padding_mask
+    return output if mask is None else output.masked_fill(mask[:, None, :, None], 0.0)
+
+
+def _masks(inputs: Inputs, packed: Tensor) -> Tuple[Tensor, Tensor]:
+    mask = inputs.key_padding_mask
     if mask is None:
         mask = torch.zeros(inputs.k.shape[0:3:2], dtype=torch.bool, device=inputs.k.device)
-    rows = torch.zeros(packed.shape[0:3:2], dtype=torch.bool, device=mask.device)
-    return naive_lookup_attention(
-        inputs.q, packed, packed, inputs.k, inputs.v, gate(inputs), LOOK_UP, mask, rows
-    )[0]
+    return mask, torch.zeros(packed.shape[0:3:2], dtype=torch.bool, device=mask.device)
 
 
 def gate(inputs: Inputs) -> Tensor:

@@ -116,6 +116,8 @@ PACK_AND_UNPACK: Dict[str, Form] = {
     "anchored": Form(pack_and_unpack.anchored, equals="anchored-naive", optional=True),
     "look-up-naive": Form(pack_and_unpack.naive_look_up, limited=True, optional=True),
     "look-up": Form(pack_and_unpack.look_up, equals="look-up-naive", optional=True),
+    "local-naive": Form(pack_and_unpack.naive_local, limited=True, optional=True),
+    "local": Form(pack_and_unpack.local, equals="local-naive", optional=True),
     "softmax": Form(pack_and_unpack.softmax, limited=True, peer=True),
     "sdpa": Form(pack_and_unpack.fused, equals="softmax", why_not=why_no_sdpa, peer=True),
     **{

@@ -27,7 +27,7 @@ def test_attention(tmp_path, no_children):  # noqa: F811
 
 @needs_sdpa
 def test_anchored_and_look_up(tmp_path, no_children):  # noqa: F811
-    names = ["anchored-naive", "anchored", "look-up-naive", "look-up"]
+    names = ["anchored-naive", "anchored", "look-up-naive", "look-up", "local-naive", "local"]
     options = [
         "--lengths",
         "30",
@@ -41,7 +41,7 @@ def test_anchored_and_look_up(tmp_path, no_children):  # noqa: F811
         *names,
     ]
     section = run_command([*COMMAND, *options], tmp_path)["attention"]
-    check_results(section, ["anchored-naive", "anchored", "look-up", "sdpa"], cases=4)
+    check_results(section, ["anchored-naive", "anchored", "look-up", "local", "sdpa"], cases=4)
 
 
 def wrong_look_up(inputs):
