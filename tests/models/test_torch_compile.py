@@ -58,6 +58,7 @@ LOWERED = {"backend": "aot_eager_decomp_partition", "fullgraph": True}
         "non-contextual",
         "elu",
         "anchored",
+        "local parts",
         "look-up",
         "anchored softmax cross pre-norm",
     ],
