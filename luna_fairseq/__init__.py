@@ -13,6 +13,7 @@ registered with fairseq (:func:`register`)
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from os.path import abspath
 from typing import Any, List
 
 __version__ = "0.1.0"
@@ -58,6 +59,7 @@ def __getattr__(name: str) -> Any:
     return import_module(f"{__name__}.{name}")
 
 
-__path__ = _Folders(__path__)
+# fairseq comes to an installed one as fairseq/../luna_fairseq, and asks for it by its shorter name.
+__path__ = _Folders(map(abspath, __path__))
 if sys.modules.get("fairseq") is not None:
     register()

@@ -135,8 +135,9 @@ def test_console_scripts_name_existing_functions(installed, tmp_path):
 def test_user_dir_of_an_installed_copy(installed, tmp_path, by_name):
     """By path, and as the bare name, which fairseq looks up beside its own package."""
     code = (
-        "import sys, fairseq.utils; fairseq.utils.__file__ = sys.argv[2];"
-        "from argparse import Namespace; fairseq.utils.import_user_module(Namespace(user_dir=sys.argv[1]));"
+        "import sys, fairseq.utils; fairseq.utils.__file__ = fairseq.__file__ = sys.argv[2];"
+        "from argparse import Namespace; name = Namespace(user_dir=sys.argv[1]);"
+        "fairseq.utils.import_user_module(name); fairseq.utils.import_user_module(name);"  # as its commands do
         "from fairseq.models import ARCH_MODEL_REGISTRY;"
         "import luna_fairseq; print(luna_fairseq.__file__, 'luna' in ARCH_MODEL_REGISTRY)"
     )
