@@ -20,6 +20,8 @@ import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes t
 from fairseq import checkpoint_utils
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.engine.checkpoints import why_unreadable
+from luna_fairseq.engine.dictionaries import stored_fingerprints
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import progress
@@ -187,9 +189,7 @@ def load(path: Path) -> Dict[str, Any]:
     try:
         state = torch.load(str(path), map_location="cpu")
     except Exception as error:  # what a damaged file raises depends on where it is damaged
-        reason = re.search(r"Unsupported \w+: .*", str(error)) or re.search(r".+", str(error))
-        detail = reason.group(0)[:200] if reason else type(error).__name__
-        raise InputError(f"{path} cannot be read, it may be truncated or no checkpoint: {detail}") from None
+        raise InputError(f"{path} {why_unreadable(path, error)}") from None
     model = state.get("model") if isinstance(state, dict) else None
     if not isinstance(model, dict) or not model or not model_settings(state):
         raise InputError(f"{path} is no fairseq checkpoint: it lacks the model or its configuration")
@@ -206,10 +206,13 @@ def model_settings(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def describe(state: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
-    """What checkpoints must agree on: settings of the architecture, and shape and type of each entry."""
+    """What checkpoints must agree on: settings of the architecture, dictionaries, and shape and type of each entry."""
     config = model_settings(state)
     settings = {key: value for key, value in config.items() if SHAPELESS_SETTINGS.search(key)}
     settings["arch"] = config.get("arch") or config.get("_name")
+    settings.update(
+        (f"{name} dictionary", value) for name, value in (stored_fingerprints(state) or {}).items()
+    )
     entries = {
         name: f"{tuple(value.shape)} {value.dtype}" if torch.is_tensor(value) else type(value).__name__
         for name, value in state["model"].items()
@@ -226,7 +229,7 @@ def check_same(
         ours, theirs = first["settings"][key], other["settings"][key]
         if ours != theirs:
             raise InputError(
-                f"{path} is of another architecture: {key} is {theirs}, in {first_path} it is {ours}"
+                f"{path} is of another architecture or other data: {key} is {theirs}, in {first_path} it is {ours}"
             )
     for name in list(first["entries"]) + list(other["entries"]):
         ours, theirs = first["entries"].get(name), other["entries"].get(name)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import zipfile
 from pathlib import Path
 from typing import Any, Callable, List, Optional
@@ -78,11 +79,11 @@ def _with_options_filled_in(load: Callable[..., Any], path: str, *args: Any, **k
 def _naming_the_fault(load: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
     try:
         return load(path, *args, **kwargs)
-    except Exception as error:
+    except Exception:
         fault = _fault_of_file(path)
         if fault is None:
             raise
-        raise InputError(f"{path} {fault}{_intact_neighbour(Path(path))}") from error
+        raise InputError(f"{path} {fault}{_intact_neighbour(Path(path))}") from None
 
 
 def _fault_of_file(path: str) -> Optional[str]:
@@ -92,15 +93,24 @@ def _fault_of_file(path: str) -> Optional[str]:
     except OSError:
         return None
     except Exception as error:  # what a damaged file raises depends on where it is damaged
-        if zipfile.is_zipfile(path):
-            refused = next(
-                (line.strip() for line in str(error).splitlines() if "Unsupported" in line), str(error)
-            )
-            return f"holds what torch.load refuses: {refused[:200]}"
-        return "cannot be read: it is truncated, or no checkpoint"
+        return why_unreadable(Path(path), error)
     if not isinstance(state, dict) or "model" not in state or not {"args", "cfg"}.intersection(state):
         return "is no fairseq checkpoint: there is no model with its configuration in it"
     return None
+
+
+def why_unreadable(path: Path, error: Exception) -> str:
+    """What is wrong with a file that torch.load raised ``error`` for, in words that follow its name.
+
+    torch's own words are not passed on: they advise to switch its check off.
+    """
+    if not zipfile.is_zipfile(str(path)) or damage(path) is not None:
+        return "cannot be read: it is truncated, or no checkpoint"
+    found = re.search(r"(?:GLOBAL|function|class) ([\w.]+\.\w+)", str(error))
+    return (
+        f"holds what torch.load refuses: {found.group(1) if found else 'a class that it does not know'}, "
+        "which fairseq puts into no checkpoint"
+    )
 
 
 def damage(path: Path) -> Optional[str]:

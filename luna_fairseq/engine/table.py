@@ -14,6 +14,7 @@ from luna_fairseq.engine.checkpoints import (
     OLDER_OPTIONS,
     WHOLE_COPIES,
 )
+from luna_fairseq.engine.dictionaries import SAME_DICTIONARY
 from luna_fairseq.engine.entry_points import ONE_LINE_ERRORS, ONE_PLUGIN
 from luna_fairseq.engine.figures import FIGURES
 from luna_fairseq.engine.mend import Mend
@@ -25,6 +26,7 @@ from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import CPU_PROCESSES, ENDING_TOGETHER, LAUNCHER_RANKS, SHARDED_APOLLO
 from luna_fairseq.engine.provenance import PROVENANCE
 from luna_fairseq.engine.resuming import FIRST_EPOCH_BATCHES, FLOAT32_WEIGHTS, PATIENCE
+from luna_fairseq.engine.starting_point import SOMETHING_TO_READ, STARTING_POINT
 from luna_fairseq.engine.termination import SIGTERM
 from luna_fairseq.errors import InputError
 
@@ -35,12 +37,15 @@ TABLE: Tuple[Mend, ...] = (
     OLDER_OPTIONS,
     DAMAGED_CHECKPOINTS,
     WHOLE_COPIES,
+    SAME_DICTIONARY,
     NEWEST_CHECKPOINT,
+    STARTING_POINT,
     FIRST_EPOCH_BATCHES,
     FLOAT32_WEIGHTS,
     PATIENCE,
     SIGTERM,
     INCOMPLETE_BATCHES,
+    SOMETHING_TO_READ,
     CLIPPING,
     FIGURES,
     PROVENANCE,

@@ -193,7 +193,8 @@ def _from_checkpoint(path: Path) -> List[Run]:
 
 
 def _load(file: Path) -> Dict[str, Any]:
-    import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
+    # torch.load then accepts the classes that fairseq stores
+    from luna_fairseq.engine.checkpoints import why_unreadable
 
     try:
         try:
@@ -201,9 +202,7 @@ def _load(file: Path) -> Dict[str, Any]:
         except (TypeError, RuntimeError):  # an older torch, or a checkpoint in the older format
             state = torch.load(str(file), map_location="cpu")
     except Exception as error:  # whatever pickle makes of a damaged file
-        raise InputError(
-            f"{file} cannot be read as a checkpoint: {str(error).splitlines()[0][:200]}"
-        ) from error
+        raise InputError(f"{file} {why_unreadable(file, error)}") from None
     if not isinstance(state, dict) or "model" not in state:
         raise InputError(f"{file} is no checkpoint of fairseq")
     return state

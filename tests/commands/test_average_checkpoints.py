@@ -138,8 +138,8 @@ def test_latest_of_a_folder(tmp_path, capsys, option, pattern, bound, expected):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (dict(arch="transformer"), "another architecture: arch is transformer"),
-        (dict(heads=4), "another architecture: encoder_attention_heads is 4"),
+        (dict(arch="transformer"), "another architecture or other data: arch is transformer"),
+        (dict(heads=4), "another architecture or other data: encoder_attention_heads is 4"),
         (dict(width=8), "encoder.embed_tokens.weight is (50, 8)"),
         (dict(dtype=torch.float16), "torch.float16"),
     ],

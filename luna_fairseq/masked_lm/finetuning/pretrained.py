@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
+from luna_fairseq.engine.dictionaries import check_fingerprints, fingerprint, stored_fingerprints
 from luna_fairseq.errors import InputError
 
 _VALUES = (
@@ -41,12 +42,14 @@ class Pretrained:
         options: its model's, as words of fairseq-train's command line.
         positions: the longest sequence.
         dictionary_size: entries, ``<mask>`` included.
+        fingerprints: of the dictionaries, where the checkpoint has them.
     """
 
     path: Path
     options: List[str]
     positions: int
     dictionary_size: int
+    fingerprints: Optional[Dict[str, str]]
 
     @classmethod
     def load(cls, path: Path) -> Pretrained:
@@ -70,11 +73,15 @@ class Pretrained:
             if model.get(name) not in (None, False):
                 options.append(f"--{name.replace('_', '-')}")
                 options += [] if model[name] is True else [str(model[name])]
-        return cls(path, options, positions, embeddings["embed_tokens"].size(0))
+        size = embeddings["embed_tokens"].size(0)
+        return cls(path, options, positions, size, stored_fingerprints(state))
 
     def check_dictionary(self, path: Path) -> None:
-        """Raise InputError when the dictionary at ``path`` has another size than the checkpoint's."""
-        size = len(Dictionary.load(str(path))) + 1  # fairseq's tasks add <mask>
+        """Raise InputError when the dictionary at ``path`` is another one than the checkpoint's."""
+        dictionary = Dictionary.load(str(path))
+        dictionary.add_symbol("<mask>")  # as fairseq's tasks do
+        check_fingerprints(self.path, self.fingerprints, {"source": fingerprint(dictionary)})
+        size = len(dictionary)
         if size != self.dictionary_size:
             raise InputError(
                 f"the checkpoint's dictionary has {self.dictionary_size} entries, that of {path} has {size}: "

@@ -1,0 +1,71 @@
+"""A checkpoint and data of another dictionary of the same size: refused wherever a checkpoint is loaded."""
+
+import logging
+
+import pytest
+import torch
+from commands import plugin, refused, succeed
+from reversal import AUTHORS_COMMAND, SENTENCES, preprocess, write_corpus
+from saved_training import load
+
+from fairseq import checkpoint_utils
+from luna_fairseq.errors import InputError
+from luna_fairseq.models import LunaModel
+
+GENERATE = "-s src -t tgt --batch-size 8 --beam 1 --cpu"
+MESSAGE = "was trained with another source dictionary (24 entries, "
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """The same words, more and less frequent ones exchanged."""
+    folder = tmp_path_factory.mktemp("other")
+    write_corpus(folder, SENTENCES, seed=7)
+    return preprocess(folder)
+
+
+@pytest.fixture(scope="module")
+def old(trained, tmp_path_factory):
+    """A checkpoint as versions before wrote it."""
+    state = load(trained / "checkpoint_last.pt")
+    assert set(state["extra_state"].pop("dictionaries")) == {"source", "target"}
+    path = tmp_path_factory.mktemp("old") / "checkpoint_last.pt"
+    torch.save(state, str(path))
+    return path
+
+
+def test_generating(trained, other):
+    assert MESSAGE in refused("generate", *plugin(other), "--path", trained / "checkpoint_best.pt", GENERATE)
+
+
+@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
+def test_training_on(option, trained, other, tmp_path):
+    words = (AUTHORS_COMMAND, "--max-update 20", option, trained / "checkpoint_last.pt")
+    assert MESSAGE in refused("train", *plugin(other), *words, "--save-dir", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_from_python(trained, data, other):
+    LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
+    with pytest.raises(InputError, match="another source dictionary"):
+        LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(other))
+
+
+def test_a_checkpoint_that_does_not_say_loads_with_a_notice(old, data, caplog):
+    with caplog.at_level(logging.WARNING):
+        LunaModel.from_pretrained(str(old.parent), old.name, str(data))
+    said = [record.getMessage() for record in caplog.records if "does not say" in record.getMessage()]
+    assert len(said) == 1 and said[0].startswith(str(old))
+
+
+def test_an_ensemble_compares_each(trained, old, data, other, caplog):
+    for paths in ([old, trained / "checkpoint_last.pt"], [trained / "checkpoint_last.pt", old]):
+        with pytest.raises(InputError, match="checkpoint_last.pt was trained with another source"):
+            checkpoint_utils.load_model_ensemble_and_task([str(p) for p in paths], {"data": str(other)})
+
+
+def test_training_goes_on_from_one_that_does_not_say(old, data, tmp_path):
+    words = (AUTHORS_COMMAND, "--max-update 13 --restore-file", old, "--save-dir", tmp_path)
+    log = succeed("train", *plugin(data), *words)
+    assert log.count("does not say which dictionaries") == 1
+    assert "source" in load(tmp_path / "checkpoint_last.pt")["extra_state"]["dictionaries"]
