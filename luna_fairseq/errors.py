@@ -22,16 +22,26 @@ def find_input_error(error: Optional[BaseException]) -> Optional[InputError]:
     return error
 
 
+def _about_a_path(error: Exception) -> Optional[str]:
+    """What an OSError says, if it is about a file or folder."""
+    if not isinstance(error, OSError) or isinstance(
+        error, (ConnectionError, ChildProcessError, TimeoutError)
+    ):
+        return None
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error) or None
+
+
 @contextlib.contextmanager
 def one_line_in_commands() -> Iterator[None]:
-    """Have an InputError raised within end a command with one line on stderr and status 1.
+    """Have bad input end a command with one line on stderr and status 1: an InputError, or a path that cannot
+    be read or written.
 
     In a program of one's own the traceback stays, because it leads to the call that was wrong.
     """
     try:
         yield
     except Exception as error:
-        found = find_input_error(error)
+        found = find_input_error(error) or _about_a_path(error)
         if found is None or not in_command():
             raise
         print(f"luna_fairseq: error: {found}", file=sys.stderr)

@@ -42,6 +42,17 @@ with errors.one_line_in_commands():
     assert run(tmp_path / "luna-score", code) == (1, "luna_fairseq: error: width 3\n")
 
 
+def test_a_path_that_cannot_be_read(tmp_path):
+    program = tmp_path / "fairseq_cli" / "train.py"
+    code = "def cli_main():\n    with errors.one_line_in_commands(): {}\ncli_main()"
+    missing = run(program, code.format("open('/nowhere/at all')"))
+    assert missing == (1, "luna_fairseq: error: /nowhere/at all: No such file or directory\n")
+    plain = run(program, code.format("raise OSError('Model file not found: x.pt')"))
+    assert plain == (1, "luna_fairseq: error: Model file not found: x.pt\n")
+    status, text = run(program, code.format("raise ConnectionResetError('by the other side')"))
+    assert status == 1 and text.startswith("Traceback")
+
+
 @pytest.mark.parametrize(
     "program, code", [("mine.py", "cli_main()"), ("fairseq_cli/train.py", "cli_main(ValueError('width 3'))")]
 )

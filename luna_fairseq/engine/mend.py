@@ -53,6 +53,7 @@ class Mend:
             targets: ``module:attribute`` or ``module:Class.attribute``. A function of that name is from
                 then on this one, called with the original as its first argument. Anything else (a module's
                 ``np``) is what this one returns for the original. Without a target it is called once.
+                One entry changes a target once.
         """
 
         def note(function: Callable[..., Any]) -> Callable[..., Any]:

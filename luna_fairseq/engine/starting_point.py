@@ -55,6 +55,16 @@ def _with_a_batch(
     return iterator
 
 
+@SOMETHING_TO_READ.around("fairseq.data.data_utils:load_indexed_dataset")
+def _of_some_sequence(load_indexed_dataset: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return load_indexed_dataset(path, *args, **kwargs)
+    except ValueError as error:
+        if "mmap an empty file" not in str(error):
+            raise
+        raise InputError(f"{path}.bin is empty: there is nothing to read") from None
+
+
 def _why_nothing_is_left(split: str, sequences: int, longest: Any) -> str:
     if not sequences:
         return f"the split {split} is empty: there is nothing to read"
@@ -87,7 +97,9 @@ def _validation_text_first(load_checkpoint: Callable[..., Any], cfg: Any, traine
                 task.dataset(split),
                 max_tokens=dataset.max_tokens_valid,
                 max_sentences=dataset.batch_size_valid,
-                max_positions=utils.resolve_max_positions(task.max_positions(), trainer.model.max_positions()),
+                max_positions=utils.resolve_max_positions(
+                    task.max_positions(), trainer.model.max_positions()
+                ),
                 ignore_invalid_inputs=dataset.skip_invalid_size_inputs_valid_test,
                 disable_iterator_cache=True,
             )

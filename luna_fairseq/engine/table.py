@@ -21,6 +21,7 @@ from luna_fairseq.engine.mend import Mend
 from luna_fairseq.engine.newest_checkpoint import NEWEST_CHECKPOINT
 from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
 from luna_fairseq.engine.old_layers import POSITIONS, WEIGHTS_ONCE
+from luna_fairseq.engine.possible_options import POSSIBLE_OPTIONS
 from luna_fairseq.engine.precision import BF16_WITHOUT_TPU, CLIPPING
 from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import CPU_PROCESSES, ENDING_TOGETHER, LAUNCHER_RANKS, SHARDED_APOLLO
@@ -59,6 +60,7 @@ TABLE: Tuple[Mend, ...] = (
     LAUNCHER_RANKS,
     SHARDED_APOLLO,
     BF16_WITHOUT_TPU,
+    POSSIBLE_OPTIONS,
     ONE_PLUGIN,
     ONE_LINE_ERRORS,
 )

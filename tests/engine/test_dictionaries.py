@@ -40,7 +40,9 @@ def test_another_one_is_refused_and_none_is_said(caplog):
     ours = {"source": fingerprint(dictionary("a b")), "target": fingerprint(dictionary("c"))}
     check_fingerprints("x.pt", {"source": ours["source"], "label": "2 entries, 0"}, ours)
     assert not caplog.records
-    with pytest.raises(InputError, match=r"^x.pt was trained with another source dictionary \(6 entries, 0\)"):
+    with pytest.raises(
+        InputError, match=r"^x.pt was trained with another source dictionary \(6 entries, 0\)"
+    ):
         check_fingerprints("x.pt", {"source": "6 entries, 0"}, ours)
     check_fingerprints("x.pt", {"source": "6 entries, 0"}, ours, left_out=["source"])
     with caplog.at_level(logging.WARNING):

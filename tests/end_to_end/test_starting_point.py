@@ -1,0 +1,77 @@
+"""A run starts from the checkpoint it was given, and on text that is there, or not at all."""
+
+import shutil
+
+import pytest
+from commands import plugin, refused
+from forked import forked
+from reversal import AUTHORS_COMMAND, preprocess, write_corpus
+from saved_training import updates
+
+
+@pytest.fixture(scope="module")
+def empty_split(tmp_path_factory):
+    """Data whose validation text has no sentence."""
+    folder = tmp_path_factory.mktemp("empty")
+    write_corpus(folder, {"train": 40, "valid": 0, "test": 0})
+    return preprocess(folder)
+
+
+@pytest.fixture(scope="module")
+def logs(trained, data, empty_split, tmp_path_factory):
+    """(exit status, log, folder) of runs by name."""
+    folder = tmp_path_factory.mktemp("starts")
+    (folder / "a folder" / "checkpoint_last.pt").mkdir(parents=True)
+    going_on = folder / "going on"
+    going_on.mkdir()
+    shutil.copy(str(trained / "checkpoint_last.pt"), str(going_on))
+    wordings = {
+        "missing": (data, "--restore-file", folder / "nowhere.pt"),
+        "of the save-dir": (data, "--restore-file checkpoint_last.pt.pt"),
+        "finetune": (data, "--finetune-from-model", folder / "nowhere.pt"),
+        "going on": (data, "--finetune-from-model", folder / "nowhere.pt"),
+        "a folder": (data,),
+        "too long": (data, "--max-source-positions 1 --skip-invalid-size-inputs-valid-test"),
+        "one too long": (data, "--max-source-positions 5"),
+        "empty": (empty_split,),
+    }
+    common = (AUTHORS_COMMAND, "--max-update 13")
+    runs = [{"argvs": [(*words, *common, "--save-dir", folder / name)]} for name, words in wordings.items()]
+    return {name: (*result, folder / name) for name, result in zip(wordings, forked(*runs))}
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("missing", "InputError: --restore-file {folder}/nowhere.pt does not exist, or is no file"),
+        ("of the save-dir", "InputError: --restore-file checkpoint_last.pt.pt does not exist"),
+        ("finetune", "InputError: --finetune-from-model {folder}/nowhere.pt does not exist"),
+        ("a folder", "InputError: {folder}/a folder/checkpoint_last.pt is a folder"),
+        ("too long", "InputError: nothing of the split valid is left: all of its 16 sequences are longer "),
+        ("one too long", "since max_positions=(5, 1024), skip this example with"),
+        ("empty", ".bin is empty: there is nothing to read"),
+    ],
+)
+def test_refused_before_anything_is_trained(name, message, logs):
+    statuses, log, folder = logs[name]
+    assert statuses == [1] and message.format(folder=folder.parent) in log
+    assert "begin training epoch" not in log and not list(folder.glob("*best*"))
+
+
+def test_a_run_that_goes_on_no_longer_needs_what_it_started_from(logs):
+    statuses, log, folder = logs["going on"]
+    assert statuses == [0], log[-2000:]
+    assert updates(folder / "checkpoint_last.pt") == 13
+
+
+def test_a_name_of_the_save_dir(trained, data):
+    words = (AUTHORS_COMMAND, "--restore-file checkpoint_best.pt", "--save-dir", trained)
+    line = refused("train", *plugin(data), *words)
+    assert line.endswith(f"; {trained}/checkpoint_best.pt does: give that path")
+
+
+def test_an_evaluation_of_nothing(trained, data, empty_split):
+    path = ("--path", trained / "checkpoint_last.pt")
+    line = refused("generate", *plugin(data), *path, "-s src -t tgt --max-source-positions 1 --batch-size 8 "
+                   "--skip-invalid-size-inputs-valid-test")  # fmt: skip
+    assert "nothing of the split test is left: all of its 12 sequences are longer than " in line
