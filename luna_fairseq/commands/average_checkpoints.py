@@ -206,7 +206,7 @@ def model_settings(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def describe(state: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
-    """What checkpoints must agree on: settings of the architecture, dictionaries, and shape and type of each entry."""
+    """What checkpoints must agree on: the architecture, dictionaries, each entry's shape and type."""
     config = model_settings(state)
     settings = {key: value for key, value in config.items() if SHAPELESS_SETTINGS.search(key)}
     settings["arch"] = config.get("arch") or config.get("_name")
@@ -229,7 +229,8 @@ def check_same(
         ours, theirs = first["settings"][key], other["settings"][key]
         if ours != theirs:
             raise InputError(
-                f"{path} is of another architecture or other data: {key} is {theirs}, in {first_path} it is {ours}"
+                f"{path} is of another architecture or other data: {key} is {theirs}, "
+                f"in {first_path} it is {ours}"
             )
     for name in list(first["entries"]) + list(other["entries"]):
         ours, theirs = first["entries"].get(name), other["entries"].get(name)

@@ -10,8 +10,8 @@ from luna_fairseq.errors import InputError
 
 POSSIBLE_OPTIONS = Mend(
     "possible-options",
-    what="refuses options that cannot be (a dropout of 2, no layers, --clip-norm -1, --fp16 on a CPU, adaptive "
-    "softmax without adaptive_loss, a model beyond memory) in one line, when it starts",
+    what="refuses options that cannot be (a dropout of 2, no layers, --clip-norm -1, --fp16 on a CPU, "
+    "adaptive softmax without adaptive_loss, a model beyond memory) in one line, when it starts",
     why="it takes some of them without a word (a negative norm clips nothing) and ends in a traceback with "
     "others, some of them after an epoch",
 )

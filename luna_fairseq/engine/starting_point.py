@@ -1,4 +1,4 @@
-"""Where a training run starts from, and what it validates on: there, and something, before anything is trained."""
+"""What a run starts from and reads: it is there, and not nothing, before anything is trained."""
 
 from typing import Any, Callable
 
@@ -7,8 +7,8 @@ from luna_fairseq.errors import InputError
 
 STARTING_POINT = Mend(
     "starting-point",
-    what="refuses a --restore-file or --finetune-from-model that does not exist, and a checkpoint_last.pt that "
-    "is a folder",
+    what="refuses a --restore-file or --finetune-from-model that does not exist, and a checkpoint_last.pt "
+    "that is a folder",
     why="it trains from the beginning instead, and overwrites what --save-dir holds",
 )
 
@@ -16,8 +16,20 @@ SOMETHING_TO_READ = Mend(
     "something-to-read",
     what="refuses to train, generate or evaluate when no sequence is left to do it on, and looks at the "
     "validation text before training",
-    why="fairseq-eval-lm says perplexity 1.00 of no token, training ends in a traceback after its first epoch",
+    why="fairseq-eval-lm says perplexity 1.00 of no token, training ends in a traceback after an epoch",
 )
+
+NAMED_VALIDATION = Mend(
+    "named-validation",
+    what="takes validation texts that --valid-subset names (valid,valid1) for named",
+    why="it compares the names with those of files (valid1.en-de.en), and refuses a folder of pairs that has "
+    "several",
+)
+
+
+@NAMED_VALIDATION.around("fairseq.data.data_utils:_find_extra_valid_paths")
+def _splits_of_files(find_extra_valid_paths: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return {name.split(".")[0] for name in find_extra_valid_paths(*args, **kwargs)}
 
 
 @STARTING_POINT.around("fairseq.checkpoint_utils:load_checkpoint")

@@ -27,7 +27,7 @@ from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import CPU_PROCESSES, ENDING_TOGETHER, LAUNCHER_RANKS, SHARDED_APOLLO
 from luna_fairseq.engine.provenance import PROVENANCE
 from luna_fairseq.engine.resuming import FIRST_EPOCH_BATCHES, FLOAT32_WEIGHTS, PATIENCE
-from luna_fairseq.engine.starting_point import SOMETHING_TO_READ, STARTING_POINT
+from luna_fairseq.engine.starting_point import NAMED_VALIDATION, SOMETHING_TO_READ, STARTING_POINT
 from luna_fairseq.engine.termination import SIGTERM
 from luna_fairseq.errors import InputError
 
@@ -47,6 +47,7 @@ TABLE: Tuple[Mend, ...] = (
     SIGTERM,
     INCOMPLETE_BATCHES,
     SOMETHING_TO_READ,
+    NAMED_VALIDATION,
     CLIPPING,
     FIGURES,
     PROVENANCE,

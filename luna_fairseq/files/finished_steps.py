@@ -54,7 +54,7 @@ class FinishedSteps:
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
         """What was recorded with the step (see record), or None if it is to be done (again)."""
         known = self._steps.get(step)
-        if known is None or known["key"] != key:
+        if known is None or known["key"] is None or known["key"] != key:
             return None
         for name, size in known["files"].items():
             path = self.folder / name
@@ -63,12 +63,13 @@ class FinishedSteps:
         return known["facts"]
 
     def forget(self, step: str) -> None:
-        """Take a step for unfinished from now on, as its files are about to change."""
-        if self._steps.pop(step, None) is not None:
+        """Take a step for unfinished from now on, as its files are about to change. Their names are kept."""
+        if step in self._steps:
+            self._steps[step]["key"] = None
             self._save()
 
     def record(self, step: str, key: str, files: List[str], facts: Dict[str, Any]) -> None:
-        """Record a step as finished.
+        """Record a step as finished, and remove what it wrote with another input and not with this one.
 
         Args:
             step: its name.
@@ -77,6 +78,12 @@ class FinishedSteps:
             facts: what is to be known about it later; anything JSON can hold.
         """
         sizes = {name: (self.folder / name).stat().st_size for name in files}
+        left_over = set(self._steps.get(step, {}).get("files", ())).difference(
+            sizes, *(known["files"] for other, known in self._steps.items() if other != step)
+        )
+        for name in left_over:
+            if (self.folder / name).is_file():
+                (self.folder / name).unlink()
         self._steps[step] = {"key": key, "files": sizes, "facts": facts}
         self._save()
 

@@ -47,7 +47,9 @@ SENTENCEPIECE, ENCODER, MERGES, DICTIONARY = (
     "dict.txt",
 )
 LEARNING_LINES = 5_000_000  # sentencepiece keeps all it learns from in memory: more is thinned out evenly
-VERSION = 1  # part of every key: a change of what a step does must not take the old output for finished
+# Tokens that the presets read at a time; a line of more is none of --sample-break-mode complete's samples.
+SAMPLE = 512
+VERSION = 2  # part of every key: a change of what a step does must not take the old output for finished
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -111,6 +113,12 @@ class TextPreparation:
         self.steps.do("binarise", key, self._binarise)
         for split, (lines, _) in read.items():
             print(f"{split}: {lines:,} lines, {facts[split]:,} tokens")
+            if facts["long"][split]:
+                print(
+                    f"{split}: {facts['long'][split]:,} lines have {SAMPLE - 1} pieces or more: with "
+                    f"--sample-break-mode complete and --tokens-per-sample {SAMPLE}, as in the presets, "
+                    "fairseq leaves them out: break them, or give --sample-break-mode none"
+                )
         data = os.pathsep.join(dict.fromkeys(str(self._folder(part)) for part in self.parts))
         print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {data}")
 
@@ -147,9 +155,9 @@ class TextPreparation:
 
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
         counts: Counter = Counter()
-        facts: Dict[str, Any] = {}
+        facts: Dict[str, Any] = {"long": {}}
         for split in self.files:
-            pieces = self._encode_split(split)
+            pieces, facts["long"][split] = self._encode_split(split)
             facts[split] = sum(pieces.values())
             counts.update(pieces if split == "train" else {})
         dictionary = self._dictionary(counts)
@@ -158,18 +166,20 @@ class TextPreparation:
         facts["dictionary"] = len(dictionary)
         return [*(f"encoded/{part}" for part in self.parts), DICTIONARY], facts
 
-    def _encode_split(self, split: str) -> Counter:
-        """Encode one split into its parts, document by document in turn; counts of its pieces."""
+    def _encode_split(self, split: str) -> Tuple[Counter, int]:
+        """Encode one split into its parts, document by document in turn; counts pieces and long lines."""
         parts = [part for part, (_, name) in self.parts.items() if name == split]
         make = gpt2_encoder if self.gpt2 else sentencepiece_encoder
         encoded = encode_lines(
             self._lines(split), make, [str(path) for path in self.tokenizer], self.args.workers
         )
         pieces: Counter = Counter()
-        documents, inside = 0, False
+        documents, inside, long = 0, False, 0
         with replacing_lines([self.args.destdir / "encoded" / part for part in parts]) as files:
             for line in progress(encoded, f"encode {split}"):
-                pieces.update(line.split())
+                found = line.split()
+                pieces.update(found)
+                long += len(found) >= SAMPLE - 1  # <s> and </s> come to it
                 documents += bool(line) and not inside
                 inside = bool(line)
                 files[(documents - 1) % len(files)].write(line + "\n")
@@ -179,7 +189,7 @@ class TextPreparation:
                 "between empty "
                 "lines), and a shard would be empty; give fewer shards"
             )
-        return pieces
+        return pieces, long
 
     def _dictionary(self, counts: Counter) -> Dictionary:
         if self.args.dict:

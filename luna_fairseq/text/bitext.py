@@ -1,12 +1,14 @@
 """Reading parallel text: two files ``PREFIX.LANG`` whose lines translate one another.
 
 Lines end at ``\\n`` alone: other characters that Unicode calls line separators occur inside sentences, and
-splitting at them would shift one side against the other.
+splitting at them would shift one side against the other. Control characters, which no text means, are read as
+spaces; NUL is none of text's, and refused.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -16,6 +18,9 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
 
 BYTE_ORDER_MARK = "\ufeff"
+# Those that are no white space: str.split and the encodings would keep them.
+_CONTROL = re.compile("[\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
+_CONTROL_BYTES = re.compile(rb"[\x01-\x08\x0e-\x1b\x7f]|\xc2[\x80-\x84\x86-\x9f]")  # the same in UTF-8
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Bitext:
         lines: lines in each file.
         empty: pairs of which one side, or both, are empty; ``pairs`` leaves them out.
         digest: SHA-256 of the contents of both files.
+        controls: lines with control characters, which are read as spaces.
     """
 
     source: Path
@@ -34,6 +40,7 @@ class Bitext:
     lines: int
     empty: int
     digest: str
+    controls: int = 0
 
     def pairs(self) -> Iterator[Tuple[str, str]]:
         """The pairs in which no side is empty, in the order of the files."""
@@ -44,7 +51,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file without surrounding white space (and without a byte order mark).
 
     Raises:
-        InputError: the file is missing or cannot be read, or a line is not UTF-8.
+        InputError: the file is missing or cannot be read, or a line is not UTF-8 or holds a NUL.
     """
     return (_decode(raw, path, number) for number, raw in enumerate(_raw_lines(path), 1))
 
@@ -65,18 +72,19 @@ def check_bitext(
             dropped).
 
     Raises:
-        InputError: a file is missing, empty or not UTF-8, the numbers of lines differ, a line is empty that
-            must not be, or no pair is left.
+        InputError: a file is missing, empty or no text in UTF-8, the numbers of lines differ, a line is empty
+            that must not be, or no pair is left.
     """
     paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
     digest = hashlib.sha256()
-    counts, empty = [0, 0], 0
+    counts, empty, controls = [0, 0], 0, 0
     sides = [_raw_lines(path) for path in paths]
     for number, pair in enumerate(progress(zip_longest(*sides), f"check {Path(prefix).name}"), 1):
         texts = [None if raw is None else _decode(raw, path, number) for raw, path in zip(pair, paths)]
         for raw in pair:
             digest.update(b"\0" if raw is None else raw + b"\n")
         counts = [count + (text is not None) for count, text in zip(counts, texts)]
+        controls += sum(_CONTROL_BYTES.search(raw or b"") is not None for raw in pair)
         if "" in texts:
             empty += 1
             if not drop_empty:
@@ -84,7 +92,7 @@ def check_bitext(
                 raise InputError(f"{path}, line {number} is empty: remove this line from both files")
     _check_counts(paths, counts, empty)
     source, target = (path.absolute() for path in paths)
-    return Bitext(source, target, counts[0], empty, digest.hexdigest())
+    return Bitext(source, target, counts[0], empty, digest.hexdigest(), controls)
 
 
 def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
@@ -118,4 +126,9 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
         raise InputError(f"{path}, line {number} is not UTF-8 ({error.reason}): convert the file") from error
     if number == 1 and text.startswith(BYTE_ORDER_MARK):
         text = text[1:]
-    return text.strip()
+    if "\0" in text:
+        raise InputError(
+            f"{path}, line {number} holds a NUL, as no text does: is the file UTF-16 (convert it to UTF-8) "
+            "or damaged?"
+        )
+    return _CONTROL.sub(" ", text).strip()

@@ -31,7 +31,9 @@ from luna_fairseq.text.subword import ROUTES
 PROGRAM = "luna-prepare-bitext"
 DICTIONARY = "dict.txt"
 # Part of every key: a change of what a step does must not take the old output for finished.
-VERSION = 2
+VERSION = 3
+# Positions of the presets (--max-source-positions, --max-target-positions), one being the sentence's end.
+POSITIONS = 1024
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -133,7 +135,24 @@ class Preparation:
                 reasons["an empty side"] += part.empty
             dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in reasons.items())
             print(f"{split}: {part.lines - sum(reasons.values()):,} pairs, tokens: {tokens}{dropped}")
+            if part.controls:
+                print(f"{split}: control characters in {part.controls:,} lines were read as spaces")
+            self._report_long(split, facts["longest"][split])
         print(f"dictionary: {facts['dictionary']:,} entries; data in {self.args.destdir}")
+
+        if "valid1" in self.text:
+            named = ",".join(split for split in self.text if split.startswith("valid"))
+            print(f"several validation texts: give fairseq-train --valid-subset {named}")
+
+    def _report_long(self, split: str, longest: int) -> None:
+        if longest >= POSITIONS:
+            becomes = "fairseq leaves it out" if split == "train" else "fairseq refuses it"
+            print(
+                f"{split}: the longest side has {longest:,} pieces, and the presets read {POSITIONS:,} with "
+                f"its end: {becomes} unless --max-source-positions and --max-target-positions are "
+                f"{longest + 1} or more"
+                f"{' (--max-length drops such pairs here)' if split == 'train' else ''}"
+            )
 
     def _check(self, split: str, prefix: str) -> Bitext:
         return check_bitext(prefix, *self.languages, drop_empty=split == "train")
@@ -166,9 +185,10 @@ class Preparation:
         pieces: Counter = Counter()
         tokens: Counter = Counter()
         dropped: Counter = Counter()
+        longest: Counter = Counter()
         names = [f"encoded/{DICTIONARY}"]
         for split, part in self.text.items():
-            names += self._write("encoded", split, self._encoded(split, pieces, tokens, dropped))
+            names += self._write("encoded", split, self._encoded(split, pieces, tokens, dropped, longest))
             if split != "train":  # what translations are scored against
                 names += self._write("plain", split, part.pairs())
         if not pieces:
@@ -176,10 +196,10 @@ class Preparation:
         dictionary = self.route.dictionary(self._model(), pieces)
         with replacing(self.args.destdir / names[0]) as temporary:
             dictionary.save(str(temporary))
-        return names, {**tokens, "dictionary": len(dictionary), "dropped": dropped}
+        return names, {**tokens, "dictionary": len(dictionary), "dropped": dropped, "longest": longest}
 
     def _encoded(
-        self, split: str, pieces: Counter, tokens: Counter, dropped: Counter
+        self, split: str, pieces: Counter, tokens: Counter, dropped: Counter, longest: Counter
     ) -> Iterator[Tuple[str, ...]]:
         """Pairs as pieces, those that the filter drops left out; counted in ``pieces`` if they are for
         training."""
@@ -194,6 +214,7 @@ class Preparation:
                 pieces.update(chain(*pair))
             for language, side in zip(self.languages, pair):
                 tokens[f"{split}.{language}"] += len(side)
+                longest[split] = max(longest[split], len(side))
             yield tuple(" ".join(side) for side in pair)
 
     def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:

@@ -77,6 +77,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         "--save-dir",
         str(checkpoints),
     ]
+    subsets = [f"valid{number or ''}" for number in range(len(args.validpref.split(",")))]
+    given += ["--valid-subset", ",".join(subsets)]
     given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
     train_logged(train.command([recipe, str(data), *given]), log, "train", SHOWN)
 

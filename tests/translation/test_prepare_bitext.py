@@ -321,3 +321,63 @@ def test_long_and_unequal_pairs_are_dropped_from_training_text_only(prepare, tex
     assert len(read(tmp_path / "out" / "encoded" / "train.en")) == 198
     status, _, err = prepare("--max-length", "1", out="none")
     assert status == 1 and "leave no training pair" in err
+
+
+def test_nothing_is_left_of_an_earlier_preparation(prepare, tmp_path):
+    prepare()
+    assert list((tmp_path / "out").glob("test.*"))
+    prepare(test=False, vocab_size=190)
+    prepare(test=False, out="fresh", vocab_size=190)
+    assert files(tmp_path / "out") == files(tmp_path / "fresh")
+
+
+def test_nothing_is_left_of_a_preparation_that_was_broken_off(prepare, tmp_path, monkeypatch):
+    prepare()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(prepare_bitext, "binarise", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        prepare(test=False)
+    prepare(test=False)
+    prepare(test=False, out="fresh")
+    assert files(tmp_path / "out") == files(tmp_path / "fresh")
+
+
+def test_another_encoding_takes_the_place_of_the_first(prepare, tmp_path):
+    prepare()
+    prepare("--subword", "moses", vocab_size=100)
+    assert not (tmp_path / "out" / MODEL).exists() and (tmp_path / "out" / "bpe.codes").is_file()
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_control_characters_are_read_as_spaces_and_counted(prepare, text, tmp_path):
+    change(text, "train.en", lambda data: b"one\x01two\x7f \xc2\x92three\n" + data.split(b"\n", 1)[1])
+    _, out, _ = prepare()
+    assert "train: control characters in 1 lines were read as spaces" in out
+    assert (
+        read(tmp_path / "out" / "encoded" / "train.en")[0].replace(" ", "").replace("▁", " ")
+        == " one two three"
+    )
+    symbols = Dictionary.load(str(tmp_path / "out" / "dict.en.txt")).symbols
+    assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for symbol in symbols for c in symbol)
+
+
+def test_nul_bytes_are_refused(prepare, text):
+    change(text, "valid.de", lambda data: data.decode("utf-8").encode("utf-16-le").replace(b"\n\0", b"\n"))
+    status, _, err = prepare()
+    assert status == 1 and "valid.de, line 1" in err and len(err.splitlines()) == 1
+
+
+def test_a_sentence_that_no_preset_reads_is_named(prepare, text):
+    change(text, "train.en", lambda data: b"a " * 5000 + b"\n" + data.split(b"\n", 1)[1])
+    _, out, _ = prepare()
+    (line,) = (line for line in out.splitlines() if "longest side" in line)
+    assert line.startswith("train: the longest side has ") and "--max-source-positions" in line
+    _, out, _ = prepare("--max-length", "1000")
+    assert "longest side" not in out
+
+
+def test_several_validation_texts_are_named(prepare, text):
+    _, out, _ = prepare("--validpref", f"{text / 'valid'},{text / 'test'}")
+    assert "give fairseq-train --valid-subset valid,valid1" in out
