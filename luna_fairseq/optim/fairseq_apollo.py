@@ -116,7 +116,7 @@ class FairseqApollo(FairseqOptimizer):
             training, which fairseq
                 refuses for an optimizer without support for flat parameters).
         Returns:
-            a float32 scalar: the norm of all gradients, or in mode "each" the largest of the parameters'
+            a scalar: the norm of all gradients, or in mode "each" the largest of the parameters'
             norms.
         """
         if not self.clips_each_parameter:
@@ -183,16 +183,18 @@ class FairseqApollo(FairseqOptimizer):
 
 
 def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
-    """L2 norm of each tensor: float32 [number of tensors], on the first one's device."""
-    norms = [torch.norm(g, p=2, dtype=torch.float32) for g in grads]
-    return torch.stack([n.to(norms[0].device) for n in norms]) if norms else torch.empty(0)
+    """L2 norm of each tensor: [number of tensors], on the first one's device; float32, float64 if one is."""
+    if not grads:
+        return torch.empty(0)
+    wide = torch.float64 if any(g.dtype is torch.float64 for g in grads) else torch.float32
+    return torch.stack([torch.norm(g, p=2, dtype=wide).to(grads[0].device) for g in grads])
 
 
 def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
     """Scale each tensor in place by ``min(1, max_norm / (its own L2 norm + 1e-6))``; 0 only measures.
 
     Returns:
-        the norms before clipping, float32 [number of tensors].
+        the norms before clipping, [number of tensors]: see :func:`gradient_norms`.
     """
     norms = gradient_norms(grads)
     if max_norm > 0 and len(norms) > 0:

@@ -74,6 +74,12 @@ def test_glue(name, tmp_path):
     assert (example.inputs, example.label) == (inputs, label)
 
 
+def test_no_example_is_lost_without_a_first_line_of_names(tmp_path):
+    write(tmp_path / "train.tsv", ["a film\t1", "no film\t0"])
+    found = [(example.inputs[0], example.label) for example in TASKS["SST-2"].read(tmp_path, "train")]
+    assert found == [("a film", "1"), ("no film", "0")]
+
+
 def test_text_without_a_first_line_of_names():
     folder = Path(__file__).resolve().parents[3] / "shared" / "data" / "sst2"
     if not folder.is_dir():

@@ -290,3 +290,11 @@ def test_other_optimizers_are_still_clipped_by_the_wrapper():
     optimizer_step(wrapped, params, make_grads(0), 0.5)
     change = torch.cat([(p - old).flatten() for p, old in zip(wrapped.fp32_params, before)])
     torch.testing.assert_close(change.norm().item(), 0.5, rtol=1e-4, atol=0)
+
+
+def test_clip_each_of_float64():
+    double, single = (torch.tensor([3.0, 4.0], dtype=dtype) for dtype in (torch.float64, torch.float32))
+    norms = clip_each([double, single, torch.zeros(0)], 1.0)
+    assert norms.dtype is torch.float64 and norms.tolist() == [5.0, 5.0, 0.0]
+    assert double.dtype is torch.float64 and double.tolist() == pytest.approx([0.6, 0.8], abs=1e-6)
+    assert single.dtype is torch.float32 and single.tolist() == pytest.approx([0.6, 0.8], abs=1e-6)
