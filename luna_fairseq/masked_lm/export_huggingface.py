@@ -23,7 +23,8 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.masked_lm.huggingface.shipped_code import shipped_code
 from luna_fairseq.models import LunaMaskedLM
-from luna_fairseq.models.masked_lm_hub import MaskedLMHub, find_tokenizer
+from luna_fairseq.models.masked_lm_hub import MaskedLMHub
+from luna_fairseq.models.tokenizers import find_tokenizer
 
 PROGRAM = "luna-export-huggingface"
 LARGEST_DIFFERENCE = 1e-4  # of the self-check, relative to the largest logit; larger is a fault of the export

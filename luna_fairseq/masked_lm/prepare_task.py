@@ -22,7 +22,7 @@ from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_sai
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
-from luna_fairseq.models.masked_lm_hub import check_tokenizer, find_tokenizer
+from luna_fairseq.models.tokenizers import check_tokenizer, encoding_of, find_tokenizer
 from luna_fairseq.progress import progress
 from luna_fairseq.text.text_encoding import (
     EncodeLines,
@@ -116,6 +116,12 @@ def _tokenizer(folder: Path, dictionary: Dictionary) -> Tuple[Callable[..., Enco
     """How the text is encoded, and the tokenizer's files in ``folder``, none where text is words."""
     options = find_tokenizer([folder])
     if not options:
+        encoding = encoding_of(dictionary)
+        if encoding is not None:
+            raise InputError(
+                f"{folder / DICTIONARY} holds pieces of {encoding}, and its tokenizer is not beside it: put "
+                "sentencepiece.bpe.model (or GPT-2's encoder.json and vocab.bpe) there"
+            )
         return words_encoder, []
     check_tokenizer(encoders.build_bpe(argparse.Namespace(**options)), dictionary)
     make: Callable[..., EncodeLines] = gpt2_encoder if options["bpe"] == "gpt2" else sentencepiece_encoder

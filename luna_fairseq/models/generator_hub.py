@@ -4,10 +4,23 @@ attention."""
 from typing import Any, Optional
 
 from fairseq import hub_utils
+from luna_fairseq.models.tokenizers import check_encoded, find_tokenizer, folders_of
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
-    """What ``from_pretrained`` of these models returns."""
+    """What ``from_pretrained`` of these models returns.
+
+    Raises:
+        InputError: there is no tokenizer, the dictionary is of pieces, and a text is plain
+    """
+
+    bpe: Any  # the tokenizer, of which fairseq has no type
+
+    def apply_bpe(self, sentence: str) -> str:
+        """The pieces of a text, between spaces."""
+        if self.bpe is None:
+            check_encoded(sentence, self.src_dict)
+        return super().apply_bpe(sentence)
 
     def attention_maps(self, text: str, target: Optional[str] = None, beam: int = 5) -> Any:
         """What each attention weighs in a line of ``text``: see
@@ -30,7 +43,14 @@ def from_pretrained(
     model_name_or_path: str, checkpoint_file: str = "model.pt", data_name_or_path: str = ".", **kwargs: Any
 ) -> GeneratorHub:
     """fairseq's ``from_pretrained``: folder of the checkpoint, its name, folder of the dictionaries, and
-    options such as ``bpe`` that override the checkpoint's."""
+    options such as ``bpe`` that override the checkpoint's.
+
+    Without ``bpe``, the tokenizer is the one whose files are in one of the two folders
+    (``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2). Where there is none, text
+    is words, or pieces, between spaces.
+    """
+    if "bpe" not in kwargs:
+        kwargs = {**find_tokenizer(folders_of(model_name_or_path, data_name_or_path)), **kwargs}
     found = hub_utils.from_pretrained(
         str(model_name_or_path), checkpoint_file, str(data_name_or_path), **kwargs
     )

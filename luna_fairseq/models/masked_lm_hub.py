@@ -1,7 +1,6 @@
 """A trained masked language model for use from Python: RoBERTa's hub interface, extended to P and to
 batches."""
 
-from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -12,16 +11,31 @@ from fairseq import hub_utils, utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.tokenizers import (
+    MASK,
+    check_encoded,
+    check_tokenizer,
+    find_tokenizer,
+    folders_of,
+    is_filler,
+)
 from luna_fairseq.modules.classification_heads import mean_of_packed
 
-MASK = "<mask>"
 Tokens = Union[Tensor, Sequence[Tensor]]
 
 
 class Words:
-    """The tokenizer of data that was prepared without one: words separated by spaces."""
+    """The tokenizer of data that was prepared without one: words separated by spaces.
+
+    Raises:
+        InputError: the text is no such words: the dictionary is of pieces
+    """
+
+    def __init__(self, dictionary: Dictionary) -> None:
+        self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
+        check_encoded(text, self.dictionary)
         return text
 
     def decode(self, text: str) -> str:
@@ -44,7 +58,7 @@ class MaskedLMHub(RobertaHubInterface):
         super().__init__(cfg, task, model)
         self.dictionary: Dictionary = task.source_dictionary
         if self.bpe is None:
-            self.bpe = Words()
+            self.bpe = Words(self.dictionary)
         check_tokenizer(self.bpe, self.dictionary)
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
@@ -141,7 +155,7 @@ class MaskedLMHub(RobertaHubInterface):
         """[V], True at symbols that stand for no text."""
         dictionary = self.dictionary
         special = [
-            i < dictionary.nspecial or _is_filler(symbol) for i, symbol in enumerate(dictionary.symbols)
+            i < dictionary.nspecial or is_filler(symbol) for i, symbol in enumerate(dictionary.symbols)
         ]
         return torch.tensor(special)
 
@@ -167,17 +181,15 @@ def from_pretrained(
             with ``.``, it is relative to the checkpoint's
         bpe: fairseq's name of a tokenizer, with its options as further arguments. By default the one whose
             files are in one of the two folders: ``sentencepiece.bpe.model``, or ``encoder.json`` and
-                ``vocab.bpe`` of GPT-2. Where
-            there are none, text is words separated by spaces.
+            ``vocab.bpe`` of GPT-2. Where there are none, text is words separated by spaces; where the
+            dictionary is of pieces, plain text is then refused.
         kwargs: overrides of the checkpoint's options
 
     Raises:
         InputError: the dictionary or the tokenizer is another one than the checkpoint's
     """
     if bpe is None:
-        folder = Path(model_name_or_path)
-        data = folder / data_name_or_path if data_name_or_path.startswith(".") else Path(data_name_or_path)
-        kwargs = {**find_tokenizer([folder, data]), **kwargs}
+        kwargs = {**find_tokenizer(folders_of(model_name_or_path, data_name_or_path)), **kwargs}
     else:
         kwargs["bpe"] = bpe
     found = hub_utils.from_pretrained(
@@ -188,44 +200,3 @@ def from_pretrained(
         **kwargs,
     )
     return MaskedLMHub(found["args"], found["task"], found["models"][0]).eval()
-
-
-def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """fairseq's options for the tokenizer whose files are in the first of ``folders`` that has some; or
-    none."""
-    for folder in folders:
-        model = folder / "sentencepiece.bpe.model"
-        encoder, merges = folder / "encoder.json", folder / "vocab.bpe"
-        if model.is_file():
-            return {"bpe": "sentencepiece", "sentencepiece_model": str(model)}
-        if encoder.is_file() and merges.is_file():
-            return {"bpe": "gpt2", "gpt2_encoder_json": str(encoder), "gpt2_vocab_bpe": str(merges)}
-    return {}
-
-
-def check_tokenizer(bpe: Any, dictionary: Dictionary) -> None:
-    """Raise InputError when ``bpe``, of sentencepiece or GPT-2, has other pieces than ``dictionary``.
-
-    Pieces that the training text did not contain may be missing from the dictionary.
-    """
-    if hasattr(bpe, "sp"):
-        pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}
-    elif hasattr(bpe, "bpe") and hasattr(bpe.bpe, "encoder"):
-        pieces = set(map(str, bpe.bpe.encoder.values()))
-    else:
-        return
-    symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not _is_filler(s)]
-    unknown = [symbol for symbol in symbols if symbol not in pieces]
-    # Of a smaller vocabulary's encoding all pieces may be in a larger one's, which then has many more.
-    too_large = hasattr(bpe, "sp") and len(symbols) < 0.9 * len(pieces) - dictionary.nspecial
-    if unknown or too_large:
-        example = f"for example {unknown[0]!r} is no piece of it" if unknown else "it has many more pieces"
-        raise InputError(
-            f"the tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} "
-            "symbols): "
-            f"{example}; give the tokenizer with which the data was prepared"
-        )
-
-
-def _is_filler(symbol: str) -> bool:
-    return symbol == MASK or symbol.startswith("madeupword")

@@ -15,7 +15,8 @@ from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
 from luna_fairseq.lra.task import CLS, LRATextTask
 from luna_fairseq.models.generator_hub import GeneratorHub
-from luna_fairseq.models.masked_lm_hub import MaskedLMHub, find_tokenizer
+from luna_fairseq.models.masked_lm_hub import MaskedLMHub
+from luna_fairseq.models.tokenizers import find_tokenizer
 from luna_fairseq.text.moses import tokenize
 from luna_fairseq.text.subword import ROUTES
 

@@ -150,3 +150,11 @@ def test_the_exported_folder_needs_neither_fairseq_nor_this_package(tmp_path):
     with torch.no_grad():
         expected, _ = model(tokens)
     torch.testing.assert_close(torch.load(str(tmp_path / "logits.pt")), expected, rtol=0, atol=1e-5)
+
+
+def test_a_dictionary_of_pieces_without_its_tokenizer_is_refused():
+    dictionary = Dictionary()
+    for piece in ("\u2581the", "\u2581c", "at", "<mask>"):
+        dictionary.add_symbol(piece)
+    with pytest.raises(InputError, match="holds pieces of sentencepiece, and its tokenizer is not there"):
+        build_tokenizer({}, dictionary, 512)

@@ -7,7 +7,7 @@ import pytest
 
 from fairseq.data import Dictionary, data_utils
 from luna_fairseq.masked_lm import prepare_text
-from luna_fairseq.models.masked_lm_hub import find_tokenizer
+from luna_fairseq.models.tokenizers import find_tokenizer
 
 DOCUMENTS = [
     ["the cat sat on the mat", "it was a red cat"],

@@ -11,7 +11,7 @@ from tiny_luna import dictionary
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaMaskedLM
-from luna_fairseq.models.masked_lm_hub import check_tokenizer, find_tokenizer
+from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer
 
 WORDS = [f"w{i}" for i in range(45)]
 # What that fairseq stores of the command line beside the model's options.

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.tokenizers import encoding_of
 
 SPACE = "\u2581"
 BOS, EOS, PAD, UNKNOWN, MASK = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
@@ -31,10 +32,17 @@ def build_tokenizer(
         positions: the longest sequence.
 
     Raises:
-        InputError: the tokenizer is none of GPT-2's or sentencepiece's byte-pair encodings, or has pieces
-            that the dictionary lacks.
+        InputError: the dictionary is of pieces and there are no files; or the tokenizer is none of GPT-2's or
+            sentencepiece's byte-pair encodings, or has pieces that the dictionary lacks.
     """
     ids = {dictionary[index]: index for index in range(len(dictionary))}
+    encoding = encoding_of(dictionary)
+    if not files and encoding is not None:
+        raise InputError(
+            f"the dictionary holds pieces of {encoding}, and its tokenizer is not there: put "
+            "sentencepiece.bpe.model (or GPT-2's encoder.json and vocab.bpe) beside the checkpoint or into "
+            "--data"
+        )
     if not files:
         tokenizer = _words(ids)
     elif files["bpe"] == "gpt2":

@@ -1,0 +1,75 @@
+"""Text is never read as words where the dictionary is of pieces: from Python, exporting, preparing a task."""
+
+import pytest
+import torch
+
+from fairseq.data import Dictionary
+from luna_fairseq.errors import InputError
+from luna_fairseq.masked_lm.prepare_task import _tokenizer
+from luna_fairseq.models.generator_hub import GeneratorHub
+from luna_fairseq.models.masked_lm_hub import Words
+from luna_fairseq.models.tokenizers import check_encoded, encoding_of, folders_of
+
+PIECES = {
+    "sentencepiece": ["\u2581the", "\u2581c", "at", "a"],
+    "subword_nmt": ["the", "c@@", "at", "a"],
+    "gpt2": ["262", "269", "265"],
+    None: ["the", "cat", "a", "4"],
+}
+ENCODED = {
+    "sentencepiece": "\u2581the \u2581c at",
+    "subword_nmt": "the c@@ at",
+    "gpt2": "262 269 265",
+    None: "the cat",
+}
+
+
+def dictionary(encoding):
+    made = Dictionary()
+    for piece in [*PIECES[encoding], "<mask>", "madeupword0000"]:
+        made.add_symbol(piece)
+    return made
+
+
+@pytest.mark.parametrize("encoding", PIECES)
+def test_a_dictionary_tells_its_encoding(encoding):
+    assert encoding_of(dictionary(encoding)) == encoding
+    check_encoded(ENCODED[encoding], dictionary(encoding))
+    check_encoded("", dictionary(encoding))
+
+
+@pytest.mark.parametrize("encoding", ["sentencepiece", "subword_nmt", "gpt2"])
+def test_plain_text_is_refused_where_there_is_no_tokenizer(encoding):
+    words = Words(dictionary(encoding))
+    with pytest.raises(InputError, match=f"pieces of {encoding}, and no tokenizer .* bpe='{encoding}'"):
+        words.encode("the cat")
+    assert words.encode(ENCODED[encoding]) == ENCODED[encoding]
+
+
+def test_a_word_that_is_a_piece_by_chance():
+    with pytest.raises(InputError, match="pieces of sentencepiece"):
+        check_encoded("a", dictionary("sentencepiece"))
+
+
+def test_unknown_words_of_a_dictionary_of_words_are_unknown():
+    assert Words(dictionary(None)).encode("the dog") == "the dog"
+
+
+def test_translating_and_sampling():
+    hub = GeneratorHub.__new__(GeneratorHub)
+    torch.nn.Module.__init__(hub)
+    hub.bpe, hub.tokenizer, hub.src_dict = None, None, dictionary("sentencepiece")
+    with pytest.raises(InputError, match="pieces of sentencepiece"):
+        hub.encode("the cat")
+    assert len(hub.encode(ENCODED["sentencepiece"])) == 4
+
+
+def test_preparing_a_task_without_the_tokenizer(tmp_path):
+    with pytest.raises(InputError, match="holds pieces of gpt2, and its tokenizer is not beside it"):
+        _tokenizer(tmp_path, dictionary("gpt2"))
+    assert _tokenizer(tmp_path, dictionary(None))[1] == []
+
+
+def test_where_a_tokenizer_is_looked_for(tmp_path):
+    assert folders_of(tmp_path, ".") == [tmp_path, tmp_path / "."]
+    assert folders_of("a", "b/c")[1].as_posix() == "b/c"
