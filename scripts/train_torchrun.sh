@@ -12,7 +12,7 @@ usage: scripts/train_torchrun.sh [--gpus N] [--nodes N --node-rank K --master HO
 Starts luna-train RECIPE DATA once for each GPU by torch's launcher. With several nodes, start it on each with its own
 --node-rank (0, 1, ...) and the name of node 0 as --master.
   --gpus N     processes on this node (default: the GPUs it has)
-  --dry-run    print the command and do nothing
+  --dry-run    look at RECIPE and DATA, print the command and do nothing
 Status 143: stopped by SIGTERM, having saved; start it again and it goes on.
 HELP
 }
@@ -45,7 +45,7 @@ fi
 [[ "$gpus" =~ ^[1-9][0-9]*$ ]] || die "--gpus must be a positive number, got $gpus"
 
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-launch=(python -m torch.distributed.run --nproc_per_node "$gpus")
+launch=(python -m luna_fairseq.commands.torchrun --nproc_per_node "$gpus")
 if ((nodes == 1)); then
   launch+=(--standalone)
 else
@@ -55,7 +55,10 @@ else
   if [[ "$master" == *:* ]]; then port="${master##*:}" master="${master%:*}"; fi
   launch+=(--nnodes "$nodes" --node_rank "$rank" --master_addr "$master" --master_port "$port")
 fi
-launch+=(-m luna_fairseq.commands.train "$@" --distributed-world-size "$((nodes * gpus))")
+train=(luna_fairseq.commands.train "$@" --distributed-world-size "$((nodes * gpus))")
+launch+=(-m "${train[@]}")
+# Once and in one line, before every process would say it.
+python -m "${train[0]}" --dry-run "${train[@]:1}" >/dev/null || exit 1
 if [[ -n "$dry_run" ]]; then
   printf '%q ' "${launch[@]}" && echo
   exit 0

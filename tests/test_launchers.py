@@ -4,6 +4,7 @@ SIGTERM."""
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 TORCHRUN, SBATCH = SCRIPTS / "train_torchrun.sh", SCRIPTS / "train_slurm.sbatch"
+RECIPE = "luna_16_elu_tied"
 TRAIN = "-m luna_fairseq.commands.train"
 JOB = {"SLURM_JOB_ID": "1050007", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "8"}
 
@@ -34,17 +36,41 @@ def test_syntax(script):
     assert os.access(str(script), os.X_OK)
 
 
-def test_one_node():
-    words = run(TORCHRUN, "--gpus", "8", "--dry-run", "luna_16", "data", "--seed", "2").stdout.split()
-    assert words[:6] == "python -m torch.distributed.run --nproc_per_node 8 --standalone".split()
-    assert words[6:] == f"{TRAIN} luna_16 data --seed 2 --distributed-world-size 8".split()
+def test_one_node(tmp_path):
+    words = run(TORCHRUN, *f"--gpus 8 --dry-run {RECIPE} {tmp_path} --seed 2".split()).stdout.split()
+    assert words[:6] == "python -m luna_fairseq.commands.torchrun --nproc_per_node 8 --standalone".split()
+    assert words[6:] == f"{TRAIN} {RECIPE} {tmp_path} --seed 2 --distributed-world-size 8".split()
 
 
-def test_several_nodes():
-    options = "--gpus 4 --nodes 3 --node-rank 2 --master first:1234 --dry-run".split()
-    command = run(TORCHRUN, *options, "r", "d").stdout
-    assert "--nnodes 3 --node_rank 2 --master_addr first --master_port 1234 " in command
-    assert command.strip().endswith("r d --distributed-world-size 12")
+def test_several_nodes(tmp_path):
+    options = "--gpus 2 --nodes 4 --node-rank 2 --master first:1234 --dry-run".split()
+    command = run(TORCHRUN, *options, RECIPE, str(tmp_path)).stdout
+    assert "--nnodes 4 --node_rank 2 --master_addr first --master_port 1234 " in command
+    assert command.strip().endswith(f"{RECIPE} {tmp_path} --distributed-world-size 8")
+
+
+@pytest.mark.parametrize("dry", [["--dry-run"], []])
+@pytest.mark.parametrize(
+    "words, message",
+    [("luna_17 .", "there is no recipe luna_17"), (f"{RECIPE} nowhere", "nowhere is no folder")],
+)
+def test_recipe_and_data_are_looked_at_once_before_anything_starts(words, message, dry):
+    done = run(TORCHRUN, "--gpus", "2", *dry, *words.split())
+    assert done.returncode == 1 and message in done.stderr.splitlines()[-1] and done.stdout == ""
+    assert done.stderr.count("error") == 1
+
+
+@pytest.mark.parametrize("ending, status", [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("", 0)])
+def test_a_process_that_fails_leaves_two_lines(ending, status, tmp_path):
+    """What it said, and which one it was; torch says thirty more."""
+    (tmp_path / "failing.py").write_text(
+        f"import os, sys\nprint('luna_fairseq: error: width 3', file=sys.stderr, flush=True)\n{ending}\n"
+    )
+    line = [sys.executable, "-m", "luna_fairseq.commands.torchrun", "--standalone", "--nproc_per_node", "1"]
+    done = subprocess.run([*line, str(tmp_path / "failing.py")], capture_output=True, text=True, timeout=120)
+    said = [line for line in done.stderr.splitlines() if "Warning" not in line and "warn" not in line]
+    last = [f"torchrun: process 0 ended with status {status}, and so did the run"] if status else []
+    assert said == ["luna_fairseq: error: width 3", *last] and done.returncode == status
 
 
 @pytest.mark.parametrize(
@@ -66,6 +92,7 @@ def test_terminated_launcher(tmp_path):
     """The processes are asked to end, and the launcher waited for; the status is 143."""
     write(
         tmp_path / "python",
+        '[[ "$*" == *--dry-run* ]] && exit 0\n'
         "bash -c 'trap \"echo saved; exit 143\" TERM; echo ready; while :; do sleep 0.05; done'; exit 1",
     )
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}

@@ -3,12 +3,13 @@
 The batch is the recipe's whatever the number of GPUs: --update-freq makes up for the rest. Trains with --bf16
 where the card has it and with --fp16 on a V100. Checkpoints go to checkpoints/ROW (--save-dir). Started
 again, it goes on from there. Options override the recipe's; --fp32 is understood too. luna-recipes lists the
-recipes, and shows the command.
+recipes, and shows the command; --dry-run, as the first word, looks at RECIPE and DATA and prints it.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import List, Sequence
 
@@ -20,7 +21,7 @@ from luna_fairseq.commands.reporting import words_script
 from luna_fairseq.errors import InputError
 
 PROGRAM = "luna-train"
-USAGE = "usage: luna-train RECIPE DATA [fairseq-train options]"
+USAGE = "usage: luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
 
 
 def command(words: List[str]) -> List[str]:
@@ -55,6 +56,9 @@ def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:
 
 
 def _train(words: List[str]) -> None:
+    if words[:1] == ["--dry-run"]:
+        print(*map(shlex.quote, command(words[1:])))
+        return
     line = command(words)
     # In the place of this process, so that signals reach it.
     os.execv(line[0], line)

@@ -77,6 +77,14 @@ def _of_some_sequence(load_indexed_dataset: Callable[..., Any], path: str, *args
         raise InputError(f"{path}.bin is empty: there is nothing to read") from None
 
 
+@SOMETHING_TO_READ.around("fairseq.data.data_utils:batch_by_size")
+def _batches_of_nothing(batch_by_size: Callable[..., Any], indices: Any, *args: Any, **kwargs: Any) -> Any:
+    """None, where fairseq ends in an IndexError."""
+    if hasattr(indices, "__len__") and not len(indices):
+        return []
+    return batch_by_size(indices, *args, **kwargs)
+
+
 def _why_nothing_is_left(split: str, sequences: int, longest: Any) -> str:
     if not sequences:
         return f"the split {split} is empty: there is nothing to read"
