@@ -80,4 +80,5 @@ def check_tokenizer(bpe: Any, dictionary: Dictionary) -> None:
 
 
 def is_filler(symbol: str) -> bool:
+    """Whether a symbol of a dictionary stands for no text: the mask, or one that only fills it up."""
     return symbol == MASK or symbol.startswith("madeupword")
