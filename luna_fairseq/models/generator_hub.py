@@ -49,8 +49,9 @@ def from_pretrained(
     (``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2). Where there is none, text
     is words, or pieces, between spaces.
     """
+    folders = folders_of(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:
-        kwargs = {**find_tokenizer(folders_of(model_name_or_path, data_name_or_path)), **kwargs}
+        kwargs = {**find_tokenizer(folders), **kwargs}
     found = hub_utils.from_pretrained(
         str(model_name_or_path), checkpoint_file, str(data_name_or_path), **kwargs
     )

@@ -186,10 +186,12 @@ def from_pretrained(
         kwargs: overrides of the checkpoint's options
 
     Raises:
-        InputError: the dictionary or the tokenizer is another one than the checkpoint's
+        InputError: a folder does not exist, or the dictionary or the tokenizer is another one than the
+            checkpoint's
     """
+    folders = folders_of(model_name_or_path, data_name_or_path)
     if bpe is None:
-        kwargs = {**find_tokenizer(folders_of(model_name_or_path, data_name_or_path)), **kwargs}
+        kwargs = {**find_tokenizer(folders), **kwargs}
     else:
         kwargs["bpe"] = bpe
     found = hub_utils.from_pretrained(

@@ -11,9 +11,17 @@ SPACE = "\u2581"  # sentencepiece's, before the pieces that begin a word
 
 
 def folders_of(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
-    """Where ``from_pretrained`` looks for a tokenizer: beside the checkpoint and beside the dictionaries."""
+    """Where ``from_pretrained`` looks for a tokenizer: beside the checkpoint and beside the dictionaries.
+
+    Raises:
+        InputError: one of them does not exist (an address, which fairseq downloads, need not).
+    """
     folder, data = Path(str(model_name_or_path)), str(data_name_or_path)
-    return [folder, folder / data if data.startswith(".") else Path(data)]
+    folders = [folder, folder / data if data.startswith(".") else Path(data)]
+    for path, what in zip(folders, ("checkpoint", "dictionaries")):
+        if not path.exists() and "://" not in f"{model_name_or_path} {data}":
+            raise InputError(f"{path} does not exist: give from_pretrained the folder of the {what}")
+    return folders
 
 
 def encoding_of(dictionary: Dictionary) -> Optional[str]:

@@ -26,7 +26,7 @@ from luna_fairseq.text.subword import ROUTES
 from luna_fairseq.translation.generated import read_hypotheses
 from luna_fairseq.translation.score import build_parser as build_score_parser
 from luna_fairseq.translation.score import score
-from luna_fairseq.translation.scores import TEST_SETS, Translations, plain_scores
+from luna_fairseq.translation.scores import TEST_SETS, Translations, check_reference, plain_scores
 
 PROGRAM = "luna-evaluate"
 LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
@@ -102,6 +102,9 @@ class Evaluation:
 
     def run(self) -> None:
         """Tune if so asked, translate the test text, print and write its scores."""
+        references = list(read_lines(self._plain("test")))
+        if self.args.test_set in TEST_SETS:  # before hours of translating, not after
+            check_reference(TEST_SETS[self.args.test_set], references)
         penalty = self.args.lenpen if self.args.tune_lenpen is None else self._tuned()
         generated = self._generate("test", penalty)
         target = self.languages[1]

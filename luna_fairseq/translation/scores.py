@@ -111,7 +111,7 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
         InputError: the references are not the test set.
     """
     if test_set is not None:
-        _check_reference(test_set, text.references)
+        check_reference(test_set, text.references)
     scores = []
     for metric in progress((BLEU(tokenize=tokenizer), CHRF()), "score", "metrics"):
         score = metric.corpus_score(text.hypotheses, [text.references])
@@ -170,7 +170,8 @@ def _split(line: str, language: str) -> str:
     return " ".join(tokenize(line.replace("\u2019", "'"), language))
 
 
-def _check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
+def check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
+    """Raise InputError when ``references``, plain lines, are not those of ``test_set``."""
     remedy = "to score other text, give --test-set none"
     if len(references) != test_set.lines:
         raise InputError(

@@ -6,6 +6,7 @@ import torch
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.prepare_task import _tokenizer
+from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.masked_lm_hub import Words
 from luna_fairseq.models.tokenizers import check_encoded, encoding_of, folders_of
@@ -72,4 +73,14 @@ def test_preparing_a_task_without_the_tokenizer(tmp_path):
 
 def test_where_a_tokenizer_is_looked_for(tmp_path):
     assert folders_of(tmp_path, ".") == [tmp_path, tmp_path / "."]
-    assert folders_of("a", "b/c")[1].as_posix() == "b/c"
+    assert folders_of(tmp_path, str(tmp_path))[1] == tmp_path
+    assert len(folders_of("https://host/model.tar.gz", ".")) == 2
+
+
+@pytest.mark.parametrize("model", [LunaModel, LunaLanguageModel, LunaMaskedLM])
+def test_folders_that_are_not_there(model, tmp_path):
+    missing = str(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="nowhere does not exist: .* the folder of the checkpoint"):
+        model.from_pretrained(missing, "checkpoint_best.pt", str(tmp_path))
+    with pytest.raises(InputError, match="nowhere does not exist: .* the folder of the dictionaries"):
+        model.from_pretrained(str(tmp_path), "checkpoint_best.pt", missing, bpe="characters")
