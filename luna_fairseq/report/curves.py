@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
-from luna_fairseq.report.logs import EPOCH, INNER, SAVED, UPDATES, Log
+from luna_fairseq.report.logs import EPOCH, INNER, SAVED, UPDATES, Log, Table
 
 COLUMNS = 1200  # of pixels: a chart's width on a screen of two pixels a point
 KNOTS = 600
@@ -98,10 +98,20 @@ def axes(log: Log) -> Dict[str, List[float]]:
     if "wpb" in table:
         known["tokens"] = np.cumsum(np.nan_to_num(table["wpb"]) * np.diff(updates, prepend=0))
     if "wall" in table:
-        known["hours"] = table["wall"] / SECONDS_AN_HOUR
+        known["hours"] = hours(table)
     places = np.unique(np.linspace(0, len(updates) - 1, KNOTS).round().astype(int))
     good = places[np.isfinite(np.stack([values[places] for values in known.values()])).all(axis=0)]
     return {name: [0.0, *_short(values[good])] for name, values in known.items()}
+
+
+def hours(table: Table) -> np.ndarray:
+    """Hours of training until each line of a table that has ``wall``.
+
+    After a restart fairseq's clock begins again, or stands at 0: then a line's own ``train_wall`` counts.
+    """
+    step = np.diff(np.nan_to_num(table["wall"]), prepend=0)
+    spent = np.nan_to_num(table.get("train_wall", np.zeros_like(step)))
+    return np.cumsum(np.where(step > 0, step, spent)) / SECONDS_AN_HOUR
 
 
 def thinned(x: np.ndarray, y: np.ndarray, columns: int = COLUMNS) -> Tuple[np.ndarray, np.ndarray]:

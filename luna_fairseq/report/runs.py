@@ -12,6 +12,7 @@ import torch
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
+from luna_fairseq.report.curves import hours
 from luna_fairseq.report.logs import EPOCH, INNER, SAVED, UPDATES, Log, is_training_log, made_with, read_logs
 from luna_fairseq.report.options import Options, architecture, flat, hydra_options, option
 
@@ -220,10 +221,10 @@ def summary(run: Run) -> Dict[str, str]:
     """The run's row of the table: heading -> what to say."""
     row = {"Architecture": architecture(run.options), "State": _state(run), "Updates": f"{run.updates:,}"}
     inner = run.log.tables.get(INNER) or run.log.tables.get(EPOCH) or {}
-    for name, key, form in (("Epochs", "epoch", "{:.1f}"), ("Hours", "wall", "{:.2f}")):
-        if key in inner and len(inner[key]):
-            value = inner[key][-1] / (3600 if key == "wall" else 1)
-            row[name] = form.format(value)
+    if len(inner.get("epoch", ())):
+        row["Epochs"] = f"{inner['epoch'][-1]:.1f}"
+    if len(inner.get("wall", ())):
+        row["Hours"] = f"{hours(inner)[-1]:.2f}"
     if "wps" in inner:
         row["Tokens/s (median)"] = f"{_median(inner['wps']):,.0f}"
     best = run.best()

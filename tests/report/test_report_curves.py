@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_logs import LOGS, write_run
 
-from luna_fairseq.report.curves import axes, charts, thinned
+from luna_fairseq.report.curves import axes, charts, hours, thinned
 from luna_fairseq.report.logs import read_logs
 
 
@@ -55,3 +55,10 @@ def test_axes_grow_with_the_updates(tmp_path):
     )
     assert all(np.all(np.diff(values) >= 0) for values in known.values())
     assert axes(read_logs([LOGS / "none.log"])) == {"updates": [0.0, 7, 12], "epochs": [0.0, 1, 2]}
+
+
+def test_the_clock_goes_on_after_a_restart():
+    """fairseq's begins again, or stands at 0."""
+    for wall in ([100, 200, 0, 0], [100, 200, 90, 190]):
+        table = {"wall": np.array(wall, dtype=float), "train_wall": np.array([90.0, 90, 90, 100])}
+        assert hours(table)[-1] * 3600 == pytest.approx(390)
