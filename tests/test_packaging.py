@@ -137,7 +137,7 @@ def test_user_dir_of_an_installed_copy(installed, tmp_path, by_name):
     code = (
         "import sys, fairseq.utils; fairseq.utils.__file__ = fairseq.__file__ = sys.argv[2];"
         "from argparse import Namespace; name = Namespace(user_dir=sys.argv[1]);"
-        "fairseq.utils.import_user_module(name); fairseq.utils.import_user_module(name);"  # as its commands do
+        "fairseq.utils.import_user_module(name); fairseq.utils.import_user_module(name);"  # as they do
         "from fairseq.models import ARCH_MODEL_REGISTRY;"
         "import luna_fairseq; print(luna_fairseq.__file__, 'luna' in ARCH_MODEL_REGISTRY)"
     )
