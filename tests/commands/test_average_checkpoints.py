@@ -159,6 +159,14 @@ def test_differing_parameter_names_are_refused(tmp_path, capsys, extra_in, messa
     assert message in line
 
 
+def test_other_dictionaries_are_refused(tmp_path, capsys):
+    states = [checkpoint(1), checkpoint(2)]
+    for state, stored in zip(states, ("50 entries, a", "50 entries, b")):
+        state["extra_state"]["dictionaries"] = {"source": stored}
+    line = refused(capsys, "--inputs", *write(tmp_path, *states), "--output", tmp_path / "out.pt")
+    assert "other data: source dictionary is 50 entries, b, in " in line
+
+
 def test_unreadable_files_are_refused(tmp_path, capsys):
     good, truncated = write(tmp_path, checkpoint(1), checkpoint(2))
     truncated.write_bytes(truncated.read_bytes()[:-500])
