@@ -40,7 +40,7 @@ def _parse(name: str, words: List[str]) -> None:
     if name in PARSERS:
         options.parse_args_and_arch(PARSERS[name](), input_args=words)
     elif name == MODULES.get("luna-train"):
-        recipe, data, *given = words
+        recipe, data, *given = words[words[0] == "--dry-run" :]
         _parse("fairseq-train", [data, *launch(read_recipe(recipe), given, 1, None).options])
     elif name == MODULES.get("luna-recipes"):
         if words:
