@@ -19,7 +19,7 @@ from luna_fairseq.models.bases import (
 )
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
-from luna_fairseq.modules import LunaEncoder
+from luna_fairseq.modules import LunaAttention, LunaEncoder
 from luna_fairseq.modules.classification_heads import PACKED_HEADS
 
 
@@ -70,6 +70,11 @@ class LunaMaskedLM(SentenceModel):
         super().__init__(args, encoder)
         # P begins as BERT's embeddings do; RoBERTa has initialised the rest.
         nn.init.normal_(encoder.sentence_encoder.packed_embedding.weight, std=0.02)
+        if args.anchored_packed:
+            # BERT's small weights let little through three maps in a row; RoBERTa's attention has two.
+            for module in self.modules():
+                if isinstance(module, LunaAttention):
+                    module.begin_projections()
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":

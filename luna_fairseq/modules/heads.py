@@ -22,7 +22,11 @@ def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
         raise InputError(f"unknown {what} {value!r}; choose one of {', '.join(choices)}")
 
 
-def projection(embed_dim: int, gain: float = 2**-0.5) -> nn.Linear:
+# Of Xavier's uniform initialisation, for the weight of an attention's projections and of the last of them.
+GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
+
+
+def projection(embed_dim: int, gain: float = GAIN) -> nn.Linear:
     """A C x C linear map. Xavier uniform weight; the bias keeps torch's default, as in the authors' code."""
     linear = nn.Linear(embed_dim, embed_dim)
     nn.init.xavier_uniform_(linear.weight, gain=gain)
@@ -31,7 +35,7 @@ def projection(embed_dim: int, gain: float = 2**-0.5) -> nn.Linear:
 
 def output_projection(embed_dim: int) -> nn.Linear:
     """The last projection of an attention: gain 1 and no bias to begin with."""
-    linear = projection(embed_dim, gain=1.0)
+    linear = projection(embed_dim, gain=OUTPUT_GAIN)
     nn.init.zeros_(linear.bias)
     return linear
 

@@ -17,6 +17,8 @@ from luna_fairseq.modules.anchors import (
 )
 from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import (
+    GAIN,
+    OUTPUT_GAIN,
     check_heads,
     dropout_probability,
     merge_heads,
@@ -158,6 +160,13 @@ class LunaAttention(nn.Module):
                 self.unpack_anchor = AnchorBias(unpack_strengths(num_heads))
             if lookup:
                 self.lookup_gate = LookupGate(num_heads)
+
+    def begin_projections(self) -> None:
+        """Give the projections' weights the values that they begin with, after a model has given them
+        others."""
+        for name, part in self.named_children():
+            if isinstance(part, nn.Linear):
+                nn.init.xavier_uniform_(part.weight, gain=OUTPUT_GAIN if name == "out_proj" else GAIN)
 
     def forward(
         self,

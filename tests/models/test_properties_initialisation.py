@@ -7,9 +7,10 @@ import pytest
 import torch
 from golden import load
 from tiny_luna import Task
+from tiny_masked_lm import Task as MaskedTask
 
+from luna_fairseq.models import LunaMaskedLM, LunaModel
 from luna_fairseq.models.authors_checkpoint import translate_name
-from luna_fairseq.models.luna import LunaModel
 
 WIDTH = 512
 
@@ -80,3 +81,17 @@ def test_as_the_authors_draw(model, untied):
             expected["absmax"], rel=0.2 if normal else 0.02
         ), name
     assert seen == set(parameters)
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_a_masked_lm_begins_as_bert_but_for_anchored_attention(anchored):
+    torch.manual_seed(0)
+    options = {"anchored_packed": anchored, "encoder_layers": 1, "encoder_embed_dim": 192}
+    model = LunaMaskedLM.build_model(Namespace(**options, encoder_attention_heads=4), MaskedTask())
+    for name, parameter in model.encoder.sentence_encoder.layers.named_parameters():
+        if anchored and name.endswith("_proj.weight"):
+            uniform(parameter, (6 / 384) ** 0.5 * (1.0 if "out_proj" in name else 2**-0.5))
+        elif name.endswith(("fc1.weight", "fc2.weight", "_proj.weight")):
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.02), name
+        elif name.endswith("proj.bias"):
+            assert not parameter.any()
