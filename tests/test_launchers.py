@@ -23,8 +23,9 @@ def write(path, text):
 
 
 def run(script, *words, path=None, **environment):
-    front = f"{path}:" if path else ""
-    environment = {**os.environ, "PATH": front + os.environ["PATH"], **environment}
+    folders = [str(path)] if path else []
+    folders += [str(Path(sys.executable).parent), os.environ["PATH"]]  # its python is the one of the tests
+    environment = {**os.environ, "PATH": os.pathsep.join(folders), **environment}
     return subprocess.run(
         ["bash", str(script), *words], capture_output=True, text=True, env=environment, timeout=60
     )
