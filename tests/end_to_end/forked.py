@@ -53,9 +53,10 @@ def train(*runs):
 def _start(argv, log, leader):
     """Fork a process that trains; it leads a process group, or joins that of the leader."""
     process = os.fork()
+    # Both set it, whoever comes first: another process may join the group at once.
+    os.setpgid(process, leader or process)
     if process:
         return process
-    os.setpgid(0, leader)
     for stream in (1, 2):
         os.dup2(log.fileno(), stream)
     sys.argv = ["fairseq-train", "--user-dir", USER_DIR, *argv]
