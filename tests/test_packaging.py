@@ -21,6 +21,7 @@ SCRIPTS = (
     "luna-finetune",
     "luna-lra-seeds",
     "luna-prepare-bitext",
+    "luna-prepare-iwslt15-en-vi",
     "luna-prepare-lra",
     "luna-prepare-task",
     "luna-prepare-text",

@@ -17,7 +17,10 @@ POSSIBLE_OPTIONS = Mend(
 )
 
 _PROBABILITY = re.compile(r"(dropout|layerdrop|label_smoothing)$")
-_COUNT = re.compile(r"(_layers|_embed_dim|_attention_heads)$|^(max_tokens|batch_size|update_freq)(_valid)?$")
+# Not of every name: --base-layers 0 of fairseq's language models means none of these.
+_COUNT = re.compile(
+    r"^(en|de)coder_(\w+_)?(layers|embed_dim|attention_heads)$|^(max_tokens|batch_size|update_freq)(_valid)?$"
+)
 _NOT_NEGATIVE = re.compile(r"^clip_norm$")
 _BEYOND_MEMORY = re.compile(r"allocate memory|out of memory|not enough memory|overflow")
 
