@@ -36,7 +36,14 @@ def test_what_can_be():
     check_values(
         {"dropout": 0.0, "clip_norm": 0.0, "encoder_layers": 1, "max_tokens": None, "update_freq": [1, 2]}
     )
-    check_values({"encoder_layers_to_keep": "0,2", "share_all_embeddings": False, "max_tokens_valid": "${x}"})
+    check_values(
+        {
+            "base_layers": 0,
+            "encoder_layers_to_keep": "0,2",
+            "share_all_embeddings": False,
+            "max_tokens_valid": "${x}",
+        }
+    )
 
 
 def broken(error):
