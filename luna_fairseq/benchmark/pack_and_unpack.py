@@ -68,7 +68,7 @@ def make_inputs(shape: Shape, length: int, settings: Settings) -> Problem:
     )
     strength = torch.full((1, shape.heads, 1, 1), 4.0, device=settings.device, dtype=q.dtype).requires_grad_()
     window = find_window(everything, rows, LOCAL)
-    shared = (*token_positions(everything, rows), window.place, window.distance.to(q.dtype), window.left_out)
+    shared = (*token_positions(everything, rows), window.place, window.distance, window.left_out)
     placed = (*(x.to(q.dtype) for x in distances), *shared, strength)
     return Inputs(q, k, v, pack_q, mask, *placed), gradient
 

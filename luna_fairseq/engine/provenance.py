@@ -20,13 +20,15 @@ KEY = "luna_fairseq"  # in a checkpoint's extra_state
 @PROVENANCE.around("fairseq.trainer:Trainer.__init__")
 def _say(init: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
     # The one logger that --log-file is given.
-    logging.getLogger("fairseq_cli.train").info(provenance())
+    # Once: the checkout may change while the process runs what it was.
+    self.made_with = provenance()
+    logging.getLogger("fairseq_cli.train").info(self.made_with)
     init(self, *args, **kwargs)
 
 
 @PROVENANCE.around("fairseq.trainer:Trainer.save_checkpoint")
 def _keep(save: Callable[..., Any], self: Any, filename: str, extra_state: Dict[str, Any]) -> Any:
-    return save(self, filename, {**extra_state, KEY: provenance()})
+    return save(self, filename, {**extra_state, KEY: self.made_with})
 
 
 def provenance() -> str:
@@ -38,7 +40,7 @@ def provenance() -> str:
 def commit(git: Path) -> Optional[str]:
     """The commit that is checked out, None where there is no checkout; files may differ from it.
 
-    Read from git's own files: a training asks for it at every checkpoint, and may have no git.
+    Read from git's own files: the machine may have no git.
 
     Args:
         git: the checkout's ``.git``, a folder, or in a second worktree a file that names one.

@@ -55,8 +55,7 @@ class Costs:
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"--costs {path} is not what 'python -m luna_fairseq.benchmark lra --json' writes with "
-                f"{TRANSFORMER} "
-                f"({error!r})"
+                f"{TRANSFORMER} ({error!r})"
             ) from None
 
     def of(self, model: str) -> Cost:

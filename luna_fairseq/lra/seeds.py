@@ -68,8 +68,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=["transformer", "luna-16", "luna-128", "luna-256"],
         metavar="MODEL",
         help="transformer; luna-L or luna-L-p: L rows of P, -p for the mean of the last P in the place of "
-        "[CLS]; "
-        "peer-NAME: the Transformer with that attention (default: transformer luna-16 luna-128 luna-256)",
+        "[CLS]; peer-NAME: the Transformer with that attention (default: transformer luna-16 luna-128 "
+        "luna-256)",
     )
     add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 2 3 4 5)")
     add("--figure", type=Path, metavar="FILE", help="draw accuracy against speed and memory into FILE, a PNG")

@@ -241,8 +241,7 @@ class LRAImageTask(LRATask):
         if normalization is not None and (len(normalization) != 2 or normalization[1] <= 0):
             raise InputError(
                 f"--pixel-normalization {','.join(map(str, normalization))}: expected a mean and a standard "
-                "deviation "
-                "above 0, as 0.5,0.5"
+                "deviation above 0, as 0.5,0.5"
             )
         return cls(cfg)
 
@@ -263,8 +262,7 @@ class LRAImageTask(LRATask):
         if pixels.shape[1] > longest:
             raise InputError(
                 f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, the model takes "
-                f"{longest:,}: "
-                "choose the architecture of that size, or give --max-positions"
+                f"{longest:,}: choose the architecture of that size, or give --max-positions"
             )
         source = PixelSequenceDataset(pixels, *(self.cfg.pixel_normalization or ()))
         definition = {

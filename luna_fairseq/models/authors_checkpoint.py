@@ -113,6 +113,5 @@ def refuse_misfit() -> Iterator[None]:
         raise InputError(
             "the checkpoint is of another architecture than the model: "
             f"{first if len(first) <= 200 else first[:200] + ' ...'}; give the --arch and model options it "
-            "was "
-            "trained with, or train into another --save-dir"
+            "was trained with, or train into another --save-dir"
         ) from error

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Optional
 from torch import Tensor, nn
 
 from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaEncoder, RobertaModel
 from fairseq.models.roberta.model import RobertaLMHead
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
@@ -18,7 +19,21 @@ from luna_fairseq.modules.luna_layer import activation_function
 _SENTENCE_ENCODER = {"encoder_learned_pos": True, "no_scale_embedding": True, "layernorm_embedding": True}
 
 
-class EncoderDecoder(TransformerModelBase):
+class LoadsWhatFits(BaseFairseqModel):
+    """A model that says in one line why a checkpoint is not its own."""
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """fairseq's. Raises InputError when the checkpoint has other dictionaries."""
+        check_dictionary(state_dict, self)
+        super().upgrade_state_dict_named(state_dict, name)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
+        with refuse_misfit():
+            return super().load_state_dict(*args, **kwargs)
+
+
+class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
     """fairseq's Transformer with another encoder and decoder."""
 
     encoder_class: Callable[..., nn.Module]
@@ -39,16 +54,6 @@ class EncoderDecoder(TransformerModelBase):
         """The decoder; ``cfg`` is nested."""
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """fairseq's. Raises InputError when the checkpoint has other dictionaries."""
-        check_dictionary(state_dict, self)
-        super().upgrade_state_dict_named(state_dict, name)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
-        with refuse_misfit():
-            return super().load_state_dict(*args, **kwargs)
-
 
 class SentenceModelEncoder(RobertaEncoder):
     """RoBERTa's encoder and LM head, with the activations that this project knows."""
@@ -62,7 +67,7 @@ class SentenceModelEncoder(RobertaEncoder):
         return head
 
 
-class SentenceModel(RobertaModel):
+class SentenceModel(LoadsWhatFits, RobertaModel):
     """fairseq's RoBERTa with another sentence encoder."""
 
     @classmethod
@@ -77,15 +82,9 @@ class SentenceModel(RobertaModel):
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """fairseq's. Raises InputError when the checkpoint has another dictionary or number of positions."""
-        check_dictionary(state_dict, self)
+        super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions
         check_positions(state_dict, "encoder.sentence_encoder.embed_positions.weight", positions)
-        super().upgrade_state_dict_named(state_dict, name)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
-        with refuse_misfit():
-            return super().load_state_dict(*args, **kwargs)
 
 
 def sentence_encoder_options(args: Any) -> Namespace:

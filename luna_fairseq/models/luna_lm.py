@@ -2,15 +2,13 @@
 architectures."""
 
 from argparse import Namespace
-from typing import Any, Dict
-
-from torch import Tensor
+from typing import Any
 
 from fairseq.models import FairseqLanguageModel, register_model
 from fairseq.models.transformer import Embedding
 from fairseq.utils import safe_getattr
 from luna_fairseq.models.architectures import Presets, register_architectures
-from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit
+from luna_fairseq.models.bases import LoadsWhatFits
 from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_lm_config import LunaLanguageModelConfig
@@ -21,7 +19,7 @@ DEFAULT_POSITIONS = 1024
 
 
 @register_model("luna_lm", dataclass=LunaLanguageModelConfig)
-class LunaLanguageModel(FairseqLanguageModel):
+class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
     """Luna causal attention and feed-forward layers; decoding step by step keeps a state of constant size.
 
     ``LunaLanguageModel.from_pretrained(dir, checkpoint_file, data, bpe=..)`` gives fairseq's generator
@@ -51,16 +49,6 @@ class LunaLanguageModel(FairseqLanguageModel):
         dictionary = task.source_dictionary
         embed_tokens = Embedding(len(dictionary), nested.decoder.input_dim, dictionary.pad())
         return cls(LunaDecoder(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
-
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """fairseq's. Raises InputError when the checkpoint has another dictionary."""
-        check_dictionary(state_dict, self)
-        super().upgrade_state_dict_named(state_dict, name)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
-        with refuse_misfit():
-            return super().load_state_dict(*args, **kwargs)
 
 
 # What each architecture sets apart from LunaLanguageModelConfig's defaults.

@@ -82,8 +82,7 @@ def check_tokenizer(bpe: Any, dictionary: Dictionary) -> None:
         example = f"for example {unknown[0]!r} is no piece of it" if unknown else "it has many more pieces"
         raise InputError(
             f"the tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} "
-            "symbols): "
-            f"{example}; give the tokenizer with which the data was prepared"
+            f"symbols): {example}; give the tokenizer with which the data was prepared"
         )
 
 

@@ -60,10 +60,7 @@ def find_anchors(
     pack = anchor_distances(*masks, num_heads=num_pack_heads).to(context.dtype)
     unpack = anchor_distances(*masks).to(context.dtype).transpose(2, 3)
     anchors = Anchors(pack, unpack, *(token_positions(*masks) if lookup else ()))
-    if not local_parts:
-        return anchors
-    window = find_window(*masks, local_parts)
-    return anchors._replace(window=window._replace(distance=window.distance.to(context.dtype)))
+    return anchors._replace(window=find_window(*masks, local_parts)) if local_parts else anchors
 
 
 def _mask_of(x: Tensor, mask: Optional[Tensor]) -> Tensor:

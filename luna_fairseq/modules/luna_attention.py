@@ -305,6 +305,11 @@ class LunaAttention(nn.Module):
     def _look_around(
         self, q: Tensor, kept: KeptContext, anchors: Anchors, need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
+        if q.size(2) != anchors.window.place.size(1):
+            raise InputError(
+                f"local parts are for self-attention: the query has {q.size(2)} tokens, the context "
+                f"{anchors.window.place.size(1)}"
+            )
         tokens = kept.token_key, kept.token_value
         strength, dropout = self.unpack_anchor.strength(), dropout_probability(self.dropout_module)
         output, weights = window_attention(

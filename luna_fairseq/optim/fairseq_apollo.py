@@ -39,8 +39,7 @@ class ApolloConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "added to the gradient (L2), to the direction (decoupled), or to the direction, divided "
-            "by "
-            "the mean curvature (stable); by default L2 for the constant rebound, decoupled for belief"
+            "by the mean curvature (stable); by default L2 for the constant rebound, decoupled for belief"
         },
     )
     clip_mode: CLIP_MODE_CHOICES = field(
@@ -73,8 +72,7 @@ class FairseqApollo(FairseqOptimizer):
             # for two, and unscales again. Adam does not notice the size of its gradients; Apollo does.
             raise InputError(
                 "--amp does not work with --optimizer apollo, because fairseq's AMP wrapper divides the "
-                "gradients "
-                "by the loss scale twice; use --bf16, or --fp16 --fp16-no-flatten-grads"
+                "gradients by the loss scale twice; use --bf16, or --fp16 --fp16-no-flatten-grads"
             )
         self._optimizer = Apollo(params, **self.optimizer_config)
 

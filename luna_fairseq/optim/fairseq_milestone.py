@@ -75,8 +75,7 @@ class MilestoneSchedule(FairseqLRScheduler):
         if early:
             logger.warning(
                 f"--milestones {' '.join(map(str, early))} lie within the warm-up of {cfg.warmup_updates} "
-                "updates "
-                "and have no effect"
+                "updates and have no effect"
             )
         self.step_update(0)
 

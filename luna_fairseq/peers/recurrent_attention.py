@@ -80,8 +80,7 @@ class LocationScore(DotScore):
         if places.size(1) > longest and int(places.max()) >= longest:
             raise InputError(
                 f"a source sentence has {int(places.max()) + 1} tokens, and --score location ends at "
-                f"{longest}: "
-                "shorten it, or train with a larger --max-source-positions"
+                f"{longest}: shorten it, or train with a larger --max-source-positions"
             )
         scores = self.place_proj(query)
         return scores.gather(2, places.clamp(min=0)[:, None].expand(-1, query.size(1), -1))
@@ -144,9 +143,9 @@ class RecurrentAttention(nn.Module):
         super().__init__()
         if SCORES[score].one_width and query_dim != memory_dim:
             raise InputError(
-                f"--score {score} multiplies states of one width, and the decoder's have {query_dim}, the "
-                f"encoder's "
-                f"2 x {memory_dim // 2}: give --decoder-hidden-size {memory_dim}, or --score general"
+                f"--score {score} multiplies states of one width, and the decoder's have {query_dim}, "
+                f"the encoder's 2 x {memory_dim // 2}: give --decoder-hidden-size {memory_dim}, or --score "
+                "general"
             )
         if local == "none" and window is not None:
             raise InputError(

@@ -23,7 +23,7 @@ from fairseq.models import (
 from fairseq.models.lstm import Embedding, Linear
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.authors_checkpoint import check_dictionary, refuse_misfit
+from luna_fairseq.models.bases import LoadsWhatFits
 from luna_fairseq.peers.attention import padded_left, rotated
 from luna_fairseq.peers.recurrent_attention import RecurrentAttention
 from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig, completed
@@ -34,7 +34,7 @@ IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
 
 
 @register_model("rnn_attention", dataclass=RnnAttentionConfig)
-class RnnAttentionModel(FairseqEncoderDecoderModel):
+class RnnAttentionModel(LoadsWhatFits, FairseqEncoderDecoderModel):
     """A bidirectional recurrent encoder, and a recurrent decoder that attends to it."""
 
     @classmethod
@@ -56,16 +56,6 @@ class RnnAttentionModel(FairseqEncoderDecoderModel):
                 "--joined-dictionary"
             )
         return cls(encoder, RnnAttentionDecoder(cfg, target, embed_tokens))
-
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """fairseq's. Raises InputError when the checkpoint has other dictionaries."""
-        check_dictionary(state_dict, self)
-        super().upgrade_state_dict_named(state_dict, name)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
-        with refuse_misfit():
-            return super().load_state_dict(*args, **kwargs)
 
 
 def recurrent(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool = False) -> Any:

@@ -74,8 +74,7 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(ROUTES),
         default="sentencepiece",
         help="sentencepiece: raw text, reversible (default). moses: punctuation normalised, tokenised with "
-        "hyphens "
-        "split (sacremoses), then subword-nmt",
+        "hyphens split (sacremoses), then subword-nmt",
     )
     parser.add_argument(
         "--max-length",

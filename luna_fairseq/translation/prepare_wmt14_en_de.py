@@ -42,8 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--mirror",
         metavar="DIR|URL",
         help="take the archives from this folder or address instead of statmt.org, whatever they hold: "
-        "sizes, "
-        "checksums and numbers of lines are then not compared with the published ones",
+        "sizes, checksums and numbers of lines are then not compared with the published ones",
     )
     parser.add_argument(
         "--vocab-size",

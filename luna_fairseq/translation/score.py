@@ -63,8 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--detokenize",
         choices=["moses"],
         help="the hypotheses are Moses tokens, as a system writes that was trained on text prepared with "
-        "--subword "
-        "moses: make plain text of them first",
+        "--subword moses: make plain text of them first",
     )
     parser.add_argument(
         "--split-compounds",

@@ -94,8 +94,7 @@ def _check_plain(lines: Sequence[str], what: str, remedy: str) -> None:
     if number:
         raise InputError(
             f"{what} tokenised with hyphens split already ({HYPHEN} in {number} lines), and would be split "
-            "twice, "
-            f"which inflates BLEU: {remedy}"
+            f"twice, which inflates BLEU: {remedy}"
         )
 
 

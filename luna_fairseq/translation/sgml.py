@@ -49,8 +49,7 @@ def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
         if ours[:2] != theirs[:2]:
             raise InputError(
                 f"{source.name} and {reference.name} are not aligned: segment {ours[1]} of {ours[0]!r} "
-                "stands "
-                f"beside segment {theirs[1]} of {theirs[0]!r}"
+                f"stands beside segment {theirs[1]} of {theirs[0]!r}"
             )
     if len(sides[0]) != len(sides[1]):
         raise InputError(

@@ -54,9 +54,11 @@ def test_an_installed_package_tells_its_version_alone(monkeypatch, tmp_path):
     assert provenance.provenance() == f"luna_fairseq {luna_fairseq.__version__}"
 
 
-def test_it_is_added_to_what_a_checkpoint_keeps():
-    kept = {}
-    given = {"best": 1.0}
-    provenance._keep(lambda self, name, extra: kept.update(extra), Namespace(), "name", given)
+def test_it_is_added_to_what_a_checkpoint_keeps(monkeypatch):
+    """Of the process as it was started: the checkout may have changed since."""
+    trainer, kept, given = Namespace(), {}, {"best": 1.0}
+    provenance._say(lambda self: None, trainer)
+    monkeypatch.setattr(provenance, "provenance", lambda: "another commit")
+    provenance._keep(lambda self, name, extra: kept.update(extra), trainer, "name", given)
     assert kept["best"] == 1.0 and re.match(r"luna_fairseq \d", kept["luna_fairseq"])
     assert given == {"best": 1.0}

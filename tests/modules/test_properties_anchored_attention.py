@@ -223,3 +223,10 @@ def test_anchored_attention_step_by_step_needs_places():
     x, packed, _, _ = sentences([5], [3])
     with pytest.raises(InputError, match="give what find_anchors returns"):
         module.pack(packed, x)
+
+
+def test_local_parts_are_for_self_attention():
+    module = attention(**KINDS["local parts"])
+    x, packed, _, _ = sentences([9], [3])
+    with pytest.raises(InputError, match="the query has 7 tokens, the context 9"):
+        module(x[:7], packed, x)

@@ -41,8 +41,7 @@ def by_parts(number, context, packed):
     window = find_window(context, packed, number)
 
     def form(*x):
-        cast = window._replace(distance=window.distance.to(x[0].dtype))
-        return real(window_attention(*x, cast)[0], context)
+        return real(window_attention(*x, window)[0], context)
 
     return form
 

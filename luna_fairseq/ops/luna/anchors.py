@@ -45,13 +45,19 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
 def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
     """What :func:`naive_distances` defines, for all at once. Same arguments and result, on the masks'
     device."""
-    token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
+    place = token_places(context_padding_mask, packed_padding_mask)
     L = packed_padding_mask.size(1)
-    place = (token + 0.5) * (rows / tokens)[:, None]  # [B, S], in parts
     middle = torch.arange(L, device=place.device) + 0.5
     aside = (torch.arange(num_heads, device=place.device) + 0.5) / num_heads - 0.5
     looked_at = middle + aside[:, None]  # [H, L]
     return (place[:, None, None, :] - looked_at[:, :, None]).abs()
+
+
+def token_places(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
+    """Where the middle of each token stands, in parts from the beginning of the context [B, S]; of no meaning
+    at padding. Masks: [B, S], [B, L], True: left out."""
+    token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
+    return (token + 0.5) * (rows / tokens)[:, None]
 
 
 def counted(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:

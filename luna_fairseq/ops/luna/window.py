@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.luna.anchors import anchor_distances, counted
+from luna_fairseq.ops.luna.anchors import anchor_distances, token_places
 from luna_fairseq.ops.luna.lookup import lay_by_parts, part_of_tokens, token_positions
 from luna_fairseq.ops.softmax import masked_softmax
 
@@ -23,7 +23,8 @@ class Window(NamedTuple):
     Attributes:
         position: where the tokens of each part stand in the context [B, L, W]
         place: where each token stands among the parts, 0 .. L W - 1 [B, S]
-        distance: of each token from the rows and from its window's tokens, in parts [B, 1, L, W, L + N W]
+        distance: of each token from the rows and from its window's tokens, in parts, float32
+            [B, 1, L, W, L + N W]
         left_out: True at rows and places without a token [B, 1, L, 1, L + N W]
     """
 
@@ -63,9 +64,7 @@ def naive_window_attention(
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
     masks = context_padding_mask, packed_padding_mask
-    token, tokens, rows = counted(*masks)
-    part = part_of_tokens(*masks)
-    place = (token + 0.5) * (rows / tokens)[:, None]
+    place, part = token_places(*masks), part_of_tokens(*masks)
     apart = (place[:, :, None] - place[:, None, :]).abs()[:, None]
     far = (part[:, :, None] - part[:, None, :]).abs() > number // 2
     distance = torch.cat([anchor_distances(*masks).transpose(2, 3), apart], dim=-1)
@@ -76,11 +75,12 @@ def naive_window_attention(
         ],
         dim=-1,
     )
-    keys = torch.cat([k, token_k], dim=2).to(dtype)
-    logits = (q.to(dtype) * q.size(-1) ** -0.5) @ keys.transpose(-2, -1)
-    logits = logits - strength.to(dtype)[:, None, None] * distance.to(dtype)
-    weights = masked_softmax(logits, left_out[:, None])
-    output = F.dropout(weights, dropout) @ torch.cat([v, token_v], dim=2).to(dtype)
+    with torch.autocast(q.device.type, enabled=False):
+        keys = torch.cat([k, token_k], dim=2).to(dtype)
+        logits = (q.to(dtype) * q.size(-1) ** -0.5) @ keys.transpose(-2, -1)
+        logits = logits - strength.to(dtype)[:, None, None] * distance.to(dtype)
+        weights = masked_softmax(logits, left_out[:, None])
+        output = F.dropout(weights, dropout) @ torch.cat([v, token_v], dim=2).to(dtype)
     weights = weights.to(q.dtype)
     return output.to(q.dtype), weights[..., :L], weights[..., L:]
 
@@ -91,10 +91,8 @@ def find_window(context_padding_mask: Tensor, packed_padding_mask: Tensor, numbe
     B, L = packed_padding_mask.shape
     position, empty = token_positions(*masks)
     W = position.size(2)
-    token, tokens, rows = counted(*masks)
-    place = (token + 0.5) * (rows / tokens)[:, None]
-    laid = place.gather(1, position.flatten(1)).view(B, L, W)
-    middle = torch.arange(L, device=place.device) + 0.5
+    laid = token_places(*masks).gather(1, position.flatten(1)).view(B, L, W)
+    middle = torch.arange(L, device=laid.device) + 0.5
     from_rows = (laid[..., None] - middle).abs()
     from_tokens = (laid[..., None] - around(laid, number)[:, :, None, :]).abs()
     left_out = torch.cat(
@@ -136,7 +134,8 @@ def window_attention(
     dtype = torch.promote_types(q.dtype, torch.float32)
     number = (window.left_out.size(-1) - k.size(2)) // window.position.size(2)
     laid = lay_by_parts(q * q.size(-1) ** -0.5, window.position)  # [B, H, L, W, K]
-    near_k, near_v = (_near(lay_by_parts(x, window.position), number) for x in (token_k, token_v))
+    near_k = _near(lay_by_parts(token_k, window.position), number)
+    near_v = near_k if token_v is token_k else _near(lay_by_parts(token_v, window.position), number)
     logits = torch.cat(
         [
             (laid.flatten(2, 3) @ k.transpose(-2, -1)).unflatten(2, laid.shape[2:4]),
