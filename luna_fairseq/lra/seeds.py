@@ -18,7 +18,7 @@ import statistics
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Match, Optional, Sequence, Tuple
 
 from luna_fairseq.commands.logged import fairseq, run_logged, train_logged
 from luna_fairseq.commands.plots import check_plot
@@ -33,6 +33,7 @@ PROGRAM = "luna-lra-seeds"
 RESULT = "result.json"
 TRAIN_LOG = "train.log"
 ARCHITECTURE = "luna_lra_"
+ANCHORED = "luna_anchored_lra_"
 # The tasks' names in the paper, by what follows ARCHITECTURE.
 TITLES = {
     "listop": "ListOps",
@@ -68,8 +69,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=["transformer", "luna-16", "luna-128", "luna-256"],
         metavar="MODEL",
         help="transformer; luna-L or luna-L-p: L rows of P, -p for the mean of the last P in the place of "
-        "[CLS]; peer-NAME: the Transformer with that attention (default: transformer luna-16 luna-128 "
-        "luna-256)",
+        "[CLS]; luna-L-anchored or luna-L-anchored-p: with a place for each row; peer-NAME: the Transformer "
+        "with that attention (default: transformer luna-16 luna-128 luna-256)",
     )
     add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 2 3 4 5)")
     add("--figure", type=Path, metavar="FILE", help="draw accuracy against speed and memory into FILE, a PNG")
@@ -164,11 +165,19 @@ def model_options(model: str, architecture: str) -> List[str]:
         return ["--arch", f"transformer_lra_{architecture}"]
     if model.startswith("peer-"):
         return ["--arch", f"peer_lra_{architecture}", "--attention", model[len("peer-") :]]
-    match = re.fullmatch(r"luna-([1-9]\d*)(-p)?", model)
+    match = parts_of(model)
     if match is None:
-        raise InputError(f"--models {model}: expected transformer, luna-L, luna-L-p or peer-NAME, as luna-16")
-    words = ["--arch", f"{ARCHITECTURE}{architecture}", "--encoder-projection-length", match[1]]
-    return words + (["--use-p"] if match[2] else [])
+        raise InputError(
+            f"--models {model}: expected transformer, luna-L, luna-L-p, luna-L-anchored, "
+            "luna-L-anchored-p or peer-NAME, as luna-16"
+        )
+    words = ["--arch", f"{ANCHORED if match[2] else ARCHITECTURE}{architecture}"]
+    return words + ["--encoder-projection-length", match[1]] + (["--use-p"] if match[3] else [])
+
+
+def parts_of(model: str) -> Optional[Match[str]]:
+    """Rows of P, ``-anchored`` and ``-p`` of a Luna among ``--models``; None of another model."""
+    return re.fullmatch(r"luna-([1-9]\d*)(-anchored)?(-p)?", model)
 
 
 def train_and_test(data: Path, folder: Path, options: List[str], title: str, model: str, seed: int) -> Result:
@@ -246,14 +255,19 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
     return ", ".join(titles), means
 
 
-def _model_order(model: str) -> List[int]:
-    return [int(number) for number in re.findall(r"\d+", model)] + [model.endswith("-p")]
+def _model_order(model: str) -> Tuple[int, str, int, str]:
+    """Transformer, peers by name, Luna and anchored Luna by rows of P."""
+    match = parts_of(model)
+    if match is None:
+        return int(model != "transformer"), model, 0, ""
+    return 3 if match[2] else 2, "", int(match[1]), match[3] or ""
 
 
 def _label(model: str) -> str:
-    if not model.startswith("luna-"):
-        return "Transformer"
-    return f"Luna-{model.split('-')[1]}{', P' if model.endswith('-p') else ''}"
+    match = parts_of(model)
+    if match is None:
+        return "Transformer" if model == "transformer" else model[len("peer-") :]
+    return f"{'anchored ' if match[2] else ''}Luna-{match[1]}{', P' if match[3] else ''}"
 
 
 def _cell(accuracies: List[float]) -> str:

@@ -162,6 +162,22 @@ def test_seeds(listops, tmp_path, capsys):
     assert "is not what 'python -m luna_fairseq.benchmark lra --json' writes" in capsys.readouterr().err
 
 
+def test_every_kind_of_model_has_its_own_line_of_the_table():
+    models = ["luna-16-anchored-p", "peer-linear", "luna-128", "luna-16-p", "transformer", "peer-abc"]
+    results = [lra_seeds.Result("ListOps", model, 1, float(k), []) for k, model in enumerate(models)]
+    lines = [line.split("|")[1:3] for line in lra_seeds.table(results).splitlines()[2:]]
+    assert [[cell.strip() for cell in line] for line in lines] == [
+        ["Transformer", "4.00 (1)"],
+        ["abc", "5.00 (1)"],
+        ["linear", "1.00 (1)"],
+        ["Luna-16, P", "3.00 (1)"],
+        ["Luna-128", "2.00 (1)"],
+        ["anchored Luna-16, P", "0.00 (1)"],
+    ]
+    words = lra_seeds.model_options("luna-16-anchored-p", "listop")
+    assert words == "--arch luna_anchored_lra_listop --encoder-projection-length 16 --use-p".split()
+
+
 def test_bad_data_is_refused_in_one_line(listops, tmp_path):
     command = f"{AUTHORS} {LISTOPS} --sentence-class-num 2 --cpu --save-dir"
     line = refused("train", *plugin(listops), command, tmp_path)
