@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import os
 import sys
 from pathlib import Path
 from typing import Iterator, Optional
@@ -45,6 +46,19 @@ def one_line_in_commands() -> Iterator[None]:
         if found is None or not in_command():
             raise
         print(f"luna_fairseq: error: {found}", file=sys.stderr)
+        sys.exit(1)
+
+
+@contextlib.contextmanager
+def until_nobody_reads() -> Iterator[None]:
+    """End a command in silence, with status 1, when what reads its standard output has gone, as ``head``
+    does."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still to be written would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 

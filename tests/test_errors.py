@@ -75,3 +75,13 @@ if __name__ == "__main__":
 def test_importing_leaves_the_interpreter_alone(tmp_path):
     code = "print(sys.excepthook is sys.__excepthook__, file=sys.stderr)"
     assert run(tmp_path / "luna-score", code) == (0, "True\n")
+
+
+@pytest.mark.parametrize("command", ["luna_fairseq.engine.listing", "luna_fairseq.commands.recipes"])
+def test_a_reader_that_goes_early_is_no_error(command):
+    words = [sys.executable, "-m", command]
+    with subprocess.Popen(words, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
+        listing.stdout.close()
+        said = listing.stderr.read().decode()
+        assert listing.wait() == 1
+        assert "Broken pipe" not in said and "Traceback" not in said and "Exception" not in said

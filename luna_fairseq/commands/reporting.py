@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import luna_fairseq
-from luna_fairseq.errors import InputError
+from luna_fairseq.errors import InputError, until_nobody_reads
 from luna_fairseq.progress import quietly
 
 # This package as fairseq's --user-dir, whatever the working directory.
@@ -29,7 +29,8 @@ def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None
         Exit status: 0, or 1 after one line on stderr.
     """
     try:
-        work()
+        with until_nobody_reads():
+            work()
     except InputError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         return 1

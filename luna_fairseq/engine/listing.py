@@ -7,6 +7,7 @@ from typing import Iterator, Optional, Sequence
 from luna_fairseq.engine.mend import GONE, LEFT_OUT, MENDED, NOT_NEEDED, Mend
 from luna_fairseq.engine.table import SWITCH, TABLE
 from luna_fairseq.engine.underneath import what_is_underneath
+from luna_fairseq.errors import until_nobody_reads
 
 _WIDTH = 110
 
@@ -19,7 +20,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         f"changes in fairseq. {SWITCH}=NAME,NAME in the environment leaves changes out, of every command.",
     )
     parser.parse_args(argv)
-    print("\n".join(lines()))
+    with until_nobody_reads():
+        print("\n".join(lines()))
     return 0
 
 
