@@ -77,7 +77,7 @@ def test_importing_leaves_the_interpreter_alone(tmp_path):
     assert run(tmp_path / "luna-score", code) == (0, "True\n")
 
 
-@pytest.mark.parametrize("command", ["luna_fairseq.engine.listing", "luna_fairseq.commands.recipes"])
+@pytest.mark.parametrize("command", ["luna_fairseq.engine.listing", "luna_fairseq.commands.show_recipes"])
 def test_a_reader_that_goes_early_is_no_error(command):
     words = [sys.executable, "-m", command]
     with subprocess.Popen(words, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
