@@ -42,9 +42,26 @@ class Words:
         return text
 
 
+class AroundMasks:
+    """A tokenizer ``of_text`` that leaves every ``<mask>`` of a text as it is."""
+
+    def __init__(self, of_text: Any) -> None:
+        self.of_text = of_text
+
+    def encode(self, text: str) -> str:
+        first, *others = text.split(MASK)
+        if not others:
+            return self.of_text.encode(text)
+        return f" {MASK} ".join(self.of_text.encode(part.rstrip()) for part in (first, *others))
+
+    def decode(self, text: str) -> str:
+        return self.of_text.decode(text)
+
+
 class MaskedLMHub(RobertaHubInterface):
     """Encode, decode, fill masks, extract features, classify; see :func:`from_pretrained`.
 
+    A ``<mask>`` in a text is the mask, in :meth:`encode` too.
     ``tokens`` are what :meth:`encode` returns [T], a list of such, or a batch [B, T] padded on the right.
     Results do not depend on what else is in the batch.
 
@@ -60,6 +77,7 @@ class MaskedLMHub(RobertaHubInterface):
         if self.bpe is None:
             self.bpe = Words(self.dictionary)
         check_tokenizer(self.bpe, self.dictionary)
+        self.bpe = AroundMasks(self.bpe)
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
         """The text of ``tokens`` [T]; a list when there are several sentences. Padding is left out."""
@@ -120,9 +138,7 @@ class MaskedLMHub(RobertaHubInterface):
                 f"fill_mask needs exactly one {MASK} in the text, not {masked_input.count(MASK)}: "
                 f"{masked_input!r}"
             )
-        before, after = (self.bpe.encode(part.rstrip()) for part in masked_input.split(MASK))
-        line = f"<s> {before} {MASK} {after} </s>"
-        tokens = self.dictionary.encode_line(line, append_eos=False, add_if_not_exist=False).long()
+        tokens = self.encode(masked_input)
         mask = self.dictionary.index(MASK)
         with torch.no_grad(), utils.model_eval(self.model):
             logits, _ = self._run(tokens, masked_tokens=tokens.eq(mask).unsqueeze(0).to(self.device))
@@ -162,7 +178,7 @@ class MaskedLMHub(RobertaHubInterface):
     def _surface(self, symbol: str) -> str:
         """The text of one symbol, with the space before it if it begins a word."""
         text = self.bpe.decode(symbol)
-        return f" {text}" if isinstance(self.bpe, Words) or symbol.startswith("\u2581") else text
+        return f" {text}" if isinstance(self.bpe.of_text, Words) or symbol.startswith("\u2581") else text
 
 
 def from_pretrained(

@@ -39,6 +39,12 @@ class Page:
         with replacing(path) as temporary:
             temporary.write_bytes(self.text.encode("utf-8", errors="replace"))
 
+    @property
+    def size(self) -> str:
+        """Of the file, in words."""
+        count = len(self.text.encode("utf-8", errors="replace"))
+        return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} KB"
+
     def _repr_html_(self) -> str:
         source = html.escape(self.text, quote=True)
         style = f"width:100%;height:{NOTEBOOK_HEIGHT}px;border:0"

@@ -77,7 +77,7 @@ def _show(args: argparse.Namespace) -> None:
     shown.write(args.out)
     for one in maps:
         print(*(f"{name}: {text}" for name, text in one.texts.items()), sep="\n")
-    print(f"wrote {args.out} ({len(shown.text) / 1e6:.1f} MB)")
+    print(f"wrote {args.out} ({shown.size})")
 
 
 def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path: str = "") -> Page:

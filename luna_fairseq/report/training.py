@@ -87,7 +87,7 @@ def _write(args: argparse.Namespace, runs: Optional[List[Run]] = None) -> None:
     for run in runs:
         for note in run.notes:
             print(f"{run.name}: {note}")
-    print(f"wrote {args.out} ({len(report.text) / 1e6:.1f} MB, {len(runs)} runs)", flush=True)
+    print(f"wrote {args.out} ({report.size}, {len(runs)} runs)", flush=True)
 
 
 def report_page(

@@ -109,6 +109,7 @@ def test_use_from_python(pretrained, fine_tuned, text, labelled):
     filled = hub.fill_mask("w1 <mask> w3", topk=4)
     assert [value for _, value, _ in filled] == sorted((value for _, value, _ in filled), reverse=True)
     assert len(filled) == 4 and all(t == f"w1{token} w3" and token[:2] == " w" for t, _, token in filled)
+    assert hub.dictionary.string(hub.encode("w1 <mask> w3 <mask>")) == "w1 <mask> w3 <mask>"
     with pytest.raises(InputError, match="exactly one <mask> in the text, not 0"):
         hub.fill_mask("w1 w2")
     with pytest.raises(InputError, match="no classification head 'sst2'; its heads: none"):
