@@ -14,7 +14,9 @@ from luna_fairseq.ops.luna import (
     Window,
     anchor_distances,
     by_parts,
+    distance_bias,
     find_window,
+    further_than_nearest,
     lookup_attention,
     luna_attention,
     naive_attention,
@@ -63,8 +65,8 @@ def make_inputs(shape: Shape, length: int, settings: Settings) -> Problem:
     )
     rows = torch.zeros(shape.batch, shape.projection_length, dtype=torch.bool, device=settings.device)
     distances = (
-        anchor_distances(everything, rows, shape.heads),
-        anchor_distances(everything, rows).transpose(2, 3),
+        further_than_nearest(anchor_distances(everything, rows, shape.heads)),
+        further_than_nearest(anchor_distances(everything, rows).transpose(2, 3)),
     )
     strength = torch.full((1, shape.heads, 1, 1), 4.0, device=settings.device, dtype=q.dtype).requires_grad_()
     window = find_window(everything, rows, LOCAL)
@@ -93,14 +95,15 @@ def pack_and_unpack(inputs: Inputs, attention: Callable[..., Tensor] = luna_atte
 
 def anchored(inputs: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
     """The same with anchors in both, as in self-attention."""
-    bias = -inputs.strength * inputs.pack_distance
+    bias = distance_bias(inputs.strength.flatten(), inputs.pack_distance)
     packed = attention(inputs.pack_q, inputs.k, inputs.v, inputs.key_padding_mask, 0.0, bias)
-    return attention(inputs.q, packed, packed, None, 0.0, -inputs.strength * inputs.unpack_distance)
+    bias = distance_bias(inputs.strength.flatten(), inputs.unpack_distance)
+    return attention(inputs.q, packed, packed, None, 0.0, bias)
 
 
 def packed_by_anchors(inputs: Inputs) -> Tensor:
     """What P packs [B, H, L, K] where a look-up follows."""
-    bias = -inputs.strength.detach() * inputs.pack_distance
+    bias = distance_bias(inputs.strength.detach().flatten(), inputs.pack_distance)
     return luna_attention(inputs.pack_q, inputs.k, inputs.v, inputs.key_padding_mask, 0.0, bias)
 
 

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.luna import anchor_distances, find_window, token_positions
+from luna_fairseq.ops.luna import (
+    anchor_distances,
+    distance_bias,
+    find_window,
+    further_than_nearest,
+    token_positions,
+)
 
 # What is added to the logits of tokens that are looked up, at the start. Untrained queries choose at random,
 # and with an open gate nothing is learnt.
@@ -23,8 +29,9 @@ class Anchors(NamedTuple):
     """The places of P's rows in the contexts of a batch.
 
     Attributes:
-        pack: distance of each token from where a row's head looks, in parts of the context [B, H, L, S]
-        unpack: distance of each row's middle from each token [B, 1, S, L]
+        pack: how much further than the nearest token each token is from where a row's head looks, in parts of
+            the context [B, H, L, S]
+        unpack: how much further than the nearest row each row's middle is from each token [B, 1, S, L]
         position: for a look-up, where the tokens of each row's part stand in the context [B, L, W]
         empty: for a look-up, True at places of a part without a token [B, L, W]
         window: for tokens that read the parts around them, the :class:`luna_fairseq.ops.luna.Window`
@@ -57,8 +64,8 @@ def find_anchors(
         local_parts: also find the tokens of so many parts around each token (default: 0)
     """
     masks = _mask_of(context, context_padding_mask), _mask_of(packed, packed_padding_mask)
-    pack = anchor_distances(*masks, num_heads=num_pack_heads).to(context.dtype)
-    unpack = anchor_distances(*masks).to(context.dtype).transpose(2, 3)
+    pack = further_than_nearest(anchor_distances(*masks, num_heads=num_pack_heads)).to(context.dtype)
+    unpack = further_than_nearest(anchor_distances(*masks).transpose(2, 3)).to(context.dtype)
     anchors = Anchors(pack, unpack, *(token_positions(*masks) if lookup else ()))
     return anchors._replace(window=find_window(*masks, local_parts)) if local_parts else anchors
 
@@ -69,7 +76,7 @@ def _mask_of(x: Tensor, mask: Optional[Tensor]) -> Tensor:
 
 
 class AnchorBias(nn.Module):
-    """What distance takes from the logits of each head: ``-gamma_h distance``, gamma learned and positive.
+    """What distance takes from the logits of each head: ``gamma_h distance``, gamma learned and positive.
 
     gamma = softplus(start + change), and the parameter is the change: weight decay draws gamma to its start,
     not to none.
@@ -95,7 +102,7 @@ class AnchorBias(nn.Module):
 
     def forward(self, distance: Tensor) -> Tensor:
         """[B, H, T, S] from ``distance`` [B, H or 1, T, S]."""
-        return -self.strength()[:, None, None] * distance
+        return distance_bias(self.strength(), distance)
 
 
 def unpack_strengths(num_heads: int) -> List[float]:

@@ -10,6 +10,10 @@ from torch.nn import functional as F
 # out.
 _FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
 
+# The most that distance takes from a logit: e^-50 is nothing beside 1, in float64 too. Without a limit the
+# weights of what is far would be numbers below 1e-38, with which a CPU reckons many times slower.
+FURTHEST = 50.0
+
 
 def naive_softmax_weights(
     q: Tensor, k: Tensor, excluded: Optional[Tensor] = None, bias: Optional[Tensor] = None

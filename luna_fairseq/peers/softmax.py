@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.models.options import option
 from luna_fairseq.modules.heads import split_heads
-from luna_fairseq.ops.softmax import naive_softmax_weights, softmax_attention
+from luna_fairseq.ops.softmax import FURTHEST, naive_softmax_weights, softmax_attention
 from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, excluded_keys
 
 
@@ -44,7 +44,8 @@ class SoftmaxAttention(PeerAttention):
         places = torch.arange(keys.size(2), device=keys.device)
         distance = (places[-queries.size(2) :, None] - places).abs()
         dtype = torch.promote_types(keys.dtype, torch.float32)
-        return -torch.exp2(-8 * heads.to(dtype) / self.num_heads)[:, None, None] * distance
+        slope = torch.exp2(-8 * heads.to(dtype) / self.num_heads)[:, None, None]
+        return -(slope * distance).clamp(max=FURTHEST)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         excluded = excluded_keys(padding, self.form == CAUSAL, q)

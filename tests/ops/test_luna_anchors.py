@@ -6,7 +6,7 @@ from attention_inputs import padding_mask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luna_fairseq.ops.luna import anchor_distances, naive_distances
+from luna_fairseq.ops.luna import anchor_distances, distance_bias, further_than_nearest, naive_distances
 
 
 def masks(lengths, rows, S=None, L=None, left=0):
@@ -77,3 +77,14 @@ def test_a_sentence_of_padding_alone_is_finite():
     packed = torch.tensor([[True, True], [False, False], [False, False]])
     assert torch.isfinite(anchor_distances(context, packed, 2)).all()
     assert torch.isfinite(naive_distances(context, packed, 2)).all()
+
+
+@pytest.mark.parametrize("gamma", [0.01, 1.0, 4.0, 1e4])
+def test_what_is_far_has_no_weight_and_is_no_number_that_a_cpu_is_slow_with(gamma):
+    context, packed = torch.zeros(1, 256, dtype=torch.bool), torch.zeros(1, 64, dtype=torch.bool)
+    distances = anchor_distances(context, packed, num_heads=2)
+    bias = distance_bias(torch.tensor([gamma, gamma / 2]), further_than_nearest(distances))
+    weights = bias.softmax(dim=-1)
+    assert weights.min() >= torch.finfo(torch.float32).tiny
+    without_limit = (-torch.tensor([gamma, gamma / 2])[:, None, None] * distances).double().softmax(dim=-1)
+    torch.testing.assert_close(bias.double().softmax(dim=-1), without_limit, rtol=1e-6, atol=1e-20)

@@ -5,7 +5,12 @@ from typing import Optional
 
 from torch import Tensor
 
-from luna_fairseq.ops.luna.anchors import anchor_distances, naive_distances
+from luna_fairseq.ops.luna.anchors import (
+    anchor_distances,
+    distance_bias,
+    further_than_nearest,
+    naive_distances,
+)
 from luna_fairseq.ops.luna.fused import fused_attention
 from luna_fairseq.ops.luna.lookup import (
     Parts,
@@ -44,6 +49,8 @@ __all__ = [
     "Parts",
     "Window",
     "anchor_distances",
+    "distance_bias",
+    "further_than_nearest",
     "by_parts",
     "find_window",
     "fused_attention",

@@ -11,6 +11,8 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
+from luna_fairseq.ops.softmax import FURTHEST
+
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
     """The definition: how far each token is from the place of each row and head, one number after the other.
@@ -51,6 +53,26 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
     aside = (torch.arange(num_heads, device=place.device) + 0.5) / num_heads - 0.5
     looked_at = middle + aside[:, None]  # [H, L]
     return (place[:, None, None, :] - looked_at[:, :, None]).abs()
+
+
+def further_than_nearest(distance: Tensor) -> Tensor:
+    """``distance`` [.., S] less the smallest of each row, which changes no softmax, so that the limit of
+    :func:`distance_bias` is one to what is far and never to what is nearest."""
+    return distance - distance.amin(dim=-1, keepdim=True)
+
+
+def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
+    """What is added to the logits: ``-min(strength distance, FURTHEST)``.
+
+    Args:
+        strength: of each head [H]
+        distance: from the nearest, which is at 0 [B, H or 1, ..]
+
+    Returns:
+        [B, H, ..]
+    """
+    of_head = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
+    return -(of_head * distance).clamp(max=FURTHEST)
 
 
 def token_places(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.luna.anchors import anchor_distances, token_places
+from luna_fairseq.ops.luna.anchors import anchor_distances, distance_bias, token_places
 from luna_fairseq.ops.luna.lookup import lay_by_parts, part_of_tokens, token_positions
 from luna_fairseq.ops.softmax import masked_softmax
 
@@ -78,7 +78,7 @@ def naive_window_attention(
     with torch.autocast(q.device.type, enabled=False):
         keys = torch.cat([k, token_k], dim=2).to(dtype)
         logits = (q.to(dtype) * q.size(-1) ** -0.5) @ keys.transpose(-2, -1)
-        logits = logits - strength.to(dtype)[:, None, None] * distance.to(dtype)
+        logits = logits + distance_bias(strength, distance.to(dtype))
         weights = masked_softmax(logits, left_out[:, None])
         output = F.dropout(weights, dropout) @ torch.cat([v, token_v], dim=2).to(dtype)
     weights = weights.to(q.dtype)
@@ -143,7 +143,7 @@ def window_attention(
         ],
         dim=-1,
     )
-    logits = logits.to(dtype) - strength.to(dtype)[:, None, None, None] * window.distance.to(dtype)
+    logits = logits.to(dtype) + distance_bias(strength, window.distance.to(dtype))
     weights = masked_softmax(logits, window.left_out).to(q.dtype)
     of_rows, of_near = F.dropout(weights, dropout).split([k.size(2), near_k.size(3)], dim=-1)
     output = (of_rows.flatten(2, 3) @ v).unflatten(2, laid.shape[2:4]) + of_near @ near_v
