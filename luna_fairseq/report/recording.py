@@ -3,6 +3,7 @@ with."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections import Counter
@@ -134,13 +135,37 @@ def _read_definition(attention: Any, call: Call) -> Weights:
     if getattr(attention, "form", "") == "cross":
         forward = partial(type(attention).forward, attention)
         _, weights = _with(forward, {**call, "need_head_weights": True, "incremental_state": None})
-        return {} if weights is None else {READ: weights.transpose(0, 1)}
+        return {READ: _weights_of_units(attention, call) if weights is None else weights.transpose(0, 1)}
     parts = list(attention.project(call["query"]))
     for place, (name, part) in enumerate(zip(attention.projections, parts)):
         if name.endswith("v"):
             units = torch.eye(part.size(2), dtype=part.dtype, device=part.device)
             parts[place] = units.expand(*part.shape[:2], -1, -1)
     return {READ: attention.define(*parts, padding=None)}
+
+
+def _weights_of_units(attention: Any, call: Call) -> Tensor:
+    """Weights [B, H, T, S] of cross-attention that reads a digest of the context: what it makes of values
+    that are each a unit vector."""
+    context = call["key"]
+    units = torch.eye(len(context), dtype=context.dtype, device=context.device)
+    values = units.repeat(1, attention.num_heads)[:, None].expand(-1, context.size(1), -1)
+    of_units = copy.copy(attention)
+    of_units._modules = {**attention._modules, "v_proj": _Given(values)}
+    padding = call["key_padding_mask"]
+    memory = of_units.digest(context, None if padding is None else padding.bool())
+    return of_units.read(call["query"], memory)[0]
+
+
+class _Given(nn.Module):
+    """A projection to ``values``, whatever it is called with."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        self.values = values
+
+    def forward(self, _: Tensor) -> Tensor:
+        return self.values
 
 
 _READERS: Dict[type, Callable[[Any, Call], Weights]] = {

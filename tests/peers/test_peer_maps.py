@@ -5,6 +5,7 @@ import pytest
 import torch
 from tiny_luna import assert_close
 
+from luna_fairseq.modules.heads import merge_heads, split_heads
 from luna_fairseq.report.recording import recorded
 
 
@@ -32,3 +33,21 @@ def test_maps_of_the_peers(name, form):
         )
     if form == "causal":
         assert read.triu(1).abs().max() == 0
+
+
+@pytest.mark.parametrize("name, form", peer_cases.cases("cross"))
+def test_maps_of_cross_attention(name, form):
+    attention = peer_cases.build(name, form)
+    model = torch.nn.Module()
+    model.decoder = torch.nn.Module()
+    model.decoder.layers = torch.nn.ModuleList([torch.nn.Module()])
+    model.decoder.layers[0].encoder_attn = attention
+    query, context = peer_cases.sequence(5, batch=1), peer_cases.sequence(13, batch=1)
+    padding = torch.arange(13).ge(11)[None]
+    with recorded(model) as found:
+        output, _ = attention(query, context, context, key_padding_mask=padding)
+    read = found[0].weights["read"]
+    assert found[0].name == "decoder.0.cross" and read.shape == (1, peer_cases.H, 5, 13)
+    assert read[..., 11:].abs().max() == 0
+    values = split_heads(attention.v_proj(context), peer_cases.H)
+    assert_close(attention.out_proj(merge_heads(read @ values)), output, tolerance=1e-9)

@@ -151,10 +151,10 @@ class Show {
     const rows = kind === "pack" ? rowsOfP(map.shape[1]) : attention.rows;
     const columns = kind === "unpack" ? rowsOfP(map.shape[2]) : attention.columns;
     const known = head !== null && head < map.shape[0] ? head : null;
-    const which = known === null ? `mean of ${map.shape[0]} heads` : `head ${known + 1}`;
+    const which = map.shape[0] === 1 ? "" : known === null ? ` (mean of ${map.shape[0]} heads)` : ` (head ${known + 1})`;
     const verb = { pack: "packs", unpack: "unpacks", read: "reads" }[kind];
     const heat = new Heatmap({
-      name: `${attention.maps.unpack ? TITLES[kind] : kind} (${which})`, about: ABOUT[kind], rows, columns,
+      name: `${attention.maps.unpack ? TITLES[kind] : kind}${which}`, about: ABOUT[kind], rows, columns,
       relation: (row, column) => `${row} ${verb} ${column}`,
       anchors: kind === "pack" && "pack gamma" in attention.strengths,
     });
