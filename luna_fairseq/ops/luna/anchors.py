@@ -72,7 +72,7 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
         [B, H, ..]
     """
     of_head = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
-    return -(of_head * distance).clamp(max=FURTHEST)
+    return (-of_head * distance).clamp(min=-FURTHEST)
 
 
 def token_places(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
