@@ -18,6 +18,7 @@ from luna_fairseq.errors import InputError
 
 # A sample lasts at least so long [s]: the clock and a passing interrupt then weigh little.
 SHORTEST_SAMPLE = 0.02
+OUT_OF_MEMORY = "{} ran out of memory: ask for smaller sizes"
 # Modules that the process from which the memory children are forked has imported already
 # (torch imports the last on the first use of some operations).
 PRELOAD = ["luna_fairseq", "luna_fairseq.benchmark.measure", "torch.fx.experimental.symbolic_shapes"]
@@ -166,16 +167,23 @@ def synchronize(device: str) -> None:
 def measure_extra_bytes(form: Form, settings: Settings) -> int:
     """Peak memory of one job beyond inputs and parameters, in a fresh process: a peak cannot be taken back.
 
-    On the CPU it is the growth of the peak resident set, on a GPU that of torch's allocator.
+    On the CPU it is the growth of the peak resident set. On a GPU it is that of torch's allocator, whose peak
+    can be taken back: there it is this process.
     """
+    if settings.device.startswith("cuda"):
+        try:
+            return extra_bytes_here(form, settings)
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            raise InputError(OUT_OF_MEMORY.format(form.name)) from None
     # Forked from a server that has only imported: exec() would hand on this process's own peak.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     try:
         with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
             return pool.submit(extra_bytes_here, form, settings).result()
-    except (BrokenProcessPool, MemoryError, torch.cuda.OutOfMemoryError):
-        raise InputError(f"{form.name} ran out of memory: ask for smaller sizes") from None
+    except (BrokenProcessPool, MemoryError):
+        raise InputError(OUT_OF_MEMORY.format(form.name)) from None
 
 
 def extra_bytes_here(form: Form, settings: Settings) -> int:
@@ -184,6 +192,8 @@ def extra_bytes_here(form: Form, settings: Settings) -> int:
     # The code of libraries, their threads and work space are taken once; they are no form's own.
     form.warm_up()()
     job = form.prepare()
+    if settings.device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(settings.device)
     before = peak_bytes(settings.device)
     job()
     return peak_bytes(settings.device) - before
