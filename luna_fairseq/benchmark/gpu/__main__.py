@@ -95,6 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECTION",
         help="no others, as parity causal train lra decode",
     )
+    add("--full", action="store_true", help="all sizes on a CPU, for --only resources")
     add("--plant-wrong-kernel", action="store_true", help="leave a step of the kernels out: must be reported")
     return parser
 
@@ -105,8 +106,8 @@ def run(args: argparse.Namespace) -> int:
 
     if not 0 < args.minutes < float("inf"):
         raise InputError(f"--minutes {args.minutes:g} leaves no time: give more than 0")
-    small = args.device == "cpu"
-    if small:
+    small = args.device == "cpu" and not args.full
+    if args.device == "cpu":
         # The interpreter's products are small: a pool of threads for each would take the time.
         os.environ.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     elif torch.cuda.device_count() == 0:  # asks the driver, and leaves no context behind
