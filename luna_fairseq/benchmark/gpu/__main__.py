@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from luna_fairseq.benchmark.gpu import sections
 from luna_fairseq.benchmark.gpu.page import Found, write
@@ -124,7 +124,8 @@ def run(args: argparse.Namespace) -> int:
     timings = sections.timings(args.device, rows[0], small)
     check_names(args.only, [*(section.name for section in kernels), *(timing.name for timing in timings)])
     # The most important first: parity, the attention and the training step, then what the compiler says.
-    for part in (*kernels[:1], *timings[:2], *kernels[1:], *timings[2:]):
+    parts: List[Union[Section, Timing]] = [*kernels[:1], *timings[:2], *kernels[1:], *timings[2:]]
+    for part in parts:
         if args.only and part.name not in args.only:
             continue
         if isinstance(part, Timing):
