@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Tries and times the GPU kernels in under ten minutes: gpu/gpu.md and gpu/gpu.json, written as rows come.
 #   scripts/measure_gpu.sh [--wheels DIR] [options of python -m luna_fairseq.benchmark.gpu; see its --help]
-# It runs from a checkout, in the environment of PYTHON (python3 by default), which needs torch. Wheels of what is missing there,
+# It runs from a checkout, in the environment of PYTHON (python by default), which needs torch. Wheels of what is missing there,
 # as fairseq's for the whole models, are put into a folder of their own and leave the environment as it is.
 set -euo pipefail
 
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-python="${PYTHON:-python3}"
+python="${PYTHON:-$(command -v python || command -v python3)}"
 path="$checkout"
 if [[ "${1:-}" == --wheels ]]; then
   wheels="${2:?--wheels needs a folder}"
