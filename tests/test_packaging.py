@@ -20,6 +20,7 @@ SCRIPTS = (
     "luna-export-huggingface",
     "luna-finetune",
     "luna-lra-seeds",
+    "luna-plan",
     "luna-prepare-bitext",
     "luna-prepare-iwslt15-en-vi",
     "luna-prepare-lra",

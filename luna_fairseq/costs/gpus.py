@@ -61,6 +61,12 @@ GPUS: Dict[str, Gpu] = {
     ),
     "h100": _hopper("H100 80 GB", 80 * GIB, 3350 * GB),
     "h200": _hopper("H200 141 GB", 141 * GB, 4800 * GB),
+    # Two cores of an AMD EPYC, which the model is compared with. Operations as Luna's recorded training step
+    # of 1,024 tokens reached them, bytes as a copy did.
+    "cpu": Gpu(
+        "2 CPU cores", 0, 15 * GIB, 20 * GB, {"float32": 150 * GB, "tf32": 150 * GB, "half": 150 * GB},
+        "float32", 2, 0, 0, 1 * GB, 1 * GB,
+    ),
 }  # fmt: skip
 
 

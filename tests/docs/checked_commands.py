@@ -42,11 +42,16 @@ def _parse(name: str, words: List[str]) -> None:
     elif name == MODULES.get("luna-train"):
         recipe, data, *given = words[words[0] == "--dry-run" :]
         _parse("fairseq-train", [data, *launch(read_recipe(recipe), given, 1, None).options])
+    elif name == MODULES.get("luna-plan"):
+        ours, given = importlib.import_module(name).build_parser().parse_known_args(words)
+        _parse("fairseq-train", ["data", *read_recipe(ours.recipe).words(), *given])
     elif name == MODULES.get("luna-recipes"):
         if words:
             read_recipe(words[0])
     elif name.startswith("luna_fairseq."):
-        module = importlib.import_module(name if name != "luna_fairseq.benchmark" else f"{name}.__main__")
+        module = importlib.import_module(
+            f"{name}.__main__" if name.startswith("luna_fairseq.benchmark") else name
+        )
         ours = words[: words.index("--")] if "--" in words else words
         if hasattr(module, "build_parser"):
             module.build_parser().parse_args(ours)
