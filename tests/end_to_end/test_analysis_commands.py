@@ -33,8 +33,14 @@ def coverage(data, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["luna_softmax_causal", "luna_softmax_cross"])
-def test_ablations_train_and_translate(coverage, arch, data, tmp_path):
+@pytest.mark.parametrize(
+    "arch, attention",
+    [
+        ("luna_softmax_causal", "softmax): MultiheadAttention"),
+        ("luna_softmax_cross", "SoftmaxCrossAttention"),
+    ],
+)
+def test_ablations_train_and_translate(coverage, arch, attention, data, tmp_path):
     log = succeed(
         "train",
         *plugin(data),
@@ -43,7 +49,7 @@ def test_ablations_train_and_translate(coverage, arch, data, tmp_path):
         "--save-dir",
         tmp_path,
     )
-    assert "softmax): MultiheadAttention" in log and "valid on 'valid' subset" in log
+    assert attention in log and "valid on 'valid' subset" in log
     checkpoint = tmp_path / "checkpoint_last.pt"
     output = succeed("generate", *plugin(data), "--path", checkpoint, "-s src -t tgt --beam 3 --max-len-b 8")
     assert sorted(lines(output, "H")) == list(range(SENTENCES["test"]))
