@@ -58,6 +58,8 @@ def verdict(found: Sequence[Found]) -> List[str]:
     compared = sum(len(outcome.rows) for section, outcome in found if section.name == "parity")
     lines = [f"**{len(wrong)} of {compared} comparisons of the kernels are WRONG**:" if wrong else
              f"The kernels are equal to the definition in {compared} of {compared} comparisons."]  # fmt: skip
+    if not compared:
+        lines = ["No kernel was compared."]
     lines += [f"- WRONG {line}" for line in wrong]
     return [*lines, "", f"Jobs that failed: {failed}; left out for want of time: {left_out}."]
 

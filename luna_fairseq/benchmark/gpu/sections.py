@@ -26,18 +26,28 @@ def machine(device: str, small: bool) -> Section:
 
 
 def kernels(device: str, machine: Dict[str, Any], small: bool, planted: bool) -> List[Section]:
-    """Parity, and what the compiler makes of the kernels."""
+    """Parity, and what the compiler makes of the kernels; nothing of both where they do not run."""
+    why_not = no_kernels(machine)
+    if why_not:
+        return [Section("parity", "Parity of the kernels", f"Nothing was compared: {why_not}.", [])]
     cases = parity.cases(small, machine["half"])
     jobs = [Job(str(case), partial(parity.compare, case, device, planted)) for case in cases]
     processes = min(MOST_PROCESSES, max(1, (os.cpu_count() or 2) - 2))
-    found = [Section("parity", "Parity of the kernels", PARITY, jobs, processes, 180, 100)]
-    if machine["triton"] != "none":
-        capabilities = [machine["capability"]] if machine["capability"] else [80, 90]
-        dtypes = [machine["half"], "float32"]
-        builds = [b for b in resources.builds(capabilities, dtypes, small) if b.capability >= 80]
-        jobs = [Job(str(build), partial(resources.inspect, build)) for build in builds]
-        found.append(Section("resources", "Registers and shared memory", RESOURCES, jobs, processes, 100, 60))
-    return found
+    found = Section("parity", "Parity of the kernels", PARITY, jobs, processes, 180, 100)
+    capabilities = [machine["capability"]] if machine["capability"] else [80, 90]
+    builds = resources.builds(capabilities, [machine["half"], "float32"], small)
+    jobs = [Job(str(build), partial(resources.inspect, build)) for build in builds]
+    return [found, Section("resources", "Registers and shared memory", RESOURCES, jobs, processes, 100, 60)]
+
+
+def no_kernels(machine: Dict[str, Any]) -> str:
+    """Why the kernels do not run on a machine, or nothing."""
+    if machine["triton"] == "none":
+        return "there is no Triton"
+    capability = machine["capability"]
+    if capability is not None and capability < 80:
+        return f"they need compute capability 8.0, and {machine['device']} has {capability / 10}"
+    return ""
 
 
 def timings(device: str, machine: Dict[str, Any], small: bool) -> List[Timing]:
