@@ -16,9 +16,9 @@ BELOW_ALL = {*BELOW_WINGS, "peers", "translation", "masked_lm", "lra", "costs"}
 MAY_IMPORT = {
     "ops": set(),
     "optim": set(),
-    "engine": {"optim"},
+    "engine": {"optim", "files"},
     "modules": GROUND,
-    "models": {"ops", "modules", "engine"},
+    "models": {"ops", "modules", "engine", "files"},
     "peers": {*MODELS, "engine"},
     "files": set(),
     "text": {"files"},

@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -20,7 +21,7 @@ import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes t
 from fairseq import checkpoint_utils
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
-from luna_fairseq.engine.checkpoints import why_unreadable
+from luna_fairseq.engine.checkpoints import damage, why_unreadable
 from luna_fairseq.engine.dictionaries import stored_fingerprints
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
@@ -186,6 +187,8 @@ def average_checkpoints(paths: Sequence[Path]) -> Dict[str, Any]:
 
 def load(path: Path) -> Dict[str, Any]:
     """Checkpoint without what averaging makes meaningless (optimizer state, moving averages)."""
+    if zipfile.is_zipfile(str(path)) and damage(path) is not None:
+        raise InputError(f"{path} is damaged: its checksums are not those of its contents")
     try:
         state = torch.load(str(path), map_location="cpu")
     except Exception as error:  # what a damaged file raises depends on where it is damaged

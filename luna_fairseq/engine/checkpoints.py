@@ -36,8 +36,10 @@ OLDER_OPTIONS = Mend(
 
 DAMAGED_CHECKPOINTS = Mend(
     "damaged-checkpoints",
-    what="says in one line which checkpoint is damaged, and which one beside it is intact",
-    why="what a truncated file raises names neither the file nor the reason",
+    what="checks a checkpoint's checksums before it is loaded; says in one line which one is damaged, and "
+    "which one beside it is intact",
+    why="torch loads weights with a flipped bit without a word; what a truncated file raises names neither "
+    "the file nor the reason",
 )
 
 WHOLE_COPIES = Mend(
@@ -77,6 +79,8 @@ def _with_options_filled_in(load: Callable[..., Any], path: str, *args: Any, **k
 
 @DAMAGED_CHECKPOINTS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _naming_the_fault(load: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
+    if zipfile.is_zipfile(path) and damage(Path(path)) is not None:
+        raise InputError(f"{path} is damaged{_intact_neighbour(Path(path))}")
     try:
         return load(path, *args, **kwargs)
     except Exception:

@@ -8,6 +8,7 @@ import os
 from typing import FrozenSet, Tuple
 
 from luna_fairseq.engine.batches import INCOMPLETE_BATCHES
+from luna_fairseq.engine.checked_data import CHECKED_DATA
 from luna_fairseq.engine.checkpoints import (
     CHECKPOINT_CLASSES,
     DAMAGED_CHECKPOINTS,
@@ -38,6 +39,7 @@ TABLE: Tuple[Mend, ...] = (
     OLDER_OPTIONS,
     DAMAGED_CHECKPOINTS,
     WHOLE_COPIES,
+    CHECKED_DATA,
     SAME_DICTIONARY,
     NEWEST_CHECKPOINT,
     STARTING_POINT,

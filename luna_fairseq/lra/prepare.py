@@ -23,6 +23,7 @@ from luna_fairseq.commands.arguments import add_workers, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import whole
+from luna_fairseq.files.checksums import write_checksums
 from luna_fairseq.files.download import RemoteFile, fetch
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.lra import generated, published
@@ -112,6 +113,7 @@ def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict
             f"there are no examples for {', '.join(empty)}: the archive has not the published layout"
         )
     files = [str(path.relative_to(temporary)) for path in sorted(temporary.rglob("*")) if path.is_file()]
+    files.append(write_checksums(temporary, files))
     facts = {"settings": settings, "counts": counts}
     FinishedSteps(temporary, RECORD, []).record(args.task, key, files, facts)
     if args.destdir.is_dir():

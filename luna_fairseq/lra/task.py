@@ -31,6 +31,7 @@ from fairseq.data.shorten_dataset import TruncateDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import check_files
 from luna_fairseq.lra.pixels import PixelSequenceDataset, read_labels, read_pixels
 from luna_fairseq.models.luna import flat_options
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
@@ -252,6 +253,7 @@ class LRAImageTask(LRATask):
             InputError: a file is missing, an image is of the wrong size, or a label is no class
         """
         folder = Path(self.cfg.data)
+        check_files(folder / "label" / f"{split}.label")  # and the images
         pixels = read_pixels(folder / "input" / split)
         labels = read_labels(folder / "label" / f"{split}.label", self.model_options.sentence_class_num)
         if len(labels) != len(pixels):

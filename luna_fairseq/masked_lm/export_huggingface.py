@@ -98,7 +98,8 @@ def export(path: Path, data: Path, folder: Path) -> None:
     tokenizer = build_tokenizer(
         find_tokenizer([path.parent, data]), hub.dictionary, hub.model.max_positions()
     )
-    temporary = folder.with_name(f"{folder.name}.tmp{os.getpid()}")
+    temporary = folder.with_name(f"{folder.name}.tmp")
+    shutil.rmtree(str(temporary), ignore_errors=True)  # of an export that was killed
     try:
         write_model(model, temporary)
         tokenizer.save_pretrained(str(temporary))

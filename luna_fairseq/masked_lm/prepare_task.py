@@ -18,6 +18,7 @@ from fairseq.data import Dictionary, encoders
 from luna_fairseq.commands.arguments import add_workers
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import forget_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
@@ -97,10 +98,12 @@ class TaskPreparation:
                 for t in texts
             )
             writer.write(split, examples[split], encoded)
+        forget_checksums(self.args.destdir)
         writer.finish()
         for path in self.tokenizer:
             copy_file(path, self.args.destdir / path.name)
-        return [*writer.files(), *(path.name for path in self.tokenizer)], {}
+        names = [*writer.files(), *(path.name for path in self.tokenizer)]
+        return [*names, write_checksums(self.args.destdir, names)], {}
 
     def _published(self) -> List[Path]:
         """The task's files; of a folder all that are in it."""

@@ -26,6 +26,7 @@ from luna_fairseq.commands.arguments import add_workers, positive
 from luna_fairseq.commands.binarise import binarise
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import forget_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.files.writing import copy_file, replacing, replacing_lines
 from luna_fairseq.progress import progress
@@ -154,6 +155,7 @@ class TextPreparation:
         return [path.name for path in self.tokenizer], {}
 
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
+        forget_checksums(self.args.destdir)
         counts: Counter = Counter()
         facts: Dict[str, Any] = {"long": {}}
         for split in self.files:
@@ -203,12 +205,15 @@ class TextPreparation:
 
     def _binarise(self) -> Tuple[List[str], Dict[str, Any]]:
         destdir = self.args.destdir.absolute()
+        forget_checksums(destdir)
         for folder in dict.fromkeys(folder for folder, _ in self.parts.values()):
             here = {split: part for part, (where, split) in self.parts.items() if where == folder}
             parts = {split: [destdir / "encoded" / part] for split, part in here.items()}
             names = [DICTIONARY, *(f"{split}.{end}" for split in here for end in ("bin", "idx"))]
             binarise(parts, destdir / DICTIONARY, destdir / folder, names, self.args.workers)
-        return self._binarised(), {}
+        shards = [str(Path(folder) / DICTIONARY) for folder, _ in self.parts.values()]
+        beside = [DICTIONARY, *shards, *(path.name for path in self.tokenizer)]
+        return [*self._binarised(), write_checksums(destdir, [*self._binarised(), *beside])], {}
 
     def _folder(self, part: str) -> Path:
         return self.args.destdir / self.parts[part][0]

@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import check_files
 
 MASK = "<mask>"
 SPACE = "\u2581"  # sentencepiece's, before the pieces that begin a word
@@ -57,6 +58,7 @@ def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
         model = folder / "sentencepiece.bpe.model"
         encoder, merges = folder / "encoder.json", folder / "vocab.bpe"
         if model.is_file():
+            check_files(model)
             return {"bpe": "sentencepiece", "sentencepiece_model": str(model)}
         if encoder.is_file() and merges.is_file():
             return {"bpe": "gpt2", "gpt2_encoder_json": str(encoder), "gpt2_vocab_bpe": str(merges)}

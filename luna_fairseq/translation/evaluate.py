@@ -18,6 +18,7 @@ from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.logged import fairseq, run_logged
 from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import check_files
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import counter
@@ -164,6 +165,7 @@ class Evaluation:
         path = self.args.data / "plain" / f"{subset}.{self.languages[1]}"
         if not path.is_file():
             raise InputError(f"{path} does not exist: prepare {self.args.data} again, with {subset} text")
+        check_files(path)
         return path
 
 

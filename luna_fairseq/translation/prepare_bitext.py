@@ -20,6 +20,7 @@ from luna_fairseq.commands.arguments import add_workers, at_least_one, positive
 from luna_fairseq.commands.binarise import binarise, binarised_names
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import forget_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.progress import progress
@@ -238,8 +239,11 @@ class Preparation:
             kind: [encoded / split for split in self.prefixes if split.startswith(kind)]
             for kind in ("train", "valid", "test")
         }
+        forget_checksums(folder)
         binarise(parts, encoded / DICTIONARY, folder, names, self.args.workers, self.languages)
-        return names, {}
+        plain = [f"plain/{split}.{side}" for split in self.prefixes for side in self.languages]
+        kept = [name for name in plain if not name.startswith("plain/train.")]
+        return [*names, write_checksums(folder, [*names, *kept, self.route.model_file])], {}
 
     def _binarised(self) -> List[str]:
         return binarised_names(self.languages, self.prefixes)

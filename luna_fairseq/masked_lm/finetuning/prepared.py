@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterable, List, Sequence
 
 from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import check_files
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
 
@@ -42,6 +43,7 @@ class PreparedTask:
     def load(cls, folder: Path) -> PreparedTask:
         """Raises InputError when luna-prepare-task did not make ``folder``, or did not finish it."""
         path = folder / DESCRIPTION
+        check_files(path)
         try:
             return cls(folder, **json.loads(path.read_text(encoding="utf-8")))
         except OSError as error:

@@ -1,0 +1,68 @@
+"""A campaign of faults: kills, damaged files, bad input, evil pickles, full disks, and what else happens.
+
+    python tests/faults/campaign.py --seed 1 [--part 0.1] [--only KIND ...] [--write docs/results/faults.md]
+
+Prints a table of counts; its status is 0 only if nothing failed. With --plant a defect is put into the
+commands, and failures are what has to come.
+"""
+
+import argparse
+import math
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Dict
+
+import warmed
+
+KINDS = ("kills", "terminations", "flips")
+
+
+def main() -> int:
+    args = parse()
+    warmed.import_everything()
+    from fault_world import World
+    from tallies import Tally, page
+
+    # Not in a context: the forked processes must not remove it when they end.
+    folder = Path(tempfile.mkdtemp(prefix="faults-", dir=args.folder))
+    tally = Tally()
+    try:
+        world = World(folder / "world")
+        world.build()
+        for kind in args.only or KINDS:
+            print(f"== {kind}", flush=True)
+            tally.start_clock()
+            functions()[kind](world, tally, lambda n: math.ceil(n * args.part), args.seed, args.plant)
+    finally:
+        shutil.rmtree(str(folder), ignore_errors=True)
+    print(tally.markdown(), end="")
+    if args.write:
+        command = shlex.join(["python", "tests/faults/campaign.py", *sys.argv[1:]])
+        args.write.write_text(page(tally, command), encoding="utf-8")
+    return 1 if tally.failed else 0
+
+
+def functions() -> Dict[str, Callable[..., Any]]:
+    import flips
+    import kills
+
+    return {"kills": kills.kills, "terminations": kills.terminations, "flips": flips.flips}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    add = parser.add_argument
+    add("--seed", type=int, default=1, metavar="N", help="of all that is random (default: 1)")
+    add("--part", type=float, default=1.0, metavar="X", help="part of the repetitions (default: all)")
+    add("--only", nargs="+", choices=KINDS, metavar="KIND", help=f"of {', '.join(KINDS)}")
+    add("--plant", action="store_true", help="put a defect into the commands, which has to be found")
+    add("--folder", metavar="DIR", help="where to work (default: the system's folder for temporary files)")
+    add("--write", type=Path, metavar="FILE", help="write the table with its circumstances")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Flipped bits and truncations of data, dictionaries and checkpoints, and the commands that read them."""
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any, Callable, List, NamedTuple, Optional
+
+from fault_world import MASKED, TRANSLATIONS, UPDATES, World, meaning
+from tallies import EQUAL, FAILED, OPEN, REFUSED, Tally
+from warmed import USER_DIR, Ended, run, seeded
+
+TRANSLATION_DATA = ("train.*", "valid.*", "dict.*")
+
+
+class Damage(NamedTuple):
+    """Files of a folder, copied and damaged one at a time, and what then reads them.
+
+    ``copied`` is a folder of the world; ``read`` gives the command's line for the copy; ``open`` says that
+    nothing protects it.
+    """
+
+    what: str
+    copied: str
+    files: str
+    read: Callable[[World, Path], List[str]]
+    times: int
+    open: bool = False
+
+
+def _train(world: World, data: Path) -> List[str]:
+    return world.train(world.now / "out", "--max-update", "4", data=data)
+
+
+def _generate(world: World, data: Path) -> List[str]:
+    return world.generate(world.last, data=data)
+
+
+def _pretrain(world: World, data: Path) -> List[str]:
+    words = ["fairseq-train", str(data), "--user-dir", USER_DIR, *MASKED.split()]
+    return [*words, "--save-dir", str(world.now / "out")]
+
+
+def _finetune(world: World, data: Path) -> List[str]:
+    words = world.finetune(world.now / "out")
+    return [str(data) if word == str(world.folder / "task") else word for word in words]
+
+
+def _resume(world: World, folder: Path) -> List[str]:
+    return world.train(folder, "--max-update", str(UPDATES + 2))
+
+
+DAMAGES = (
+    Damage("prepared data, read by fairseq-train", "bitext", "[tvd][rai][ali]*.*", _train, 20),
+    Damage("prepared data, read by fairseq-generate", "bitext", "test.*", _generate, 12),
+    Damage("prepared text, read by fairseq-train", "mono", "[tvd][rai][ali]*.*", _pretrain, 12),
+    Damage("a prepared task, read by luna-finetune", "task", "*/[tvd][rai][ali]*.*", _finetune, 6),
+    Damage("the last checkpoint, read by fairseq-train", "trained", "checkpoint_last.pt", _resume, 16),
+    Damage(
+        "a checkpoint, read by fairseq-generate",
+        "trained",
+        "checkpoint_last.pt",
+        lambda world, copy: world.generate(copy / "checkpoint_last.pt"),
+        14,
+    ),
+    Damage(
+        "checkpoints, read by luna-average-checkpoints",
+        "trained",
+        "checkpoint_1_*.pt",
+        lambda world, copy: world.average(world.now / "out.pt", (str(copy), "--num-update-checkpoints", "2")),
+        12,
+    ),
+    Damage(
+        "a pretrained checkpoint, read by luna-finetune",
+        "pretrained",
+        "checkpoint_last.pt",
+        lambda world, copy: world.finetune(world.now / "out", copy / "checkpoint_last.pt"),
+        6,
+    ),
+    Damage(
+        "a pretrained checkpoint, read by luna-export-huggingface",
+        "pretrained",
+        "checkpoint_last.pt",
+        lambda world, copy: world.export(world.now / "out", copy / "checkpoint_last.pt"),
+        6,
+    ),
+    Damage(
+        "data of fairseq-preprocess, which has no checksums", "plain", "[tvd][rai][ali]*.*", _train, 10, True
+    ),
+)
+
+
+def flips(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
+    make_plain(world)
+    for damage in DAMAGES:
+        expected = read(world, damage, None, False)[1]
+        tally.start_clock()
+        for turn in range(times(damage.times)):
+            generator = seeded(seed, damage.what, turn)
+            cut = turn % 3 == 2
+            ended, found, where = read(world, damage, generator, plant, cut)
+            what = "a truncation" if cut else "a flipped bit"
+            outcome = outcome_of(ended, found == expected)
+            if outcome == FAILED and damage.open:
+                outcome = OPEN
+            tally.note(what, damage.what, outcome, f"{where}: status {ended.status} {ended.output[-700:]}")
+
+
+def make_plain(world: World) -> None:
+    """The same data without its checksums, as fairseq-preprocess makes it."""
+    target = world.folder / "plain"
+    if not target.exists():
+        shutil.copytree(str(world.folder / "bitext"), str(target))
+        (target / "checksums.sha256").unlink()
+
+
+def read(
+    world: World, damage: Damage, generator: Optional[random.Random], plant: bool, cut: bool = False
+) -> Any:
+    """Copy, damage and read: how it ended, what it made or printed, what was damaged."""
+    world.anew()
+    copy, where = world.now / "copy", "nothing"
+    if damage.read is _resume:
+        copy = world.now / "out"
+    shutil.copytree(str(world.folder / damage.copied), str(copy))
+    if generator is not None:
+        path = generator.choice(sorted(copy.glob(damage.files)))
+        where = harm(path, generator, cut)
+    ended = run(damage.read(world, copy), world.log, first=unchecked if plant else None)
+    if copy.name == "copy":
+        shutil.rmtree(str(copy))
+    found = meaning(world.now)
+    said = [line for line in ended.output.splitlines() if line.startswith(TRANSLATIONS)]
+    return ended, (ended.status, found, said), where
+
+
+def harm(path: Path, generator: random.Random, cut: bool) -> str:
+    """Flip a bit of a file, or cut it off; says where."""
+    place = generator.randrange(path.stat().st_size)
+    if cut:
+        os.truncate(str(path), place)
+        return f"{path.name} cut at {place}"
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ (1 << generator.randrange(8))]))
+    return f"{path.name}, bit flipped in byte {place}"
+
+
+def outcome_of(ended: Ended, equal: bool) -> str:
+    if ended.status == 0:
+        return EQUAL if equal else FAILED
+    return REFUSED if in_one_line(ended) else FAILED
+
+
+def in_one_line(ended: Ended) -> bool:
+    """Whether a command said what was wrong in one line and ended."""
+    lines = [line for line in ended.output.splitlines() if line.strip()]
+    errors = [line for line in lines if "error: " in line]
+    return (
+        ended.status > 0 and len(errors) == 1 and errors[0] == lines[-1] and "Traceback" not in ended.output
+    )
+
+
+def unchecked() -> None:
+    """A planted defect: no checksum is looked at."""
+    from luna_fairseq.commands import average_checkpoints
+    from luna_fairseq.engine import checked_data, checkpoints, newest_checkpoint
+
+    checked_data.check_files = lambda path: None
+    for module in (average_checkpoints, checkpoints, newest_checkpoint):
+        module.damage = lambda path: None
