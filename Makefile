@@ -7,7 +7,7 @@ export VENV
 PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/python" -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fairseq-0.12 test-slow lint docs clean
+.PHONY: help venv demo test test-fairseq-0.12 test-slow faults lint docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,9 @@ test-fairseq-0.12: ## the same on fairseq 0.12.2 and CPython 3.8 to 3.10, in VEN
 
 test-slow: venv ## the slow tests only
 	$(PYTEST) -m slow
+
+faults: venv ## kills, damaged files, bad input, full disks: a campaign whose counts go to docs/results/faults.md
+	"$(VENV)/bin/python" tests/faults/campaign.py --seed 1 --write docs/results/faults.md
 
 lint: venv docs ## ruff, mypy and the documentation's links
 	"$(VENV)/bin/ruff" check .

@@ -5,6 +5,7 @@ import sys
 from typing import Any, Callable, Optional
 
 from luna_fairseq.engine.mend import Mend
+from luna_fairseq.errors import InputError
 
 
 def _has_no_tpu() -> bool:
@@ -25,6 +26,25 @@ CLIPPING = Mend(
     why="the wrappers of --fp16 and --bf16 clip to the total norm before the optimizer's step; overflow "
     "check and logged norm stay as they are",
 )
+
+
+FINITE = Mend(
+    "finite",
+    what="ends training whose loss or gradients are infinite or NaN with one line",
+    why="a traceback hides what to do",
+)
+
+
+@FINITE.around("fairseq.trainer:Trainer.train_step")
+def _of_finite_gradients(train_step: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return train_step(self, *args, **kwargs)
+    except FloatingPointError as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise InputError(
+            f"update {self.get_num_updates() + 1}: {reason}. Checkpoints of earlier updates are as they "
+            "were: go on from one with a lower --lr, a longer warm-up, or --clip-norm"
+        ) from error
 
 
 @BF16_WITHOUT_TPU.around("fairseq.distributed.utils:call_main")

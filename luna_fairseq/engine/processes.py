@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -16,6 +17,8 @@ from luna_fairseq.engine.termination import TERMINATED
 from luna_fairseq.errors import InputError, in_command
 
 _LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+# As FileNotFoundError is written in the traceback of another process.
+_ABOUT_A_PATH = re.compile(r"\w+Error: \[Errno \d+\] (.+): '(.+)'$")
 # Seconds that processes are given to end by themselves after one of them failed.
 PATIENCE = 60
 
@@ -151,8 +154,11 @@ def _in_charge_of_children(
     except ProcessRaisedException as error:
         prefix = "luna_fairseq.errors.InputError: "
         for line in str(error).splitlines():
+            about_a_path = _ABOUT_A_PATH.match(line)
             if line.startswith(prefix):
                 raise InputError(line[len(prefix) :]) from None
+            if about_a_path:
+                raise InputError(f"{about_a_path[2]}: {about_a_path[1]}") from None
         raise
     finally:
         ended.set()

@@ -1,9 +1,11 @@
 """What a run starts from and reads: it is there, and not nothing, before anything is trained."""
 
+from pathlib import Path
 from typing import Any, Callable
 
 from luna_fairseq.engine.mend import Mend
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.sole_writer import claim
 
 STARTING_POINT = Mend(
     "starting-point",
@@ -25,6 +27,20 @@ NAMED_VALIDATION = Mend(
     why="it compares the names with those of files (valid1.en-de.en), and refuses a folder of pairs that has "
     "several",
 )
+
+
+ONE_TRAINING = Mend(
+    "one-training",
+    what="refuses to train into a folder into which another process is training",
+    why="two runs replace each other's checkpoints, and what is left is of neither",
+)
+
+
+@ONE_TRAINING.around("fairseq.checkpoint_utils:load_checkpoint")
+def _alone(load_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+    if trainer.is_data_parallel_master and not cfg.no_save and Path(cfg.save_dir).is_dir():
+        claim(Path(cfg.save_dir))
+    return load_checkpoint(cfg, trainer, **kwargs)
 
 
 @NAMED_VALIDATION.around("fairseq.data.data_utils:_find_extra_valid_paths")

@@ -23,12 +23,17 @@ from luna_fairseq.engine.newest_checkpoint import NEWEST_CHECKPOINT
 from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
 from luna_fairseq.engine.old_layers import POSITIONS, WEIGHTS_ONCE
 from luna_fairseq.engine.possible_options import POSSIBLE_OPTIONS
-from luna_fairseq.engine.precision import BF16_WITHOUT_TPU, CLIPPING
+from luna_fairseq.engine.precision import BF16_WITHOUT_TPU, CLIPPING, FINITE
 from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import CPU_PROCESSES, ENDING_TOGETHER, LAUNCHER_RANKS, SHARDED_APOLLO
 from luna_fairseq.engine.provenance import PROVENANCE
 from luna_fairseq.engine.resuming import FIRST_EPOCH_BATCHES, FLOAT32_WEIGHTS, PATIENCE
-from luna_fairseq.engine.starting_point import NAMED_VALIDATION, SOMETHING_TO_READ, STARTING_POINT
+from luna_fairseq.engine.starting_point import (
+    NAMED_VALIDATION,
+    ONE_TRAINING,
+    SOMETHING_TO_READ,
+    STARTING_POINT,
+)
 from luna_fairseq.engine.termination import SIGTERM
 from luna_fairseq.errors import InputError
 
@@ -50,7 +55,9 @@ TABLE: Tuple[Mend, ...] = (
     INCOMPLETE_BATCHES,
     SOMETHING_TO_READ,
     NAMED_VALIDATION,
+    ONE_TRAINING,
     CLIPPING,
+    FINITE,
     FIGURES,
     PROVENANCE,
     NUMPY_COMPAT,

@@ -14,6 +14,8 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.progress import reading
 
 PIECE = 1 << 20
+# Text and images shrink to a third, perhaps to a tenth; a bomb, to a thousandth.
+LARGEST_EXPANSION = 200
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
@@ -46,7 +48,9 @@ def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
     with ExitStack() as stack:
         file = stack.enter_context(archive.open("rb"))
         watched = stack.enter_context(reading(file, f"read {archive.name}", archive.stat().st_size))
-        compressed: Any = stack.enter_context(gzip.open(watched, "rb"))
+        compressed: Any = _Bounded(
+            stack.enter_context(gzip.open(watched, "rb")), archive, LARGEST_EXPANSION * archive.stat().st_size
+        )
         with tarfile.open(fileobj=compressed, mode="r|") as tar:
             for entry in tar:
                 content = tar.extractfile(entry)
@@ -54,6 +58,23 @@ def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
                     yield _name(entry), content
         while compressed.read(PIECE):  # what follows the last member, and the checksum of it all
             pass
+
+
+class _Bounded:
+    """A file of which no more than a number of bytes can be read."""
+
+    def __init__(self, file: IO[bytes], archive: Path, most: int) -> None:
+        self.file, self.archive, self.left = file, archive, most + PIECE
+
+    def read(self, size: int = -1) -> bytes:
+        content = self.file.read(size)
+        self.left -= len(content)
+        if self.left < 0:
+            raise InputError(
+                f"{self.archive} expands to more than {LARGEST_EXPANSION} times its size: it is no archive "
+                "of the published data"
+            )
+        return content
 
 
 @contextmanager

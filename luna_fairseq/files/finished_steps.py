@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.sole_writer import claim
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import say as say_line
 
@@ -24,7 +25,8 @@ class FinishedSteps:
         owned: names of files that only a folder of ours may hold.
 
     Raises:
-        InputError: the folder cannot be written to, holds files of others, or holds a broken record.
+        InputError: the folder cannot be written to, is written to by another process, holds files of others,
+            or holds a broken record.
     """
 
     def __init__(self, folder: Path, name: str, owned: List[str]) -> None:
@@ -32,6 +34,7 @@ class FinishedSteps:
         self._path = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            claim(folder)
             if not self._path.exists():
                 self._refuse_foreign(owned)
                 self._steps: Dict[str, Any] = {}

@@ -24,6 +24,21 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """The same for a folder that is empty, or not there: an empty one beside it, renamed or removed."""
+    temporary = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(str(temporary), ignore_errors=True)  # of a process that was killed
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        if folder.is_dir():
+            folder.rmdir()
+        os.replace(str(temporary), str(folder))
+    finally:
+        shutil.rmtree(str(temporary), ignore_errors=True)
+
+
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
     """Have ``write`` write under the temporary name of :func:`replacing`.
 

@@ -12,8 +12,6 @@ of it is written.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +24,7 @@ from luna_fairseq.files.archive import whole
 from luna_fairseq.files.checksums import write_checksums
 from luna_fairseq.files.download import RemoteFile, fetch
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.files.writing import replacing_folder
 from luna_fairseq.lra import generated, published
 from luna_fairseq.lra.listops import VOCABULARY
 from luna_fairseq.lra.writing import SPLITS, Counts, write_images, write_tokens
@@ -103,9 +102,13 @@ def prepare(args: argparse.Namespace) -> None:
 
 def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
     """All in a folder beside DIR, which then takes its place."""
-    temporary = args.destdir.with_name(args.destdir.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    with replacing_folder(args.destdir) as temporary:
+        return _write_there(args, temporary, key, settings)
+
+
+def _write_there(
+    args: argparse.Namespace, temporary: Path, key: str, settings: Dict[str, Any]
+) -> Dict[str, Any]:
     counts = TASKS[args.task](args, temporary)
     empty = [split for split, by_class in counts.items() if not sum(by_class.values())]
     if empty:
@@ -116,9 +119,6 @@ def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict
     files.append(write_checksums(temporary, files))
     facts = {"settings": settings, "counts": counts}
     FinishedSteps(temporary, RECORD, []).record(args.task, key, files, facts)
-    if args.destdir.is_dir():
-        args.destdir.rmdir()
-    os.replace(temporary, args.destdir)
     return facts
 
 

@@ -185,7 +185,7 @@ def read_png(content: IO[bytes], side: int, where: str) -> np.ndarray:
         return np.empty(0, dtype=np.uint8)
     try:
         image = np.asarray(Image.open(BytesIO(data)).convert("L"))
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
         raise InputError(f"{where}: expected an image: {error}") from error
     if image.shape != (side, side):
         raise InputError(f"{where}: {image.shape[1]} x {image.shape[0]} pixels, expected {side} x {side}")

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any, Dict
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
+from luna_fairseq.files.writing import replacing_folder
 from luna_fairseq.masked_lm.huggingface.shipped_code import shipped_code
 from luna_fairseq.models import LunaMaskedLM
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub
@@ -98,15 +97,10 @@ def export(path: Path, data: Path, folder: Path) -> None:
     tokenizer = build_tokenizer(
         find_tokenizer([path.parent, data]), hub.dictionary, hub.model.max_positions()
     )
-    temporary = folder.with_name(f"{folder.name}.tmp")
-    shutil.rmtree(str(temporary), ignore_errors=True)  # of an export that was killed
-    try:
+    with replacing_folder(folder) as temporary:
         write_model(model, temporary)
         tokenizer.save_pretrained(str(temporary))
         _name_tokenizer(temporary / "tokenizer_config.json")
-        os.replace(str(temporary), str(folder))
-    finally:
-        shutil.rmtree(str(temporary), ignore_errors=True)
 
 
 def write_model(model: Any, folder: Path) -> None:

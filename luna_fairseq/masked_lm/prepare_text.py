@@ -17,7 +17,7 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import sentencepiece
 
@@ -102,6 +102,7 @@ class TextPreparation:
 
     def run(self) -> None:
         """Do all steps that are not finished yet, and print the counts."""
+        given_dictionary = self._given_dictionary()
         read = {split: self._check(split) for split in self.files}
         owned = [path.name for path in self.tokenizer] + [DICTIONARY, *self._binarised()]
         self.steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
@@ -110,7 +111,7 @@ class TextPreparation:
         key = digest(VERSION, read["train"][1], self.args.vocab_size, files, sentencepiece.__version__)
         self.steps.do("tokenizer", key, lambda: self._make_tokenizer(read["train"][0]))
         key = digest(key, read, self.args.shards)
-        facts = self.steps.do("encode", key, self._encode)
+        facts = self.steps.do("encode", key, lambda: self._encode(given_dictionary))
         self.steps.do("binarise", key, self._binarise)
         for split, (lines, _) in read.items():
             print(f"{split}: {lines:,} lines, {facts[split]:,} tokens")
@@ -125,12 +126,19 @@ class TextPreparation:
 
     def _check(self, split: str) -> Tuple[int, str]:
         """Lines that are not empty, and a digest of the text."""
-        state, lines = hashlib.sha256(), 0
+        state, lines, documents, inside = hashlib.sha256(), 0, 0, False
         for line in progress(self._lines(split), f"check {split}"):
             state.update(line.encode("utf-8") + b"\n")
             lines += bool(line)
+            documents += bool(line) and not inside
+            inside = bool(line)
         if not lines:
             raise InputError(f"there is no text in {', '.join(map(str, self.files[split]))}")
+        if split == "train" and documents < self.args.shards:
+            raise InputError(
+                f"--shards {self.args.shards}: the training text has {documents:,} documents (runs of lines "
+                "between empty lines), and a shard would be empty; give fewer shards"
+            )
         return lines, state.hexdigest()
 
     def _lines(self, split: str) -> Iterator[str]:
@@ -154,7 +162,7 @@ class TextPreparation:
                 temporary.write_bytes(model)
         return [path.name for path in self.tokenizer], {}
 
-    def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
+    def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
         forget_checksums(self.args.destdir)
         counts: Counter = Counter()
         facts: Dict[str, Any] = {"long": {}}
@@ -162,7 +170,7 @@ class TextPreparation:
             pieces, facts["long"][split] = self._encode_split(split)
             facts[split] = sum(pieces.values())
             counts.update(pieces if split == "train" else {})
-        dictionary = self._dictionary(counts)
+        dictionary = given_dictionary or self._dictionary(counts)
         with replacing(self.args.destdir / DICTIONARY) as temporary:
             dictionary.save(str(temporary))
         facts["dictionary"] = len(dictionary)
@@ -185,20 +193,17 @@ class TextPreparation:
                 documents += bool(line) and not inside
                 inside = bool(line)
                 files[(documents - 1) % len(files)].write(line + "\n")
-        if documents < len(parts):
-            raise InputError(
-                f"--shards {len(parts)}: the training text has {documents:,} documents (runs of lines "
-                "between empty "
-                "lines), and a shard would be empty; give fewer shards"
-            )
         return pieces, long
 
+    def _given_dictionary(self) -> Optional[Dictionary]:
+        if not self.args.dict:
+            return None
+        try:
+            return Dictionary.load(str(self.args.dict))
+        except ValueError as error:
+            raise InputError(f"{self.args.dict} is no dictionary of fairseq: {error}") from error
+
     def _dictionary(self, counts: Counter) -> Dictionary:
-        if self.args.dict:
-            try:
-                return Dictionary.load(str(self.args.dict))
-            except ValueError as error:
-                raise InputError(f"{self.args.dict} is no dictionary of fairseq: {error}") from error
         if self.gpt2:
             return dictionary_of(gpt2_pieces(self.tokenizer[0]), counts)
         return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(self.tokenizer[0])), counts)

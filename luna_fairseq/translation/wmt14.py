@@ -117,8 +117,26 @@ def write_text(
             lines, or the number is not the published one.
     """
     temporary = folder.with_name(f"{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
     temporary.mkdir(parents=True)
+    try:
+        return _write_text(archives, folder, temporary, published, progress)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def text_files() -> List[str]:
+    """Names of the files that ``write_text`` writes."""
+    return [f"{split}.{language}" for split in ("train", "valid", "test") for language in LANGUAGES]
+
+
+def _write_text(
+    archives: Mapping[str, Path],
+    folder: Path,
+    temporary: Path,
+    published: bool,
+    progress: Callable[[List[Part]], Iterator[Part]],
+) -> Dict[str, int]:
     counts = {}
     for part in progress(list(PARTS)):
         files = [temporary / member.rsplit("/", 1)[-1] for member in part.members]
@@ -135,13 +153,7 @@ def write_text(
     for name in text_files():
         with replacing(folder / name) as target:
             (temporary / name).replace(target)
-    shutil.rmtree(temporary)
     return counts
-
-
-def text_files() -> List[str]:
-    """Names of the files that ``write_text`` writes."""
-    return [f"{split}.{language}" for split in ("train", "valid", "test") for language in LANGUAGES]
 
 
 def _append(part: Part, files: List[Path], targets: List[Path]) -> int:

@@ -167,7 +167,10 @@ def digest_of_file(path: Path) -> str:
 
 def digest_of_checkpoint(path: Path) -> str:
     """Weights, optimizer, schedule, position in the data, best validation loss: the same bits."""
-    saved = torch.load(str(path), map_location="cpu")
+    try:
+        saved = torch.load(str(path), map_location="cpu")
+    except Exception as error:  # whatever a damaged file raises
+        return f"unreadable: {type(error).__name__}"
     extra = saved.get("extra_state") or {}
     parts = [
         saved["model"],

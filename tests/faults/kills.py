@@ -1,8 +1,10 @@
 """SIGKILL and SIGTERM at random moments of every command that can be started again."""
 
 import os
+import random
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
@@ -36,6 +38,9 @@ JOBS = (
 SAVES = {"fairseq-train": 5, "luna-average-checkpoints": 1, "luna-finetune": 2}  # in an undisturbed run
 
 
+Fault = Callable[[Job, "Expected", random.Random], Dict[str, Any]]
+
+
 class Expected(NamedTuple):
     """An undisturbed run: what it made, its time, its file operations."""
 
@@ -46,31 +51,49 @@ class Expected(NamedTuple):
 
 def kills(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
     for job in JOBS:
-        expected = undisturbed(world, job)
-        tally.start_clock()
-        kinds: List[Tuple[str, int, Callable[[Any], Dict[str, Any]]]] = [
-            ("SIGKILL at a random moment", job.by_clock, lambda r, e=expected: {
-                "during": after(r.uniform(0, e.seconds), signal.SIGKILL)}),
-            ("SIGKILL at a random file operation", job.at_a_write, lambda r, e=expected: {
-                "first": watching_writes(kill_at=r.randint(1, max(1, e.operations)))}),
-            ("SIGKILL while a checkpoint is written", job.while_saving, lambda r, name=job.name: {
-                "first": watching_writes(while_saving=r.randint(1, SAVES[name]), delay=r.uniform(0, 0.02))}),
-        ]  # fmt: skip
-        for what, number, fault in kinds:
-            for turn in range(times(number)):
-                random = seeded(seed, what, job.name, turn)
-                disturbed(world, job, expected, tally, what, lambda f=fault, r=random: f(r), plant)
+        faults = {
+            "SIGKILL at a random moment": (times(job.by_clock), _by_clock),
+            "SIGKILL at a random file operation": (times(job.at_a_write), _at_a_write),
+            "SIGKILL while a checkpoint is written": (times(job.while_saving), _while_saving),
+        }
+        _disturb(world, tally, job, faults, seed, plant)
 
 
 def terminations(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
     """SIGTERM to the group, in whatever phase the command is."""
     for job in JOBS:
-        expected = undisturbed(world, job)
-        tally.start_clock()
-        for turn in range(times(8 if job.name == "fairseq-train" else 2)):
-            random = seeded(seed, "SIGTERM", job.name, turn)
-            during = {"during": after(random.uniform(0, expected.seconds), signal.SIGTERM)}
-            disturbed(world, job, expected, tally, "SIGTERM at a random moment", lambda d=during: d, plant)
+        number = times(8 if job.name == "fairseq-train" else 2)
+        _disturb(world, tally, job, {"SIGTERM at a random moment": (number, _terminated)}, seed, plant)
+
+
+def _by_clock(job: Job, expected: "Expected", generator: random.Random) -> Dict[str, Any]:
+    return {"during": after(generator.uniform(0, expected.seconds), signal.SIGKILL)}
+
+
+def _at_a_write(job: Job, expected: "Expected", generator: random.Random) -> Dict[str, Any]:
+    return {"first": watching_writes(kill_at=generator.randint(1, max(1, expected.operations)))}
+
+
+def _while_saving(job: Job, expected: "Expected", generator: random.Random) -> Dict[str, Any]:
+    number, delay = generator.randint(1, SAVES[job.name]), generator.uniform(0, 0.02)
+    return {"first": watching_writes(while_saving=number, delay=delay)}
+
+
+def _terminated(job: Job, expected: "Expected", generator: random.Random) -> Dict[str, Any]:
+    return {"during": after(generator.uniform(0, expected.seconds), signal.SIGTERM)}
+
+
+def _disturb(
+    world: World, tally: Tally, job: Job, faults: Dict[str, Tuple[int, Fault]], seed: int, plant: bool
+) -> None:
+    if not any(number for number, _ in faults.values()):
+        return
+    expected = undisturbed(world, job)
+    tally.start_clock()
+    for what, (number, fault) in faults.items():
+        for turn in range(number):
+            generator = seeded(seed, what, job.name, turn)
+            disturbed(world, job, expected, tally, what, partial(fault, job, expected, generator), plant)
 
 
 def undisturbed(world: World, job: Job) -> Expected:
@@ -79,8 +102,9 @@ def undisturbed(world: World, job: Job) -> Expected:
     return Expected(made_in(out), ended.seconds, writing_operations())
 
 
-def fresh(world: World, job: Job) -> Path:
-    out = world.anew()
+def fresh(world: World, job: Job, emptied: bool = False) -> Path:
+    """Where the command writes to, in an empty folder; ``emptied`` where that is one already."""
+    out = world.now / "out" if emptied else world.anew()
     if job.name == "luna-average-checkpoints":
         out.mkdir()
     return out

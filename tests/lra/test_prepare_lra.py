@@ -204,7 +204,8 @@ def test_pathfinder(tmp_path, side):
         assert (pixels[:, 0] % 2).tolist() == classes and (pixels == pixels[:, :1]).all()
         seen += pixels[:, 0].tolist()
     assert sorted(seen) == list(range(20)) != seen
-    assert sorted(path.name for path in out.iterdir()) == ["input", "label", "prepare_lra.json"]
+    names = ["checksums.sha256", "input", "label", "prepare_lra.json"]
+    assert sorted(path.name for path in out.iterdir()) == names
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,183 @@
+"""Options, texts and archives that cannot be meant: one line each, and nothing half-written."""
+
+import json
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, NamedTuple
+
+from bad_archives import archives
+from fault_world import World, meaning
+from flips import in_one_line
+from tallies import FAILED, REFUSED, Tally
+from warmed import run, seeded
+
+
+class Case(NamedTuple):
+    """What is wrong, where, and the command."""
+
+    what: str
+    where: str
+    words: List[str]
+
+
+OPTIONS = {
+    "fairseq-train": """
+        --encoder-layers 0|--decoder-layers -1|--dropout 1.5|--attention-dropout -0.1|--projection-length 0
+        |--projection-length x|--encoder-attention-heads 3|--decoder-projected-attention-heads 5
+        |--pack-activation gelu|--luna-backend fast|--clip-norm -1|--update-freq 0|--max-tokens 0
+        |--restore-file nowhere.pt|--finetune-from-model nowhere.pt|--arch luna_none|--task nothing
+        |--optimizer none|--lr-scheduler none|--criterion none|--warmup-init-lr 9|--apollo-rebound none
+        |--label-smoothing 2|--encoder-layerdrop 2|--seed x|--lr x|--word-dropout 2|--encoder-embed-dim 0
+        |--train-subset nothing|--valid-subset nothing|--source-lang xx
+        |--max-source-positions 1|--fp16 --cpu|--max-update x|--batch-size 0""",
+    "luna-prepare-bitext": """
+        --vocab-size 0|--vocab-size x|--vocab-size 5|--vocab-size 99999|--source-lang tgt|--source-lang xx
+        |--trainpref nowhere|--validpref nowhere|--testpref nowhere|--max-length 0|--max-length 1
+        |--max-ratio 0.5|--workers 0|--subword none|--destdir TEXT""",
+    "luna-prepare-text": """
+        --vocab-size 0|--vocab-size 99999|--train nowhere|--shards 0|--shards 999|--workers x
+        |--dict nowhere|--dict TEXT|--gpt2-encoder-json nowhere|--destdir TEXT""",
+    "luna-prepare-task": "--vocabulary nowhere|--destdir TEXT|--workers 0",
+    "luna-prepare-lra": """
+        --train 0|--train x|--min-length 1|--min-length 90|--max-length 3|--mirror nowhere|--workers 0
+        |--destdir TEXT""",
+    "luna-average-checkpoints": """
+        --inputs nowhere.pt|--inputs TEXT|--num-update-checkpoints 0|--num-update-checkpoints 99
+        |--num-epoch-checkpoints 2|--checkpoint-upper-bound 0|--output nowhere/average.pt|--output .""",
+    "luna-evaluate": "--path nowhere.pt|--path TEXT|--beam 0|--lenpen x|--test-set wmt99|--results TEXT",
+    "luna-finetune": """
+        --pretrained nowhere.pt|--pretrained TEXT|--batch-sizes 0|--lrs x|--at-a-time 0|--epochs 0
+        |--patience 0|--out TEXT""",
+    "luna-export-huggingface": "--path nowhere.pt|--path TEXT|--data nowhere",
+}
+LETTERS = "Grüße aus Köln"
+# Contents of a text of 60 lines, of which one is what the name says.
+TEXTS: Dict[str, Callable[[List[bytes]], bytes]] = {
+    "UTF-16": lambda lines: b"\n".join(lines).decode("utf-8").encode("utf-16"),
+    "UTF-16 without a mark": lambda lines: b"\n".join(lines).decode("utf-8").encode("utf-16-le"),
+    "UTF-32": lambda lines: b"\n".join(lines).decode("utf-8").encode("utf-32"),
+    "Latin-1": lambda lines: b"\n".join([*lines[:-1], LETTERS.encode("latin-1"), b""]),
+    "half a character": lambda lines: b"\n".join([*lines[:-1], LETTERS.encode("utf-8")[:3]]),
+    "an overlong character": lambda lines: b"\n".join([*lines[:-1], b"w1 \xc0\xaf w2", b""]),
+    "a lone surrogate": lambda lines: b"\n".join([*lines[:-1], b"w1 \xed\xa0\x80 w2", b""]),
+    "beyond Unicode": lambda lines: b"\n".join([*lines[:-1], b"w1 \xf4\x90\x80\x80 w2", b""]),
+    "a NUL": lambda lines: b"\n".join([*lines[:-1], b"w1 \0 w2", b""]),
+    "nothing": lambda lines: b"",
+    "empty lines": lambda lines: b"\n" * len(lines),
+    "white space": lambda lines: b" \t\n" * len(lines),
+    "gzip": lambda lines: b"\x1f\x8b\x08\x00" + bytes(range(256)) * 9,
+}
+# Of pairs of files alone.
+UNALIGNED: Dict[str, Callable[[List[bytes]], bytes]] = {
+    "a line less": lambda lines: b"\n".join(lines[:-1]) + b"\n",
+    "a line more": lambda lines: b"\n".join([*lines, b"w1", b""]),
+}
+TABLES: Dict[str, Callable[[List[bytes]], bytes]] = {
+    "a column less": lambda lines: b"\n".join([*lines[:5], b"w1 w2", *lines[5:], b""]),
+    "another label": lambda lines: b"\n".join([*lines[:5], b"w1 w2\t7", *lines[5:], b""]),
+}
+
+
+def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
+    """Every case once; of a part, some of each kind that the seed chooses."""
+    groups = [list(options(world)), list(texts(world)), list(archives(world, Case))]
+    for cases in groups:
+        chosen = seeded(seed, "bad input", len(cases)).sample(cases, times(len(cases)))
+        for case in sorted(chosen, key=cases.index):
+            out = world.anew()
+            outside = meaning(world.folder / "text")
+            ended = run(case.words, world.log, first=raising if plant else None)
+            left = half_written(out) + [name for name in evil(world)]
+            changed = outside != meaning(world.folder / "text")
+            good = in_one_line(ended) and not left and not changed
+            detail = f"{case.what}: status {ended.status}, left {left[:5]}: {ended.output[-500:]}"
+            kind, _, where = case.where.partition(":")
+            tally.note(kind, where, REFUSED if good else FAILED, detail)
+
+
+def options(world: World) -> Iterator[Case]:
+    out = world.now / "out"
+    commands = {
+        "fairseq-train": world.train(out),
+        "luna-prepare-bitext": world.prepare_bitext(out),
+        "luna-prepare-text": world.prepare_text(out),
+        "luna-prepare-task": world.prepare_task(out),
+        "luna-prepare-lra": world.prepare_listops(out),
+        "luna-average-checkpoints": world.average(out / "average.pt"),
+        "luna-evaluate": world.evaluate(out),
+        "luna-finetune": world.finetune(out),
+        "luna-export-huggingface": world.export(out),
+    }
+    text = str(world.folder / "text" / "train.src")
+    for program, listed in OPTIONS.items():
+        for option in " ".join(listed.split()).split("|"):
+            words = [text if word == "TEXT" else word for word in option.split()]
+            line = commands[program]
+            end = line.index("--") if "--" in line else len(line)
+            if words[0] == "--inputs":  # the number is for folders
+                line, end = [program, "--output", str(out / "average.pt")], 3
+            yield Case(option, f"a bad option:{program}", [*line[:end], *words, *line[end:]])
+
+
+def texts(world: World) -> Iterator[Case]:
+    """Files in a folder of their own beside good ones."""
+    bad, good = world.folder / "bad", world.folder / "text"
+    bad.mkdir(exist_ok=True)
+    out = world.now / "out"
+    for number, (name, make) in enumerate({**TEXTS, **UNALIGNED}.items()):
+        side, split = ("src", "tgt")[number % 2], ("train", "valid")[number % 3 == 2]
+        prefix = bad / f"{number}-{split}"
+        for language in ("src", "tgt"):
+            lines = (good / f"{split}.{language}").read_bytes().splitlines()
+            content = make(lines) if language == side else b"\n".join(lines) + b"\n"
+            Path(f"{prefix}.{language}").write_bytes(content)
+        words = [*world.prepare_bitext(out), f"--{split}pref", str(prefix)]
+        yield Case(name, "a bad text:luna-prepare-bitext", words)
+        if name in TEXTS:
+            words = [*world.prepare_text(out), f"--{split}", f"{prefix}.{side}"]
+            yield Case(name, "a bad text:luna-prepare-text", words)
+    for number, (name, make) in enumerate({**TEXTS, **TABLES}.items()):
+        folder = bad / f"task-{number}"
+        folder.mkdir(exist_ok=True)
+        for file in ("train.tsv", "dev.tsv", "test.tsv"):
+            content = (good / file).read_bytes()
+            damaged = make(content.splitlines()) if file == "train.tsv" else content
+            (folder / file).write_bytes(damaged)
+        words = world.prepare_task(out)
+        words[2] = str(folder)
+        yield Case(name, "a bad table:luna-prepare-task", words)
+
+
+def half_written(out: Path) -> List[str]:
+    """What lies in the output folder and beside it though it is of no finished step."""
+    if out.is_file():
+        return [out.name]
+    finished = {"archives"}
+    for record in out.glob("*.json"):
+        finished.add(record.name)
+        if record.name.startswith(("prepare", "evaluate", "finetune")):
+            steps = json.loads(record.read_text(encoding="utf-8"))
+            finished.update(name for step in steps.values() for name in step["files"])
+    found = [path for path in out.parent.rglob("*") if path.is_file()]
+    names = [path.relative_to(out).as_posix() if out in path.parents else path.name for path in found]
+    # Encoded text is whole, and is written anew by the step that reads it.
+    allowed = (".log", "archives/", "encoded/")
+    return sorted(n for n in names if n not in finished and not any(part in n for part in allowed))
+
+
+def evil(world: World) -> List[str]:
+    """What an archive wrote where it may not."""
+    places = [world.folder, world.folder.parent, Path("/tmp")]
+    return [str(path) for place in places for path in place.glob("evil*")]
+
+
+def raising() -> None:
+    """A planted defect: what should be a line is a traceback."""
+    from luna_fairseq.commands import reporting
+
+    class Unheard(Exception):
+        pass
+
+    reporting.InputError = Unheard
+    import luna_fairseq.errors
+
+    luna_fairseq.errors.in_command = lambda: False
