@@ -51,6 +51,36 @@ WHOLE_COPIES = Mend(
 )
 
 
+WRITTEN_ONCE = Mend(
+    "written-once",
+    what="ends training with one line where a checkpoint cannot be written (a full disk), and removes the "
+    "half",
+    why="it tries three times, each time behind what it wrote before, and logs a traceback",
+)
+
+
+@WRITTEN_ONCE.around("fairseq.checkpoint_utils:_torch_persistent_save")
+def _written_once(save: Callable[..., Any], obj: Any, f: Any) -> Any:
+    return save(obj, f) if isinstance(f, str) else torch.save(obj, f)
+
+
+@WRITTEN_ONCE.around("fairseq.checkpoint_utils:torch_persistent_save")
+def _or_not_at_all(save: Callable[..., Any], obj: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return save(obj, filename, *args, **kwargs)
+    except (OSError, RuntimeError) as error:  # torch wraps an OSError of the file
+        found = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, OSError)), None)
+        temporary = Path(f"{filename}.tmp")
+        if temporary.is_file():
+            temporary.unlink()
+        if found is None:
+            raise
+        raise InputError(
+            f"cannot write {filename}: {found.strerror}. Checkpoints that were written before are as they "
+            "were"
+        ) from error
+
+
 @CHECKPOINT_CLASSES.around()
 def _allow_checkpoint_classes() -> None:
     torch.serialization.add_safe_globals([argparse.Namespace, *_numpy_classes()])

@@ -39,8 +39,14 @@ FINITE = Mend(
 def _of_finite_gradients(train_step: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     try:
         return train_step(self, *args, **kwargs)
-    except FloatingPointError as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+    except Exception as error:
+        # fairseq looks for the place with hooks, which fail in turn where an encoder's output is a dict.
+        found: Optional[BaseException] = error
+        while found is not None and not isinstance(found, FloatingPointError):
+            found = found.__context__
+        if found is None:
+            raise
+        reason = str(found).strip().split("\n")[0].rstrip(".")
         raise InputError(
             f"update {self.get_num_updates() + 1}: {reason}. Checkpoints of earlier updates are as they "
             "were: go on from one with a lower --lr, a longer warm-up, or --clip-norm"

@@ -165,6 +165,12 @@ def _in_charge_of_children(
         signal.signal(signal.SIGTERM, previous)
 
 
+@ENDING_TOGETHER.around("fairseq.distributed.distributed_timeout_wrapper:DistributedTimeoutWrapper.__init__")
+def _ended_for_certain(init: Callable[..., None], self: Any, module: Any, timeout: int, **_: Any) -> None:
+    """--heartbeat-timeout: a process that waits for another one in a sum over all heeds no SIGINT."""
+    init(self, module, timeout, signal=signal.SIGKILL)
+
+
 def _terminate_children(*_: Any) -> None:
     for process in multiprocessing.active_children():
         process.terminate()

@@ -14,6 +14,7 @@ from luna_fairseq.engine.checkpoints import (
     DAMAGED_CHECKPOINTS,
     OLDER_OPTIONS,
     WHOLE_COPIES,
+    WRITTEN_ONCE,
 )
 from luna_fairseq.engine.dictionaries import SAME_DICTIONARY
 from luna_fairseq.engine.entry_points import ONE_LINE_ERRORS, ONE_PLUGIN
@@ -44,6 +45,7 @@ TABLE: Tuple[Mend, ...] = (
     OLDER_OPTIONS,
     DAMAGED_CHECKPOINTS,
     WHOLE_COPIES,
+    WRITTEN_ONCE,
     CHECKED_DATA,
     SAME_DICTIONARY,
     NEWEST_CHECKPOINT,

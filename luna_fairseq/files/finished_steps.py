@@ -39,10 +39,10 @@ class FinishedSteps:
                 self._refuse_foreign(owned)
                 self._steps: Dict[str, Any] = {}
                 self._save()
-            self._steps = json.loads(self._path.read_text(encoding="utf-8"))
+            self._steps = _checked(json.loads(self._path.read_text(encoding="utf-8")))
         except OSError as error:
             raise InputError(f"cannot write to {folder}: {error.strerror}") from error
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # no JSON, no UTF-8, or no record
             raise InputError(
                 f"{self._path} is broken: remove it together with the folder's contents"
             ) from error
@@ -117,6 +117,16 @@ class FinishedSteps:
     def _save(self) -> None:
         with replacing(self._path) as temporary:
             temporary.write_text(json.dumps(self._steps, indent=1), encoding="utf-8")
+
+
+def _checked(steps: Any) -> Dict[str, Any]:
+    """Raises ValueError for what is no record."""
+    known = isinstance(steps, dict) and all(isinstance(step, dict) for step in steps.values())
+    if not known or any(not {"key", "files", "facts"}.issubset(step) for step in steps.values()):
+        raise ValueError("no record of steps")
+    if not all(isinstance(step["files"], dict) for step in steps.values()):
+        raise ValueError("no record of files")
+    return steps
 
 
 def digest(*values: Any) -> str:

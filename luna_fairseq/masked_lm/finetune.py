@@ -164,7 +164,7 @@ class FineTuning:
     def _begin(self, folder: Path, key: str) -> None:
         """Refuse to go on from a checkpoint of other options, data or another pretrained model."""
         path = folder / "run.json"
-        if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != key:
+        if path.is_file() and path.read_bytes() != json.dumps(key).encode("utf-8"):
             raise InputError(
                 f"{folder} holds a run with other options or data: give another --out, or remove it"
             )

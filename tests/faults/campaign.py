@@ -19,7 +19,7 @@ import warmed
 
 KINDS = (
     *("kills", "terminations", "flips", "bad_inputs"),
-    *("full_disks", "read_only", "vanishing", "clocks", "two_at_once"),
+    *("pickles", "full_disks", "read_only", "vanishing", "clocks", "two_at_once", "losses", "hanging"),
 )
 
 
@@ -68,14 +68,14 @@ class Share:
 
 
 def functions() -> Dict[str, Callable[..., Any]]:
+    import bad_inputs
+    import flips
+    import hostile
+    import kills
     import surroundings
-    from bad_inputs import bad_inputs
-    from flips import flips
-    from kills import kills, terminations
 
-    around = [getattr(surroundings, name) for name in KINDS if hasattr(surroundings, name)]
-    kinds = [kills, terminations, flips, bad_inputs, *around]
-    return {function.__name__: function for function in kinds}
+    modules = (kills, flips, bad_inputs, hostile, surroundings)
+    return {name: getattr(module, name) for name in KINDS for module in modules if hasattr(module, name)}
 
 
 def parse() -> argparse.Namespace:

@@ -1,6 +1,7 @@
 """A full disk, folders that cannot be written to or vanish, bad clocks, and two that write to one place."""
 
 import contextlib
+import fcntl
 import os
 import resource
 import shutil
@@ -15,7 +16,7 @@ from fault_world import World
 from flips import in_one_line
 from kills import JOBS, fresh, made_in, undisturbed
 from tallies import EQUAL, FAILED, REFUSED, Tally
-from warmed import Ended, after, run, seeded, start, wait
+from warmed import LIMIT, Ended, after, run, seeded, start, wait
 
 # Commands whose result appears by one renaming: two of them make the same twice.
 RENAMED_AT_ONCE = ("luna-average-checkpoints", "luna-export-huggingface", "luna-prepare-lra")
@@ -178,16 +179,35 @@ def two_at_once(world: World, tally: Tally, times: Callable[[int], int], seed: i
             out = fresh(world, job)
             words = job.words(world, out)
             first = start(words, world.log, unlocked if plant else None)
-            after(expected.seconds / 2, 0)(first)
+            _stop_when_locked(out, first)
             # With another seed, so that what it writes is not the same.
             other = [*words, "--seed", "2"] if job.name == "fairseq-train" else words
             second = run(other, world.folder / "log2", first=unlocked if plant else None)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(first, signal.SIGCONT)
             status = wait(first)
             same = status == 0 and made_in(out) == expected.made
-            # One that came when the other had ended found all finished.
-            good = same and (in_one_line(second) or (second.status == 0 and not plant))
+            good = same and in_one_line(second)
             detail = f"{status} {said(second)}"
             tally.note("two into one folder", job.name, REFUSED if good else FAILED, detail)
+
+
+def _stop_when_locked(out: Path, process: int) -> None:
+    """Have the first of two wait in the middle of its work."""
+    until = time.monotonic() + LIMIT
+    while time.monotonic() < until:
+        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return
+        with contextlib.suppress(OSError):
+            handle = os.open(str(out), os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.killpg(process, signal.SIGSTOP)
+                return
+            finally:
+                os.close(handle)
+        time.sleep(0.001)
 
 
 def unlocked() -> None:

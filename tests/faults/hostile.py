@@ -1,0 +1,216 @@
+"""Pickles that would run a program, at every door that loads; losses of NaN; a hanging worker."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+import numpy
+import torch
+from fault_world import UPDATES, World, meaning
+from flips import in_one_line
+from tallies import EQUAL, FAILED, REFUSED, Tally
+from warmed import ROOT, USER_DIR, Ended, run
+
+HEARTBEAT, PATIENCE = 12, 120  # seconds
+
+
+class Evil:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return os.mkdir, (self.folder,)
+
+
+def pickles(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
+    doors = [(form, door) for form in FORMS for door in DOORS]
+    chosen = times(len(doors))
+    for form, door in doors[:: max(1, len(doors) // chosen)][:chosen] if chosen else []:
+        world.anew()
+        trace = world.folder / "evil-was-here"
+        path = world.now / "in" / "checkpoint_last.pt"
+        path.parent.mkdir()
+        FORMS[form](path, world, trace)
+        ended = run(DOORS[door](world, path), world.log, first=unpickling if plant else None)
+        executed = trace.exists()
+        if executed:
+            trace.rmdir()
+        harmless = EQUAL if ended.status == 0 else REFUSED if in_one_line(ended) else FAILED
+        detail = f"executed: {executed}, {said(ended)}"
+        tally.note(f"a malicious pickle, {form}", door, FAILED if executed else harmless, detail)
+
+
+def _in_a_checkpoint(path: Path, world: World, trace: Path, **how: Any) -> None:
+    saved = torch.load(str(world.pretrained), map_location="cpu")
+    saved["extra_state"]["evil"] = Evil(trace)
+    torch.save(saved, str(path), **how)
+
+
+def _bare(path: Path, world: World, trace: Path) -> None:
+    path.write_bytes(pickle.dumps({"model": Evil(trace)}))
+
+
+FORMS: Dict[str, Callable[[Path, World, Path], None]] = {
+    "in a checkpoint": _in_a_checkpoint,
+    "in a checkpoint of old": partial(_in_a_checkpoint, _use_new_zipfile_serialization=False),
+    "as the file": _bare,
+}
+
+
+def _hub(name: str) -> Callable[[World, Path], List[str]]:
+    def words(world: World, path: Path) -> List[str]:
+        script, data = world.now / "load.py", str(world.folder / "mono")
+        script.write_text(
+            f"from luna_fairseq.errors import InputError\nfrom luna_fairseq.models import {name}\n"
+            f"try:\n    {name}.from_pretrained({str(path.parent)!r}, {path.name!r}, {data!r})\n"
+            "except InputError as error:\n    raise SystemExit(f'error: {error}')\n",
+            encoding="utf-8",
+        )
+        return ["python", str(script)]
+
+    return words
+
+
+def _pixels(world: World, path: Path) -> List[str]:
+    """Images of numpy objects, which are pickles; the checkpoint is not read."""
+    data = world.now / "pixels"
+    for name in ("input", "label"):
+        (data / name).mkdir(parents=True)
+    for split in ("train", "valid"):
+        evil = numpy.array([Evil(world.folder / "evil-was-here")], dtype=object)
+        numpy.save(str(data / "input" / f"{split}.npy"), evil, allow_pickle=True)
+        (data / "label" / f"{split}.label").write_text("0\n", encoding="ascii")
+    words = ["fairseq-train", str(data), "--user-dir", USER_DIR, "--task", "lra-image", "--criterion"]
+    return [*words, "lra_cross_entropy", "--arch", "luna_lra_cifar10", "--optimizer", "adam", "--lr", "1e-3",
+            "--batch-size", "1", "--max-update", "1", "--save-dir", str(world.now / "out")]  # fmt: skip
+
+
+DOORS: Dict[str, Callable[[World, Path], List[str]]] = {
+    "fairseq-train": lambda w, p: w.train(p.parent),
+    "fairseq-train --restore-file": lambda w, p: w.train(w.now / "out", "--restore-file", str(p)),
+    "fairseq-train --finetune-from-model": lambda w, p: w.train(
+        w.now / "out", "--finetune-from-model", str(p)
+    ),
+    "fairseq-generate": lambda w, p: w.generate(p),
+    "fairseq-validate": lambda w, p: [
+        *("fairseq-validate", str(w.folder / "mono"), "--user-dir", USER_DIR, "--path", str(p)),
+        *("--task", "masked_lm", "--batch-size", "4"),
+    ],
+    "luna-average-checkpoints": lambda w, p: w.average(w.now / "out.pt", [str(p)]),
+    "luna-evaluate": lambda w, p: w.evaluate(w.now / "out", p),
+    "luna-finetune": lambda w, p: w.finetune(w.now / "out", p),
+    "luna-export-huggingface": lambda w, p: w.export(w.now / "out", p),
+    "luna-report": lambda w, p: ["luna-report", str(p.parent), "--output", str(w.now / "page.html")],
+    "LunaModel.from_pretrained": _hub("LunaModel"),
+    "LunaMaskedLM.from_pretrained": _hub("LunaMaskedLM"),
+    "LunaLanguageModel.from_pretrained": _hub("LunaLanguageModel"),
+    "images for lra-image": _pixels,
+}
+
+
+def unpickling() -> None:
+    """A planted defect: everything is unpickled."""
+    load, read = torch.load, numpy.load
+    torch.load = lambda *args, **how: load(*args, **{**how, "weights_only": False})
+    numpy.load = lambda *args, **how: read(*args, **{**how, "allow_pickle": True, "mmap_mode": None})
+
+
+def losses(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
+    """NaN and infinity in some update: refused; without them the run goes on as if there had been none."""
+    out = world.anew()
+    world.succeed(world.train(out))
+    expected = meaning(out)
+    tally.start_clock()
+    cases = [(value, update) for value in ("nan", "inf") for update in range(1, UPDATES)]
+    for value, update in cases[:: max(1, len(cases) // max(1, times(len(cases))))]:
+        out = world.anew()
+        words = world.train(out)
+        ended = run(words, world.log, first=partial(losing, float(value), update, plant))
+        good = in_one_line(ended) and f"update {update}: " in ended.output
+        tally.note(f"a loss of {value}", "fairseq-train", REFUSED if good else FAILED, said(ended))
+        for crash in out.glob("crash.pt"):
+            crash.unlink()
+        second = run(words, world.log)
+        same = second.status == 0 and meaning(out) == expected
+        tally.note(f"again after {value}", "fairseq-train", EQUAL if same else FAILED, said(second))
+
+
+def losing(value: float, update: int, plant: bool) -> None:
+    """With ``plant``, a defect: nobody looks at the gradients."""
+    from fairseq.criterions.label_smoothed_cross_entropy import (
+        LabelSmoothedCrossEntropyCriterion as Criterion,
+    )
+
+    compute, number = Criterion.compute_loss, [0]
+
+    def compute_loss(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        loss, nll = compute(self, model, *args, **kwargs)
+        number[0] += model.training
+        return (loss * value if number[0] == update and model.training else loss), nll
+
+    Criterion.compute_loss = compute_loss
+    if plant:
+        torch.isfinite = lambda tensor: torch.ones_like(tensor, dtype=torch.bool)
+
+
+def hanging(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
+    """One of two processes stops without ending; they are real ones, as torch starts them."""
+    for turn in range(times(2)):
+        out = world.anew()
+        words = world.train(out, "--distributed-world-size", "2", "--cpu", "--max-update", "1000000")
+        words += ["--heartbeat-timeout", "-1" if plant else str(HEARTBEAT), "--disable-validation"]
+        words += ["--save-interval-updates", "1000000", "--no-epoch-checkpoints"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        line = [sys.executable, "-m", "fairseq_cli.train", *words[1:]]
+        with world.log.open("wb") as log:
+            process = subprocess.Popen(line, stdout=log, stderr=log, env=environment, cwd=str(ROOT))
+        ended = _stop_one(process, world.log, turn, HEARTBEAT + 20 if plant else PATIENCE)
+        tally.note(
+            "a hanging process of two",
+            "fairseq-train",
+            REFUSED if in_one_line(ended) else FAILED,
+            said(ended),
+        )
+
+
+def _stop_one(process: "subprocess.Popen[bytes]", log: Path, which: int, patience: float) -> Ended:
+    until = time.monotonic() + 240
+    while b"num_updates=3," not in log.read_bytes() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    pids = sorted(_workers(process.pid))
+    began, status = time.monotonic(), -signal.SIGALRM
+    if pids:
+        os.kill(pids[which % len(pids)], signal.SIGSTOP)
+    try:
+        status = process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait()
+    return Ended(status, log.read_text(encoding="utf-8", errors="replace"), time.monotonic() - began)
+
+
+def _workers(parent: int) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((path / "stat").read_text().rsplit(")", 1)[1].split()[1]) == parent:
+                if b"spawn_main" in (path / "cmdline").read_bytes():
+                    yield int(path.name)
+        except (OSError, IndexError):  # it has ended
+            continue
+
+
+def said(ended: Ended) -> str:
+    return f"status {ended.status}: {ended.output[-700:]}"
