@@ -40,6 +40,8 @@ class FinishedSteps:
                 self._steps: Dict[str, Any] = {}
                 self._save()
             self._steps = _checked(json.loads(self._path.read_text(encoding="utf-8")))
+        except InputError:
+            raise
         except OSError as error:
             raise InputError(f"cannot write to {folder}: {error.strerror}") from error
         except ValueError as error:  # no JSON, no UTF-8, or no record

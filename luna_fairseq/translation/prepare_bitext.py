@@ -191,8 +191,8 @@ class Preparation:
             names += self._write("encoded", split, self._encoded(split, pieces, tokens, dropped, longest))
             if split != "train":  # what translations are scored against
                 names += self._write("plain", split, part.pairs())
-        if not pieces:
-            raise InputError("--max-length and --max-ratio leave no training pair: give larger ones")
+            elif not pieces:
+                raise InputError("--max-length and --max-ratio leave no training pair: give larger ones")
         dictionary = self.route.dictionary(self._model(), pieces)
         with replacing(self.args.destdir / names[0]) as temporary:
             dictionary.save(str(temporary))

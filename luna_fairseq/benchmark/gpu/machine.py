@@ -36,9 +36,9 @@ def describe(device: str, side: int, numbers: int) -> Iterator[Dict[str, Any]]:
             cuda=torch.version.cuda,
         )
     rates = {"float32": product_rate(device, torch.float32, side)}
-    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.set_float32_matmul_precision("high")
     rates["tf32"] = product_rate(device, torch.float32, side)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
     half = half_type(row["capability"])
     rates["half"] = product_rate(device, getattr(torch, half), side) if device == "cuda" else rates["float32"]
     yield {**row, "half": half, "flops": rates, "bandwidth": copy_rate(device, numbers)}
