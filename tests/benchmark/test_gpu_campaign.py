@@ -56,7 +56,8 @@ def test_bad_input_gets_one_line(words, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here" / "and").mkdir(parents=True)
     (tmp_path / "here" / "and" / "there.txt").touch()
-    assert main(words) == 1
+    before = dict(os.environ)
+    assert main(words) == 1 and dict(os.environ) == before
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
 

@@ -5,10 +5,10 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
 
 from luna_fairseq.benchmark.gpu import sections
 from luna_fairseq.benchmark.gpu.page import Found, write
@@ -100,17 +100,34 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Have Triton interpret its kernels in the processes that are started in here."""
+    before = dict(os.environ)
+    # The interpreter's products are small: a pool of threads for each would take the time.
+    os.environ.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def run(args: argparse.Namespace) -> int:
     """Do everything; the exit status is 1 where a kernel is wrong or a job failed."""
+    with interpreted() if args.device == "cpu" else nullcontext():
+        return measure(args)
+
+
+def measure(args: argparse.Namespace) -> int:
+    """What :func:`run` does, in the environment that is as it has to be."""
     import torch
 
     if not 0 < args.minutes < float("inf"):
         raise InputError(f"--minutes {args.minutes:g} leaves no time: give more than 0")
     small = args.device == "cpu" and not args.full
-    if args.device == "cpu":
-        # The interpreter's products are small: a pool of threads for each would take the time.
-        os.environ.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-    elif torch.cuda.device_count() == 0:  # asks the driver, and leaves no context behind
+    # Asks the driver, and leaves no context behind.
+    if args.device != "cpu" and torch.cuda.device_count() == 0:
         raise InputError("torch sees no GPU; --device cpu tries the same at small sizes")
     with suppress(OSError):  # the next line says what is wrong
         args.out.mkdir(parents=True, exist_ok=True)
