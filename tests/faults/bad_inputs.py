@@ -114,7 +114,7 @@ def options(world: World) -> Iterator[Case]:
             line = commands[program]
             end = line.index("--") if "--" in line else len(line)
             if words[0] == "--inputs":  # the number is for folders
-                line, end = [program, "--output", str(out / "average.pt")], 3
+                line, end = [program, "--output", str(out.with_suffix(".pt"))], 3
             yield Case(option, f"a bad option:{program}", [*line[:end], *words, *line[end:]])
 
 

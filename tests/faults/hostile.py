@@ -108,7 +108,7 @@ DOORS: Dict[str, Callable[[World, Path], List[str]]] = {
     "luna-evaluate": lambda w, p: w.evaluate(w.now / "out", p),
     "luna-finetune": lambda w, p: w.finetune(w.now / "out", p),
     "luna-export-huggingface": lambda w, p: w.export(w.now / "out", p),
-    "luna-report": lambda w, p: ["luna-report", str(p.parent), "--output", str(w.now / "page.html")],
+    "luna-report": lambda w, p: ["luna-report", str(p.parent), "--out", str(w.now / "page.html")],
     "LunaModel.from_pretrained": _hub("LunaModel"),
     "LunaMaskedLM.from_pretrained": _hub("LunaMaskedLM"),
     "LunaLanguageModel.from_pretrained": _hub("LunaLanguageModel"),
