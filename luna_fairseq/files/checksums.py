@@ -39,7 +39,7 @@ def check_files(path: Path) -> None:
         InputError: a file is another one, or missing.
     """
     path = path.absolute()
-    for folder in path.parents[:2]:
+    for folder in list(path.parents)[:2]:  # a slice of them came with Python 3.10
         listed = _listed(folder)
         own = path.relative_to(folder).as_posix()
         if any(name == own or name == f"{own}.bin" for name in listed):
