@@ -21,7 +21,8 @@ data of checkpoints, and every other file by its SHA-256. *One line* means: the 
 other than 0 and one line that says what is wrong, wrote nothing by halves, and executed nothing that it read.
 *Equal* means: the same bits as without the fault, for a command that was ended after it was started again.
 Anything else is counted as *failed*, or as *open* where nothing is there that could notice it: data of
-fairseq-preprocess has no checksums, as data that our own commands prepare has.
+fairseq-preprocess has no checksums, as data that our own commands prepare has, and torch before 2.6 executes
+what a checkpoint's pickle says: open no checkpoint of a stranger with it.
 """
 PLANTED = """
 That each kind of check can fail is tested: with `--plant` the same campaign runs with a defect put into the
