@@ -12,6 +12,7 @@ import warnings
 from argparse import Namespace
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
+import luna_fairseq.models  # noqa: F401  (registers the architectures)
 from fairseq import options
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from luna_fairseq.commands.arguments import positive
