@@ -1,0 +1,69 @@
+"""Alignments of fairseq-generate as a picture: what is read, and what is refused."""
+
+import pytest
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.translation.plot_alignments import main, read_alignment, shown
+
+OUTPUT = """\
+S-0\t▁A ▁man
+T-0\t▁Ein ▁Mann
+H-0\t-0.5\t▁Ein ▁Mann .
+D-0\t-0.5\tEin Mann.
+P-0\t-0.1 -0.2 -0.3 -0.4
+A-0\t0.9,0.1,0.0 0.2,0.8,0.0 0.0,0.5,0.5 0.0,0.0,1.0
+S-1\t▁No
+H-1\t-0.5\t▁Nein
+A-1\t0-0 1-1
+Generate test with beam=5: BLEU4 = 0.00
+"""
+
+
+@pytest.fixture
+def output(tmp_path):
+    path = tmp_path / "luna.out"
+    path.write_text(OUTPUT, encoding="utf-8")
+    return path
+
+
+def test_a_sentence_is_read_with_the_end_of_both_sides(output):
+    one = read_alignment(output, 0)
+    assert one.source == ["▁A", "▁man", "</s>"] and one.target == ["▁Ein", "▁Mann", ".", "</s>"]
+    assert one.weights[1] == [0.2, 0.8, 0.0]
+
+
+def test_the_best_of_several_hypotheses_counts(output):
+    text = OUTPUT.replace("S-1", "H-0\t-0.9\t▁Der\nA-0\t1,0,0 0,0,1\nS-1")
+    output.write_text(text, encoding="utf-8")
+    assert read_alignment(output, 0).target[0] == "▁Ein"
+
+
+def test_several_are_drawn_beside_each_other(output, tmp_path):
+    picture = tmp_path / "alignments.png"
+    assert main([str(output)] * 4 + ["--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_labels_are_short_and_no_formulas():
+    assert shown("▁Mann") == "Mann" and shown("▁") == "_" and shown("x" * 50) == "x" * 12
+    assert shown("$5$") == r"\$5\$"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "change", "message"),
+    [
+        (7, ("", ""), "no translation of sentence 7"),
+        (1, ("", ""), "--print-alignment soft"),
+        (0, ("▁Ein ▁Mann .", "Ein Mann."), "without --remove-bpe"),
+        (0, ("0.9,0.1", "0.9,x"), "damaged"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(output, sentence, change, message):
+    output.write_text(OUTPUT.replace(*change) if change[0] else OUTPUT, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_alignment(output, sentence)
+
+
+def test_titles_are_one_for_each(output, tmp_path, capsys):
+    assert main([str(output), "--titles", "a", "b", "--plot", str(tmp_path / "x.png")]) == 1
+    assert "1 outputs and 2 --titles" in capsys.readouterr().err
