@@ -71,7 +71,7 @@ def _by_clock(job: Job, expected: "Expected", generator: random.Random) -> Dict[
 
 
 def _at_a_write(job: Job, expected: "Expected", generator: random.Random) -> Dict[str, Any]:
-    return {"first": watching_writes(kill_at=generator.randint(1, max(1, expected.operations)))}
+    return {"first": watching_writes(generator.randint(1, max(1, expected.operations)))}
 
 
 def _while_saving(job: Job, expected: "Expected", generator: random.Random) -> Dict[str, Any]:

@@ -16,7 +16,7 @@ from fault_world import World
 from flips import in_one_line
 from kills import JOBS, fresh, made_in, undisturbed
 from tallies import EQUAL, FAILED, REFUSED, Tally
-from warmed import LIMIT, Ended, after, run, seeded, start, wait
+from warmed import LIMIT, Ended, after, run, seeded, start, wait, watching_writes
 
 # Commands whose result appears by one renaming: two of them make the same twice.
 RENAMED_AT_ONCE = ("luna-average-checkpoints", "luna-export-huggingface", "luna-prepare-lra")
@@ -103,7 +103,7 @@ def read_only(world: World, tally: Tally, times: Callable[[int], int], seed: int
 
 
 def vanishing(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
-    """The folder that is written to, or that is read, removed while the command works."""
+    """The folder that is written to removed just before one of the command's file operations."""
     for job in JOBS:
         number = times(2)
         if not number:
@@ -111,24 +111,15 @@ def vanishing(world: World, tally: Tally, times: Callable[[int], int], seed: int
         expected = undisturbed(world, job)
         tally.start_clock()
         for turn in range(number):
-            delay = seeded(seed, "vanishing", job.name, turn).uniform(0.1, 0.9) * expected.seconds
-            for _ in range(5):
-                out = fresh(world, job)
-                first = claiming_success if plant else None
-                during = partial(_remove, world, delay)
-                ended = run(job.words(world, out), world.log, first=first, during=during)
-                same = ended.status == 0 and world.now.exists() and made_in(out) == expected.made
-                if ended.status != 0 or same:
-                    break
-                delay /= 2  # it may have been done when the folder went
+            # Not at one of the last: what they tidy may be gone without harm.
+            at = seeded(seed, "vanishing", job.name, turn).randint(1, max(1, expected.operations * 9 // 10))
+            gone = watching_writes(at, partial(shutil.rmtree, str(world.now), ignore_errors=True))
+            first = [gone, claiming_success] if plant else [gone]
+            out = fresh(world, job)
+            ended = run(job.words(world, out), world.log, first=partial(all_of, first))
+            same = ended.status == 0 and world.now.exists() and made_in(out) == expected.made
             outcome = EQUAL if same else REFUSED if in_one_line(ended) else FAILED
-            tally.note("a folder that vanishes", job.name, outcome, said(ended))
-
-
-def _remove(world: World, delay: float, process: int) -> None:
-    after(delay, 0)(process)
-    if not os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        shutil.rmtree(str(world.now), ignore_errors=True)
+            tally.note("a folder that vanishes", job.name, outcome, f"at operation {at}: {said(ended)}")
 
 
 def clocks(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:

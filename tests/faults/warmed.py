@@ -190,16 +190,22 @@ def writing_operations() -> int:
     return int.from_bytes(writings[:], "little")
 
 
-def watching_writes(kill_at: int = 0, while_saving: int = 0, delay: float = 0.0) -> Callable[[], None]:
-    """For run()'s ``first``: count what the command changes in files, and kill its group by SIGKILL
+def kill() -> None:
+    """End the group by SIGKILL."""
+    os.killpg(0, signal.SIGKILL)
+
+
+def watching_writes(
+    at: int = 0, then: Callable[[], None] = kill, while_saving: int = 0, delay: float = 0.0
+) -> Callable[[], None]:
+    """For run()'s ``first``: count what the command changes in files, and disturb it.
 
     Args:
-        kill_at: at this file operation (0: never);
-        while_saving: or ``delay`` seconds after it opened a checkpoint to write for the n-th time (0: never).
+        at: just before this file operation (0: never);
+        then: what is done;
+        while_saving: or it is killed ``delay`` seconds after it opened a checkpoint to write for the n-th
+            time (0: never).
     """
-
-    def kill() -> None:
-        os.killpg(0, signal.SIGKILL)
 
     def kill_soon() -> None:
         time.sleep(delay)
@@ -216,8 +222,8 @@ def watching_writes(kill_at: int = 0, while_saving: int = 0, delay: float = 0.0)
             return
         number = writing_operations() + 1
         writings[:] = number.to_bytes(8, "little")
-        if number == kill_at:
-            kill()
+        if number == at:
+            then()
         if while_saving and opened and place.endswith((".pt", ".pt.tmp")):
             saved[0] += 1
             if saved[0] == while_saving:
