@@ -1,6 +1,6 @@
 """Luna attention: P packs a context, then a query unpacks what was packed (Luna, section 3.1)."""
 
-from typing import Any, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Dict, NamedTuple, Optional, Tuple, TypeVar
 
 from torch import Tensor, nn
 
@@ -73,6 +73,16 @@ def select_sentences(kept: Kept, sentences: Tensor) -> Kept:
     selected = {id(x): x.index_select(0, sentences) for x in kept if x is not None}
     parts: Any = [None if x is None else selected[id(x)] for x in kept]
     return type(kept)(*parts)
+
+
+def in_one(first: str, second: str, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
+    """Weight and bias of the projection that two of a model's state are, one after the other."""
+    # Not in half precision, which torch did not always multiply on a CPU.
+    W1, b1, W2, b2 = (
+        state[f"{name}.{part}"].float() for name in (first, second) for part in ("weight", "bias")
+    )
+    dtype = state[f"{first}.weight"].dtype
+    return {"weight": (W2 @ W1).to(dtype), "bias": (W2 @ b1 + b2).to(dtype)}
 
 
 class LunaAttention(nn.Module):
@@ -151,6 +161,9 @@ class LunaAttention(nn.Module):
         check_local_parts(local_parts, anchor_strength is not None and anchored_unpack)
         self.lookup = lookup
         self.local_parts = local_parts
+        self.reads_tokens = bool(lookup or local_parts)
+        if self.reads_tokens:
+            self.token_k_proj, self.token_v_proj = projection(embed_dim), projection(embed_dim)
         self.pack_anchor: Optional[AnchorBias] = None
         self.unpack_anchor: Any = None
         self.lookup_gate: Any = None
@@ -167,6 +180,17 @@ class LunaAttention(nn.Module):
         for name, part in self.named_children():
             if isinstance(part, nn.Linear):
                 nn.init.xavier_uniform_(part.weight, gain=OUTPUT_GAIN if name == "out_proj" else GAIN)
+
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
+        # Once tokens were read as rows of P that attend to them alone: through the projections of packing and
+        # of what is packed, one after the other.
+        first = f"{prefix}pack_{'v' if self.untie_kv else 'kv'}_proj"
+        if self.reads_tokens and f"{first}.weight" in state_dict:
+            for name in "kv":
+                second = f"{prefix}unpack_{name if self.untie_kv else 'kv'}_proj"
+                for part, value in in_one(first, second, state_dict).items():
+                    state_dict.setdefault(f"{prefix}token_{name}_proj.{part}", value)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(
         self,
@@ -241,12 +265,10 @@ class LunaAttention(nn.Module):
         look-up."""
         key, value = self._key_value("unpack", packed_context, self.num_heads)
         kept = KeptContext(key, value, None if pack_weights is None else pack_weights.mean(dim=1))
-        if context is None or not (self.lookup or self.local_parts):
+        if context is None or not self.reads_tokens:
             return kept
-        # What a row would be that attends to this token alone: the query sees rows and tokens as things of
-        # one kind.
-        token = getattr(self, "pack_v_proj" if self.untie_kv else "pack_kv_proj")(context)
-        token_key, token_value = self._key_value("unpack", token, self.num_heads)
+        token_key = split_heads(self.token_k_proj(context), self.num_heads)
+        token_value = split_heads(self.token_v_proj(context), self.num_heads)
         if self.local_parts:
             return kept._replace(token_key=token_key, token_value=token_value)
         position, empty = placed(anchors).position, placed(anchors).empty

@@ -38,8 +38,8 @@ def test_without_the_option_nothing_is_added():
     anchored = tiny_model(**ANCHORED, packed_lookup=1).state_dict()
     added = set(anchored) - set(names)
     # Pack attention everywhere, unpack attention in the encoder, and the gate in the decoder: change and
-    # start of each.
-    assert len(added) == 2 * (2 * OPTIONS["encoder_layers"] + 2 * OPTIONS["decoder_layers"])
+    # start of each; where tokens are read, weight and bias of their keys and of their values.
+    assert len(added) == 2 * (2 * OPTIONS["encoder_layers"] + (2 + 2) * OPTIONS["decoder_layers"])
     assert sum(anchored[name].numel() for name in added if name.endswith("change")) == 2 * (2 + 3) + 3 * (
         4 + 2
     )
