@@ -29,6 +29,8 @@ def test_examples_run_as_written(page, fixture, tmp_path):
     environment = fill(fixture, tmp_path)
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
     for example in STORIES[page, fixture]:
+        if sys.version_info < (3, 10) and "from transformers" in example.text:
+            continue  # older transformers copy direct imports alone
         interpreter = (
             ["bash", "-euo", "pipefail", "-c"] if example.language == "bash" else [sys.executable, "-c"]
         )

@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 CAMPAIGN = Path(__file__).resolve().with_name("campaign.py")
+# Before torch 2.6, torch.load reads any class unless it is told not to.
+CHECKED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 # A minute and a half of a processor; `make faults` does the whole.
 PART = "0.06"
 
@@ -43,7 +46,8 @@ def test_every_kind_of_check_finds_a_planted_defect(tmp_path):
     assert done.returncode == 1, (done.stdout + done.stderr)[-4000:]
     kinds = dict(part.split("\n", 1) for part in done.stdout.split("== ")[1:])
     found = [kind for kind, output in kinds.items() if "failed: " in output]
-    assert set(kinds) - set(found) <= {"hanging"}  # which has a test of its own
+    # Processes that hang have a test of their own; torch before 2.6 executes pickles, which counts as open.
+    assert set(kinds) - set(found) <= {"hanging", *([] if CHECKED else ["pickles"])}
 
 
 @pytest.mark.slow
