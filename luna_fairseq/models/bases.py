@@ -13,6 +13,8 @@ from fairseq.models.roberta.model import RobertaLMHead
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import check_dictionary, check_positions, refuse_misfit
+from luna_fairseq.models.luna_masked_lm_config import XAVIER
+from luna_fairseq.modules.heads import ProjectingAttention
 from luna_fairseq.modules.luna_layer import activation_function
 
 # What sets a sentence encoder apart from a translation model's, besides its options.
@@ -69,6 +71,13 @@ class SentenceModelEncoder(RobertaEncoder):
 
 class SentenceModel(LoadsWhatFits, RobertaModel):
     """fairseq's RoBERTa with another sentence encoder."""
+
+    def __init__(self, args: Any, encoder: SentenceModelEncoder):
+        super().__init__(args, encoder)
+        if args.attention_init == XAVIER:
+            for module in self.modules():
+                if isinstance(module, ProjectingAttention):
+                    module.begin_projections()
 
     @classmethod
     def hub_models(cls) -> Dict[str, str]:

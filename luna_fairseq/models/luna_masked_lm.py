@@ -19,7 +19,7 @@ from luna_fairseq.models.bases import (
 )
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
-from luna_fairseq.modules import LunaAttention, LunaEncoder
+from luna_fairseq.modules import LunaEncoder
 from luna_fairseq.modules.classification_heads import PACKED_HEADS
 
 
@@ -70,11 +70,6 @@ class LunaMaskedLM(SentenceModel):
         super().__init__(args, encoder)
         # P begins as BERT's embeddings do; RoBERTa has initialised the rest.
         nn.init.normal_(encoder.sentence_encoder.packed_embedding.weight, std=0.02)
-        if args.anchored_packed:
-            # BERT's small weights let little through three maps in a row; RoBERTa's attention has two.
-            for module in self.modules():
-                if isinstance(module, LunaAttention):
-                    module.begin_projections()
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
@@ -220,6 +215,7 @@ ARCHITECTURES: Presets = {
 for _name in [name for name in ARCHITECTURES if name.endswith(("_512", "_2048", "_4096"))]:
     ARCHITECTURES[_name.replace("luna_", "luna_anchored_", 1)] = {
         "anchored_packed": True,
+        "attention_init": "xavier",
         **ARCHITECTURES[_name],
     }
 register_architectures("luna_masked_lm", ARCHITECTURES)

@@ -7,6 +7,8 @@ from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
 from luna_fairseq.models.options import EncoderOptions, LunaOptions, option
 
+BERT, XAVIER = "bert", "xavier"
+
 
 @dataclass
 class LunaMaskedLMConfig(LunaOptions, EncoderOptions):
@@ -20,6 +22,11 @@ class LunaMaskedLMConfig(LunaOptions, EncoderOptions):
     max_positions: int = option(512, "number of learned positions, the longest sequence")
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "gelu", "activation function to use"
+    )
+    attention_init: ChoiceEnum([BERT, XAVIER]) = option(
+        BERT,
+        "weights that attention's projections begin with: normal(0.02) as BERT's, or Xavier's as in "
+        "translation, which are larger and let small models learn sooner",
     )
     pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "tanh", "activation function of classification heads"

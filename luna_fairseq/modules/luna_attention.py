@@ -17,9 +17,9 @@ from luna_fairseq.modules.anchors import (
 )
 from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import (
-    GAIN,
-    OUTPUT_GAIN,
+    ProjectingAttention,
     check_heads,
+    composed,
     dropout_probability,
     merge_heads,
     output_projection,
@@ -75,17 +75,7 @@ def select_sentences(kept: Kept, sentences: Tensor) -> Kept:
     return type(kept)(*parts)
 
 
-def in_one(first: str, second: str, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
-    """Weight and bias of the projection that two of a model's state are, one after the other."""
-    # Not in half precision, which torch did not always multiply on a CPU.
-    W1, b1, W2, b2 = (
-        state[f"{name}.{part}"].float() for name in (first, second) for part in ("weight", "bias")
-    )
-    dtype = state[f"{first}.weight"].dtype
-    return {"weight": (W2 @ W1).to(dtype), "bias": (W2 @ b1 + b2).to(dtype)}
-
-
-class LunaAttention(nn.Module):
+class LunaAttention(ProjectingAttention):
     """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 4 and 5. Encoder self-attention and decoder
     cross-attention.
 
@@ -161,7 +151,6 @@ class LunaAttention(nn.Module):
         check_local_parts(local_parts, anchor_strength is not None and anchored_unpack)
         self.lookup = lookup
         self.local_parts = local_parts
-        self.reads_tokens = bool(lookup or local_parts)
         if self.reads_tokens:
             self.token_k_proj, self.token_v_proj = projection(embed_dim), projection(embed_dim)
         self.pack_anchor: Optional[AnchorBias] = None
@@ -174,22 +163,21 @@ class LunaAttention(nn.Module):
             if lookup:
                 self.lookup_gate = LookupGate(num_heads)
 
-    def begin_projections(self) -> None:
-        """Give the projections' weights the values that they begin with, after a model has given them
-        others."""
-        for name, part in self.named_children():
-            if isinstance(part, nn.Linear):
-                nn.init.xavier_uniform_(part.weight, gain=OUTPUT_GAIN if name == "out_proj" else GAIN)
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether unpack attention reads tokens of the context beside the rows of P."""
+        return self.lookup > 0 or self.local_parts > 0
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         # Once tokens were read as rows of P that attend to them alone: through the projections of packing and
         # of what is packed, one after the other.
         first = f"{prefix}pack_{'v' if self.untie_kv else 'kv'}_proj"
-        if self.reads_tokens and f"{first}.weight" in state_dict:
+        older = f"{first}.weight" in state_dict and f"{prefix}token_k_proj.weight" not in state_dict
+        if self.reads_tokens and older:
             for name in "kv":
                 second = f"{prefix}unpack_{name if self.untie_kv else 'kv'}_proj"
-                for part, value in in_one(first, second, state_dict).items():
-                    state_dict.setdefault(f"{prefix}token_{name}_proj.{part}", value)
+                for part, value in composed(state_dict, first, second).items():
+                    state_dict[f"{prefix}token_{name}_proj.{part}"] = value
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(

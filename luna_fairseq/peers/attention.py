@@ -13,6 +13,7 @@ from fairseq.incremental_decoding_utils import with_incremental_state
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.fairseq_attention import IncrementalState, with_fairseq_parts
 from luna_fairseq.modules.heads import (
+    ProjectingAttention,
     check_heads,
     dropout_probability,
     merge_heads,
@@ -29,7 +30,7 @@ State = Dict[str, Tensor]
 
 
 @with_incremental_state
-class PeerAttention(nn.Module):
+class PeerAttention(ProjectingAttention):
     """An attention in one of its forms, called as fairseq's MultiheadAttention is.
 
     Args:

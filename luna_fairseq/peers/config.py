@@ -14,6 +14,9 @@ from luna_fairseq.peers.registry import ATTENTIONS, PeerOptions
 NAMES = list(ATTENTIONS)
 # What belongs to Luna in its models' options.
 LUNA_OPTIONS = {
+    "anchored_packed",
+    "anchor_strength",
+    "local_parts",
     "projection_length",
     "encoder_projection_length",
     "fix_projection_length",
@@ -25,8 +28,6 @@ LUNA_OPTIONS = {
     "luna_backend",
     "torch_compile",
     "word_dropout",
-    "anchored_packed",
-    "anchor_strength",
     "cross_attention",
     "packed_lookup",
     "layer_type",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, Iterator, List, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.bitext import read_lines
@@ -24,26 +24,33 @@ def read_hypotheses(path: Path, number: int) -> List[str]:
         InputError: the file cannot be read, holds no or too few hypotheses, those of other sentences, or
             pieces of words.
     """
-    _check_complete_last_line(path)
     found: Dict[str, Dict[int, str]] = {"H": {}, "D": {}}
+    for kind, identifier, text in labelled_lines(path):
+        if kind in found:
+            # With --nbest several follow one another, the best first.
+            found[kind].setdefault(identifier, text.partition("\t")[2])
+    return _in_order(found["D"] or found["H"], number, path)
+
+
+def labelled_lines(path: Path) -> Iterator[Tuple[str, int, str]]:
+    """Of every line such as ``H-7``: what it holds ("H"), of which sentence (7), and what follows the first
+    tab.
+
+    Raises:
+        InputError: the file cannot be read, breaks off, or is of several runs
+    """
+    _check_complete_last_line(path)
     sentences = set()
     for line in read_lines(path):
-        kind, dash, rest = line.partition("-")
-        if not dash or kind not in ("S", "H", "D"):
+        label, _, text = line.partition("\t")
+        kind, _, number = label.partition("-")
+        if kind not in ("S", "T", "H", "D", "P", "A") or not number.isdigit():
             continue
-        identifier, _, text = rest.partition("\t")
-        if not identifier.isdigit():
-            continue
+        if kind == "S" and int(number) in sentences:
+            raise InputError(f"{path} has sentence {number} twice: it holds the output of several runs")
         if kind == "S":
-            if int(identifier) in sentences:
-                raise InputError(
-                    f"{path} has sentence {identifier} twice: it holds the output of several runs"
-                )
-            sentences.add(int(identifier))
-        else:
-            # With --nbest several follow one another, the best first.
-            found[kind].setdefault(int(identifier), text.partition("\t")[2])
-    return _in_order(found["D"] or found["H"], number, path)
+            sentences.add(int(number))
+        yield kind, int(number), text
 
 
 def _check_complete_last_line(path: Path) -> None:

@@ -16,8 +16,7 @@ from typing import Dict, List, NamedTuple
 from luna_fairseq.commands.plots import check_plot, new_figure, save_png
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.text.bitext import read_lines
-from luna_fairseq.translation.generated import SENTENCEPIECE_SPACE
+from luna_fairseq.translation.generated import SENTENCEPIECE_SPACE, labelled_lines
 
 PROGRAM = "plot_alignments"
 EOS = "</s>"
@@ -50,9 +49,13 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
     """The best hypothesis of a sentence and what it was aligned with.
 
     Raises:
-        InputError: the file cannot be read; it has no such sentence, no soft alignments, or whole words
+        InputError: the file cannot be read or breaks off; it has no such sentence, no soft alignments, or
+            whole words
     """
-    lines = _lines_of(path, sentence)
+    lines: Dict[str, str] = {}
+    for kind, number, text in labelled_lines(path):
+        if number == sentence:
+            lines.setdefault(kind, text)  # of several hypotheses the first, which is the best
     if "H" not in lines or "S" not in lines:
         raise InputError(
             f"{path} has no translation of sentence {sentence}: give the output of fairseq-generate"
@@ -72,17 +75,6 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
             f"{len(weights[0])} and {len(weights)}: run fairseq-generate without --remove-bpe"
         )
     return Alignment(source, target, weights)
-
-
-def _lines_of(path: Path, sentence: int) -> Dict[str, str]:
-    """What follows ``S-N``, ``H-N`` and ``A-N``; of several hypotheses, the first."""
-    found: Dict[str, str] = {}
-    for line in read_lines(path):
-        name, _, text = line.partition("\t")
-        kind, _, number = name.partition("-")
-        if number == str(sentence):
-            found.setdefault(kind, text)
-    return found
 
 
 def draw(outputs: List[Path], titles: List[str], sentence: int, plot: Path) -> None:

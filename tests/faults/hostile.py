@@ -14,11 +14,9 @@ import numpy
 import torch
 from fault_world import UPDATES, World, meaning
 from flips import in_one_line
-from tallies import EQUAL, FAILED, OPEN, REFUSED, Tally
+from tallies import EQUAL, FAILED, OPEN, PICKLES_CHECKED, REFUSED, Tally
 from warmed import ROOT, USER_DIR, Ended, run
 
-# Before torch 2.6, torch.load reads any class unless it is told not to.
-CHECKED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 HEARTBEAT, PATIENCE = 12, 120  # seconds
 
 
@@ -46,7 +44,7 @@ def pickles(world: World, tally: Tally, times: Callable[[int], int], seed: int, 
         if executed:
             trace.rmdir()
         harmless = EQUAL if ended.status == 0 else REFUSED if in_one_line(ended) else FAILED
-        outcome = harmless if not executed else FAILED if CHECKED else OPEN
+        outcome = harmless if not executed else FAILED if PICKLES_CHECKED else OPEN
         detail = f"executed: {executed}, {said(ended)}"
         tally.note(f"a malicious pickle, {form}", door, outcome, detail)
 

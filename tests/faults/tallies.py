@@ -13,6 +13,8 @@ from warmed import ROOT
 
 # How a command that met a fault may end; anything else is a failure.
 REFUSED, EQUAL, FAILED, OPEN = "one line", "equal", "failed", "open"
+# Before torch 2.6, torch.load executes any pickle unless it is told not to.
+PICKLES_CHECKED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 HEAD = """# Faults, counted
 
 `make faults` does to the commands what happens to them in practice, in processes of their own, and compares

@@ -5,11 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from tallies import PICKLES_CHECKED
 
 CAMPAIGN = Path(__file__).resolve().with_name("campaign.py")
-# Before torch 2.6, torch.load reads any class unless it is told not to.
-CHECKED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 # A minute and a half of a processor; `make faults` does the whole.
 PART = "0.06"
 
@@ -27,11 +25,7 @@ def counts(output):
 
 def test_a_part_of_the_campaign(tmp_path):
     page = tmp_path / "faults.md"
-    kinds = (
-        "kills terminations flips bad_inputs pickles full_disks read_only vanishing clocks two_at_once losses"
-    )
     words = ("--part", PART, "--seed", "2", "--folder", str(tmp_path), "--write", str(page))
-    words += ("--only", *kinds.split())
     done = campaign(*words)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     total = counts(done.stdout)["all", ""]
@@ -47,7 +41,7 @@ def test_every_kind_of_check_finds_a_planted_defect(tmp_path):
     kinds = dict(part.split("\n", 1) for part in done.stdout.split("== ")[1:])
     found = [kind for kind, output in kinds.items() if "failed: " in output]
     # Processes that hang have a test of their own; torch before 2.6 executes pickles, which counts as open.
-    assert set(kinds) - set(found) <= {"hanging", *([] if CHECKED else ["pickles"])}
+    assert set(kinds) - set(found) <= {"hanging", *([] if PICKLES_CHECKED else ["pickles"])}
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from tiny_masked_lm import Task as MaskedTask
 
 from luna_fairseq.models import LunaMaskedLM, LunaModel
 from luna_fairseq.models.authors_checkpoint import translate_name
+from luna_fairseq.peers.peer_roberta import PeerRoberta
 
 WIDTH = 512
 
@@ -83,13 +84,14 @@ def test_as_the_authors_draw(model, untied):
     assert seen == set(parameters)
 
 
-@pytest.mark.parametrize("anchored", [False, True])
-def test_a_masked_lm_begins_as_bert_but_for_anchored_attention(anchored):
+@pytest.mark.parametrize("model", [LunaMaskedLM, PeerRoberta])
+@pytest.mark.parametrize("attention_init", ["bert", "xavier"])
+def test_a_masked_lm_begins_as_bert_but_for_attention_that_begins_as_in_translation(model, attention_init):
     torch.manual_seed(0)
-    options = {"anchored_packed": anchored, "encoder_layers": 1, "encoder_embed_dim": 192}
-    model = LunaMaskedLM.build_model(Namespace(**options, encoder_attention_heads=4), MaskedTask())
+    options = {"attention_init": attention_init, "encoder_layers": 1, "encoder_embed_dim": 192}
+    model = model.build_model(Namespace(**options, encoder_attention_heads=4), MaskedTask())
     for name, parameter in model.encoder.sentence_encoder.layers.named_parameters():
-        if anchored and name.endswith("_proj.weight"):
+        if attention_init == "xavier" and name.endswith("_proj.weight"):
             uniform(parameter, (6 / 384) ** 0.5 * (1.0 if "out_proj" in name else 2**-0.5))
         elif name.endswith(("fc1.weight", "fc2.weight", "_proj.weight")):
             assert parameter.std().item() == pytest.approx(0.02, rel=0.02), name

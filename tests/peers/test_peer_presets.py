@@ -1,6 +1,7 @@
 """Architectures of the peers: the command line gives the defaults, the architecture's options, then what was
 asked for."""
 
+from argparse import ArgumentParser
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -9,11 +10,14 @@ from omegaconf import OmegaConf
 
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models.roberta import RobertaModel
+from fairseq.models.transformer import TransformerModel
 from luna_fairseq.models import LunaClassifierConfig, LunaConfig, LunaMaskedLMConfig
 from luna_fairseq.models.luna_classifier import ARCHITECTURES as CLASSIFIERS
 from luna_fairseq.peers import ATTENTIONS, PeerOptions
 from luna_fairseq.peers.config import (
     LUNA_OPTIONS,
+    AttentionConfig,
     PeerClassifierConfig,
     PeerRobertaConfig,
     PeerTransformerConfig,
@@ -79,6 +83,29 @@ def test_what_is_the_transformers_has_the_defaults_of_lunas_model(task):
     assert shared and all(ours[name] == theirs[name] for name in shared)
     assert not (set(ours) & LUNA_OPTIONS) - {"cross_attention"}
     assert set(ours) >= {each.name for each in fields(PeerOptions)}
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "more"),
+    [
+        (PeerTransformerConfig, TransformerModel, {"decoder_input_dim"}),
+        (
+            PeerRobertaConfig,
+            RobertaModel,
+            {
+                "attention_init",
+                "checkpoint_activations",
+                "no_token_positional_embeddings",
+                "offload_activations",
+            },
+        ),
+    ],
+)
+def test_no_option_is_lunas_alone(config, model, more):
+    parser = ArgumentParser(allow_abbrev=False)
+    model.add_args(parser)
+    known = {action.dest for action in parser._actions} | {each.name for each in fields(AttentionConfig)}
+    assert {each.name for each in fields(config)} - known == more
 
 
 def test_the_classifiers_are_twins_of_the_transformers():

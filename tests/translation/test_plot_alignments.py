@@ -64,6 +64,13 @@ def test_what_is_wrong_is_said_in_a_line(output, sentence, change, message):
         read_alignment(output, sentence)
 
 
+@pytest.mark.parametrize(("text", "message"), [(OUTPUT[:-1], "breaks off"), (OUTPUT * 2, "several runs")])
+def test_what_is_not_one_whole_run_is_refused(output, text, message):
+    output.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_alignment(output, 0)
+
+
 def test_titles_are_one_for_each(output, tmp_path, capsys):
     assert main([str(output), "--titles", "a", "b", "--plot", str(tmp_path / "x.png")]) == 1
     assert "1 outputs and 2 --titles" in capsys.readouterr().err

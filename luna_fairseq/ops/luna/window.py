@@ -135,7 +135,7 @@ def window_attention(
     number = (window.left_out.size(-1) - k.size(2)) // window.position.size(2)
     laid = lay_by_parts(q * q.size(-1) ** -0.5, window.position)  # [B, H, L, W, K]
     near_k = _near(lay_by_parts(token_k, window.position), number)
-    near_v = near_k if token_v is token_k else _near(lay_by_parts(token_v, window.position), number)
+    near_v = _near(lay_by_parts(token_v, window.position), number)
     logits = torch.cat(
         [
             (laid.flatten(2, 3) @ k.transpose(-2, -1)).unflatten(2, laid.shape[2:4]),
