@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Type
 import torch
 from tqdm import tqdm
 
-from luna_fairseq.benchmark import exponents, plot
+from luna_fairseq.benchmark import exponents, plot, profiles
 from luna_fairseq.benchmark.apollo import OptimizerStep
 from luna_fairseq.benchmark.attention_tasks import CausalAttention, PackAndUnpack
 from luna_fairseq.benchmark.complexity import Complexity
@@ -94,6 +94,7 @@ def add_common_options(parser: argparse.ArgumentParser, **override: str) -> None
     add("--seed", type=at_least(0), default=1, metavar="N", help="of whatever is random (default: 1)")
     add("--json", type=Path, default=None, metavar="FILE", help="write everything measured to FILE")
     add("--plot", type=Path, default=None, metavar="FILE", help="draw everything measured into FILE, a PNG")
+    add("--profile", action="store_true", help="say where the time of each job goes (on a CPU)")
 
 
 def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> List[Section]:
@@ -103,6 +104,8 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> List[Secti
     if args.plot is not None:
         check_plot(args.plot, "--plot")
     check_device(args.device)
+    if args.profile:
+        profiles.check_device(args.device)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     settings = Settings(args.repetitions, torch.get_num_threads(), args.device, args.seed)
@@ -113,7 +116,7 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> List[Secti
         options = args if args.command else parser.parse_args([name])
         comparison = lay_out(COMMANDS[name].of(options, settings))
         sections.append(comparison.section)
-        measure(comparison, settings, sections, args.json, where)
+        measure(comparison, settings, sections, args.json, where, profiles.roof() if args.profile else None)
     if args.plot is not None:
         plot.write_png(args.plot, sections, where)
     return sections
@@ -125,9 +128,12 @@ def measure(
     sections: List[Section],
     path: Optional[Path],
     where: Dict[str, Any],
+    roof: Optional[float],
 ) -> None:
-    """Fill the section of a comparison, printing each case and writing ``path`` as the results come."""
+    """Fill the section of a comparison, printing each case and writing ``path`` as the results come; with
+    profiles, if their ``roof`` is given."""
     section, cases, counts = comparison
+    section.notes += profiles.notes(roof) if roof else []
     names = [form.name for _, forms in cases for form in forms]
     table = Table(section, [case for case, _ in cases], names)
     print(table.head(), flush=True)
@@ -144,6 +150,11 @@ def measure(
                     written = now
             with tqdm.external_write_mode():
                 print(table.rows(results), flush=True)
+            if roof:
+                section.profiles += profiles.of_case(results, forms, roof)
+                print(profiles.table(section.profiles[-len(forms) :]), flush=True)
+                if path is not None:
+                    write_json(path, where, sections)
     if section.theory:
         print(exponents.table(exponents.exponents(records(section), section.theory)), flush=True)
 

@@ -29,16 +29,18 @@ class Section:
         panels: columns of the case by whose values the plot has panels of their own
         rate: unit of a result's count, as ``tokens`` (default: the table shows no rate)
         theory: of every form, where exponents are fitted
+        profiles: where each form's time goes, if that was asked for
     """
 
     name: str
-    notes: Sequence[str]
+    notes: List[str]
     peers: Sequence[str]
     results: List[Result] = field(default_factory=list)
     length: Optional[str] = None
     panels: Sequence[str] = ()
     rate: Optional[str] = None
     theory: Dict[str, Theory] = field(default_factory=dict)
+    profiles: List[Dict[str, Any]] = field(default_factory=list)
 
 
 def records(section: Section, results: Sequence[Result] = ()) -> List[Dict[str, Any]]:
@@ -78,6 +80,7 @@ def write_json(path: Path, environment: Dict[str, Any], sections: Sequence[Secti
             "peers": list(s.peers),
             "results": records(s),
             **({"exponents": exponents(records(s), s.theory)} if s.theory else {}),
+            **({"profiles": s.profiles} if s.profiles else {}),
         }
         for s in sections
     }

@@ -216,6 +216,7 @@ for _name in [name for name in ARCHITECTURES if name.endswith(("_512", "_2048", 
     ARCHITECTURES[_name.replace("luna_", "luna_anchored_", 1)] = {
         "anchored_packed": True,
         "attention_init": "xavier",
+        "local_parts": 3,
         **ARCHITECTURES[_name],
     }
 register_architectures("luna_masked_lm", ARCHITECTURES)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,18 +46,18 @@ def refused(*words):
     return result.stdout.strip().splitlines()[-1]
 
 
-def prepare(folder, subword, vocab_size):
+def prepare(folder, subword, vocab_size, pairs):
     mirror = write_archives(folder / "mirror")
     options = ["--subword", subword, "--vocab-size", vocab_size, "--workers", 2]
     out = succeed("prepare", folder, "--mirror", mirror, *options)
-    assert re.search(r"train: 2[89]\d pairs", out), out
+    assert f"train: {pairs} pairs" in out, out
     assert "dropped (an empty side)" in out and "dropped (lengths in a ratio above" in out
     return folder / subword
 
 
 def test_the_steps(tmp_path):
     recipe = "luna_16_elu_tied"
-    data = prepare(tmp_path, "moses", 150)
+    data = prepare(tmp_path, "moses", 150, pairs=291)
     tokens = (data / "tokenised" / "test.de").read_text(encoding="utf-8").split("\n")
     assert tokens[2] == "Ein Mann &amp; sein Hund aus Nordrhein @-@ Westfalen &lt; Katze ."
     out = succeed("train", tmp_path, recipe, *TINY, *HEADS, "--max-update", 100, "--max-epoch", 1)
@@ -82,7 +81,7 @@ def test_the_steps(tmp_path):
 
 @pytest.mark.slow
 def test_sentencepiece_with_a_tuned_length_penalty(tmp_path):
-    data, recipe = prepare(tmp_path, "sentencepiece", 300), "transformer_base_adam"
+    data, recipe = prepare(tmp_path, "sentencepiece", 300, pairs=286), "transformer_base_adam"
     plain = (data / "plain" / "test.de").read_text(encoding="utf-8").split("\n")
     assert plain[:-1] == corpus()["newstest2014"][1]
     data.rename(tmp_path / "moses")  # where the other steps look
