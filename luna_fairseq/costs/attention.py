@@ -61,9 +61,13 @@ def softmax(shape: Heads, backward: bool, causal: bool) -> Work:
     return Work(flops, float(numbers * shape.width * ITEMSIZE[shape.dtype])) * shape.positions
 
 
-def pack_and_unpack(shape: Heads, backward: bool) -> Work:
-    """Luna's bidirectional attention: pack, and unpack from the result."""
-    products = 4 * (3.5 if backward else 1)
-    numbers = 4 + (8 if backward else 0)
-    flops = {shape.dtype: products * 2.0 * shape.projection_length * shape.width}
+def pack_and_unpack(shape: Heads, backward: bool, local_parts: int = 0) -> Work:
+    """Luna's bidirectional attention: pack, and unpack from the result and from the tokens of so many parts
+    around."""
+    L = shape.projection_length
+    read = 2 * L + local_parts * shape.length / L
+    products = 2 * (3.5 if backward else 1)
+    # Keys and values are laid out once for each part of a window, and read from there.
+    numbers = (4 + 4 * local_parts) * (3 if backward else 1)
+    flops = {shape.dtype: products * 2.0 * read * shape.width}
     return Work(flops, float(numbers * shape.width * ITEMSIZE[shape.dtype])) * shape.positions

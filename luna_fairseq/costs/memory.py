@@ -54,6 +54,17 @@ def stack_bytes(model: Model, stack: Stack, batch: Batch, item: int, side: str) 
     if model.luna:
         # Pack weights of causal attention and the gradients behind them, in float32.
         layer += FLOAT * 2 * batch.tokens * stack.heads * min(model.projection_length, batch.length)
+    if model.luna and side == "encoder" and model.local_parts:
+        layer += of_window(model, stack, batch, item)
     if model.checkpoint:
         return item * batch.tokens * stack.width * stack.layers + layer
     return layer * stack.layers
+
+
+def of_window(model: Model, stack: Stack, batch: Batch, item: int) -> float:
+    """What a layer keeps of its windows: keys and values, which are laid out for every part, and weights
+    before and after dropout."""
+    rows = min(model.projection_length, batch.length)
+    read = rows + model.local_parts * batch.length / rows
+    of_token = 2 * (model.local_parts + 1) * stack.width + 2 * stack.heads * read
+    return item * batch.tokens * of_token

@@ -43,6 +43,7 @@ class Model:
         softmax_cross: attention to the source is softmax attention
         contextual: layers hand the packed sequence on
         anchored: P's rows have places
+        local_parts: parts around a token whose tokens it reads in the encoder
         checkpoint: activations of a layer are computed again in the backward pass
     """
 
@@ -57,6 +58,7 @@ class Model:
     softmax_cross: bool = False
     contextual: bool = True
     anchored: bool = False
+    local_parts: int = 0
     checkpoint: bool = False
 
 
@@ -79,9 +81,8 @@ def model_of(args: Namespace, kind: str, dictionary: int) -> Model:
     defaults = {"luna": LunaConfig(), "luna_masked_lm": LunaMaskedLMConfig()}.get(kind)
     if defaults is not None:
         args = Namespace(**flat_options(args, defaults))
-    for option in ("packed_lookup", "local_parts"):
-        if getattr(args, option, 0):
-            raise InputError(f"--{option.replace('_', '-')} is not counted: plan without it")
+    if getattr(args, "packed_lookup", 0):
+        raise InputError("--packed-lookup is not counted: plan without it")
     common: Dict[str, Any] = {
         "dictionary": dictionary,
         "luna": KINDS[kind],
@@ -92,6 +93,7 @@ def model_of(args: Namespace, kind: str, dictionary: int) -> Model:
             projection_length=args.projection_length,
             untied=args.untie_luna_kv,
             anchored=args.anchored_packed,
+            local_parts=args.local_parts,
             contextual=not getattr(args, "non_contextual_packed", False),
             softmax_cross=str(getattr(args, "cross_attention", "luna")) == "softmax",
         )
@@ -136,6 +138,7 @@ def _layer(model: Model, stack: Stack, decoder: bool) -> int:
     anchors = stack.heads if model.anchored else 0
     packed_norm = norm if model.contextual else 0
     if not decoder:
+        attention += 2 if model.local_parts else 0
         return feed_forward + attention * linear + 2 * norm + packed_norm + 2 * anchors
     if model.softmax_cross:
         return feed_forward + (causal + 4) * linear + 3 * norm
@@ -196,7 +199,8 @@ def stack_work(model: Model, stack: Stack, batch: Batch, dtype: str, decoder: bo
         if decoder:
             attention = attention + softmax(heads, True, causal=False)
     else:
-        attention = causal_luna(heads, True, CHUNK) if decoder else pack_and_unpack(heads, True)
+        parts = 0 if decoder else model.local_parts
+        attention = causal_luna(heads, True, CHUNK) if decoder else pack_and_unpack(heads, True, parts)
         if decoder:
             cross = softmax(heads, True, False) if model.softmax_cross else pack_and_unpack(heads, True)
             attention = attention + cross
@@ -210,7 +214,7 @@ def projections(model: Model, decoder: bool) -> Any:
     of_keys = 2 if model.untied else 1
     on_tokens, on_packed = 2 + of_keys, 1 + of_keys
     if not decoder:
-        return on_tokens, on_packed
+        return on_tokens + (2 if model.local_parts else 0), on_packed
     if model.softmax_cross:
         return 3 + of_keys + 4, 1
     return 3 + of_keys + on_tokens, 1 + on_packed

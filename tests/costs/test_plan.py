@@ -34,6 +34,7 @@ MODELS = {
         "transformer_base_adam",
         "bitext/small_anchored",
         "masked_lm/small",
+        "masked_lm/small_anchored",
     ],
 )
 def test_parameters_are_those_of_the_built_model(name):
@@ -111,7 +112,7 @@ def test_the_table(capsys):
         (["luna_99"], "there is no recipe luna_99"),
         (["rfa_256_adam"], "the model peer_transformer is not counted; those counted are luna, "),
         (["luna_16_softplus_tied", "--optimizer", "sgd"], "--optimizer sgd is not counted"),
-        (["luna_16_softplus_tied", "--local-parts", "3"], "--local-parts is not counted"),
+        (["luna_16_softplus_tied", "--packed-lookup", "4"], "--packed-lookup is not counted"),
         (
             ["luna_16_softplus_tied", "--gpu", "v100", "--encoder-embed-dim", "32768", "--length", "1"],
             "go to the parameters: lower --encoder-embed-dim or --encoder-layers",
