@@ -133,7 +133,8 @@ def measure(
     """Fill the section of a comparison, printing each case and writing ``path`` as the results come; with
     profiles, if their ``roof`` is given."""
     section, cases, counts = comparison
-    section.notes += profiles.notes(roof) if roof else []
+    if roof:
+        section.notes.extend(profiles.notes(roof))
     names = [form.name for _, forms in cases for form in forms]
     table = Table(section, [case for case, _ in cases], names)
     print(table.head(), flush=True)
