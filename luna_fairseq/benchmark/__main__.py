@@ -128,7 +128,7 @@ def measure(
     sections: List[Section],
     path: Optional[Path],
     where: Dict[str, Any],
-    roof: Optional[float],
+    roof: Optional[float] = None,
 ) -> None:
     """Fill the section of a comparison, printing each case and writing ``path`` as the results come; with
     profiles, if their ``roof`` is given."""
