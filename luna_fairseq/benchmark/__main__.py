@@ -17,6 +17,7 @@ from luna_fairseq.benchmark.decode import Decode
 from luna_fairseq.benchmark.environment import check_device, environment
 from luna_fairseq.benchmark.measure import Settings, compare
 from luna_fairseq.benchmark.options import OneLineParser, at_least
+from luna_fairseq.benchmark.public import Public
 from luna_fairseq.benchmark.report import Section, Table, records, write_json
 from luna_fairseq.benchmark.task import Comparison, Task, lay_out
 from luna_fairseq.benchmark.training_tasks import LongRangeArena, Train
@@ -36,6 +37,7 @@ COMMANDS: Dict[str, Type[Task]] = {
     "decode": Decode,
     "apollo": OptimizerStep,
     "complexity": Complexity,
+    "public": Public,
 }
 # The JSON file is written at the end of every case, and within a case not more often than so [s].
 SECONDS_BETWEEN_WRITES = 10.0

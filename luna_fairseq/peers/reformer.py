@@ -65,51 +65,58 @@ class ReformerAttention(PeerAttention):
             buckets = buckets.masked_fill(padding[:, None, None, :], self.buckets)
         return buckets, buckets.argsort(dim=-1, stable=True)
 
-    def shown(self, i: Tensor, j: Tensor) -> Tensor:
-        """Which rounds show position j to i, from their buckets and slots [.., 2 rounds]: [.., rounds]."""
-        (bucket_i, slot_i), (bucket_j, slot_j) = i.chunk(2, dim=-1), j.chunk(2, dim=-1)
-        distance = slot_j - slot_i
-        near = (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
-        return near & (bucket_i == bucket_j)
+    def codes(self, buckets: Tensor, order: Tensor) -> Tensor:
+        """A number for every position [B, H, rounds, T]: those of a bucket are as far apart as in the
+        order, others further than any sees."""
+        T = order.size(3)
+        return order.argsort(dim=-1) + buckets * (T + self.chunk)
+
+    def shown(self, distance: Tensor) -> Tensor:
+        """Whether a position sees another at a distance between their codes."""
+        return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
     def attend(self, qk: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         buckets, order = self.hash(qk, padding)
-        slots = order.argsort(dim=-1)
-        about = torch.cat([buckets, slots], dim=2).transpose(2, 3)  # of every position [B, H, T, 2 rounds]
-        parts = [self.attend_sorted(qk, v, about, order[:, :, r, :, None], r) for r in range(order.size(2))]
+        codes, back = self.codes(buckets, order), order.argsort(dim=-1)
+        parts = [self.attend_sorted(qk, v, codes, order[:, :, r], r) for r in range(order.size(2))]
         moved = [
-            [x.gather(2, slots[:, :, r, :, None].expand_as(x)) for x in part] for r, part in enumerate(parts)
+            [x.gather(2, back[:, :, r, :, None].expand_as(x)) for x in part] for r, part in enumerate(parts)
         ]
         outputs, totals = (torch.stack(x) for x in zip(*moved))
         return merge_parts(outputs, totals).to(v.dtype)
 
     def attend_sorted(
-        self, qk: Tensor, v: Tensor, about: Tensor, order: Tensor, r: int
+        self, qk: Tensor, v: Tensor, codes: Tensor, order: Tensor, r: int
     ) -> Tuple[Tensor, Tensor]:
-        """What round ``r`` shows, in its order [B, H, T, 1]: output [B, H, T, K], and total [B, H, T, 1]."""
-        after = 0 if self.form == CAUSAL else 1
-        q, v, about = (x.gather(2, order.expand(-1, -1, -1, x.size(3))) for x in (qk, v, about))
+        """What round ``r`` shows, in its order [B, H, T]: output [B, H, T, K], and total [B, H, T, 1]."""
+        neighbours = 1, 0 if self.form == CAUSAL else 1
+        q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))
         queries, keys, values = (to_blocks(x, self.chunk) for x in (q, F.normalize(q, dim=-1), v))
-        about_keys = with_neighbours(to_blocks(about, self.chunk, -2), 1, after, -2)
-        about_queries = to_blocks(about, self.chunk, -1)
-        shown = self.shown(about_queries.unsqueeze(4), about_keys.unsqueeze(3))
-        rounds = shown.size(-1)
-        itself = about_queries[..., rounds, None] == about_keys[..., None, :, rounds]
-        bias = torch.where(itself, SELF, 0.0) - shown.sum(dim=-1).clamp(min=1).log()
+        distances = [self.distances(x.gather(2, order), neighbours) for x in codes.unbind(2)]
+        shown = [self.shown(distance) for distance in distances]
+        rounds = torch.stack(shown).sum(dim=0, dtype=keys.dtype).clamp(min=1)
+        bias = torch.where(distances[r] == 0, SELF, 0.0) - rounds.log()
         output, total = partial_attention(
             queries,
-            with_neighbours(keys, 1, after),
-            with_neighbours(values, 1, after),
-            ~shown[..., r],
+            with_neighbours(keys, *neighbours),
+            with_neighbours(values, *neighbours),
+            ~shown[r],
             self.dropout,
             bias,
         )
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
+    def distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
+        """From the positions of a block to those of it and its neighbours [B, H, blocks, chunk, keys], of
+        codes [B, H, T]; too far where there is none."""
+        nowhere = -self.chunk - 1
+        blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)
+        keys = with_neighbours(blocks, *neighbours, nowhere)
+        return keys.transpose(3, 4).contiguous() - blocks
+
     def define(self, qk: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        buckets, order = self.hash(qk, padding)
-        about = torch.cat([buckets, order.argsort(dim=-1)], dim=2).transpose(2, 3)
-        shown = self.shown(about.unsqueeze(3), about.unsqueeze(2)).any(dim=-1)
+        codes = self.codes(*self.hash(qk, padding))
+        shown = self.shown(codes.unsqueeze(3) - codes.unsqueeze(4)).any(dim=2)
         logits = qk @ F.normalize(qk, dim=-1).transpose(-2, -1)
         logits = logits + SELF * torch.eye(qk.size(2), dtype=qk.dtype, device=qk.device)
         return masked_softmax(logits, ~shown) @ v

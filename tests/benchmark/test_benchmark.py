@@ -28,7 +28,7 @@ def test_all_commands_run_without_a_name(monkeypatch, capsys):
     )
     monkeypatch.setattr(command, "compare", lambda *_: [[]])
     assert main(["--repetitions", "3"]) == 0
-    names = ["causal", "attention", "train", "lra", "decode", "apollo", "complexity"]
+    names = ["causal", "attention", "train", "lra", "decode", "apollo", "complexity", "public"]
     assert [name for name, _, _ in measured] == names
     assert measured[0][1].lengths == [32, 128, 512, 1024] and measured[4][1].beam == 5
     assert all(settings.repetitions == 3 for _, _, settings in measured)

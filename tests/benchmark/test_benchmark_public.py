@@ -1,0 +1,48 @@
+"""``public`` at its smallest size, with the packages that are there. No test looks at a clock."""
+
+from dataclasses import replace
+
+import pytest
+from benchmark_checks import check_refused, needs_sdpa, no_children, run_command  # noqa: F401
+
+from luna_fairseq.benchmark import public
+from luna_fairseq.benchmark.public_attentions import PAIRS
+
+
+@needs_sdpa
+@pytest.mark.slow
+def test_every_attention_beside_what_is_installed(tmp_path, capsys, no_children):  # noqa: F811
+    section = run_command(["public", "--lengths", "800"], tmp_path)["public"]
+    assert {result["case"]["T"] for result in section["results"]} == {768}
+    ours = [result["case"]["attention"] for result in section["results"] if result["form"] == "ours"]
+    theirs = [result["case"]["attention"] for result in section["results"] if result["form"] == "public"]
+    missing = [line for line in section["notes"] if line.endswith("is not installed.")]
+    assert ours == list(PAIRS)
+    assert set(theirs) >= {"longformer", "bigbird"} if not missing else True
+    assert len(theirs) == len(PAIRS) or missing
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path, capsys, no_children):  # noqa: F811
+    monkeypatch.setattr(public.importlib.util, "find_spec", lambda name: None)
+    section = run_command(["public", "--lengths", "768", "--attentions", "linear"], tmp_path)["public"]
+    assert [result["form"] for result in section["results"]] == ["ours"]
+    assert "public is left out: performer-pytorch is not installed." in section["notes"]
+
+
+def test_a_wrong_public_one_is_not_timed(monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    wrong = PAIRS["longformer"].theirs
+
+    def theirs(module, x, parts):
+        side = wrong(module, x, parts)
+        return side._replace(compute=lambda: side.compute() + 1)
+
+    monkeypatch.setitem(public.PAIRS, "longformer", replace(PAIRS["longformer"], theirs=theirs))
+    check_refused(
+        ["public", "--attentions", "longformer", "--lengths", "768"], ["differs from the public one"], capsys
+    )
+
+
+def test_too_short_and_unknown(capsys):
+    check_refused(["public", "--lengths", "64"], ["'64' is not an integer of 768 or more"], capsys)
+    check_refused(["public", "--attentions", "luna"], ["invalid choice: 'luna'"], capsys)
