@@ -7,6 +7,7 @@ from luna_fairseq.benchmark.report import MIB, Section, records
 from luna_fairseq.commands.plots import new_figure, save_png
 
 PANEL_INCHES = (4.6, 3.6)
+COLUMNS = 6
 # Zero has no place on a logarithmic axis.
 LEAST_MIB = 1e-3
 
@@ -30,6 +31,8 @@ def write_png(path: Path, sections: Sequence[Section], where: Dict[str, Any]) ->
         for axes_row, row in zip(axes, grid):
             for ax, (draw, values) in zip(axes_row, row):
                 draw(ax, section, values)
+            for ax in axes_row[len(row) :]:
+                ax.remove()
         part.suptitle(section.name)
     names = ("hardware", "threads", "torch", "commit")
     figure.supxlabel(", ".join(f"{name} {where[name]}" for name in names), fontsize="x-small")
@@ -47,7 +50,12 @@ def layout(section: Section) -> List[List[Tuple[Any, List[Dict[str, Any]]]]]:
     for value in values:
         key = ", ".join(f"{name} {value['case'][name]}" for name in section.panels)
         groups.setdefault(key, []).append({**value, "panel": key})
-    return [[(draw, group) for group in groups.values()] for draw in (draw_times, draw_memory)]
+    panels = list(groups.values())
+    return [
+        [(draw, group) for group in panels[first : first + COLUMNS]]
+        for first in range(0, len(panels), COLUMNS)
+        for draw in (draw_times, draw_memory)
+    ]
 
 
 def draw_times(ax: Any, section: Section, values: List[Dict[str, Any]]) -> None:

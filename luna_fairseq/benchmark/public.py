@@ -82,7 +82,8 @@ class Public(Task):
         options = Namespace(**{**vars(PeerOptions()), **pair.options(T)})
         C = HEADS * HEAD_DIM
         module = build_attention(pair.attention, C, HEADS, pair.form, options, max_positions=T)
-        x = torch.randn(T, 1, C).requires_grad_()
+        module.to(self.settings.device)
+        x = torch.randn(T, 1, C).to(self.settings.device).requires_grad_()
         with torch.no_grad():
             parts = [part.contiguous() for part in module.project(x)]
         parts = [part.requires_grad_() for part in parts]

@@ -142,12 +142,12 @@ def longformer(module: PeerAttention, x: Tensor, parts: Parts) -> Side:
         attention_window=[PeerOptions().longformer_window],
         attention_probs_dropout_prob=0.0,
     )
-    theirs = LongformerSelfAttention(config, layer_id=0)
+    theirs = LongformerSelfAttention(config, layer_id=0).to(x.device)
     for name, own in (("query", "q"), ("key", "k"), ("value", "v")):
         for suffix, prefix in (("", ""), ("_global", "global_")):
             state = getattr(module, f"{prefix}{own}_proj").state_dict()
             getattr(theirs, f"{name}{suffix}").load_state_dict(state)
-    mask = torch.zeros(x.size(1), x.size(0))
+    mask = torch.zeros(x.size(1), x.size(0), device=x.device)
     mask[:, : PeerOptions().longformer_global_tokens] = 10000.0
     flags = {"is_index_masked": mask < 0, "is_index_global_attn": mask > 0, "is_global_attn": True}
 
@@ -169,9 +169,9 @@ def bigbird(module: PeerAttention, x: Tensor, parts: Parts) -> Side:
         max_position_embeddings=x.size(0),
         attention_probs_dropout_prob=0.0,
     )
-    theirs = package.BigBirdBlockSparseAttention(config, seed=0)
+    theirs = package.BigBirdBlockSparseAttention(config, seed=0).to(x.device)
     blocked, band, of_from, of_to = package.BigBirdModel.create_masks_for_block_sparse_attn(
-        torch.ones(x.size(1), x.size(0)), BLOCK
+        torch.ones(x.size(1), x.size(0), device=x.device), BLOCK
     )
     masks = (band, of_from, of_to, blocked, blocked)
     return Side(lambda: theirs(x.transpose(0, 1), *masks)[0], [x, *theirs.parameters()])
@@ -186,6 +186,7 @@ def sinkhorn(module: PeerAttention, x: Tensor, parts: Parts) -> Side:
 
 def of_module(theirs: nn.Module, x: Tensor) -> Side:
     """A module that is called with a sequence, the sentences first."""
+    theirs.to(x.device)
     return Side(lambda: theirs(x.transpose(0, 1)).transpose(0, 1), [x, *theirs.parameters()])
 
 

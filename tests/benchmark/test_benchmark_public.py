@@ -6,7 +6,10 @@ import pytest
 from benchmark_checks import check_refused, needs_sdpa, no_children, run_command  # noqa: F401
 
 from luna_fairseq.benchmark import public
+from luna_fairseq.benchmark.measure import Result
+from luna_fairseq.benchmark.plot import COLUMNS, layout
 from luna_fairseq.benchmark.public_attentions import PAIRS
+from luna_fairseq.benchmark.report import Section
 
 
 @needs_sdpa
@@ -46,3 +49,10 @@ def test_a_wrong_public_one_is_not_timed(monkeypatch, capsys):
 def test_too_short_and_unknown(capsys):
     check_refused(["public", "--lengths", "64"], ["'64' is not an integer of 768 or more"], capsys)
     check_refused(["public", "--attentions", "luna"], ["invalid choice: 'luna'"], capsys)
+
+
+def test_many_panels_stand_in_several_rows():
+    names = list(PAIRS)[: COLUMNS + 1]
+    results = [Result({"attention": name, "T": 768}, "ours", [1.0, 2.0], 1, 0) for name in names]
+    grid = layout(Section("public", [], [], results, length="T", panels=("attention",)))
+    assert [len(row) for row in grid] == [COLUMNS, COLUMNS, 1, 1]
