@@ -140,7 +140,8 @@ def plain(row: Model) -> Model:
 
 def written_out(row: Model) -> Model:
     """The same Luna by its definition."""
-    return replace(row, options={**row.options, "luna_backend": "naive"}, attention=use_written_out_attention)
+    options = {**row.options, "luna_backend": "naive", "torch_compile": False}
+    return replace(row, options=options, attention=use_written_out_attention)
 
 
 def fused(**architectures: str) -> Model:
@@ -157,6 +158,12 @@ def luna(untied: bool, **architectures: str) -> Model:
     """Luna, with l rows of P."""
     options = {"projection_length": "{l}", "encoder_projection_length": "{l}", "untie_luna_kv": untied}
     return Model(architectures, options, definition=written_out)
+
+
+def compiled(**architectures: str) -> Model:
+    """Luna, tied, its layers run through torch.compile, as --torch-compile does in training."""
+    row = luna(untied=False, **architectures)
+    return replace(row, options={**row.options, "torch_compile": True}, optional=True)
 
 
 def peer(attention: str) -> Model:
@@ -184,6 +191,7 @@ MODELS: Dict[str, Model] = {
     "luna-{l}-anchored": luna(
         untied=False, translate="luna_anchored", decode="luna_anchored", masked_lm="luna_anchored_base_512"
     ),
+    "luna-{l}-compiled": compiled(translate="luna", masked_lm="luna_masked_lm"),
     "luna-{l}": luna(untied=True, classify="luna_lra_imdb"),
     **{f"peer-{name}": peer(name) for name in ATTENTIONS},
 }
