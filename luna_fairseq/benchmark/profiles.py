@@ -12,7 +12,7 @@ from luna_fairseq.benchmark.measure import Form, Result, spread
 from luna_fairseq.benchmark.task import NOTES_WIDTH
 from luna_fairseq.errors import InputError
 
-# Side of the square product whose rate is the roof; smaller ones come near it, none above.
+# Side of the square product whose rate is the roof.
 SIDE = 1024
 # Of products, the first of the two factors among the inputs.
 PRODUCTS = {

@@ -23,31 +23,7 @@ class Side(NamedTuple):
     leaves: List[Tensor]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """An attention of ours, and another's.
-
-    Attributes:
-        attention, form: ours
-        package: theirs, as pip calls it
-        module: theirs, as Python does
-        theirs: makes their side of our module, a sequence [T, B, C] and its heads
-        options: of ours, for a length
-        ours: makes our side
-        equal: both compute the same function
-    """
-
-    attention: str
-    package: str
-    module: str
-    theirs: Callable[[PeerAttention, Tensor, Parts], Side]
-    form: str = BIDIRECTIONAL
-    options: Callable[[int], Dict[str, Any]] = lambda T: {}
-    ours: Callable[[PeerAttention, Tensor, Parts], Side] = lambda module, x, parts: on_heads(module, parts)
-    equal: bool = True
-
-
-def on_heads(module: PeerAttention, parts: Parts) -> Side:
+def on_heads(module: PeerAttention, x: Tensor, parts: Parts) -> Side:
     """Our attention of projected heads."""
     return Side(partial(module.attend, *parts, padding=None), list(parts))
 
@@ -61,6 +37,30 @@ def projected(module: PeerAttention, x: Tensor, parts: Parts) -> Side:
     """Our attention with all projections but the last."""
     leaves = [p for name, p in module.named_parameters() if not name.startswith("out_proj")]
     return Side(lambda: module.attend(*module.project(x), padding=None), [x, *leaves])
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An attention of ours, and another's.
+
+    Attributes:
+        attention, form: ours
+        package: theirs, as pip calls it
+        module: theirs, as Python does
+        theirs: makes their side of our module, a sequence [T, B, C] and its heads [B, H, T, K]
+        options: of ours, for a length
+        ours: makes our side of the same
+        equal: both compute the same function
+    """
+
+    attention: str
+    package: str
+    module: str
+    theirs: Callable[[PeerAttention, Tensor, Parts], Side]
+    form: str = BIDIRECTIONAL
+    options: Callable[[int], Dict[str, Any]] = lambda T: {}
+    ours: Callable[[PeerAttention, Tensor, Parts], Side] = on_heads
+    equal: bool = True
 
 
 def performer(module: PeerAttention, x: Tensor, parts: Parts) -> Side:

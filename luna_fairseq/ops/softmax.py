@@ -10,7 +10,7 @@ from torch.nn import functional as F
 # out.
 _FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
 
-# The most that distance takes from a logit: e^-50 is nothing beside 1, in float64 too. Without a limit the
+# The most that a logit is below another: e^-50 is nothing beside 1, in float64 too. Without a limit the
 # weights of what is far would be numbers below 1e-38, with which a CPU reckons many times slower.
 FURTHEST = 50.0
 
@@ -23,10 +23,6 @@ def naive_softmax_weights(
     with torch.autocast(q.device.type, enabled=False):
         logits = (q.to(dtype) * q.size(-1) ** -0.5) @ k.to(dtype).transpose(-2, -1)
         return masked_softmax(logits if bias is None else logits + bias, excluded)
-
-
-# Of a weight that no sum notices beside 1, whatever the type.
-LEAST_EXPONENT = -80.0
 
 
 def masked_softmax(logits: Tensor, excluded: Optional[Tensor]) -> Tensor:
@@ -91,8 +87,8 @@ def partial_attention(
         logits = logits if bias is None else logits + bias
         logits = logits.masked_fill(excluded, torch.finfo(dtype).min)
         largest = logits.detach().amax(dim=-1, keepdim=True)
-        # A CPU is ten times slower at an exponential that is 0, or nearly, than at one that is 1e-35.
-        each = (logits - largest).clamp(min=LEAST_EXPONENT).exp().masked_fill(excluded, 0.0)
+        # A CPU is ten times slower at an exponential that is 0 than at one that is 1e-22.
+        each = (logits - largest).clamp(min=-FURTHEST).exp().masked_fill(excluded, 0.0)
         total = each.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
         return F.dropout(each / total, dropout) @ v.to(dtype), largest + total.log()
 

@@ -65,22 +65,22 @@ class ReformerAttention(PeerAttention):
             buckets = buckets.masked_fill(padding[:, None, None, :], self.buckets)
         return buckets, buckets.argsort(dim=-1, stable=True)
 
-    def codes(self, buckets: Tensor, order: Tensor) -> Tensor:
-        """A number for every position [B, H, rounds, T]: those of a bucket are as far apart as in the
-        order, others further than any sees."""
-        T = order.size(3)
-        return order.argsort(dim=-1) + buckets * (T + self.chunk)
+    def codes(self, buckets: Tensor, slots: Tensor) -> Tensor:
+        """A number for every position [B, H, rounds, T], of its bucket and its slot in the order: those of a
+        bucket are as far apart as their slots, others further than any sees."""
+        return slots + buckets * (self.chunk + 1)
 
     def shown(self, distance: Tensor) -> Tensor:
-        """Whether a position sees another at a distance between their codes."""
+        """Whether a position sees another at a distance within a bucket."""
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
     def attend(self, qk: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         buckets, order = self.hash(qk, padding)
-        codes, back = self.codes(buckets, order), order.argsort(dim=-1)
+        slots = order.argsort(dim=-1)
+        codes = self.codes(buckets, slots)
         parts = [self.attend_sorted(qk, v, codes, order[:, :, r], r) for r in range(order.size(2))]
         moved = [
-            [x.gather(2, back[:, :, r, :, None].expand_as(x)) for x in part] for r, part in enumerate(parts)
+            [x.gather(2, slots[:, :, r, :, None].expand_as(x)) for x in part] for r, part in enumerate(parts)
         ]
         outputs, totals = (torch.stack(x) for x in zip(*moved))
         return merge_parts(outputs, totals).to(v.dtype)
@@ -115,8 +115,10 @@ class ReformerAttention(PeerAttention):
         return keys.transpose(3, 4).contiguous() - blocks
 
     def define(self, qk: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        codes = self.codes(*self.hash(qk, padding))
-        shown = self.shown(codes.unsqueeze(3) - codes.unsqueeze(4)).any(dim=2)
+        buckets, order = self.hash(qk, padding)
+        slots = order.argsort(dim=-1)
+        same = buckets.unsqueeze(4) == buckets.unsqueeze(3)
+        shown = (same & self.shown(slots.unsqueeze(3) - slots.unsqueeze(4))).any(dim=2)
         logits = qk @ F.normalize(qk, dim=-1).transpose(-2, -1)
         logits = logits + SELF * torch.eye(qk.size(2), dtype=qk.dtype, device=qk.device)
         return masked_softmax(logits, ~shown) @ v

@@ -81,6 +81,18 @@ def test_recorded_steps_come_out_as_the_docs_say(name):
         assert needed["activations"] + needed["logits"] == pytest.approx(row["extra_bytes"], rel=0.105)
 
 
+def test_a_window_takes_as_much_more_memory_as_was_recorded():
+    rows = json.loads((RECORDS.parent / "xeon-2-cores" / "masked_lm.json").read_text())["train"]["results"]
+    recorded = {row["form"]: row["extra_bytes"] for row in rows}
+    kept = []
+    for parts in (0, 3):
+        model = Model(Stack(4, 256, 1024, 4), None, 4000, 1, 128, True, 32, anchored=True, local_parts=parts)
+        needed = memory(model, Batch(32, 128, 1 / 7), "float32", "adam")
+        kept.append(needed["activations"] + needed["logits"])
+    expected = recorded["luna-32-anchored"] / recorded["luna-32-tied"]
+    assert kept[1] / kept[0] == pytest.approx(expected, rel=0.05)
+
+
 def test_what_is_sent():
     a100 = GPUS["a100"]
     assert communication(1e9, a100, 1, 1) == 0
