@@ -125,7 +125,10 @@ def naive_look_up(inputs: Inputs) -> Tensor:
 def local(inputs: Inputs) -> Tensor:
     """Anchored pack attention, and unpack attention that reads LOCAL parts around each token."""
     packed, strength = packed_by_anchors(inputs), inputs.strength.detach().flatten()
-    window = Window(inputs.position, inputs.window_place, inputs.window_distance, inputs.window_left_out)
+    full = inputs.key_padding_mask is None and inputs.position[0].numel() == inputs.q.size(2)
+    window = Window(
+        inputs.position, inputs.window_place, inputs.window_distance, inputs.window_left_out, full
+    )
     output, _ = window_attention(inputs.q, packed, packed, inputs.k, inputs.v, strength, window)
     return _of_tokens(output, inputs)
 

@@ -67,7 +67,10 @@ def find_anchors(
     pack = further_than_nearest(anchor_distances(*masks, num_heads=num_pack_heads)).to(context.dtype)
     unpack = further_than_nearest(anchor_distances(*masks).transpose(2, 3)).to(context.dtype)
     anchors = Anchors(pack, unpack, *(token_positions(*masks) if lookup else ()))
-    return anchors._replace(window=find_window(*masks, local_parts)) if local_parts else anchors
+    if not local_parts:
+        return anchors
+    complete = context_padding_mask is None and packed_padding_mask is None
+    return anchors._replace(window=find_window(*masks, local_parts, complete))
 
 
 def _mask_of(x: Tensor, mask: Optional[Tensor]) -> Tensor:

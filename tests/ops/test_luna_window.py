@@ -63,6 +63,25 @@ def test_by_parts_equals_the_definition(kind, number, dtype, tolerance):
         assert relative_rms(a, b) < tolerance, name
 
 
+@pytest.mark.parametrize("length, full", [(4 * L, True), (L, True), (4 * L - 1, False)])
+def test_full_parts_need_no_fetching(length, full):
+    context, packed = torch.zeros(B, length, dtype=torch.bool), torch.zeros(B, L, dtype=torch.bool)
+    x = inputs(length=length)
+    window = find_window(context, packed, 3, complete=True)
+    assert window.full == full
+
+    def form(*x):
+        return window_attention(*x, window)[0]
+
+    expected = output_and_gradients(defined(3, context, packed), x)
+    for name, a, b in zip(NAMES, output_and_gradients(form, x), expected):
+        assert relative_rms(a, b) < 1e-12, name
+    pack_weights = torch.rand(B, 1, L, length, dtype=torch.float64)
+    _, weights = window_attention(*x, window)
+    fetched = weights_of_window(weights, window._replace(full=False), pack_weights)
+    assert torch.equal(weights_of_window(weights, window, pack_weights), fetched)
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     lengths=st.tuples(*[st.integers(1, 13)] * B), rows=st.integers(1, 9), number=st.sampled_from([1, 3, 5])

@@ -26,12 +26,14 @@ class Window(NamedTuple):
         distance: of each token from the rows and from its window's tokens, in parts, float32
             [B, 1, L, W, L + N W]
         left_out: True at rows and places without a token [B, 1, L, 1, L + N W]
+        full: W tokens stand in every part, in their order: nothing has to be fetched
     """
 
     position: Tensor
     place: Tensor
     distance: Tensor
     left_out: Tensor
+    full: bool = False
 
 
 def naive_window_attention(
@@ -85,8 +87,11 @@ def naive_window_attention(
     return output.to(q.dtype), weights[..., :L], weights[..., L:]
 
 
-def find_window(context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int) -> Window:
-    """What all layers share; arguments as in :func:`naive_window_attention`."""
+def find_window(
+    context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, complete: bool = False
+) -> Window:
+    """What all layers share; arguments as in :func:`naive_window_attention`, and whether it is known that
+    neither mask leaves anything out."""
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
     position, empty = token_positions(*masks)
@@ -103,7 +108,8 @@ def find_window(context_padding_mask: Tensor, packed_padding_mask: Tensor, numbe
     index = position.flatten(1).masked_fill(empty.flatten(1), context_padding_mask.size(1))
     of_token = stands.new_zeros(B, context_padding_mask.size(1) + 1).scatter(1, index, stands)[:, :-1]
     distance = torch.cat([from_rows, from_tokens], dim=-1)
-    return Window(position, of_token, distance[:, None], left_out[:, None, :, None])
+    full = complete and context_padding_mask.size(1) == L * W
+    return Window(position, of_token, distance[:, None], left_out[:, None, :, None], full)
 
 
 def around(x: Tensor, number: int, fill: float = 0) -> Tensor:
@@ -133,9 +139,8 @@ def window_attention(
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     number = (window.left_out.size(-1) - k.size(2)) // window.position.size(2)
-    laid = lay_by_parts(q * q.size(-1) ** -0.5, window.position)  # [B, H, L, W, K]
-    near_k = _near(lay_by_parts(token_k, window.position), number)
-    near_v = _near(lay_by_parts(token_v, window.position), number)
+    laid = _laid(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
+    near_k, near_v = _near(_laid(token_k, window), number), _near(_laid(token_v, window), number)
     logits = torch.cat(
         [
             (laid.flatten(2, 3) @ k.transpose(-2, -1)).unflatten(2, laid.shape[2:4]),
@@ -147,8 +152,21 @@ def window_attention(
     weights = masked_softmax(logits, window.left_out).to(q.dtype)
     of_rows, of_near = F.dropout(weights, dropout).split([k.size(2), near_k.size(3)], dim=-1)
     output = (of_rows.flatten(2, 3) @ v).unflatten(2, laid.shape[2:4]) + of_near @ near_v
-    place = window.place[:, None, :, None].expand(-1, q.size(1), -1, q.size(3))
-    return output.flatten(2, 3).gather(2, place), weights
+    return _by_tokens(output, window), weights
+
+
+def _laid(x: Tensor, window: Window) -> Tensor:
+    """``x`` [B, H, S, ..] by parts [B, H, L, W, ..]."""
+    if window.full:
+        return x.unflatten(2, tuple(window.position.shape[1:]))
+    return lay_by_parts(x, window.position)
+
+
+def _by_tokens(x: Tensor, window: Window) -> Tensor:
+    """``x`` [B, H, L, W, ..] as the tokens stand [B, H, S, ..]."""
+    if window.full:
+        return x.flatten(2, 3)
+    return x.flatten(2, 3).gather(2, window.place[:, None, :, None].expand(-1, x.size(1), -1, x.size(4)))
 
 
 def _near(parts: Tensor, number: int) -> Tensor:
@@ -165,8 +183,7 @@ def weights_of_window(weights: Tensor, window: Window, pack_weights: Tensor) -> 
         pack_weights: the rows' own weights over the context [B, H or 1, L, S]
     """
     B, H, L, W, reads = weights.shape
-    place = window.place[:, None, :, None].expand(-1, H, -1, reads)
-    of_rows, of_near = weights.flatten(2, 3).gather(2, place).split([L, reads - L], dim=-1)
+    of_rows, of_near = _by_tokens(weights, window).split([L, reads - L], dim=-1)
     near = around(window.position, (reads - L) // W)  # [B, L, N W]
     near = near.gather(1, (window.place // W)[:, :, None].expand(-1, -1, reads - L))
     return (of_rows @ pack_weights).scatter_add(3, near[:, None].expand(-1, H, -1, -1), of_near)
