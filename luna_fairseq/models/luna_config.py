@@ -33,6 +33,11 @@ class LunaConfig(LunaOptions, EncoderOptions, DecoderOptions):
         "a query "
         "weighs most; for sources much longer than P (0: none)",
     )
+    diagonal_prior: bool = option(
+        False,
+        "with --anchored-packed: draw attention to the source to where it is as the target's word, were both "
+        "of one pace; each head learns the pace, and how strongly",
+    )
     encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding")
     encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")
     encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder")

@@ -13,8 +13,11 @@ from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.ops.luna import (
+    Diagonal,
     anchor_distances,
+    counted,
     distance_bias,
+    find_diagonal,
     find_window,
     further_than_nearest,
     token_positions,
@@ -35,6 +38,8 @@ class Anchors(NamedTuple):
         position: for a look-up, where the tokens of each row's part stand in the context [B, L, W]
         empty: for a look-up, True at places of a part without a token [B, L, W]
         window: for tokens that read the parts around them, the :class:`luna_fairseq.ops.luna.Window`
+        row_place: for a diagonal, the middle of each row's part, in tokens [B, L]
+        token_place: for a diagonal, the middle of each token, in tokens [B, S]
     """
 
     pack: Tensor
@@ -42,6 +47,8 @@ class Anchors(NamedTuple):
     position: Optional[Tensor] = None
     empty: Optional[Tensor] = None
     window: Any = None
+    row_place: Optional[Tensor] = None
+    token_place: Optional[Tensor] = None
 
 
 def find_anchors(
@@ -52,6 +59,7 @@ def find_anchors(
     num_pack_heads: int,
     lookup: bool = False,
     local_parts: int = 0,
+    diagonal: bool = False,
 ) -> Anchors:
     """
     Args:
@@ -62,11 +70,16 @@ def find_anchors(
         num_pack_heads: H of pack attention; the heads of a row look side by side
         lookup: also find the tokens of each part (default: False)
         local_parts: also find the tokens of so many parts around each token (default: 0)
+        diagonal: also find the places of rows and tokens, in tokens (default: False)
     """
     masks = _mask_of(context, context_padding_mask), _mask_of(packed, packed_padding_mask)
     pack = further_than_nearest(anchor_distances(*masks, num_heads=num_pack_heads)).to(context.dtype)
     unpack = further_than_nearest(anchor_distances(*masks).transpose(2, 3)).to(context.dtype)
     anchors = Anchors(pack, unpack, *(token_positions(*masks) if lookup else ()))
+    if diagonal:
+        token, tokens, rows = counted(*masks)
+        row_place = (torch.arange(masks[1].size(1), device=rows.device) + 0.5) * (tokens / rows)[:, None]
+        anchors = anchors._replace(row_place=row_place, token_place=token + 0.5)
     if not local_parts:
         return anchors
     complete = context_padding_mask is None and packed_padding_mask is None
@@ -117,6 +130,25 @@ def unpack_strengths(num_heads: int) -> List[float]:
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
 
+class DiagonalPrior(AnchorBias):
+    """How strongly each head of attention to the source is drawn to the diagonal, and how steep that is: the
+    change of the ratio of the lengths, 1 at the start, is learned beside that of gamma.
+
+    Args:
+        num_heads: H; gamma begins as in :func:`unpack_strengths`
+    """
+
+    def __init__(self, num_heads: int):
+        super().__init__(unpack_strengths(num_heads))
+        self.ratio_change = nn.Parameter(torch.zeros(num_heads))
+
+    def forward(  # type: ignore[override]
+        self, query_place: Tensor, key_place: Tensor, left_out: Optional[Tensor] = None
+    ) -> Diagonal:
+        """Arguments as of :func:`luna_fairseq.ops.luna.find_diagonal`."""
+        return find_diagonal(self.strength(), 1 + self.ratio_change, query_place, key_place, left_out)
+
+
 class LookupGate(nn.Module):
     """What is added to the logits of tokens that are looked up, learned for each head; see
     :class:`AnchorBias`.
@@ -159,6 +191,12 @@ def check_lookup(lookup: int, anchored: bool) -> None:
         raise InputError(
             "--packed-lookup needs --anchored-packed: only rows with a place have tokens of their own"
         )
+
+
+def check_diagonal(diagonal: bool, anchored: bool) -> None:
+    """Raise InputError for a diagonal without anchors."""
+    if diagonal and not anchored:
+        raise InputError("--diagonal-prior needs --anchored-packed: only rows with a place lie near one")
 
 
 def check_local_parts(local_parts: int, anchored: bool) -> None:

@@ -87,6 +87,7 @@ class FairseqLunaAttention(KeepsInStore, LunaAttention):
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
         anchors: Optional[Anchors] = None,
+        query_place: Optional[Tensor] = None,
         incremental_state: Optional[IncrementalState] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """As :meth:`LunaAttention.forward`. With ``incremental_state`` the context is static: it is packed
@@ -104,7 +105,7 @@ class FairseqLunaAttention(KeepsInStore, LunaAttention):
             )
             kept = self.keep(packed_context, pack_weights, context, context_padding_mask, anchors)
             self._store(incremental_state, kept)
-        output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors)
+        output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors, query_place)
         return output, packed_context, weights
 
     def tell(
@@ -116,17 +117,18 @@ class FairseqLunaAttention(KeepsInStore, LunaAttention):
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
         anchors: Optional[Anchors] = None,
+        query_place: Optional[Tensor] = None,
         incremental_state: Optional[IncrementalState] = None,
     ) -> Dict[str, float]:
         """Figures of what :meth:`forward` is called with, for --tensorboard-logdir: those of
-        :func:`pack_figures`, and gamma of pack and unpack attention, mean over heads, where there are
-        anchors."""
+        :func:`pack_figures`, and gamma of pack and unpack attention and of the diagonal, mean over heads,
+        where there are any."""
         if anchors is None:
             anchors = self.find_anchors(context, packed, context_padding_mask, packed_padding_mask)
         _, weights = self.pack(packed, context, context_padding_mask, True, anchors)
         figures = {} if weights is None else pack_figures(weights, context_padding_mask, packed_padding_mask)
-        for name in ("pack", "unpack"):
-            anchor = getattr(self, f"{name}_anchor")
+        drawn = {"pack": self.pack_anchor, "unpack": self.unpack_anchor, "diagonal": self.diagonal}
+        for name, anchor in drawn.items():
             if anchor is not None:
                 figures[f"{name}_gamma"] = anchor.strength().mean().item()
         return figures

@@ -2,13 +2,16 @@
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.anchors import (
     AnchorBias,
     Anchors,
+    DiagonalPrior,
     LookupGate,
+    check_diagonal,
     check_local_parts,
     check_lookup,
     find_anchors,
@@ -28,6 +31,7 @@ from luna_fairseq.modules.heads import (
     split_heads,
 )
 from luna_fairseq.ops.luna import (
+    Diagonal,
     Parts,
     by_parts,
     lookup_attention,
@@ -49,6 +53,8 @@ class KeptContext(NamedTuple):
         token_key, token_value, empty: with a look-up, the tokens of each part, see
             :class:`luna_fairseq.ops.luna.Parts`; with local parts the tokens [B, H, S, K]
         position: with a look-up, where they stand in the context [B, L, W]
+        row_place, token_place: with a diagonal, the middle of rows [B, L] and, with a look-up, of tokens [B,
+            L, W], in tokens
     """
 
     key: Tensor
@@ -58,6 +64,8 @@ class KeptContext(NamedTuple):
     token_value: Optional[Tensor] = None
     empty: Optional[Tensor] = None
     position: Optional[Tensor] = None
+    row_place: Optional[Tensor] = None
+    token_place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "KeptContext":
         """That of the ``sentences`` [B'], in their order."""
@@ -113,10 +121,12 @@ class LunaAttention(ProjectingAttention):
             (default: 0)
         local_parts: with anchored unpack, let each token of the query also read the tokens of so many parts
             of the context around it; odd (default: 0)
+        diagonal: with anchors, where the query writes what the context says, a target: draw unpack attention
+            to where the context is read at its pace (default: False)
 
     Raises:
         InputError: the width is not divisible by a number of heads; a strength that is not positive; a
-            negative look-up, an even number of local parts, or either without anchors
+            negative look-up, an even number of local parts, or these or a diagonal without anchors
     """
 
     kept_type: Any = KeptContext
@@ -132,6 +142,7 @@ class LunaAttention(ProjectingAttention):
         anchored_unpack: bool = False,
         lookup: int = 0,
         local_parts: int = 0,
+        diagonal: bool = False,
     ):
         super().__init__()
         self.num_heads = num_heads
@@ -149,6 +160,7 @@ class LunaAttention(ProjectingAttention):
         self.out_proj = output_projection(embed_dim)
         check_lookup(lookup, anchor_strength is not None)
         check_local_parts(local_parts, anchor_strength is not None and anchored_unpack)
+        check_diagonal(diagonal, anchor_strength is not None and not anchored_unpack)
         self.lookup = lookup
         self.local_parts = local_parts
         if self.reads_tokens:
@@ -156,6 +168,7 @@ class LunaAttention(ProjectingAttention):
         self.pack_anchor: Optional[AnchorBias] = None
         self.unpack_anchor: Any = None
         self.lookup_gate: Any = None
+        self.diagonal: Any = DiagonalPrior(num_heads) if diagonal else None
         if anchor_strength is not None:
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
             if anchored_unpack:
@@ -189,6 +202,7 @@ class LunaAttention(ProjectingAttention):
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
         anchors: Optional[Anchors] = None,
+        query_place: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """
         Args:
@@ -200,6 +214,8 @@ class LunaAttention(ProjectingAttention):
             need_weights: also return weights over the context
             anchors: result of :meth:`find_anchors`, which layers over one context share (default: it is
                 called)
+            query_place: with a diagonal, the number of each query's token in the target [B, T] (default: 0 ..
+                T - 1)
 
         Returns:
             output Y_X, shaped as X; packed context Y_P [L, B, C]; weights over the context per unpack head
@@ -209,7 +225,7 @@ class LunaAttention(ProjectingAttention):
             anchors = self.find_anchors(context, packed, context_padding_mask, packed_padding_mask)
         packed_context, pack_weights = self.pack(packed, context, context_padding_mask, need_weights, anchors)
         kept = self.keep(packed_context, pack_weights, context, context_padding_mask, anchors)
-        output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors)
+        output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors, query_place)
         return output, packed_context, weights
 
     def find_anchors(
@@ -220,10 +236,18 @@ class LunaAttention(ProjectingAttention):
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Optional[Anchors]:
         """The places of P's rows in the context; None without anchors. Arguments as in :meth:`forward`."""
-        if self.pack_anchor is None:
+        if self.pack_anchor is None and self.diagonal is None:
             return None
-        masks = context_padding_mask, packed_padding_mask
-        return find_anchors(context, packed, *masks, self.num_pack_heads, self.lookup > 0, self.local_parts)
+        return find_anchors(
+            context,
+            packed,
+            context_padding_mask,
+            packed_padding_mask,
+            self.num_pack_heads,
+            self.lookup > 0,
+            self.local_parts,
+            self.diagonal is not None,
+        )
 
     def pack(
         self,
@@ -253,14 +277,18 @@ class LunaAttention(ProjectingAttention):
         look-up."""
         key, value = self._key_value("unpack", packed_context, self.num_heads)
         kept = KeptContext(key, value, None if pack_weights is None else pack_weights.mean(dim=1))
+        if self.diagonal is not None:
+            kept = kept._replace(row_place=placed(anchors).row_place)
         if context is None or not self.reads_tokens:
             return kept
         token_key = split_heads(self.token_k_proj(context), self.num_heads)
         token_value = split_heads(self.token_v_proj(context), self.num_heads)
         if self.local_parts:
             return kept._replace(token_key=token_key, token_value=token_value)
-        position, empty = placed(anchors).position, placed(anchors).empty
+        position, empty, place = placed(anchors).position, placed(anchors).empty, placed(anchors).token_place
         parts = by_parts(token_key, token_value, position, empty)
+        if self.diagonal is not None:
+            kept = kept._replace(token_place=place.gather(1, position.flatten(1)).view_as(position))
         return kept._replace(token_key=parts.key, token_value=parts.value, empty=empty, position=position)
 
     def unpack(
@@ -270,6 +298,7 @@ class LunaAttention(ProjectingAttention):
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
         anchors: Optional[Anchors] = None,
+        query_place: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Unpack attention, with masks and results as in :meth:`forward`.
 
@@ -277,6 +306,8 @@ class LunaAttention(ProjectingAttention):
             query: X [T, B, C], or n hypotheses in a row of each of the B sentences that were packed [T, B n,
                 C]
             kept: what :meth:`keep` returned
+            query_place: with a diagonal, the number of each query's token in the target [B n, T]; in decoding
+                step by step it has to be given
 
         Raises:
             InputError: hypotheses that cannot belong to the sentences of the context, as many to each;
@@ -286,12 +317,15 @@ class LunaAttention(ProjectingAttention):
         unpack_q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
         if need_weights and kept.pack_weights is None:
             raise InputError("weights over the context were asked for after a first step without them")
+        diagonal = self._diagonal(query, query_place, beams, kept.row_place, packed_padding_mask)
         if self.lookup_gate is not None:
-            output, weights = self._look_up(unpack_q, kept, packed_padding_mask, need_weights)
+            output, weights = self._look_up(unpack_q, kept, packed_padding_mask, need_weights, diagonal)
         elif self.local_parts:
             output, weights = self._look_around(unpack_q, kept, placed(anchors), need_weights)
         else:
             bias = None if self.unpack_anchor is None else self.unpack_anchor(placed(anchors).unpack)
+            if diagonal is not None and kept.row_place is not None:
+                bias = diagonal.bias(kept.row_place[:, None, None, :])
             mask = packed_padding_mask
             output, weights = self._attend(unpack_q, kept.key, kept.value, mask, need_weights, bias)
             if weights is not None and kept.pack_weights is not None:
@@ -300,13 +334,33 @@ class LunaAttention(ProjectingAttention):
             weights = positions_to_beams(weights, beams).transpose(0, 1)  # [H, B, T, S]
         return self.out_proj(merge_heads(positions_to_beams(output, beams))), weights
 
+    def _diagonal(
+        self,
+        query: Tensor,
+        query_place: Optional[Tensor],
+        beams: int,
+        key_place: Optional[Tensor],
+        left_out: Optional[Tensor],
+    ) -> Optional[Diagonal]:
+        if self.diagonal is None:
+            return None
+        if query_place is None:
+            query_place = torch.arange(query.size(0), device=query.device).expand(query.size(1), -1)
+        of_sentences = beams_to_positions(query_place[:, None, :, None], beams).flatten(1)
+        return self.diagonal(of_sentences, key_place, left_out)
+
     def _look_up(
-        self, q: Tensor, kept: KeptContext, mask: Optional[Tensor], need_weights: bool
+        self,
+        q: Tensor,
+        kept: KeptContext,
+        mask: Optional[Tensor],
+        need_weights: bool,
+        diagonal: Optional[Diagonal],
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        parts = Parts(kept.token_key, kept.token_value, kept.empty)
+        parts = Parts(kept.token_key, kept.token_value, kept.empty, kept.token_place, kept.row_place)
         dropout = dropout_probability(self.dropout_module)
         read = lookup_attention(
-            q, kept.key, kept.value, parts, self.lookup_gate(), self.lookup, mask, dropout
+            q, kept.key, kept.value, parts, self.lookup_gate(), self.lookup, mask, dropout, diagonal
         )
         if not need_weights or kept.pack_weights is None:
             return read.output, None

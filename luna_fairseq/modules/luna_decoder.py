@@ -126,7 +126,12 @@ class LunaDecoder(TransformerDecoderBase):
                 masks.get("packed_padding_mask"),
                 self.cfg.decoder.projected_attention_heads,
                 self.cfg.packed_lookup > 0,
+                diagonal=self.cfg.diagonal_prior,
             )
+        places = None
+        if self.cfg.diagonal_prior:
+            places = prev_output_tokens.ne(self.padding_idx).cumsum(dim=1)[:, -x.size(0) :]
+            places = (places - 1).clamp(min=0)
         attn = None
         packed = initial_packed
         inner_states = [x]
@@ -142,6 +147,7 @@ class LunaDecoder(TransformerDecoderBase):
                 incremental_state=incremental_state,
                 need_attn=need_attn,
                 anchors=anchors,
+                target_place=places,
                 **masks,
             )
             if self.cfg.non_contextual_packed:

@@ -176,7 +176,11 @@ class LunaDecoderLayer(_LunaLayer):
         )
 
     def build_encoder_attention(self, cfg: Any, update_packed: bool) -> FairseqLunaAttention:
-        options = {**luna_attention_options(cfg, cfg.decoder), "lookup": cfg.packed_lookup}
+        options = {
+            **luna_attention_options(cfg, cfg.decoder),
+            "lookup": cfg.packed_lookup,
+            "diagonal": cfg.diagonal_prior,
+        }
         if cfg.cross_attention == "softmax":
             return FairseqSoftmaxCrossAttention(**options, packs=update_packed)
         return FairseqLunaAttention(**options)
@@ -196,6 +200,7 @@ class LunaDecoderLayer(_LunaLayer):
         incremental_state: Optional[IncrementalState] = None,
         need_attn: bool = False,
         anchors: Optional[Anchors] = None,
+        target_place: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """
         Args:
@@ -209,6 +214,7 @@ class LunaDecoderLayer(_LunaLayer):
             need_attn: also return weights over the encoder's output
             anchors: the places of P's rows in it, the same in all layers (default: found here, where P is
                 anchored)
+            target_place: the number of each token in the target [B, T] (default: 0 .. T - 1)
 
         Returns:
             x [T, B, C]; the next P [L, B, C] or None; weights [H, B, T, S] or None
@@ -237,6 +243,7 @@ class LunaDecoderLayer(_LunaLayer):
             packed_padding_mask,
             need_attn,
             anchors,
+            target_place,
             incremental_state,
         )
         return self.feed_forward(x), packed, weights

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Optional, Tuple
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.anchors import Anchors
+from luna_fairseq.modules.anchors import Anchors, placed
 from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import merge_heads, projection, split_heads
 from luna_fairseq.modules.luna_attention import LunaAttention, select_sentences
@@ -18,11 +18,13 @@ class KeptTokens(NamedTuple):
     Attributes:
         key, value: [B, H, S, K]
         padding_mask: [B, S], True at padding; None where there is none
+        place: with a diagonal, the middle of each token, in tokens [B, S]
     """
 
     key: Tensor
     value: Tensor
     padding_mask: Optional[Tensor] = None
+    place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "KeptTokens":
         """That of the ``sentences`` [B'], in their order."""
@@ -78,9 +80,9 @@ class SoftmaxCrossAttention(LunaAttention):
     ) -> Any:
         """What :meth:`unpack` reads of the context [S, B, C]."""
         key, value = self.context_k_proj(context), self.context_v_proj(context)
-        return KeptTokens(
-            split_heads(key, self.num_heads), split_heads(value, self.num_heads), context_padding_mask
-        )
+        heads = split_heads(key, self.num_heads), split_heads(value, self.num_heads)
+        place = None if self.diagonal is None else placed(anchors).token_place
+        return KeptTokens(*heads, context_padding_mask, place)
 
     def unpack(
         self,
@@ -89,11 +91,14 @@ class SoftmaxCrossAttention(LunaAttention):
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
         anchors: Optional[Anchors] = None,
+        query_place: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """As :meth:`LunaAttention.unpack`; the rows of P are not read."""
         beams = hypotheses_each(query.size(1), kept.key.size(0))
         q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
-        output, weights = self._attend(q, kept.key, kept.value, kept.padding_mask, need_weights)
+        diagonal = self._diagonal(query, query_place, beams, kept.place, kept.padding_mask)
+        bias = None if diagonal is None else diagonal.bias(kept.place[:, None, None, :])
+        output, weights = self._attend(q, kept.key, kept.value, kept.padding_mask, need_weights, bias)
         if weights is not None:
             weights = positions_to_beams(weights, beams).transpose(0, 1)  # [H, B, T, S]
         return self.out_proj(merge_heads(positions_to_beams(output, beams))), weights

@@ -30,6 +30,7 @@ LUNA_OPTIONS = {
     "word_dropout",
     "cross_attention",
     "packed_lookup",
+    "diagonal_prior",
     "layer_type",
     "use_p",
     "untie_weights_luna",

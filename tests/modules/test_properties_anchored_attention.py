@@ -25,6 +25,9 @@ KINDS = {
     "look-up": {"anchor_strength": 4.0, "lookup": 2},
     "look-up untied": {"anchor_strength": 4.0, "lookup": 1, "untie_kv": True},
     "softmax": {"anchor_strength": 4.0, "class": SoftmaxCrossAttention},
+    "diagonal": {"anchor_strength": 4.0, "diagonal": True},
+    "look-up, diagonal": {"anchor_strength": 4.0, "lookup": 2, "diagonal": True},
+    "softmax, diagonal": {"anchor_strength": 4.0, "diagonal": True, "class": SoftmaxCrossAttention},
 }
 kinds = pytest.mark.parametrize("kind", list(KINDS))
 
@@ -72,7 +75,8 @@ def test_moving_a_sentence_inside_its_padding_changes_nothing(kind, n, length, b
     results = []
     for sides in ((0, 0), (before, after)):
         x, packed, mask, packed_mask = sentences([n], [rows], *sides)
-        output, packed_context, weights = module(x, packed, x, mask, packed_mask, need_weights=True)
+        place = ((~mask).cumsum(dim=1) - 1).clamp(min=0)
+        output, packed_context, weights = module(x, packed, x, mask, packed_mask, True, query_place=place)
         real = slice(sides[0], sides[0] + n)
         results.append((output[real], packed_context, weights[:, :, real, real]))
     for actual, expected in zip(*results):
@@ -126,11 +130,12 @@ def test_step_by_step_equals_all_at_once(kind, sizes):
     order = torch.tensor([2, 0, 3])
     reordered = kept.select(order)
     steps, weights, later = [], [], []
-    for part, other in zip(query.split(sizes), query[:, order].split(sizes)):
-        output, w = module.unpack(part, kept, packed_mask, True)
+    places = torch.arange(6).expand(4, -1).split(sizes, dim=1)
+    for part, other, place in zip(query.split(sizes), query[:, order].split(sizes), places):
+        output, w = module.unpack(part, kept, packed_mask, True, query_place=place)
         steps.append(output)
         weights.append(w)
-        later.append(module.unpack(other, reordered, packed_mask[order])[0])
+        later.append(module.unpack(other, reordered, packed_mask[order], query_place=place[order])[0])
     assert_close(torch.cat(steps), expected)
     assert_close(torch.cat(weights, dim=2), expected_weights)
     assert_close(torch.cat(later), expected[:, order])

@@ -7,10 +7,12 @@ from torch import Tensor
 
 from luna_fairseq.ops.luna.anchors import (
     anchor_distances,
+    counted,
     distance_bias,
     further_than_nearest,
     naive_distances,
 )
+from luna_fairseq.ops.luna.diagonal import Diagonal, find_diagonal, naive_diagonal_bias
 from luna_fairseq.ops.luna.fused import fused_attention
 from luna_fairseq.ops.luna.lookup import (
     Parts,
@@ -46,17 +48,21 @@ def luna_attention(
 
 
 __all__ = [
+    "Diagonal",
     "Parts",
     "Window",
     "anchor_distances",
     "distance_bias",
     "further_than_nearest",
     "by_parts",
+    "counted",
+    "find_diagonal",
     "find_window",
     "fused_attention",
     "lookup_attention",
     "luna_attention",
     "naive_attention",
+    "naive_diagonal_bias",
     "naive_distances",
     "naive_lookup_attention",
     "naive_window_attention",

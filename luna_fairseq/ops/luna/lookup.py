@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.ops.luna.anchors import counted
+from luna_fairseq.ops.luna.diagonal import Diagonal
 from luna_fairseq.ops.luna.naive import masked_softmax
 
 # Queries of one part that are multiplied with its tokens at a time.
@@ -26,11 +27,15 @@ class Parts(NamedTuple):
         key: [B, H, L, W, K]
         value: [B, H, L, W, K]
         empty: [B, L, W], True where a part has fewer tokens
+        place: the middle of each token, in tokens from the beginning of the context [B, L, W]; for a diagonal
+        row_place: that of each row [B, L]
     """
 
     key: Tensor
     value: Tensor
     empty: Tensor
+    place: Optional[Tensor] = None
+    row_place: Optional[Tensor] = None
 
 
 def part_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
@@ -79,6 +84,8 @@ def naive_lookup_attention(
     context_padding_mask: Tensor,
     packed_padding_mask: Tensor,
     dropout: float = 0.0,
+    row_bias: Optional[Tensor] = None,
+    token_bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """The definition, with a weight for every query and token.
 
@@ -91,6 +98,7 @@ def naive_lookup_attention(
         context_padding_mask: [B, S], True at padding
         packed_padding_mask: [B, L], True at rows of P that are left out
         dropout: probability with which a weight is dropped
+        row_bias, token_bias: added to the logits of rows [B, H, T, L] and tokens [B, H, T, S]
 
     Returns:
         output [B, H, T, K]; weights before dropout of the rows [B, H, T, L] and of the tokens [B, H, T, S]
@@ -101,6 +109,8 @@ def naive_lookup_attention(
         scaled = q.to(dtype) * q.size(-1) ** -0.5
         rows = scaled @ k.to(dtype).transpose(-2, -1)
         tokens = scaled @ token_k.to(dtype).transpose(-2, -1) + gate.to(dtype)[:, None, None]
+        if row_bias is not None and token_bias is not None:
+            rows, tokens = rows + row_bias, tokens + token_bias
         chosen = chosen_parts(rows, packed_padding_mask, number)
         looked_up = torch.zeros_like(rows, dtype=torch.bool).scatter(3, chosen, True)
         part = part_of_tokens(context_padding_mask, packed_padding_mask).clamp(max=L - 1)
@@ -144,25 +154,30 @@ def lookup_attention(
     number: int,
     packed_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
+    diagonal: Optional[Diagonal] = None,
 ) -> LookedUp:
     """What :func:`naive_lookup_attention` defines, at the cost of L + number W tokens a query.
 
-    Arguments as there, but the tokens by parts. Where there are many queries, those that chose one part are
+    Arguments as there, but the tokens by parts, and the bias of rows and tokens by their places. Where there are many queries, those that chose one part are
     put together in blocks, so that its tokens are fetched once for a block; few, as in decoding, fetch the
     tokens of their parts each.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
     rows = (scaled @ k.transpose(-2, -1)).to(dtype)
+    if diagonal is not None:
+        rows = rows + diagonal.bias(parts.row_place[:, None, None, :])
     chosen = chosen_parts(rows, packed_padding_mask, number)
     pairs = _pair(_table_rows(chosen, k.size(2)).flatten(0, 2), parts.key.shape[:3].numel())
     tokens = pairs.scores(scaled.flatten(0, 2), parts.key.flatten(0, 2))
     tokens = tokens.view(*rows.shape[:3], -1).to(dtype) + gate.to(dtype)[:, None, None]
+    if diagonal is not None:
+        tokens = tokens + diagonal.bias(_of_parts(parts.place, chosen))
     if packed_padding_mask is not None:
         rows_left_out = packed_padding_mask[:, None, None, :].expand_as(rows)
     else:
         rows_left_out = torch.zeros_like(rows, dtype=torch.bool)
-    left_out = torch.cat([rows_left_out, _empty(parts.empty, chosen)], dim=-1)
+    left_out = torch.cat([rows_left_out, _of_parts(parts.empty, chosen)], dim=-1)
     weights = masked_softmax(torch.cat([rows, tokens], dim=-1), left_out).to(q.dtype)
     of_rows, of_tokens = F.dropout(weights, dropout).split([rows.size(-1), tokens.size(-1)], dim=-1)
     read = pairs.mixture(of_tokens.flatten(0, 2), parts.value.flatten(0, 2))
@@ -204,11 +219,11 @@ def _table_rows(chosen: Tensor, L: int) -> Tensor:
     return chosen + (torch.arange(B * H, device=chosen.device) * L).view(B, H, 1, 1)
 
 
-def _empty(empty: Tensor, chosen: Tensor) -> Tensor:
-    """What is empty of the chosen parts [B, H, T, N W], of ``empty`` [B, L, W]."""
-    B, L, W = empty.shape
+def _of_parts(x: Tensor, chosen: Tensor) -> Tensor:
+    """What ``x`` [B, L, W] says of the tokens of the chosen parts [B, H, T, N W]."""
+    B, L, _ = x.shape
     index = (chosen + (torch.arange(B, device=chosen.device) * L).view(B, 1, 1, 1)).flatten()
-    return empty.flatten(0, 1).index_select(0, index).view(*chosen.shape[:3], -1)
+    return x.flatten(0, 1).index_select(0, index).view(*chosen.shape[:3], -1)
 
 
 class _Fetched(NamedTuple):
