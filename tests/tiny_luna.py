@@ -60,6 +60,14 @@ VARIANTS = {
         "encoder_normalize_before": True,
         "decoder_normalize_before": True,
     },
+    "diagonal": {"anchored_packed": True, "diagonal_prior": True},
+    "look-up diagonal pre-norm": {
+        "anchored_packed": True,
+        "packed_lookup": 2,
+        "diagonal_prior": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+    },
     "local parts": {"anchored_packed": True, "local_parts": 3},
     "local parts untied pre-norm": {
         "anchored_packed": True,
@@ -69,6 +77,11 @@ VARIANTS = {
         "decoder_normalize_before": True,
     },
     "softmax cross": {"cross_attention": "softmax"},
+    "anchored softmax cross diagonal": {
+        "anchored_packed": True,
+        "cross_attention": "softmax",
+        "diagonal_prior": True,
+    },
     "anchored softmax cross pre-norm": {
         "anchored_packed": True,
         "cross_attention": "softmax",

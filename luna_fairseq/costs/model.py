@@ -43,6 +43,7 @@ class Model:
         softmax_cross: attention to the source is softmax attention
         contextual: layers hand the packed sequence on
         anchored: P's rows have places
+        diagonal: attention to the source is drawn to the diagonal
         local_parts: parts around a token whose tokens it reads in the encoder
         checkpoint: activations of a layer are computed again in the backward pass
     """
@@ -58,6 +59,7 @@ class Model:
     softmax_cross: bool = False
     contextual: bool = True
     anchored: bool = False
+    diagonal: bool = False
     local_parts: int = 0
     checkpoint: bool = False
 
@@ -93,6 +95,7 @@ def model_of(args: Namespace, kind: str, dictionary: int) -> Model:
             projection_length=args.projection_length,
             untied=args.untie_luna_kv,
             anchored=args.anchored_packed,
+            diagonal=getattr(args, "diagonal_prior", False),
             local_parts=args.local_parts,
             contextual=not getattr(args, "non_contextual_packed", False),
             softmax_cross=str(getattr(args, "cross_attention", "luna")) == "softmax",
@@ -124,8 +127,8 @@ def parameters(model: Model) -> int:
         total += 2 * width + width * width + 3 * width + model.dictionary
     if model.decoder is not None:
         total += model.decoder.layers * _layer(model, model.decoder, decoder=True)
-        if model.luna and model.contextual and not model.softmax_cross:
-            total -= 2 * width  # nothing reads the last P
+        if model.luna and model.contextual:  # nothing reads the last P
+            total -= _packing(model, model.decoder) if model.softmax_cross else 2 * width
     return total
 
 
@@ -140,9 +143,16 @@ def _layer(model: Model, stack: Stack, decoder: bool) -> int:
     if not decoder:
         attention += 2 if model.local_parts else 0
         return feed_forward + attention * linear + 2 * norm + packed_norm + 2 * anchors
+    layer = feed_forward + causal * linear + 3 * norm + (2 * stack.heads if model.diagonal else 0)
     if model.softmax_cross:
-        return feed_forward + (causal + 4) * linear + 3 * norm
-    return feed_forward + (causal + attention) * linear + 3 * norm + packed_norm + anchors
+        return layer + 4 * linear + (_packing(model, stack) if model.contextual else 0)
+    return layer + attention * linear + packed_norm + anchors
+
+
+def _packing(model: Model, stack: Stack) -> int:
+    """Of pack attention beside softmax attention to the source, with the norm of P."""
+    linear = stack.width * (stack.width + 1)
+    return (3 if model.untied else 2) * linear + 2 * stack.width + (stack.heads if model.anchored else 0)
 
 
 @dataclass(frozen=True)
@@ -216,5 +226,5 @@ def projections(model: Model, decoder: bool) -> Any:
     if not decoder:
         return on_tokens + (2 if model.local_parts else 0), on_packed
     if model.softmax_cross:
-        return 3 + of_keys + 4, 1
+        return 3 + of_keys + 4 + of_keys, 2  # P is packed in all layers but the last
     return 3 + of_keys + on_tokens, 1 + on_packed

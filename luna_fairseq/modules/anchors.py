@@ -47,8 +47,8 @@ class Anchors(NamedTuple):
     position: Optional[Tensor] = None
     empty: Optional[Tensor] = None
     window: Any = None
-    row_place: Optional[Tensor] = None
-    token_place: Optional[Tensor] = None
+    row_place: Any = None
+    token_place: Any = None
 
 
 def find_anchors(
@@ -142,11 +142,15 @@ class DiagonalPrior(AnchorBias):
         super().__init__(unpack_strengths(num_heads))
         self.ratio_change = nn.Parameter(torch.zeros(num_heads))
 
+    def ratio(self) -> Tensor:
+        """r [H]."""
+        return 1 + self.ratio_change
+
     def forward(  # type: ignore[override]
         self, query_place: Tensor, key_place: Tensor, left_out: Optional[Tensor] = None
     ) -> Diagonal:
         """Arguments as of :func:`luna_fairseq.ops.luna.find_diagonal`."""
-        return find_diagonal(self.strength(), 1 + self.ratio_change, query_place, key_place, left_out)
+        return find_diagonal(self.strength(), self.ratio(), query_place, key_place, left_out)
 
 
 class LookupGate(nn.Module):

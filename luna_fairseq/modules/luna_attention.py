@@ -64,8 +64,8 @@ class KeptContext(NamedTuple):
     token_value: Optional[Tensor] = None
     empty: Optional[Tensor] = None
     position: Optional[Tensor] = None
-    row_place: Optional[Tensor] = None
-    token_place: Optional[Tensor] = None
+    row_place: Any = None
+    token_place: Any = None
 
     def select(self, sentences: Tensor) -> "KeptContext":
         """That of the ``sentences`` [B'], in their order."""
@@ -285,10 +285,12 @@ class LunaAttention(ProjectingAttention):
         token_value = split_heads(self.token_v_proj(context), self.num_heads)
         if self.local_parts:
             return kept._replace(token_key=token_key, token_value=token_value)
-        position, empty, place = placed(anchors).position, placed(anchors).empty, placed(anchors).token_place
+        position: Any = placed(anchors).position
+        empty = placed(anchors).empty
         parts = by_parts(token_key, token_value, position, empty)
         if self.diagonal is not None:
-            kept = kept._replace(token_place=place.gather(1, position.flatten(1)).view_as(position))
+            place = placed(anchors).token_place.gather(1, position.flatten(1))
+            kept = kept._replace(token_place=place.view_as(position))
         return kept._replace(token_key=parts.key, token_value=parts.value, empty=empty, position=position)
 
     def unpack(
@@ -324,7 +326,7 @@ class LunaAttention(ProjectingAttention):
             output, weights = self._look_around(unpack_q, kept, placed(anchors), need_weights)
         else:
             bias = None if self.unpack_anchor is None else self.unpack_anchor(placed(anchors).unpack)
-            if diagonal is not None and kept.row_place is not None:
+            if diagonal is not None:
                 bias = diagonal.bias(kept.row_place[:, None, None, :])
             mask = packed_padding_mask
             output, weights = self._attend(unpack_q, kept.key, kept.value, mask, need_weights, bias)

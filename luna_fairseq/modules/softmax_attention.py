@@ -24,7 +24,7 @@ class KeptTokens(NamedTuple):
     key: Tensor
     value: Tensor
     padding_mask: Optional[Tensor] = None
-    place: Optional[Tensor] = None
+    place: Any = None
 
     def select(self, sentences: Tensor) -> "KeptTokens":
         """That of the ``sentences`` [B'], in their order."""

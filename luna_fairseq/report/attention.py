@@ -40,8 +40,7 @@ class AttentionMaps(Mapping):
         target_input: tokens that the decoder reads when it produces these; in ``decoder.*.self`` they attend.
         texts: what to say of the text: "source", "translation", "class".
         strengths: what anchored attention has learned, by ``encoder.LAYER.self`` and so on, then by name:
-        gamma of pack and
-            unpack attention, the gate of the look-up [H].
+        gamma of pack and unpack attention and of the diagonal, its ratio, the gate of the look-up [H].
     """
 
     maps: Dict[str, Tensor]

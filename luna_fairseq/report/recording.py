@@ -181,6 +181,9 @@ def _strengths(module: nn.Module) -> Dict[str, Tensor]:
         anchor = getattr(module, f"{part}_anchor", None)
         if anchor is not None:
             found[f"{part} gamma"] = anchor.strength()
+    diagonal = getattr(module, "diagonal", None)
+    if diagonal is not None:
+        found.update({"diagonal gamma": diagonal.strength(), "diagonal ratio": diagonal.ratio()})
     gate = getattr(module, "lookup_gate", None)
     if gate is not None:
         found["look-up gate"] = gate()

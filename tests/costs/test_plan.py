@@ -6,9 +6,10 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from tiny_luna import Task
 
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from luna_fairseq.commands.count_parameters import count_parameters
 from luna_fairseq.commands.recipes import read_recipe
 from luna_fairseq.costs.gpus import GPUS
@@ -16,6 +17,7 @@ from luna_fairseq.costs.memory import memory
 from luna_fairseq.costs.model import Batch, Model, Stack, model_of, parameters, step_work
 from luna_fairseq.costs.plan import main, resolve
 from luna_fairseq.costs.step import communication, step
+from luna_fairseq.models import LunaModel
 
 RECORDS = Path(__file__).resolve().parents[2] / "docs" / "results" / "epyc-2-cores"
 BASE = Stack(6, 512, 2048, 8)
@@ -53,6 +55,24 @@ def test_parameters_are_those_of_the_built_model(name):
         found = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task)
         built = sum(p.numel() for p in found.parameters())
     assert parameters(model) == built
+
+
+@pytest.mark.parametrize("untied", [False, True])
+@pytest.mark.parametrize("non_contextual", [False, True])
+@pytest.mark.parametrize("cross_attention", ["luna", "softmax"])
+@pytest.mark.parametrize("anchors", [[], ["anchored_packed"], ["anchored_packed", "diagonal_prior"]])
+def test_parameters_of_every_attention_to_the_source(untied, non_contextual, cross_attention, anchors):
+    args = Namespace(untie_luna_kv=untied, non_contextual_packed=non_contextual, share_all_embeddings=True)
+    vars(args).update(dict.fromkeys(anchors, True), cross_attention=cross_attention)
+    for side, layers in (("encoder", 2), ("decoder", 3)):
+        sizes = {"layers": layers, "embed_dim": 12, "ffn_embed_dim": 20, "attention_heads": 2}
+        vars(args).update({f"{side}_{name}": value for name, value in sizes.items()})
+    ARCH_CONFIG_REGISTRY["luna"](args)
+    task = Task()
+    task.target_dictionary = task.source_dictionary
+    built = LunaModel.build_model(args, task)
+    expected = sum(parameter.numel() for parameter in built.parameters())
+    assert parameters(model_of(args, "luna", len(task.source_dictionary))) == expected
 
 
 def test_memory_is_linear_and_attention_of_the_transformer_quadratic():

@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from tiny_luna import OPTIONS, batch, example, tiny_model
+from tiny_luna import OPTIONS, assert_close, batch, example, tiny_model
 from tiny_masked_lm import tiny_model as tiny_masked_lm
 
 from luna_fairseq.errors import InputError
@@ -45,6 +45,19 @@ def test_without_the_option_nothing_is_added():
     )
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"packed_lookup": 2}, {"cross_attention": "softmax"}, {"decoder_normalize_before": True}]
+)
+def test_padding_of_the_target_moves_no_place(options):
+    model = tiny_model(**ANCHORED, diagonal_prior=True, **options)
+    source, target = example()
+    on_the_right, on_the_left = batch(target), batch(target, left=True)
+    outputs = [model(batch(source), None, tokens)[0] for tokens in (on_the_right, on_the_left)]
+    for b, sentence in enumerate(target):
+        n = len(sentence)
+        assert_close(outputs[1][b, -n:], outputs[0][b, :n])
+
+
 def test_places_are_found_once_for_all_layers(monkeypatch):
     calls = []
     for module in (luna_encoder, luna_decoder):
@@ -68,6 +81,7 @@ def test_places_are_found_once_for_all_layers(monkeypatch):
         ({**ANCHORED, "anchor_strength": -1.0}, "--anchor-strength is -1"),
         ({"packed_lookup": 2}, "--packed-lookup needs --anchored-packed"),
         ({**ANCHORED, "packed_lookup": -2}, "--packed-lookup is -2"),
+        ({"diagonal_prior": True}, "--diagonal-prior needs --anchored-packed"),
         ({"local_parts": 3}, "--local-parts needs --anchored-packed"),
         ({**ANCHORED, "local_parts": 2}, "--local-parts is 2: it must be odd"),
         ({**ANCHORED, "local_parts": -1}, "--local-parts is -1: it must be odd"),

@@ -61,6 +61,8 @@ LOWERED = {"backend": "aot_eager_decomp_partition", "fullgraph": True}
         "local parts",
         "look-up",
         "anchored softmax cross pre-norm",
+        "anchored softmax cross diagonal",
+        "look-up diagonal pre-norm",
     ],
 )
 def test_whole_layers_are_compiled_and_give_the_same(variant, monkeypatch):

@@ -6,7 +6,7 @@ from attention_inputs import output_and_gradients, relative_rms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luna_fairseq.ops.luna import lookup, naive_attention
+from luna_fairseq.ops.luna import counted, find_diagonal, lookup, naive_attention, naive_diagonal_bias
 from luna_fairseq.ops.luna.lookup import (
     by_parts,
     lookup_attention,
@@ -62,6 +62,31 @@ def test_gathered_equals_the_definition(kind, number, block, dtype, tolerance, m
     for name, a, b in zip(NAMES, actual, expected):
         assert a.dtype == dtype
         assert relative_rms(a, b) < tolerance, name
+
+
+@pytest.mark.parametrize("kind", list(LENGTHS))
+def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
+    context, packed = masks(kind)
+    position, empty = token_positions(context, packed)
+    token, tokens, rows = counted(context, packed)
+    token_place, row_place = token + 0.5, (torch.arange(L) + 0.5) * (tokens / rows)[:, None]
+    laid_place = token_place.gather(1, position.flatten(1)).view_as(position)
+    query_place = torch.arange(T).expand(B, -1)
+
+    def form(q, k, v, token_k, token_v, gate, gamma, r):
+        parts = by_parts(token_k, token_v, position, empty)._replace(place=laid_place, row_place=row_place)
+        diagonal = find_diagonal(gamma, r, query_place, row_place, packed)
+        return lookup_attention(q, k, v, parts, gate, 2, packed, diagonal=diagonal).output
+
+    def definition(*x):
+        *rest, gamma, r = x
+        biases = [naive_diagonal_bias(gamma, r, query_place, place) for place in (row_place, token_place)]
+        return naive_lookup_attention(*rest, 2, context, packed, 0.0, *biases)[0]
+
+    x = [*inputs(), torch.tensor([0.7, 2.0]).double(), torch.tensor([1.0, 0.8]).double()]
+    expected = output_and_gradients(definition, x)
+    for name, a, b in zip((*NAMES, "gamma", "ratio"), output_and_gradients(form, x), expected):
+        assert relative_rms(a, b) < 1e-12, name
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])

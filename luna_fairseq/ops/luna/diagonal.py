@@ -27,7 +27,7 @@ def naive_diagonal_bias(strength: Tensor, ratio: Tensor, query_place: Tensor, ke
     Returns:
         what is added to the logits [B, H, T, N]
     """
-    t, c = query_place[:, None, :, None], key_place[:, None, None, :]
+    t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
     return -gamma * (r * (t + 0.5) - c).abs() / (t + 1).sqrt()
 

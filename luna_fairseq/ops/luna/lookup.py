@@ -34,8 +34,8 @@ class Parts(NamedTuple):
     key: Tensor
     value: Tensor
     empty: Tensor
-    place: Optional[Tensor] = None
-    row_place: Optional[Tensor] = None
+    place: Any = None
+    row_place: Any = None
 
 
 def part_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
@@ -158,9 +158,9 @@ def lookup_attention(
 ) -> LookedUp:
     """What :func:`naive_lookup_attention` defines, at the cost of L + number W tokens a query.
 
-    Arguments as there, but the tokens by parts, and the bias of rows and tokens by their places. Where there are many queries, those that chose one part are
-    put together in blocks, so that its tokens are fetched once for a block; few, as in decoding, fetch the
-    tokens of their parts each.
+    Arguments as there, but the tokens by parts, and the bias of rows and tokens by their places. Where there
+    are many queries, those that chose one part are put together in blocks, so that its tokens are fetched
+    once for a block; few, as in decoding, fetch the tokens of their parts each.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
