@@ -91,7 +91,7 @@ def nested_config(cfg: Any) -> TransformerConfig:
 
 
 _UNTIED = {"untie_luna_kv": True}
-_ANCHORED = {"anchored_packed": True}
+_ANCHORED = {"anchored_packed": True, "diagonal_prior": True}
 _SOFTMAX_CROSS = {"cross_attention": "softmax"}
 
 # What each architecture sets apart from LunaConfig's defaults, which are the paper's base size with tied keys
