@@ -24,8 +24,8 @@ from luna_fairseq.ops.luna import (
 )
 
 # What is added to the logits of tokens that are looked up, at the start. Untrained queries choose at random,
-# and with an open gate nothing is learnt.
-CLOSED_GATE = -4.0
+# and with an open gate nothing is learnt; near a diagonal they choose well from the first.
+CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
 
 class Anchors(NamedTuple):
@@ -162,7 +162,7 @@ class LookupGate(nn.Module):
         start: at the start
     """
 
-    def __init__(self, num_heads: int, start: float = CLOSED_GATE):
+    def __init__(self, num_heads: int, start: float):
         super().__init__()
         self.change = nn.Parameter(torch.zeros(num_heads))
         self.register_buffer("start", torch.full((num_heads,), start))

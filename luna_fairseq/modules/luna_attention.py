@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.anchors import (
+    CLOSED_GATE,
+    OPEN_GATE,
     AnchorBias,
     Anchors,
     DiagonalPrior,
@@ -174,7 +176,7 @@ class LunaAttention(ProjectingAttention):
             if anchored_unpack:
                 self.unpack_anchor = AnchorBias(unpack_strengths(num_heads))
             if lookup:
-                self.lookup_gate = LookupGate(num_heads)
+                self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 
     @property
     def reads_tokens(self) -> bool:

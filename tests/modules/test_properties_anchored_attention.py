@@ -150,6 +150,12 @@ def test_weights_over_the_context_sum_to_one(kind):
     assert not (weights * mask[None, :, None, :]).any()
 
 
+@pytest.mark.parametrize("diagonal, start", [(False, -4.0), (True, 0.0)])
+def test_the_gate_begins_open_only_where_a_diagonal_says_what_to_choose(diagonal, start):
+    module = LunaAttention(C, HEADS, anchor_strength=4.0, lookup=2, diagonal=diagonal)
+    assert torch.equal(module.lookup_gate(), torch.full((HEADS,), start))
+
+
 def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row():
     module = attention(anchor_strength=4.0, lookup=2)
     x, packed, _, _ = sentences([12], [3])
