@@ -62,9 +62,9 @@ def stack_bytes(model: Model, stack: Stack, batch: Batch, item: int, side: str) 
 
 
 def of_window(model: Model, stack: Stack, batch: Batch, item: int) -> float:
-    """What a layer keeps of its windows: keys and values, which are laid out for every part, and weights
-    before and after dropout."""
+    """What a layer keeps of its windows where all parts are full: keys and values, which are laid out for
+    every part, scaled queries, and weights before and after dropout."""
     rows = min(model.projection_length, batch.length)
     read = rows + model.local_parts * batch.length / rows
-    of_token = 2 * (model.local_parts + 1) * stack.width + 2 * stack.heads * read
+    of_token = (2 * model.local_parts + 1) * stack.width + 2 * stack.heads * read
     return item * batch.tokens * of_token
