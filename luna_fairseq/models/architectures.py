@@ -7,7 +7,7 @@ from fairseq.models import register_model_architecture
 Presets = Dict[str, Dict[str, Any]]
 
 # What presets have gained since checkpoints were trained with them.
-GAINED = {"diagonal_prior", "local_parts"}
+GAINED = {"attention_init", "diagonal_prior", "local_parts"}
 
 
 def register_architectures(model: str, presets: Presets) -> None:
