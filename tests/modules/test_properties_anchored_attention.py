@@ -215,7 +215,7 @@ def test_weight_decay_draws_the_strength_to_its_start(decay_type):
 
 def test_apollo_trains_strength_and_gate_as_it_trains_the_rest():
     torch.manual_seed(0)
-    module = LunaAttention(C, HEADS, anchor_strength=4.0, anchored_unpack=False, lookup=1)
+    module = LunaAttention(C, HEADS, anchor_strength=4.0, lookup=1, diagonal=True)
     optimizer = Apollo(module.parameters(), lr=1e-2)
     x, packed, mask, packed_mask = (
         t.float() if t.is_floating_point() else t for t in sentences([9, 5], [3, 3])
@@ -230,6 +230,8 @@ def test_apollo_trains_strength_and_gate_as_it_trains_the_rest():
     assert losses[-1] < 0.8 * losses[0]
     assert 0.5 < module.pack_anchor.strength().min() and module.pack_anchor.strength().max() < 20
     assert module.lookup_gate().abs().max() < 20
+    assert module.diagonal.strength().max() < 20 and (module.diagonal.ratio() - 1).abs().max() < 1
+    assert module.diagonal.change.any() and module.diagonal.ratio_change.any()
 
 
 @pytest.mark.parametrize(
