@@ -10,7 +10,7 @@ from fairseq.modules import FairseqDropout, LayerNorm
 from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.anchors import Anchors
-from luna_fairseq.modules.luna_attention import LunaAttention
+from luna_fairseq.modules.luna_attention import LunaAttention, places_of_all
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
 from luna_fairseq.modules.pack_figures import pack_figures
 from luna_fairseq.modules.softmax_attention import SoftmaxCrossAttention
@@ -92,6 +92,8 @@ class FairseqLunaAttention(KeepsInStore, LunaAttention):
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """As :meth:`LunaAttention.forward`. With ``incremental_state`` the context is static: it is packed
         once and kept there, P may be None from then on, and the packed context that is returned is None."""
+        if self.diagonal is not None and query_place is None and incremental_state is None:
+            query_place = places_of_all(query)
         kept, packed_context = self.kept(incremental_state), None
         if kept is None:
             if packed is None:

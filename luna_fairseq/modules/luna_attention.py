@@ -85,6 +85,11 @@ def select_sentences(kept: Kept, sentences: Tensor) -> Kept:
     return type(kept)(*parts)
 
 
+def places_of_all(query: Tensor) -> Tensor:
+    """The places of a query [T, B, C] that is all of a target, without padding: 0 .. T - 1 [B, T]."""
+    return torch.arange(query.size(0), device=query.device).expand(query.size(1), -1)
+
+
 class LunaAttention(ProjectingAttention):
     """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 4 and 5. Encoder self-attention and decoder
     cross-attention.
@@ -225,6 +230,8 @@ class LunaAttention(ProjectingAttention):
         """
         if anchors is None:
             anchors = self.find_anchors(context, packed, context_padding_mask, packed_padding_mask)
+        if query_place is None and self.diagonal is not None:
+            query_place = places_of_all(query)
         packed_context, pack_weights = self.pack(packed, context, context_padding_mask, need_weights, anchors)
         kept = self.keep(packed_context, pack_weights, context, context_padding_mask, anchors)
         output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors, query_place)
@@ -310,12 +317,12 @@ class LunaAttention(ProjectingAttention):
             query: X [T, B, C], or n hypotheses in a row of each of the B sentences that were packed [T, B n,
                 C]
             kept: what :meth:`keep` returned
-            query_place: with a diagonal, the number of each query's token in the target [B n, T]; in decoding
-                step by step it has to be given
+            query_place: with a diagonal, the number of each query's token in the target [B n, T]
 
         Raises:
-            InputError: hypotheses that cannot belong to the sentences of the context, as many to each;
-                weights are asked for where those of pack attention were not kept
+            InputError: no places where there is a diagonal; hypotheses that cannot belong to the sentences of
+                the context, as many to each; weights are asked for where those of pack attention were not
+                kept
         """
         beams = hypotheses_each(query.size(1), kept.key.size(0))
         unpack_q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
@@ -349,7 +356,7 @@ class LunaAttention(ProjectingAttention):
         if self.diagonal is None:
             return None
         if query_place is None:
-            query_place = torch.arange(query.size(0), device=query.device).expand(query.size(1), -1)
+            raise InputError("attention with a diagonal needs the places of the query's tokens: query_place")
         of_sentences = beams_to_positions(query_place[:, None, :, None], beams).flatten(1)
         return self.diagonal(of_sentences, key_place, left_out)
 

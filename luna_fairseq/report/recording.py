@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention
+from luna_fairseq.modules.luna_attention import places_of_all
 
 _PLACE = re.compile(r"(encoder|decoder)\..*?layers\.(\d+)\.(?:.*\.)?(self_attn|encoder_attn)(?:\.softmax)?")
 KINDS = {"self_attn": "self", "encoder_attn": "cross"}
@@ -93,6 +94,8 @@ def _reader(module: nn.Module) -> Optional[Callable[[Any, Call], Weights]]:
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
     call = {**call, "need_weights": True}
     call["anchors"] = call["anchors"] or _with(attention.find_anchors, call)
+    if call["query_place"] is None:
+        call["query_place"] = places_of_all(call["query"])
     packed_context, pack = _with(attention.pack, call, LunaAttention.pack)
     call.update(packed_context=packed_context, pack_weights=pack)
     kept = _with(attention.keep, call)

@@ -260,6 +260,15 @@ def test_anchored_attention_step_by_step_needs_places():
         module.pack(packed, x)
 
 
+def test_a_diagonal_step_by_step_needs_the_places_of_the_steps():
+    module = attention(**KINDS["diagonal"])
+    x, packed, _, _ = sentences([5], [3])
+    anchors = module.find_anchors(x, packed)
+    kept = module.keep(module.pack(packed, x, anchors=anchors)[0], anchors=anchors)
+    with pytest.raises(InputError, match="needs the places of the query's tokens"):
+        module.unpack(x[:1], kept)
+
+
 def test_local_parts_are_for_self_attention():
     module = attention(**KINDS["local parts"])
     x, packed, _, _ = sentences([9], [3])

@@ -3,9 +3,8 @@ pace.
 
 The word at place t of the target is looked for at r t of the source, with a ratio r of the lengths that each
 head learns; what is further away than the square root of t, which is how far two sequences of words drift
-apart that now and then skip one, counts less. The length of the target, which no decoder knows, is not
-needed. Places are those of the middle of a token: t + 1/2. With the length known, and one strength for all,
-this is the prior of Dyer et al. (2013).
+apart that now and then skip one, counts less. Places are those of the middle of a token: t + 1/2. Dyer et
+al. (2013) align words with such a prior, by the length of the target, which no decoder knows.
 """
 
 from typing import NamedTuple, Optional
