@@ -226,5 +226,5 @@ def projections(model: Model, decoder: bool) -> Any:
     if not decoder:
         return on_tokens + (2 if model.local_parts else 0), on_packed
     if model.softmax_cross:
-        return 3 + of_keys + 4 + of_keys, 2  # P is packed in all layers but the last
+        return 3 + of_keys + 4 + of_keys, 2  # the last layer packs no P, and is counted as the others
     return 3 + of_keys + on_tokens, 1 + on_packed

@@ -34,6 +34,13 @@ OLDER_OPTIONS = Mend(
     why="it takes them for text, and generating or validating from such a checkpoint fails",
 )
 
+TRAINED_OPTIONS = Mend(
+    "trained-options",
+    what="loads a model without the options that were not there when it was trained",
+    why="what its configuration lacks is filled in from --arch as it is today, whose preset may have gained "
+    "an option since: the weights then do not fit",
+)
+
 DAMAGED_CHECKPOINTS = Mend(
     "damaged-checkpoints",
     what="checks a checkpoint's checksums before it is loaded; says in one line which one is damaged, and "
@@ -104,6 +111,26 @@ def _with_options_filled_in(load: Callable[..., Any], path: str, *args: Any, **k
     for name in ("eval_bleu_args", "eval_bleu_detok_args"):
         if getattr(options, name, "") is None:
             setattr(options, name, "{}")
+    return state
+
+
+@TRAINED_OPTIONS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
+def _with_what_it_lacks_left_out(load: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
+    from omegaconf import OmegaConf, open_dict
+
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+
+    state = load(path, *args, **kwargs)
+    model: Any = (state.get("cfg") or {}).get("model")
+    # Before fairseq kept configurations it kept args: those of the authors, for whom presets are right.
+    if state.get("args") is not None or not OmegaConf.is_config(model):
+        return state
+    options = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(model.get("_name")))
+    if options is not None and options.__module__.startswith("luna_fairseq."):
+        with open_dict(model):
+            for name, default in vars(options()).items():
+                if name not in model:
+                    model[name] = getattr(default, "value", default)
     return state
 
 

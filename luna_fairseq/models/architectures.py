@@ -6,9 +6,6 @@ from fairseq.models import register_model_architecture
 
 Presets = Dict[str, Dict[str, Any]]
 
-# What presets have gained since checkpoints were trained with them.
-GAINED = {"attention_init", "diagonal_prior", "local_parts"}
-
 
 def register_architectures(model: str, presets: Presets) -> None:
     """Register ``presets``, name -> what it sets apart from the defaults of ``model``'s config, with fairseq.
@@ -22,11 +19,8 @@ def register_architectures(model: str, presets: Presets) -> None:
 
 def _register(model: str, name: str, preset: Dict[str, Any]) -> None:
     def architecture(args: Any) -> None:
-        # A config that has a name and all else has been through here: it is that of an older checkpoint.
-        missing = {option for option in preset if getattr(args, option, None) is None}
-        if getattr(args, "_name", None) is not None and missing <= GAINED:
-            return
-        for option in missing:
-            setattr(args, option, preset[option])
+        for option, value in preset.items():
+            if getattr(args, option, None) is None:
+                setattr(args, option, value)
 
     register_model_architecture(model, name)(architecture)

@@ -15,11 +15,11 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.ops.luna import (
     Diagonal,
     anchor_distances,
-    counted,
     distance_bias,
     find_diagonal,
     find_window,
     further_than_nearest,
+    middles,
     token_positions,
 )
 
@@ -77,9 +77,8 @@ def find_anchors(
     unpack = further_than_nearest(anchor_distances(*masks).transpose(2, 3)).to(context.dtype)
     anchors = Anchors(pack, unpack, *(token_positions(*masks) if lookup else ()))
     if diagonal:
-        token, tokens, rows = counted(*masks)
-        row_place = (torch.arange(masks[1].size(1), device=rows.device) + 0.5) * (tokens / rows)[:, None]
-        anchors = anchors._replace(row_place=row_place, token_place=token + 0.5)
+        row_place, token_place = middles(*masks)
+        anchors = anchors._replace(row_place=row_place, token_place=token_place)
     if not local_parts:
         return anchors
     complete = context_padding_mask is None and packed_padding_mask is None
@@ -91,8 +90,8 @@ def _mask_of(x: Tensor, mask: Optional[Tensor]) -> Tensor:
     return torch.zeros(x.shape[1::-1], dtype=torch.bool, device=x.device) if mask is None else mask
 
 
-class AnchorBias(nn.Module):
-    """What distance takes from the logits of each head: ``gamma_h distance``, gamma learned and positive.
+class LearnedStrength(nn.Module):
+    """How strongly distance counts in each head: gamma, learned and positive.
 
     gamma = softplus(start + change), and the parameter is the change: weight decay draws gamma to its start,
     not to none.
@@ -116,6 +115,11 @@ class AnchorBias(nn.Module):
         """gamma [H]."""
         return F.softplus(self.start + self.change)
 
+
+class AnchorBias(LearnedStrength):
+    """What distance takes from the logits of each head: ``gamma_h distance``. Arguments and errors are those
+    of :class:`LearnedStrength`."""
+
     def forward(self, distance: Tensor) -> Tensor:
         """[B, H, T, S] from ``distance`` [B, H or 1, T, S]."""
         return distance_bias(self.strength(), distance)
@@ -130,7 +134,7 @@ def unpack_strengths(num_heads: int) -> List[float]:
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
 
-class DiagonalPrior(AnchorBias):
+class DiagonalPrior(LearnedStrength):
     """How strongly each head of attention to the source is drawn to the diagonal, and how steep that is: the
     change of the ratio of the lengths, 1 at the start, is learned beside that of gamma.
 
@@ -146,9 +150,7 @@ class DiagonalPrior(AnchorBias):
         """r [H]."""
         return 1 + self.ratio_change
 
-    def forward(  # type: ignore[override]
-        self, query_place: Tensor, key_place: Tensor, left_out: Optional[Tensor] = None
-    ) -> Diagonal:
+    def forward(self, query_place: Tensor, key_place: Tensor, left_out: Optional[Tensor] = None) -> Diagonal:
         """Arguments as of :func:`luna_fairseq.ops.luna.find_diagonal`."""
         return find_diagonal(self.strength(), self.ratio(), query_place, key_place, left_out)
 

@@ -336,7 +336,7 @@ class LunaAttention(ProjectingAttention):
         else:
             bias = None if self.unpack_anchor is None else self.unpack_anchor(placed(anchors).unpack)
             if diagonal is not None:
-                bias = diagonal.bias(kept.row_place[:, None, None, :])
+                bias = diagonal.bias()
             mask = packed_padding_mask
             output, weights = self._attend(unpack_q, kept.key, kept.value, mask, need_weights, bias)
             if weights is not None and kept.pack_weights is not None:
@@ -368,7 +368,7 @@ class LunaAttention(ProjectingAttention):
         need_weights: bool,
         diagonal: Optional[Diagonal],
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        parts = Parts(kept.token_key, kept.token_value, kept.empty, kept.token_place, kept.row_place)
+        parts = Parts(kept.token_key, kept.token_value, kept.empty, kept.token_place)
         dropout = dropout_probability(self.dropout_module)
         read = lookup_attention(
             q, kept.key, kept.value, parts, self.lookup_gate(), self.lookup, mask, dropout, diagonal

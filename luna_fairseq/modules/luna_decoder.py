@@ -11,6 +11,7 @@ from torch import Tensor
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import FairseqDropout
+from fairseq.utils import make_positions
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.anchors import find_anchors
 from luna_fairseq.modules.beams import Hypotheses
@@ -130,8 +131,8 @@ class LunaDecoder(TransformerDecoderBase):
             )
         places = None
         if self.cfg.diagonal_prior:
-            places = prev_output_tokens.ne(self.padding_idx).cumsum(dim=1)[:, -x.size(0) :]
-            places = (places - 1).clamp(min=0)
+            positions = make_positions(prev_output_tokens, self.padding_idx)[:, -x.size(0) :]
+            places = (positions - self.padding_idx - 1).clamp(min=0)
         attn = None
         packed = initial_packed
         inner_states = [x]

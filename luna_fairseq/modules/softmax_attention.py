@@ -97,7 +97,7 @@ class SoftmaxCrossAttention(LunaAttention):
         beams = hypotheses_each(query.size(1), kept.key.size(0))
         q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
         diagonal = self._diagonal(query, query_place, beams, kept.place, kept.padding_mask)
-        bias = None if diagonal is None else diagonal.bias(kept.place[:, None, None, :])
+        bias = None if diagonal is None else diagonal.bias()
         output, weights = self._attend(q, kept.key, kept.value, kept.padding_mask, need_weights, bias)
         if weights is not None:
             weights = positions_to_beams(weights, beams).transpose(0, 1)  # [H, B, T, S]

@@ -22,7 +22,7 @@ from luna_fairseq.commands.checkpoint import checkpoint_script, load, load_split
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.modules import FairseqLunaAttention
-from luna_fairseq.modules.anchors import AnchorBias, DiagonalPrior, LookupGate
+from luna_fairseq.modules.anchors import DiagonalPrior, LearnedStrength, LookupGate
 
 PROGRAM = "pack_coverage"
 
@@ -55,7 +55,7 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
     model."""
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, AnchorBias):
+        if isinstance(module, LearnedStrength):
             found.append((name, module.strength().tolist()))
             if isinstance(module, DiagonalPrior):
                 found.append((f"{name}.ratio", module.ratio().tolist()))

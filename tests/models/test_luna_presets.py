@@ -1,6 +1,5 @@
 """Architectures of the translation model: the command line and configs/model agree."""
 
-from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,10 +8,9 @@ from omegaconf import OmegaConf
 
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
 from luna_fairseq.models import LunaConfig, LunaModel
 from luna_fairseq.models.luna import ARCHITECTURES
-from luna_fairseq.models.luna_masked_lm import ARCHITECTURES as MASKED_LMS
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "model"
 architectures = pytest.mark.parametrize("name", sorted(ARCHITECTURES))
@@ -53,18 +51,6 @@ def test_published_names():
 def test_command_line(name):
     assert ARCH_MODEL_REGISTRY[name] is LunaModel
     assert parse("--arch", name) == {"_name": name, **expected(name)}
-
-
-@pytest.mark.parametrize(
-    "name, option", [("luna_anchored", "diagonal_prior"), ("luna_anchored_small_512", "local_parts")]
-)
-def test_the_model_of_an_older_checkpoint_goes_without_what_its_architecture_has_gained(name, option):
-    preset = {**ARCHITECTURES, **MASKED_LMS}[name]
-    older = Namespace(_name=name, **{other: value for other, value in preset.items() if other != option})
-    new = Namespace(_name=name)  # of a recipe
-    for args in (older, new):
-        ARCH_CONFIG_REGISTRY[name](args)
-    assert not hasattr(older, option) and getattr(new, option)
 
 
 @architectures

@@ -103,11 +103,11 @@ def test_a_sentence_no_longer_than_p_is_packed_as_it_is_by_strong_anchors(n):
     assert_close(weights, torch.eye(n, dtype=torch.float64).expand_as(weights))
 
 
-@pytest.mark.parametrize("options", [{}, {"anchored_unpack": True}])
+@pytest.mark.parametrize("options", [{}, {"anchored_unpack": True}, {"diagonal": True}])
 def test_without_strength_it_is_the_papers_attention(options):
     module, plain = attention(anchor_strength=1e-9, **options), attention()
     plain.load_state_dict(module.state_dict(), strict=False)
-    for name in ("pack_anchor", "unpack_anchor"):
+    for name in ("pack_anchor", "unpack_anchor", "diagonal"):
         if getattr(module, name) is not None:
             torch.nn.init.constant_(getattr(module, name).change, -50)
     x, packed, mask, packed_mask = sentences([9, 4], [5, 4])

@@ -30,9 +30,10 @@ def test_the_weights_and_their_gradients_are_those_of_the_definition(keys, queri
     query_place = first + torch.arange(queries).expand(len(keys), -1)
 
     def form(gamma, r):
-        return weights(
-            find_diagonal(gamma, r, query_place, key_place, left_out).bias(key_place[:, None, None]), left_out
-        )
+        diagonal = find_diagonal(gamma, r, query_place, key_place, left_out)
+        elsewhere = diagonal.bias_at(key_place[:, None, None])
+        assert torch.allclose(elsewhere, diagonal.bias(), atol=1e-12)
+        return weights(diagonal.bias(), left_out)
 
     def definition(gamma, r):
         return weights(naive_diagonal_bias(gamma, r, query_place, key_place), left_out)
@@ -47,16 +48,14 @@ def test_what_is_beyond_the_end_of_a_short_source_is_still_drawn_to_its_end():
     left_out = torch.arange(600)[None] >= 4
     gamma, r = torch.full((1,), 10.0), torch.ones(1)
     diagonal = find_diagonal(gamma, r, torch.tensor([[500]]), key_place, left_out)
-    assert weights(diagonal.bias(key_place[:, None, None]), left_out)[0, 0, 0, :4].argmax() == 3
+    assert weights(diagonal.bias(), left_out)[0, 0, 0, :4].argmax() == 3
 
 
 def test_there_is_a_limit_and_a_sentence_without_tokens_has_no_nan():
     key_place = torch.arange(5000).expand(2, -1) + 0.5
     left_out = torch.tensor([[False], [True]]).expand(-1, 5000)
     gamma = torch.full((1,), 4.0, requires_grad=True)
-    bias = find_diagonal(gamma, torch.ones(1), torch.zeros(2, 1), key_place, left_out).bias(
-        key_place[:, None, None]
-    )
+    bias = find_diagonal(gamma, torch.ones(1), torch.zeros(2, 1), key_place, left_out).bias()
     assert bias.min() == -FURTHEST and bias[0].max() == 0
     bias.sum().backward()
     assert gamma.grad.isfinite().all()
@@ -68,4 +67,4 @@ def test_places_of_half_precision_are_exact():
     diagonal = find_diagonal(gamma, r, place, place + 0.5)
     assert torch.equal(diagonal.expected.flatten(), place[0] + 0.5)
     expected = naive_diagonal_bias(gamma.double(), r.double(), place, place + 0.5).clamp(min=-FURTHEST)
-    assert relative_rms(diagonal.bias(place[:, None, None] + 0.5), expected) < 1e-4
+    assert relative_rms(diagonal.bias(), expected) < 1e-4

@@ -6,7 +6,7 @@ from attention_inputs import output_and_gradients, relative_rms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luna_fairseq.ops.luna import counted, find_diagonal, lookup, naive_attention, naive_diagonal_bias
+from luna_fairseq.ops.luna import find_diagonal, lookup, middles, naive_attention, naive_diagonal_bias
 from luna_fairseq.ops.luna.lookup import (
     by_parts,
     lookup_attention,
@@ -68,13 +68,12 @@ def test_gathered_equals_the_definition(kind, number, block, dtype, tolerance, m
 def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
     context, packed = masks(kind)
     position, empty = token_positions(context, packed)
-    token, tokens, rows = counted(context, packed)
-    token_place, row_place = token + 0.5, (torch.arange(L) + 0.5) * (tokens / rows)[:, None]
+    row_place, token_place = middles(context, packed)
     laid_place = token_place.gather(1, position.flatten(1)).view_as(position)
     query_place = torch.arange(T).expand(B, -1)
 
     def form(q, k, v, token_k, token_v, gate, gamma, r):
-        parts = by_parts(token_k, token_v, position, empty)._replace(place=laid_place, row_place=row_place)
+        parts = by_parts(token_k, token_v, position, empty)._replace(place=laid_place)
         diagonal = find_diagonal(gamma, r, query_place, row_place, packed)
         return lookup_attention(q, k, v, parts, gate, 2, packed, diagonal=diagonal).output
 

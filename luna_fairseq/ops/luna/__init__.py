@@ -7,9 +7,9 @@ from torch import Tensor
 
 from luna_fairseq.ops.luna.anchors import (
     anchor_distances,
-    counted,
     distance_bias,
     further_than_nearest,
+    middles,
     naive_distances,
 )
 from luna_fairseq.ops.luna.diagonal import Diagonal, find_diagonal, naive_diagonal_bias
@@ -55,12 +55,12 @@ __all__ = [
     "distance_bias",
     "further_than_nearest",
     "by_parts",
-    "counted",
     "find_diagonal",
     "find_window",
     "fused_attention",
     "lookup_attention",
     "luna_attention",
+    "middles",
     "naive_attention",
     "naive_diagonal_bias",
     "naive_distances",

@@ -82,6 +82,14 @@ def token_places(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> T
     return (token + 0.5) * (rows / tokens)[:, None]
 
 
+def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
+    """Where the middle of each row's part [B, L] and of each token [B, S] stands, in tokens from the
+    beginning of the context; masks as of :func:`token_places`."""
+    token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
+    row = torch.arange(packed_padding_mask.size(1), device=token.device)
+    return (row + 0.5) * (tokens / rows)[:, None], token + 0.5
+
+
 def counted(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """The number of each token among the real ones [B, S], the real tokens [B], and the rows of P [B], 1 at
     least."""

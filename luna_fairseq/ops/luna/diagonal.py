@@ -39,18 +39,25 @@ class Diagonal(NamedTuple):
         expected: r (t + 1/2) [B, H, T, 1]
         width: sqrt(t + 1) [B, 1, T, 1]
         nearest: how far from there the nearest key is, in widths [B, H, T, 1]
+        further: how much further than that each key is [B, H, T, N]
     """
 
     strength: Tensor
     expected: Tensor
     width: Tensor
     nearest: Tensor
+    further: Tensor
 
-    def bias(self, key_place: Tensor) -> Tensor:
-        """What is added to the logits [B, H, T, N] of keys in the places [B, 1 or H, 1 or T, N]: what
-        :func:`naive_diagonal_bias` defines, less the same for all keys of a query, and no less than
-        ``-FURTHEST``."""
-        further = (self.expected - key_place).abs() / self.width - self.nearest
+    def bias(self) -> Tensor:
+        """What is added to the logits of the keys [B, H, T, N]: what :func:`naive_diagonal_bias` defines,
+        less the same for all keys of a query, and no less than ``-FURTHEST``."""
+        return self._of(self.further)
+
+    def bias_at(self, place: Tensor) -> Tensor:
+        """The same for other keys, of the ``place`` [B, H, T, M]."""
+        return self._of((self.expected - place).abs() / self.width - self.nearest)
+
+    def _of(self, further: Tensor) -> Tensor:
         return (-self.strength * further).clamp(min=-FURTHEST)
 
 
@@ -67,8 +74,10 @@ def find_diagonal(
     gamma, r = strength.to(dtype)[:, None, None], ratio.to(dtype)[:, None, None]
     t = query_place.to(dtype)[:, None, :, None]
     expected, width = r * (t + 0.5), (t + 1).sqrt()
-    distance = (expected - key_place.to(dtype)[:, None, None, :]).abs().detach()
+    distance = (expected - key_place.to(dtype)[:, None, None, :]).abs() / width
+    there = distance.detach()
     if left_out is not None:
-        distance = distance.masked_fill(left_out[:, None, None, :], float("inf"))
-    nearest = distance.amin(dim=-1, keepdim=True) / width
-    return Diagonal(gamma, expected, width, nearest.masked_fill(nearest.isinf(), 0.0))
+        there = there.masked_fill(left_out[:, None, None, :], float("inf"))
+    nearest = there.amin(dim=-1, keepdim=True)
+    nearest = nearest.masked_fill(nearest.isinf(), 0.0)
+    return Diagonal(gamma, expected, width, nearest, distance - nearest)

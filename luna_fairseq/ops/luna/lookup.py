@@ -27,15 +27,13 @@ class Parts(NamedTuple):
         key: [B, H, L, W, K]
         value: [B, H, L, W, K]
         empty: [B, L, W], True where a part has fewer tokens
-        place: the middle of each token, in tokens from the beginning of the context [B, L, W]; for a diagonal
-        row_place: that of each row [B, L]
+        place: for a diagonal, the middle of each token, in tokens from the beginning [B, L, W]
     """
 
     key: Tensor
     value: Tensor
     empty: Tensor
     place: Any = None
-    row_place: Any = None
 
 
 def part_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
@@ -158,21 +156,21 @@ def lookup_attention(
 ) -> LookedUp:
     """What :func:`naive_lookup_attention` defines, at the cost of L + number W tokens a query.
 
-    Arguments as there, but the tokens by parts, and the bias of rows and tokens by their places. Where there
-    are many queries, those that chose one part are put together in blocks, so that its tokens are fetched
-    once for a block; few, as in decoding, fetch the tokens of their parts each.
+    Arguments as there, but the tokens by parts, and the biases of rows and tokens by a diagonal, whose keys
+    are the rows. Where there are many queries, those that chose one part are put together in blocks, so that
+    its tokens are fetched once for a block; few, as in decoding, fetch the tokens of their parts each.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
     rows = (scaled @ k.transpose(-2, -1)).to(dtype)
     if diagonal is not None:
-        rows = rows + diagonal.bias(parts.row_place[:, None, None, :])
+        rows = rows + diagonal.bias()
     chosen = chosen_parts(rows, packed_padding_mask, number)
     pairs = _pair(_table_rows(chosen, k.size(2)).flatten(0, 2), parts.key.shape[:3].numel())
     tokens = pairs.scores(scaled.flatten(0, 2), parts.key.flatten(0, 2))
     tokens = tokens.view(*rows.shape[:3], -1).to(dtype) + gate.to(dtype)[:, None, None]
     if diagonal is not None:
-        tokens = tokens + diagonal.bias(_of_parts(parts.place, chosen))
+        tokens = tokens + diagonal.bias_at(_of_parts(parts.place, chosen))
     if packed_padding_mask is not None:
         rows_left_out = packed_padding_mask[:, None, None, :].expand_as(rows)
     else:
