@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.modules import FairseqLunaAttention
 from luna_fairseq.modules.heads import dropout_probability
-from luna_fairseq.ops.luna import naive_attention
+from luna_fairseq.ops.luna import Diagonal, naive_attention, naive_lookup_attention
 from luna_fairseq.peers.attention import PeerAttention
 
 
@@ -92,6 +92,27 @@ class WrittenOutLunaAttention(FairseqLunaAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         return naive_attention(q, k, v, mask, dropout_probability(self.dropout_module), bias)
 
+    def _look_up(
+        self,
+        q: Tensor,
+        kept: Any,
+        mask: Optional[Tensor],
+        need_weights: bool,
+        diagonal: Optional[Diagonal],
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        if mask is None:
+            mask = torch.zeros_like(kept.key[:, 0, :, 0], dtype=torch.bool)
+        biases: Any = {}
+        if diagonal is not None:
+            place = kept.token_place.flatten(1)[:, None, None]
+            biases = {"row_bias": diagonal.bias(), "token_bias": diagonal.bias_at(place)}
+        rows, tokens = (kept.key, kept.value), (kept.token_key.flatten(2, 3), kept.token_value.flatten(2, 3))
+        gate, dropout = self.lookup_gate(), dropout_probability(self.dropout_module)
+        masks = kept.empty.flatten(1), mask
+        return naive_lookup_attention(q, *rows, *tokens, gate, self.lookup, *masks, dropout, **biases)[
+            0
+        ], None
+
 
 def use_written_out_attention(module: nn.Module) -> None:
     """Have the attentions below ``module``, fairseq's and Luna's, write the weights out instead of asking
@@ -101,7 +122,7 @@ def use_written_out_attention(module: nn.Module) -> None:
         if isinstance(child, MultiheadAttention):
             # What it takes torch's function for ends where that function's check of widths has to be skipped.
             child.skip_embed_dim_check = True
-        elif isinstance(child, FairseqLunaAttention):
+        elif type(child) is FairseqLunaAttention:  # softmax attention to the source is another function
             child.__class__ = WrittenOutLunaAttention  # the same parameters under the same names
 
 

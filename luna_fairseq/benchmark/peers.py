@@ -160,6 +160,12 @@ def luna(untied: bool, **architectures: str) -> Model:
     return Model(architectures, options, definition=written_out)
 
 
+def anchored(**options: Any) -> Model:
+    """Anchored Luna in translation, tied, with these options besides."""
+    row = luna(untied=False, translate="luna_anchored", decode="luna_anchored")
+    return replace(row, options={**row.options, **options}, optional=True)
+
+
 def compiled(**architectures: str) -> Model:
     """Luna, tied, its layers run through torch.compile, as --torch-compile does in training."""
     row = luna(untied=False, **architectures)
@@ -191,6 +197,8 @@ MODELS: Dict[str, Model] = {
     "luna-{l}-anchored": luna(
         untied=False, translate="luna_anchored", decode="luna_anchored", masked_lm="luna_anchored_base_512"
     ),
+    "luna-{l}-look-up": anchored(packed_lookup=pack_and_unpack.LOOK_UP),
+    "luna-{l}-softmax-cross": anchored(cross_attention="softmax"),
     "luna-{l}-compiled": compiled(translate="luna", masked_lm="luna_masked_lm"),
     "luna-{l}": luna(untied=True, classify="luna_lra_imdb"),
     **{f"peer-{name}": peer(name) for name in ATTENTIONS},

@@ -45,6 +45,7 @@ class Model:
         anchored: P's rows have places
         diagonal: attention to the source is drawn to the diagonal
         local_parts: parts around a token whose tokens it reads in the encoder
+        lookup: parts whose tokens attention to the source reads
         checkpoint: activations of a layer are computed again in the backward pass
     """
 
@@ -61,6 +62,7 @@ class Model:
     anchored: bool = False
     diagonal: bool = False
     local_parts: int = 0
+    lookup: int = 0
     checkpoint: bool = False
 
 
@@ -83,8 +85,6 @@ def model_of(args: Namespace, kind: str, dictionary: int) -> Model:
     defaults = {"luna": LunaConfig(), "luna_masked_lm": LunaMaskedLMConfig()}.get(kind)
     if defaults is not None:
         args = Namespace(**flat_options(args, defaults))
-    if getattr(args, "packed_lookup", 0):
-        raise InputError("--packed-lookup is not counted: plan without it")
     common: Dict[str, Any] = {
         "dictionary": dictionary,
         "luna": KINDS[kind],
@@ -97,6 +97,7 @@ def model_of(args: Namespace, kind: str, dictionary: int) -> Model:
             anchored=args.anchored_packed,
             diagonal=getattr(args, "diagonal_prior", False),
             local_parts=args.local_parts,
+            lookup=getattr(args, "packed_lookup", 0),
             contextual=not getattr(args, "non_contextual_packed", False),
             softmax_cross=str(getattr(args, "cross_attention", "luna")) == "softmax",
         )
@@ -146,6 +147,8 @@ def _layer(model: Model, stack: Stack, decoder: bool) -> int:
     layer = feed_forward + causal * linear + 3 * norm + (2 * stack.heads if model.diagonal else 0)
     if model.softmax_cross:
         return layer + 4 * linear + (_packing(model, stack) if model.contextual else 0)
+    if model.lookup:
+        layer += 2 * linear + stack.heads  # with the gates
     return layer + attention * linear + packed_norm + anchors
 
 
@@ -212,7 +215,8 @@ def stack_work(model: Model, stack: Stack, batch: Batch, dtype: str, decoder: bo
         parts = 0 if decoder else model.local_parts
         attention = causal_luna(heads, True, CHUNK) if decoder else pack_and_unpack(heads, True, parts)
         if decoder:
-            cross = softmax(heads, True, False) if model.softmax_cross else pack_and_unpack(heads, True)
+            through_packed = pack_and_unpack(heads, True, model.lookup)
+            cross = softmax(heads, True, False) if model.softmax_cross else through_packed
             attention = attention + cross
     return {"layers": layers, "attention": attention * (batch.sentences * stack.heads * stack.layers)}
 
@@ -227,4 +231,4 @@ def projections(model: Model, decoder: bool) -> Any:
         return on_tokens + (2 if model.local_parts else 0), on_packed
     if model.softmax_cross:
         return 3 + of_keys + 4 + of_keys, 2  # the last layer packs no P, and is counted as the others
-    return 3 + of_keys + on_tokens, 1 + on_packed
+    return 3 + of_keys + on_tokens + (2 if model.lookup else 0), 1 + on_packed

@@ -52,6 +52,13 @@ def test_train_as_a_process(tmp_path):
         assert result["extra_bytes"] > 6 * 2 * 256 * 1024 * 4
 
 
+def test_forms_that_read_the_source_itself(tmp_path, no_children):  # noqa: F811
+    forms = ["luna-6-look-up", "luna-6-softmax-cross"]  # so that a look-up leaves two parts out
+    options = [*TRAIN, "--projection-length", "6", "--with", *forms]
+    options += ["--without", "transformer-sdpa", "luna-6-tied", "luna-6-untied", "luna-6-anchored"]
+    check_results(run_command(options, tmp_path)["train"], ["transformer", *forms], cases=1)
+
+
 TINY = {"layers": 2, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2}
 SMALL_BATCHES = "--batch 2x40 1x9 --projection-length 2 3 --dtype bfloat16".split()
 

@@ -1,4 +1,4 @@
-"""Unpack attention with a look-up of tokens: the gathered form against the definition."""
+"""Unpack attention with a look-up of tokens: all forms against the definition."""
 
 import pytest
 import torch
@@ -6,15 +6,9 @@ from attention_inputs import output_and_gradients, relative_rms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luna_fairseq.ops.luna import find_diagonal, lookup, middles, naive_attention, naive_diagonal_bias
-from luna_fairseq.ops.luna.lookup import (
-    by_parts,
-    lookup_attention,
-    naive_lookup_attention,
-    part_of_tokens,
-    token_positions,
-    weights_of_context,
-)
+from luna_fairseq.ops.luna import chosen, find_diagonal, middles, naive_attention, naive_diagonal_bias
+from luna_fairseq.ops.luna.lookup import lookup_attention, naive_lookup_attention, weights_of_context
+from luna_fairseq.ops.luna.parts import by_parts, part_of_tokens, token_positions
 
 B, H, K, L, S, T = 3, 2, 5, 4, 11, 9
 NAMES = ("output", "q", "k", "v", "token keys", "token values", "gate")
@@ -33,7 +27,21 @@ def inputs(dtype=torch.float64, seed=0):
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-def gathered(number, context, packed):
+@pytest.fixture(params=["all tokens", "fetched", 1, 3, 16])
+def form(request, monkeypatch):
+    """How chosen tokens are read: all are met, or those of the choice, fetched or in blocks of so many."""
+    if request.param == "all tokens":
+        return monkeypatch.setattr(chosen, "SHORT", L * S)
+    monkeypatch.setattr(chosen, "SHORT", 0)
+    if request.param == "fetched":
+        return monkeypatch.setattr(chosen, "_pair", lambda part, R: chosen.Fetched(part))
+    return monkeypatch.setattr(chosen, "BLOCK", request.param)
+
+
+with_every_form = pytest.mark.usefixtures("form")
+
+
+def looking_up(number, context, packed):
     position, empty = token_positions(context, packed)
 
     def form(q, k, v, token_k, token_v, gate):
@@ -47,23 +55,37 @@ def defined(number, context, packed):
     return lambda *x: naive_lookup_attention(*x, number, context, packed)[0]
 
 
+@pytest.mark.parametrize(
+    "tokens, queries, expected",
+    [
+        (64, 9, "AllTokens"),
+        (65, 9, "ChosenTokens of Blocks"),
+        (65, 1, "ChosenTokens of Fetched"),
+    ],
+)
+def test_the_form_goes_by_the_length_of_the_context(tokens, queries, expected):
+    mask, rows = torch.zeros(1, tokens, dtype=torch.bool), torch.zeros(1, 8, dtype=torch.bool)
+    key = torch.zeros(1, 1, tokens, 2)
+    parts = by_parts(key, key, *token_positions(mask, rows))
+    found = chosen.read_chosen(parts, torch.zeros(1, 1, queries, 2, dtype=torch.long))
+    name = type(found).__name__
+    assert (f"{name} of {type(found.pairs).__name__}" if name == "ChosenTokens" else name) == expected
+
+
+@with_every_form
 @pytest.mark.parametrize("kind", list(LENGTHS))
 @pytest.mark.parametrize("number", [1, 2, L, L + 3])
-@pytest.mark.parametrize("block", [1, 3, 16, None])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
-def test_gathered_equals_the_definition(kind, number, block, dtype, tolerance, monkeypatch):
-    if block is None:
-        monkeypatch.setattr(lookup, "_pair", lambda part, R: lookup._Fetched(part))
-    else:
-        monkeypatch.setattr(lookup, "_BLOCK", block)
+def test_it_equals_the_definition(kind, number, dtype, tolerance):
     x = inputs(dtype)
     expected = output_and_gradients(defined(number, *masks(kind)), [i.double() for i in x])
-    actual = output_and_gradients(gathered(number, *masks(kind)), x)
+    actual = output_and_gradients(looking_up(number, *masks(kind)), x)
     for name, a, b in zip(NAMES, actual, expected):
         assert a.dtype == dtype
         assert relative_rms(a, b) < tolerance, name
 
 
+@with_every_form
 @pytest.mark.parametrize("kind", list(LENGTHS))
 def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
     context, packed = masks(kind)
@@ -88,17 +110,19 @@ def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
         assert relative_rms(a, b) < 1e-12, name
 
 
+@with_every_form
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
 def test_half_precision(dtype, tolerance):
     x = inputs(dtype)
     everything = masks("right")  # all parts: rounding cannot change the choice
     expected = output_and_gradients(defined(L, *everything), [i.double() for i in x])
-    actual = output_and_gradients(gathered(L, *everything), x)
+    actual = output_and_gradients(looking_up(L, *everything), x)
     for name, a, b in zip(NAMES, actual, expected):
         assert a.dtype == dtype
         assert relative_rms(a, b) < tolerance, name
 
 
+@with_every_form
 def test_tied_keys_and_values_get_both_gradients():
     q, k, _, token_k, _, gate = inputs()
     number, context, packed = 2, *masks("right")
@@ -117,20 +141,22 @@ def test_tied_keys_and_values_get_both_gradients():
         assert relative_rms(a, b) < 1e-12
 
 
+@with_every_form
 def test_a_look_up_of_all_parts_is_softmax_attention_over_rows_and_tokens():
     q, k, v, token_k, token_v, gate = inputs()
     context, packed = masks("right")
-    output = gathered(L, context, packed)(q, k, v, token_k, token_v, torch.zeros_like(gate))
+    output = looking_up(L, context, packed)(q, k, v, token_k, token_v, torch.zeros_like(gate))
     expected, _ = naive_attention(
         q, torch.cat([k, token_k], 2), torch.cat([v, token_v], 2), torch.cat([packed, context], 1)
     )
     assert torch.allclose(output, expected, atol=1e-12)
 
 
+@with_every_form
 def test_a_closed_gate_leaves_unpack_attention():
     q, k, v, token_k, token_v, gate = inputs()
     context, packed = masks("right")
-    output = gathered(2, context, packed)(q, k, v, token_k, token_v, torch.full_like(gate, -1e4))
+    output = looking_up(2, context, packed)(q, k, v, token_k, token_v, torch.full_like(gate, -1e4))
     assert torch.allclose(output, naive_attention(q, k, v, packed)[0], atol=1e-12)
 
 
@@ -143,6 +169,7 @@ def test_weights_are_those_of_one_softmax_and_only_of_chosen_parts():
     assert (tokens[part != best] == 0).all()
 
 
+@with_every_form
 @pytest.mark.parametrize("kind", ["whole", "right", "left"])
 def test_weights_over_the_context_are_what_was_read_through_rows_and_beside_them(kind):
     q, k, v, token_k, token_v, gate = inputs()
@@ -155,9 +182,10 @@ def test_weights_over_the_context_are_what_was_read_through_rows_and_beside_them
     assert torch.allclose(actual, rows @ pack_weights + tokens, atol=1e-12)
 
 
+@with_every_form
 def test_a_query_chooses_for_itself():
     x = inputs()
-    form = gathered(2, *masks("right"))
+    form = looking_up(2, *masks("right"))
     whole = form(*x)
     x[0] = torch.cat([x[0][:, :, :3], torch.randn(B, H, T - 3, K, dtype=torch.float64)], dim=2)
     assert torch.equal(form(*x)[:, :, :3], whole[:, :, :3])

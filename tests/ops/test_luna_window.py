@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luna_fairseq.ops.luna import naive_attention
-from luna_fairseq.ops.luna.lookup import part_of_tokens
+from luna_fairseq.ops.luna.parts import part_of_tokens
 from luna_fairseq.ops.luna.window import (
     find_window,
     naive_window_attention,

@@ -14,15 +14,9 @@ from luna_fairseq.ops.luna.anchors import (
 )
 from luna_fairseq.ops.luna.diagonal import Diagonal, find_diagonal, naive_diagonal_bias
 from luna_fairseq.ops.luna.fused import fused_attention
-from luna_fairseq.ops.luna.lookup import (
-    Parts,
-    by_parts,
-    lookup_attention,
-    naive_lookup_attention,
-    token_positions,
-    weights_of_context,
-)
+from luna_fairseq.ops.luna.lookup import lookup_attention, naive_lookup_attention, weights_of_context
 from luna_fairseq.ops.luna.naive import naive_attention
+from luna_fairseq.ops.luna.parts import Parts, by_parts, token_positions
 from luna_fairseq.ops.luna.short import is_short, short_attention
 from luna_fairseq.ops.luna.window import (
     Window,

@@ -6,69 +6,16 @@ Which tokens belong to a row is its place (``anchors.py``). Each query and head 
 decoder looks at no later target.
 """
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.luna.anchors import counted
+from luna_fairseq.ops.luna.chosen import read_chosen
 from luna_fairseq.ops.luna.diagonal import Diagonal
 from luna_fairseq.ops.luna.naive import masked_softmax
-
-# Queries of one part that are multiplied with its tokens at a time.
-_BLOCK = 16
-
-
-class Parts(NamedTuple):
-    """The tokens of the context by parts. W is the most that a part has, S / L rounded up.
-
-    Attributes:
-        key: [B, H, L, W, K]
-        value: [B, H, L, W, K]
-        empty: [B, L, W], True where a part has fewer tokens
-        place: for a diagonal, the middle of each token, in tokens from the beginning [B, L, W]
-    """
-
-    key: Tensor
-    value: Tensor
-    empty: Tensor
-    place: Any = None
-
-
-def part_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """The row of P that each token belongs to [B, S], of no meaning at padding. Masks: [B, S], [B, L], True:
-    left out."""
-    token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
-    return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
-
-
-def token_positions(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Where the tokens of each part stand in the context [B, L, W], and what of that is empty [B, L, W]."""
-    B, S = context_padding_mask.shape
-    L = packed_padding_mask.size(1)
-    _, tokens, rows = counted(context_padding_mask, packed_padding_mask)
-    tokens, rows = tokens[:, None], rows[:, None]
-    part = torch.arange(L + 1, device=tokens.device)
-    first = -(
-        (rows - 2 * tokens * part) // (2 * rows)
-    )  # the first t with (t + 1/2) L / n at or above the part
-    token = first[:, :L, None] + torch.arange(-(-S // L), device=tokens.device)
-    empty = token >= torch.minimum(first[:, 1:], tokens)[:, :, None]
-    real_first = context_padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
-    position = real_first.gather(1, token.clamp(max=S - 1).flatten(1)).view(B, L, -1)
-    return position, empty | context_padding_mask.all(dim=1)[:, None, None]
-
-
-def by_parts(key: Tensor, value: Tensor, position: Tensor, empty: Tensor) -> Parts:
-    """Tokens' keys and values [B, H, S, K], laid by parts; see :func:`token_positions`."""
-    return Parts(lay_by_parts(key, position), lay_by_parts(value, position), empty)
-
-
-def lay_by_parts(x: Tensor, position: Tensor) -> Tensor:
-    """``x`` [B, H, S, K] by parts [B, H, L, W, K], of the ``position`` [B, L, W]."""
-    where = position.flatten(1)[:, None, :, None].expand(-1, x.size(1), -1, x.size(3))
-    return x.gather(2, where).unflatten(2, tuple(position.shape[1:]))
+from luna_fairseq.ops.luna.parts import Parts, part_of_tokens
 
 
 def naive_lookup_attention(
@@ -133,14 +80,14 @@ class LookedUp(NamedTuple):
     Attributes:
         output: [B, H, T, K]
         row_weights: [B, H, T, L]
-        token_weights: weights of the tokens of the chosen parts [B, H, T, N, W]
-        chosen: these parts [B, H, T, N]
+        token_weights: weights of the tokens of parts, the chosen ones among them [B, H, T, N, W]
+        part: these parts [B, H, T, N]
     """
 
     output: Tensor
     row_weights: Tensor
     token_weights: Tensor
-    chosen: Tensor
+    part: Tensor
 
 
 def lookup_attention(
@@ -157,8 +104,7 @@ def lookup_attention(
     """What :func:`naive_lookup_attention` defines, at the cost of L + number W tokens a query.
 
     Arguments as there, but the tokens by parts, and the biases of rows and tokens by a diagonal, whose keys
-    are the rows. Where there are many queries, those that chose one part are put together in blocks, so that
-    its tokens are fetched once for a block; few, as in decoding, fetch the tokens of their parts each.
+    are the rows. How tokens are read: ``chosen.py``.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -166,22 +112,21 @@ def lookup_attention(
     if diagonal is not None:
         rows = rows + diagonal.bias()
     chosen = chosen_parts(rows, packed_padding_mask, number)
-    pairs = _pair(_table_rows(chosen, k.size(2)).flatten(0, 2), parts.key.shape[:3].numel())
-    tokens = pairs.scores(scaled.flatten(0, 2), parts.key.flatten(0, 2))
-    tokens = tokens.view(*rows.shape[:3], -1).to(dtype) + gate.to(dtype)[:, None, None]
+    read = read_chosen(parts, chosen)
+    tokens = read.scores(scaled).to(dtype) + gate.to(dtype)[:, None, None]
     if diagonal is not None:
-        tokens = tokens + diagonal.bias_at(_of_parts(parts.place, chosen))
+        tokens = tokens + diagonal.bias_at(read.place)
     if packed_padding_mask is not None:
         rows_left_out = packed_padding_mask[:, None, None, :].expand_as(rows)
     else:
         rows_left_out = torch.zeros_like(rows, dtype=torch.bool)
-    left_out = torch.cat([rows_left_out, _of_parts(parts.empty, chosen)], dim=-1)
+    sizes = [rows.size(-1), tokens.size(-1)]
+    left_out = torch.cat([rows_left_out, read.left_out], dim=-1)
     weights = masked_softmax(torch.cat([rows, tokens], dim=-1), left_out).to(q.dtype)
-    of_rows, of_tokens = F.dropout(weights, dropout).split([rows.size(-1), tokens.size(-1)], dim=-1)
-    read = pairs.mixture(of_tokens.flatten(0, 2), parts.value.flatten(0, 2))
-    row_weights, token_weights = weights.split([rows.size(-1), tokens.size(-1)], dim=-1)
-    token_weights = token_weights.unflatten(-1, (chosen.size(-1), -1))
-    return LookedUp(of_rows @ v + read.view_as(q), row_weights, token_weights, chosen)
+    of_rows, of_tokens = F.dropout(weights, dropout).split(sizes, dim=-1)
+    row_weights, token_weights = weights.split(sizes, dim=-1)
+    token_weights = token_weights.unflatten(-1, (read.part.size(-1), -1))
+    return LookedUp(of_rows @ v + read.mixture(of_tokens), row_weights, token_weights, read.part)
 
 
 def weights_of_context(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:
@@ -197,7 +142,7 @@ def weights_of_context(looked_up: LookedUp, position: Tensor, pack_weights: Tens
     read = (
         position[:, None]
         .expand(-1, H, -1, -1)
-        .gather(2, looked_up.chosen.view(B, H, T * N, 1).expand(-1, -1, -1, W))
+        .gather(2, looked_up.part.reshape(B, H, T * N, 1).expand(-1, -1, -1, W))
     )
     return through_rows.scatter_add(3, read.view(B, H, T, N * W), looked_up.token_weights.flatten(3))
 
@@ -209,87 +154,3 @@ def chosen_parts(rows: Tensor, packed_padding_mask: Optional[Tensor], number: in
     if packed_padding_mask is not None:
         rows = rows.masked_fill(packed_padding_mask[:, None, None, :], float("-inf"))
     return rows.topk(min(number, rows.size(-1)), dim=-1, sorted=False).indices
-
-
-def _table_rows(chosen: Tensor, L: int) -> Tensor:
-    """``chosen`` [B, H, T, N] as rows of a table [B H L, ...]."""
-    B, H = chosen.shape[:2]
-    return chosen + (torch.arange(B * H, device=chosen.device) * L).view(B, H, 1, 1)
-
-
-def _of_parts(x: Tensor, chosen: Tensor) -> Tensor:
-    """What ``x`` [B, L, W] says of the tokens of the chosen parts [B, H, T, N W]."""
-    B, L, _ = x.shape
-    index = (chosen + (torch.arange(B, device=chosen.device) * L).view(B, 1, 1, 1)).flatten()
-    return x.flatten(0, 1).index_select(0, index).view(*chosen.shape[:3], -1)
-
-
-class _Fetched(NamedTuple):
-    """Pairs of a query and a part, each with the part's tokens fetched for it: ``part`` [M, N] of M queries
-    in a table of parts."""
-
-    part: Tensor
-
-    def scores(self, q: Tensor, table: Tensor) -> Tensor:
-        """Products of each query [M, K] with the tokens of its parts, of ``table`` [R, W, K]: [M, N W]."""
-        return torch.bmm(self._tokens(table), q.unsqueeze(-1)).squeeze(-1)
-
-    def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
-        """The tokens of each query's parts by their weights [M, N W]: [M, K]."""
-        return torch.bmm(weights.unsqueeze(1), self._tokens(table)).squeeze(1)
-
-    def _tokens(self, table: Tensor) -> Tensor:
-        return table.index_select(0, self.part.flatten()).view(len(self.part), -1, table.size(-1))
-
-
-class _Blocks(NamedTuple):
-    """The same pairs, those of a part together in blocks of c, which are as many as there can be: no size
-    depends on the choice.
-
-    Attributes:
-        part: of each pair [M, N]
-        block_part: of each block [blocks]
-        pair: which one stands at each place of the blocks [blocks c]; any one at a place that is empty
-        place: where each pair stands [M N]
-    """
-
-    part: Tensor
-    block_part: Tensor
-    pair: Tensor
-    place: Tensor
-
-    def scores(self, q: Tensor, table: Tensor) -> Tensor:
-        """As :meth:`_Fetched.scores`."""
-        queries = q.index_select(0, self.pair // self.part.size(1)).view(len(self.block_part), -1, q.size(-1))
-        scores = torch.bmm(queries, table.index_select(0, self.block_part).transpose(1, 2))
-        return scores.flatten(0, 1).index_select(0, self.place).view(len(self.part), -1)
-
-    def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
-        """As :meth:`_Fetched.mixture`."""
-        of_pairs = weights.reshape(self.part.numel(), -1).index_select(0, self.pair)
-        read = torch.bmm(
-            of_pairs.view(len(self.block_part), -1, table.size(1)), table.index_select(0, self.block_part)
-        )
-        return read.flatten(0, 1).index_select(0, self.place).view(*self.part.shape, -1).sum(dim=1)
-
-
-def _pair(part: Tensor, R: int) -> Any:
-    """The form for queries that chose the parts ``part`` [M, N] of R."""
-    pairs = part.numel()
-    if pairs < 2 * R:
-        return _Fetched(part)
-    blocks = pairs // _BLOCK + R
-    order = part.flatten().argsort(stable=True)
-    counts = torch.zeros(R, dtype=torch.long, device=part.device)
-    counts.scatter_add_(0, part.flatten(), torch.ones_like(part.flatten()))
-    ends = ((counts + _BLOCK - 1) // _BLOCK).cumsum(dim=0)  # of each part's blocks
-    sorted_part = part.flatten().index_select(0, order)
-    first_pair, first_block = counts.cumsum(dim=0) - counts, ends - (counts + _BLOCK - 1) // _BLOCK
-    rank = torch.arange(pairs, device=part.device) - first_pair.index_select(0, sorted_part)
-    sorted_place = first_block.index_select(0, sorted_part) * _BLOCK + rank
-    place = torch.empty_like(order).scatter_(0, order, sorted_place)
-    pair = torch.zeros(blocks * _BLOCK, dtype=torch.long, device=part.device).scatter_(0, sorted_place, order)
-    block_part = torch.searchsorted(ends, torch.arange(blocks, device=part.device), right=True).clamp(
-        max=R - 1
-    )
-    return _Blocks(part, block_part, pair, place)

@@ -2,7 +2,7 @@
 rows of P, the tokens of its own part of the context and of the parts around it.
 
 Rows say what is far, a window what is near, in one softmax and with one strength of distance for both. All is
-laid by parts (``lookup.py``), so that a window is a slice, whatever the padding.
+laid by parts (``parts.py``), so that a window is a slice, whatever the padding.
 """
 
 from typing import NamedTuple, Tuple
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.ops.luna.anchors import anchor_distances, distance_bias, token_places
-from luna_fairseq.ops.luna.lookup import lay_by_parts, part_of_tokens, token_positions
+from luna_fairseq.ops.luna.parts import lay_by_parts, part_of_tokens, token_positions
 from luna_fairseq.ops.softmax import masked_softmax
 
 

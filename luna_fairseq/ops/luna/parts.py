@@ -1,0 +1,59 @@
+"""The tokens of a context by parts: which belong to which row of P, and laid so that a part is a slice."""
+
+from typing import Any, NamedTuple, Tuple
+
+import torch
+from torch import Tensor
+
+from luna_fairseq.ops.luna.anchors import counted
+
+
+class Parts(NamedTuple):
+    """The tokens of the context by parts. W is the most that a part has, S / L rounded up.
+
+    Attributes:
+        key: [B, H, L, W, K]
+        value: [B, H, L, W, K]
+        empty: [B, L, W], True where a part has fewer tokens
+        place: for a diagonal, the middle of each token, in tokens from the beginning [B, L, W]
+    """
+
+    key: Tensor
+    value: Tensor
+    empty: Tensor
+    place: Any = None
+
+
+def part_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
+    """The row of P that each token belongs to [B, S], of no meaning at padding. Masks: [B, S], [B, L], True:
+    left out."""
+    token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
+    return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
+
+
+def token_positions(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
+    """Where the tokens of each part stand in the context [B, L, W], and what of that is empty [B, L, W]."""
+    B, S = context_padding_mask.shape
+    L = packed_padding_mask.size(1)
+    _, tokens, rows = counted(context_padding_mask, packed_padding_mask)
+    tokens, rows = tokens[:, None], rows[:, None]
+    part = torch.arange(L + 1, device=tokens.device)
+    first = -(
+        (rows - 2 * tokens * part) // (2 * rows)
+    )  # the first t with (t + 1/2) L / n at or above the part
+    token = first[:, :L, None] + torch.arange(-(-S // L), device=tokens.device)
+    empty = token >= torch.minimum(first[:, 1:], tokens)[:, :, None]
+    real_first = context_padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
+    position = real_first.gather(1, token.clamp(max=S - 1).flatten(1)).view(B, L, -1)
+    return position, empty | context_padding_mask.all(dim=1)[:, None, None]
+
+
+def by_parts(key: Tensor, value: Tensor, position: Tensor, empty: Tensor) -> Parts:
+    """Tokens' keys and values [B, H, S, K], laid by parts; see :func:`token_positions`."""
+    return Parts(lay_by_parts(key, position), lay_by_parts(value, position), empty)
+
+
+def lay_by_parts(x: Tensor, position: Tensor) -> Tensor:
+    """``x`` [B, H, S, K] by parts [B, H, L, W, K], of the ``position`` [B, L, W]."""
+    where = position.flatten(1)[:, None, :, None].expand(-1, x.size(1), -1, x.size(3))
+    return x.gather(2, where).unflatten(2, tuple(position.shape[1:]))
