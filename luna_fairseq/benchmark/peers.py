@@ -197,8 +197,8 @@ MODELS: Dict[str, Model] = {
     "luna-{l}-anchored": luna(
         untied=False, translate="luna_anchored", decode="luna_anchored", masked_lm="luna_anchored_base_512"
     ),
-    "luna-{l}-look-up": anchored(packed_lookup=pack_and_unpack.LOOK_UP),
-    "luna-{l}-softmax-cross": anchored(cross_attention="softmax"),
+    "luna-{l}-no-look-up": anchored(packed_lookup=0),
+    "luna-{l}-softmax-cross": anchored(packed_lookup=0, cross_attention="softmax"),
     "luna-{l}-compiled": compiled(translate="luna", masked_lm="luna_masked_lm"),
     "luna-{l}": luna(untied=True, classify="luna_lra_imdb"),
     **{f"peer-{name}": peer(name) for name in ATTENTIONS},

@@ -91,7 +91,8 @@ def nested_config(cfg: Any) -> TransformerConfig:
 
 
 _UNTIED = {"untie_luna_kv": True}
-_ANCHORED = {"anchored_packed": True, "diagonal_prior": True}
+_PLACED = {"anchored_packed": True, "diagonal_prior": True}
+_ANCHORED = {**_PLACED, "packed_lookup": 4}
 _SOFTMAX_CROSS = {"cross_attention": "softmax"}
 
 # What each architecture sets apart from LunaConfig's defaults, which are the paper's base size with tied keys
@@ -105,6 +106,6 @@ ARCHITECTURES: Presets = {
     "luna_anchored": _ANCHORED,
     "luna_anchored_base": _ANCHORED,
     "luna_anchored_base_untied": {**_ANCHORED, **_UNTIED},
-    "luna_anchored_softmax_cross": {**_ANCHORED, **_SOFTMAX_CROSS},
+    "luna_anchored_softmax_cross": {**_PLACED, **_SOFTMAX_CROSS},
 }
 register_architectures("luna", ARCHITECTURES)

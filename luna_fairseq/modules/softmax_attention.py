@@ -49,7 +49,7 @@ class SoftmaxCrossAttention(LunaAttention):
         super().__init__(*args, **kwargs)
         if self.lookup:
             raise InputError(
-                "--packed-lookup and --cross-attention softmax do not go together: leave one out"
+                "--packed-lookup and --cross-attention softmax do not go together: give --packed-lookup 0"
             )
         self.packs = packs
         for name in [name for name, _ in self.named_children()]:

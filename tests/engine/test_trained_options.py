@@ -9,7 +9,11 @@ import luna_fairseq.models  # noqa: F401  registers the architectures
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
-GAINED = [("luna_anchored", "diagonal_prior"), ("luna_anchored_small_512", "local_parts")]
+GAINED = [
+    ("luna_anchored", "diagonal_prior"),
+    ("luna_anchored", "packed_lookup"),
+    ("luna_anchored_small_512", "local_parts"),
+]
 
 
 def saved(path, name, **options):
