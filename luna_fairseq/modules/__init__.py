@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import Any
 
 from luna_fairseq.modules.anchors import Anchors, find_anchors
-from luna_fairseq.modules.luna_attention import KeptContext, LunaAttention
+from luna_fairseq.modules.kept_context import KeptContext
+from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.softmax_attention import SoftmaxCrossAttention

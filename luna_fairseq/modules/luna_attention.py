@@ -1,6 +1,6 @@
 """Luna attention: P packs a context, then a query unpacks what was packed (Luna, section 3.1)."""
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from luna_fairseq.modules.heads import (
     projection,
     split_heads,
 )
+from luna_fairseq.modules.kept_context import KeptContext
 from luna_fairseq.ops.luna import (
     Diagonal,
     Parts,
@@ -43,46 +44,6 @@ from luna_fairseq.ops.luna import (
     weights_of_window,
     window_attention,
 )
-
-
-class KeptContext(NamedTuple):
-    """What unpack attention reads of a packed context: a context that stays the same is packed once, and this
-    is kept.
-
-    Attributes:
-        key, value: [B, H, L, K], projected from Y_P; one tensor where they are tied
-        pack_weights: mean over the pack heads [B, L, S], or None where weights are not wanted
-        token_key, token_value, empty: with a look-up, the tokens of each part, see
-            :class:`luna_fairseq.ops.luna.Parts`; with local parts the tokens [B, H, S, K]
-        position: with a look-up, where they stand in the context [B, L, W]
-        row_place, token_place: with a diagonal, the middle of rows [B, L] and, with a look-up, of tokens [B,
-            L, W], in tokens
-    """
-
-    key: Tensor
-    value: Tensor
-    pack_weights: Optional[Tensor] = None
-    token_key: Optional[Tensor] = None
-    token_value: Optional[Tensor] = None
-    empty: Optional[Tensor] = None
-    position: Optional[Tensor] = None
-    row_place: Any = None
-    token_place: Any = None
-
-    def select(self, sentences: Tensor) -> "KeptContext":
-        """That of the ``sentences`` [B'], in their order."""
-        return select_sentences(self, sentences)
-
-
-Kept = TypeVar("Kept", bound=Tuple[Any, ...])
-
-
-def select_sentences(kept: Kept, sentences: Tensor) -> Kept:
-    """``kept``, a tuple of tensors [B, ..] or None, for the ``sentences`` [B']; what was one tensor stays
-    one."""
-    selected = {id(x): x.index_select(0, sentences) for x in kept if x is not None}
-    parts: Any = [None if x is None else selected[id(x)] for x in kept]
-    return type(kept)(*parts)
 
 
 def places_of_all(query: Tensor) -> Tensor:

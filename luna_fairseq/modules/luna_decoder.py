@@ -13,7 +13,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import FairseqDropout
 from fairseq.utils import make_positions
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.anchors import find_anchors
+from luna_fairseq.modules.anchors import Anchors, find_anchors
 from luna_fairseq.modules.beams import Hypotheses
 from luna_fairseq.modules.fairseq_attention import (
     FairseqLunaAttention,
@@ -118,21 +118,10 @@ class LunaDecoder(TransformerDecoderBase):
         if padding_mask.any():
             masks["self_attn_padding_mask"] = padding_mask
 
-        anchors = None
-        if self.cfg.anchored_packed and first:  # later steps of decoding read what the first one packed
-            anchors = find_anchors(
-                context,
-                initial_packed,
-                masks.get("encoder_padding_mask"),
-                masks.get("packed_padding_mask"),
-                self.cfg.decoder.projected_attention_heads,
-                self.cfg.packed_lookup > 0,
-                diagonal=self.cfg.diagonal_prior,
-            )
-        places = None
-        if self.cfg.diagonal_prior:
-            positions = make_positions(prev_output_tokens, self.padding_idx)[:, -x.size(0) :]
-            places = (positions - self.padding_idx - 1).clamp(min=0)
+        # Later steps of decoding read what the first one packed.
+        anchors = self._find_anchors(context, initial_packed, masks) if first else None
+        places = self._places(prev_output_tokens)
+        places = None if places is None else places[:, -x.size(0) :]
         attn = None
         packed = initial_packed
         inner_states = [x]
@@ -163,6 +152,29 @@ class LunaDecoder(TransformerDecoderBase):
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
+
+    def _find_anchors(
+        self, context: Optional[Tensor], packed: Tensor, masks: Dict[str, Tensor]
+    ) -> Optional[Anchors]:
+        """The places of P's rows in the source, which all layers share; None without anchors."""
+        if context is None or not self.cfg.anchored_packed:
+            return None
+        return find_anchors(
+            context,
+            packed,
+            masks.get("encoder_padding_mask"),
+            masks.get("packed_padding_mask"),
+            self.cfg.decoder.projected_attention_heads,
+            self.cfg.packed_lookup > 0,
+            diagonal=self.cfg.diagonal_prior,
+        )
+
+    def _places(self, prev_output_tokens: Tensor) -> Optional[Tensor]:
+        """The number of each token [B, T] in its target, padding not counted; None without a diagonal."""
+        if not self.cfg.diagonal_prior:
+            return None
+        positions = make_positions(prev_output_tokens, self.padding_idx)
+        return (positions - self.padding_idx - 1).clamp(min=0)
 
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor

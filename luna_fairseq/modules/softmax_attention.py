@@ -9,7 +9,8 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.modules.anchors import Anchors, placed
 from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import merge_heads, projection, split_heads
-from luna_fairseq.modules.luna_attention import LunaAttention, select_sentences
+from luna_fairseq.modules.kept_context import select_sentences
+from luna_fairseq.modules.luna_attention import LunaAttention
 
 
 class KeptTokens(NamedTuple):
