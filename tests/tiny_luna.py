@@ -53,7 +53,8 @@ VARIANTS = {
         "decoder_normalize_before": True,
     },
     "look-up": {"anchored_packed": True, "packed_lookup": 2},
-    "look-up untied pre-norm": {
+    "look-up by parts": {"anchored_packed": True, "packed_lookup": 2},
+    "look-up by parts untied pre-norm": {
         "anchored_packed": True,
         "packed_lookup": 1,
         "untie_luna_kv": True,
@@ -61,7 +62,8 @@ VARIANTS = {
         "decoder_normalize_before": True,
     },
     "diagonal": {"anchored_packed": True, "diagonal_prior": True},
-    "look-up diagonal pre-norm": {
+    "look-up diagonal": {"anchored_packed": True, "packed_lookup": 2, "diagonal_prior": True},
+    "look-up by parts diagonal pre-norm": {
         "anchored_packed": True,
         "packed_lookup": 2,
         "diagonal_prior": True,

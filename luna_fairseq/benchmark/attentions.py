@@ -106,7 +106,10 @@ class WrittenOutLunaAttention(FairseqLunaAttention):
         if diagonal is not None:
             place = kept.token_place.flatten(1)[:, None, None]
             biases = {"row_bias": diagonal.bias(), "token_bias": diagonal.bias_at(place)}
-        rows, tokens = (kept.key, kept.value), (kept.token_key.flatten(2, 3), kept.token_value.flatten(2, 3))
+        rows, tokens = (
+            (kept.key, kept.value),
+            (kept.token_key.flatten(2, -2), kept.token_value.flatten(2, -2)),
+        )
         gate, dropout = self.lookup_gate(), dropout_probability(self.dropout_module)
         masks = kept.empty.flatten(1), mask
         return naive_lookup_attention(q, *rows, *tokens, gate, self.lookup, *masks, dropout, **biases)[

@@ -11,10 +11,12 @@ from luna_fairseq.benchmark import fused_softmax
 from luna_fairseq.benchmark.heads import Problem, Shape, random_heads
 from luna_fairseq.benchmark.measure import Settings
 from luna_fairseq.ops.luna import (
+    Tokens,
     Window,
     anchor_distances,
     by_parts,
     distance_bias,
+    find_layout,
     find_window,
     further_than_nearest,
     lookup_attention,
@@ -23,6 +25,7 @@ from luna_fairseq.ops.luna import (
     naive_lookup_attention,
     naive_window_attention,
     token_positions,
+    whole_attention,
     window_attention,
 )
 
@@ -33,8 +36,8 @@ LOCAL = 3
 
 class Inputs(NamedTuple):
     """q, k, v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P; key_padding_mask [B, T] or None; with
-    anchors, what layers share: distances [B, H, L, T] and [B, 1, T, L], the tokens of each part [B, L, W] and
-    the window of LOCAL parts; and gamma [1, H, 1, 1]."""
+    anchors, what layers share: distances [B, H, L, T] and [B, 1, T, L], the tokens of each part [B, L, W],
+    the window of LOCAL parts and the layout of a look-up; and gamma [1, H, 1, 1]."""
 
     q: Tensor
     k: Tensor
@@ -48,6 +51,9 @@ class Inputs(NamedTuple):
     window_place: Tensor
     window_distance: Tensor
     window_left_out: Tensor
+    layout_position: Optional[Tensor]
+    layout_empty: Tensor
+    layout_part: Optional[Tensor]
     strength: Tensor
 
 
@@ -70,7 +76,8 @@ def make_inputs(shape: Shape, length: int, settings: Settings) -> Problem:
     )
     strength = torch.full((1, shape.heads, 1, 1), 4.0, device=settings.device, dtype=q.dtype).requires_grad_()
     window = find_window(everything, rows, LOCAL)
-    shared = (*token_positions(everything, rows), window.place, window.distance, window.left_out)
+    of_window = window.place, window.distance, window.left_out
+    shared = (*token_positions(everything, rows), *of_window, *find_layout(everything, rows))
     placed = (*(x.to(q.dtype) for x in distances), *shared, strength)
     return Inputs(q, k, v, pack_q, mask, *placed), gradient
 
@@ -110,6 +117,9 @@ def packed_by_anchors(inputs: Inputs) -> Tensor:
 def look_up(inputs: Inputs) -> Tensor:
     """Anchored pack attention, and unpack attention that looks up the tokens of LOOK_UP parts."""
     packed = packed_by_anchors(inputs)
+    if inputs.layout_position is None:
+        tokens = Tokens(inputs.k, inputs.v, inputs.layout_empty, inputs.layout_part)
+        return whole_attention(inputs.q, packed, packed, tokens, gate(inputs), LOOK_UP)[0]
     parts = by_parts(inputs.k, inputs.v, inputs.position, inputs.empty)
     return lookup_attention(inputs.q, packed, packed, parts, gate(inputs), LOOK_UP).output
 

@@ -30,8 +30,7 @@ class LunaConfig(LunaOptions, EncoderOptions, DecoderOptions):
     packed_lookup: int = option(
         0,
         "with --anchored-packed: attention to the source also reads the tokens of the so many rows of P that "
-        "a query "
-        "weighs most; for sources much longer than P (0: none)",
+        "a query weighs most; of a source of no more than 64 tokens all (0: none)",
     )
     diagonal_prior: bool = option(
         False,

@@ -17,10 +17,10 @@ from luna_fairseq.ops.luna import (
     anchor_distances,
     distance_bias,
     find_diagonal,
+    find_layout,
     find_window,
     further_than_nearest,
     middles,
-    token_positions,
 )
 
 # What is added to the logits of tokens that are looked up, at the start. Untrained queries choose at random,
@@ -35,8 +35,7 @@ class Anchors(NamedTuple):
         pack: how much further than the nearest token each token is from where a row's head looks, in parts of
             the context [B, H, L, S]
         unpack: how much further than the nearest row each row's middle is from each token [B, 1, S, L]
-        position: for a look-up, where the tokens of each row's part stand in the context [B, L, W]
-        empty: for a look-up, True at places of a part without a token [B, L, W]
+        layout: for a look-up, the :class:`luna_fairseq.ops.luna.Layout` of the tokens
         window: for tokens that read the parts around them, the :class:`luna_fairseq.ops.luna.Window`
         row_place: for a diagonal, the middle of each row's part, in tokens [B, L]
         token_place: for a diagonal, the middle of each token, in tokens [B, S]
@@ -44,8 +43,7 @@ class Anchors(NamedTuple):
 
     pack: Tensor
     unpack: Tensor
-    position: Optional[Tensor] = None
-    empty: Optional[Tensor] = None
+    layout: Any = None
     window: Any = None
     row_place: Any = None
     token_place: Any = None
@@ -75,7 +73,7 @@ def find_anchors(
     masks = _mask_of(context, context_padding_mask), _mask_of(packed, packed_padding_mask)
     pack = further_than_nearest(anchor_distances(*masks, num_heads=num_pack_heads)).to(context.dtype)
     unpack = further_than_nearest(anchor_distances(*masks).transpose(2, 3)).to(context.dtype)
-    anchors = Anchors(pack, unpack, *(token_positions(*masks) if lookup else ()))
+    anchors = Anchors(pack, unpack, find_layout(*masks) if lookup else None)
     if diagonal:
         row_place, token_place = middles(*masks)
         anchors = anchors._replace(row_place=row_place, token_place=token_place)

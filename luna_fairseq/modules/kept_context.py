@@ -12,11 +12,11 @@ class KeptContext(NamedTuple):
     Attributes:
         key, value: [B, H, L, K], projected from Y_P; one tensor where they are tied
         pack_weights: mean over the pack heads [B, L, S], or None where weights are not wanted
-        token_key, token_value, empty: with a look-up, the tokens of each part, see
-            :class:`luna_fairseq.ops.luna.Parts`; with local parts the tokens [B, H, S, K]
-        position: with a look-up, where they stand in the context [B, L, W]
+        token_key, token_value: with a look-up, the tokens of each part [B, H, L, W, K]; where they are read
+            as they stand, and with local parts, [B, H, S, K]
+        empty, position, part: with a look-up, see :class:`luna_fairseq.ops.luna.Layout`
         row_place, token_place: with a diagonal, the middle of rows [B, L] and, with a look-up, of tokens [B,
-            L, W], in tokens
+            L, W] or [B, S], in tokens
     """
 
     key: Tensor
@@ -26,6 +26,7 @@ class KeptContext(NamedTuple):
     token_value: Optional[Tensor] = None
     empty: Optional[Tensor] = None
     position: Optional[Tensor] = None
+    part: Optional[Tensor] = None
     row_place: Any = None
     token_place: Any = None
 

@@ -36,12 +36,15 @@ from luna_fairseq.modules.kept_context import KeptContext
 from luna_fairseq.ops.luna import (
     Diagonal,
     Parts,
+    Tokens,
     by_parts,
     lookup_attention,
     luna_attention,
     naive_attention,
     weights_of_context,
+    weights_of_whole,
     weights_of_window,
+    whole_attention,
     window_attention,
 )
 
@@ -255,13 +258,19 @@ class LunaAttention(ProjectingAttention):
         token_value = split_heads(self.token_v_proj(context), self.num_heads)
         if self.local_parts:
             return kept._replace(token_key=token_key, token_value=token_value)
-        position: Any = placed(anchors).position
-        empty = placed(anchors).empty
-        parts = by_parts(token_key, token_value, position, empty)
-        if self.diagonal is not None:
-            place = placed(anchors).token_place.gather(1, position.flatten(1))
-            kept = kept._replace(token_place=place.view_as(position))
-        return kept._replace(token_key=parts.key, token_value=parts.value, empty=empty, position=position)
+        position, empty, part = placed(anchors).layout
+        place = placed(anchors).token_place
+        if position is not None:
+            token_key, token_value, _, _ = by_parts(token_key, token_value, position, empty)
+            place = None if place is None else place.gather(1, position.flatten(1)).view_as(position)
+        return kept._replace(
+            token_key=token_key,
+            token_value=token_value,
+            empty=empty,
+            position=position,
+            part=part,
+            token_place=place,
+        )
 
     def unpack(
         self,
@@ -329,14 +338,20 @@ class LunaAttention(ProjectingAttention):
         need_weights: bool,
         diagonal: Optional[Diagonal],
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        parts = Parts(kept.token_key, kept.token_value, kept.empty, kept.token_place)
-        dropout = dropout_probability(self.dropout_module)
-        read = lookup_attention(
-            q, kept.key, kept.value, parts, self.lookup_gate(), self.lookup, mask, dropout, diagonal
+        of_rows: Any = (
+            None if kept.pack_weights is None or not need_weights else kept.pack_weights.unsqueeze(1)
         )
-        if not need_weights or kept.pack_weights is None:
-            return read.output, None
-        return read.output, weights_of_context(read, kept.position, kept.pack_weights.unsqueeze(1))
+        tokens: Any = {"key": kept.token_key, "value": kept.token_value, "place": kept.token_place}
+        gate, dropout = self.lookup_gate(), dropout_probability(self.dropout_module)
+        how: Any = {"packed_padding_mask": mask, "dropout": dropout, "diagonal": diagonal}
+        if kept.position is None:
+            whole = Tokens(**tokens, left_out=kept.empty, part=kept.part)
+            how["need_weights"] = of_rows is not None
+            output, weights = whole_attention(q, kept.key, kept.value, whole, gate, self.lookup, **how)
+            return output, None if weights is None else weights_of_whole(weights, of_rows)
+        parts = Parts(**tokens, empty=kept.empty)
+        read = lookup_attention(q, kept.key, kept.value, parts, gate, self.lookup, **how)
+        return read.output, None if of_rows is None else weights_of_context(read, kept.position, of_rows)
 
     def _look_around(
         self, q: Tensor, kept: KeptContext, anchors: Anchors, need_weights: bool

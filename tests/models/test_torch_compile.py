@@ -60,9 +60,10 @@ LOWERED = {"backend": "aot_eager_decomp_partition", "fullgraph": True}
         "anchored",
         "local parts",
         "look-up",
+        "look-up by parts",
         "anchored softmax cross pre-norm",
         "anchored softmax cross diagonal",
-        "look-up diagonal pre-norm",
+        "look-up by parts diagonal pre-norm",
     ],
 )
 def test_whole_layers_are_compiled_and_give_the_same(variant, monkeypatch):

@@ -23,10 +23,12 @@ KINDS = {
         "untie_kv": True,
     },
     "look-up": {"anchor_strength": 4.0, "lookup": 2},
-    "look-up untied": {"anchor_strength": 4.0, "lookup": 1, "untie_kv": True},
+    "look-up by parts": {"anchor_strength": 4.0, "lookup": 2},
+    "look-up by parts untied": {"anchor_strength": 4.0, "lookup": 1, "untie_kv": True},
     "softmax": {"anchor_strength": 4.0, "class": SoftmaxCrossAttention},
     "diagonal": {"anchor_strength": 4.0, "diagonal": True},
     "look-up, diagonal": {"anchor_strength": 4.0, "lookup": 2, "diagonal": True},
+    "look-up by parts, diagonal": {"anchor_strength": 4.0, "lookup": 2, "diagonal": True},
     "softmax, diagonal": {"anchor_strength": 4.0, "diagonal": True, "class": SoftmaxCrossAttention},
 }
 kinds = pytest.mark.parametrize("kind", list(KINDS))
@@ -156,7 +158,8 @@ def test_the_gate_begins_open_only_where_a_diagonal_says_what_to_choose(diagonal
     assert torch.equal(module.lookup_gate(), torch.full((HEADS,), start))
 
 
-def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row():
+@pytest.mark.parametrize("form, read", [("whole", 12), ("by parts", 8)])  # two parts of four tokens
+def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row(form, read):
     module = attention(anchor_strength=4.0, lookup=2)
     x, packed, _, _ = sentences([12], [3])
     with torch.no_grad():
@@ -166,10 +169,10 @@ def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row():
         kept = module.keep(packed_context, torch.zeros_like(pack_weights), x, None, anchors)
         _, weights = module.unpack(x, kept, None, True)
     assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
-    assert (weights > 0).sum(dim=-1).max() == 8  # two parts of four tokens
+    assert (weights > 0).sum(dim=-1).max() == read
 
 
-@pytest.mark.parametrize("kind", ["local parts", "local parts untied", "look-up", "look-up untied"])
+@pytest.mark.parametrize("kind", ["local parts", "local parts untied", "look-up", "look-up by parts untied"])
 def test_tokens_of_an_older_state_are_read_through_pack_and_unpack_projections(kind):
     module = attention(**KINDS[kind])
     state = {name: value for name, value in module.state_dict().items() if not name.startswith("token_")}

@@ -6,7 +6,17 @@ from attention_inputs import output_and_gradients, relative_rms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luna_fairseq.ops.luna import chosen, find_diagonal, middles, naive_attention, naive_diagonal_bias
+from luna_fairseq.ops.luna import (
+    Tokens,
+    chosen,
+    find_diagonal,
+    find_layout,
+    middles,
+    naive_attention,
+    naive_diagonal_bias,
+    whole_attention,
+)
+from luna_fairseq.ops.luna import parts as parts_module
 from luna_fairseq.ops.luna.lookup import lookup_attention, naive_lookup_attention, weights_of_context
 from luna_fairseq.ops.luna.parts import by_parts, part_of_tokens, token_positions
 
@@ -27,24 +37,29 @@ def inputs(dtype=torch.float64, seed=0):
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-@pytest.fixture(params=["all tokens", "fetched", 1, 3, 16])
+@pytest.fixture(params=["fetched", 1, 3, 16])
 def form(request, monkeypatch):
-    """How chosen tokens are read: all are met, or those of the choice, fetched or in blocks of so many."""
-    if request.param == "all tokens":
-        return monkeypatch.setattr(chosen, "SHORT", L * S)
-    monkeypatch.setattr(chosen, "SHORT", 0)
+    """Every context is long; how chosen tokens are read: fetched, or in blocks of so many."""
+    threshold(monkeypatch, 0)
     if request.param == "fetched":
         return monkeypatch.setattr(chosen, "_pair", lambda part, R: chosen.Fetched(part))
     return monkeypatch.setattr(chosen, "BLOCK", request.param)
+
+
+def threshold(monkeypatch, tokens):
+    """Have contexts of no more than so many tokens read whole."""
+    monkeypatch.setattr(parts_module, "WHOLE", tokens)
 
 
 with_every_form = pytest.mark.usefixtures("form")
 
 
 def looking_up(number, context, packed):
-    position, empty = token_positions(context, packed)
-
     def form(q, k, v, token_k, token_v, gate):
+        position, empty, part = find_layout(context, packed)
+        if position is None:
+            tokens = Tokens(token_k, token_v, empty, part)
+            return whole_attention(q, k, v, tokens, gate, number, packed)[0]
         parts = by_parts(token_k, token_v, position, empty)
         return lookup_attention(q, k, v, parts, gate, number, packed).output
 
@@ -55,21 +70,53 @@ def defined(number, context, packed):
     return lambda *x: naive_lookup_attention(*x, number, context, packed)[0]
 
 
-@pytest.mark.parametrize(
-    "tokens, queries, expected",
-    [
-        (64, 9, "AllTokens"),
-        (65, 9, "ChosenTokens of Blocks"),
-        (65, 1, "ChosenTokens of Fetched"),
-    ],
-)
-def test_the_form_goes_by_the_length_of_the_context(tokens, queries, expected):
-    mask, rows = torch.zeros(1, tokens, dtype=torch.bool), torch.zeros(1, 8, dtype=torch.bool)
-    key = torch.zeros(1, 1, tokens, 2)
+@pytest.mark.parametrize("queries, expected", [(9, "Blocks"), (1, "Fetched")])
+def test_the_form_goes_by_the_number_of_queries(queries, expected):
+    mask, rows = torch.zeros(1, 65, dtype=torch.bool), torch.zeros(1, 8, dtype=torch.bool)
+    key = torch.zeros(1, 1, 65, 2)
     parts = by_parts(key, key, *token_positions(mask, rows))
     found = chosen.read_chosen(parts, torch.zeros(1, 1, queries, 2, dtype=torch.long))
-    name = type(found).__name__
-    assert (f"{name} of {type(found.pairs).__name__}" if name == "ChosenTokens" else name) == expected
+    assert type(found.pairs).__name__ == expected
+
+
+@pytest.mark.parametrize("lengths, whole", [((64, 3), "all"), ((65, 64), "the second"), ((70, 65), "none")])
+def test_contexts_of_no_more_than_64_tokens_are_read_whole(lengths, whole):
+    context = torch.arange(max(lengths))[None, :] >= torch.tensor(lengths)[:, None]
+    packed = torch.zeros(2, 8, dtype=torch.bool)
+    position, empty, part = find_layout(context, packed)
+    assert (position is None) == (whole != "none")
+    if whole == "the second":
+        assert (part[1] == -1).all() and torch.equal(part[0], part_of_tokens(context, packed)[0])
+    else:
+        assert part is None
+    if whole != "none":
+        assert torch.equal(empty, context)
+
+
+@pytest.mark.parametrize("kind", list(LENGTHS))
+@pytest.mark.parametrize("most", [2, 7, S])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
+def test_with_short_contexts_it_equals_the_definition(kind, most, dtype, tolerance, monkeypatch):
+    threshold(monkeypatch, most)
+    x = inputs(dtype)
+    expected = output_and_gradients(defined(2, *masks(kind)), [i.double() for i in x])
+    actual = output_and_gradients(looking_up(2, *masks(kind)), x)
+    for name, a, b in zip(NAMES, actual, expected):
+        assert a.dtype == dtype
+        assert relative_rms(a, b) < tolerance, name
+
+
+def test_a_short_context_is_read_as_it_is_beside_longer_ones(monkeypatch):
+    x, (context, packed) = inputs(), masks("right")
+    together = looking_up(2, context, packed)
+    threshold(monkeypatch, 7)
+    output = together(*x)
+    alone = looking_up(2, context[1:, :7], packed[1:])
+    shorter = [i if i.dim() == 1 else i[1:, :, :7] if i.size(2) == S else i[1:] for i in x]
+    assert torch.allclose(output[1:], alone(*shorter), atol=1e-12)
+    threshold(monkeypatch, 0)
+    assert torch.allclose(output[:1], together(*x)[:1], atol=1e-12)
+    assert not torch.allclose(output[1:2], together(*x)[1:2], atol=1e-3)
 
 
 @with_every_form
@@ -85,18 +132,19 @@ def test_it_equals_the_definition(kind, number, dtype, tolerance):
         assert relative_rms(a, b) < tolerance, name
 
 
-@with_every_form
-@pytest.mark.parametrize("kind", list(LENGTHS))
-def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
+def check_with_a_diagonal(kind):
     context, packed = masks(kind)
-    position, empty = token_positions(context, packed)
+    position, empty, part = find_layout(context, packed)
     row_place, token_place = middles(context, packed)
-    laid_place = token_place.gather(1, position.flatten(1)).view_as(position)
     query_place = torch.arange(T).expand(B, -1)
 
     def form(q, k, v, token_k, token_v, gate, gamma, r):
-        parts = by_parts(token_k, token_v, position, empty)._replace(place=laid_place)
         diagonal = find_diagonal(gamma, r, query_place, row_place, packed)
+        if position is None:
+            tokens = Tokens(token_k, token_v, empty, part, token_place)
+            return whole_attention(q, k, v, tokens, gate, 2, packed, diagonal=diagonal)[0]
+        laid_place = token_place.gather(1, position.flatten(1)).view_as(position)
+        parts = by_parts(token_k, token_v, position, empty)._replace(place=laid_place)
         return lookup_attention(q, k, v, parts, gate, 2, packed, diagonal=diagonal).output
 
     def definition(*x):
@@ -111,8 +159,22 @@ def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
 
 
 @with_every_form
+@pytest.mark.parametrize("kind", list(LENGTHS))
+def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
+    check_with_a_diagonal(kind)
+
+
+@pytest.mark.parametrize("kind", list(LENGTHS))
+@pytest.mark.parametrize("most", [7, S])
+def test_with_a_diagonal_short_contexts_equal_the_definition(kind, most, monkeypatch):
+    threshold(monkeypatch, most)
+    check_with_a_diagonal(kind)
+
+
+@pytest.mark.parametrize("most", [0, 7, S])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
-def test_half_precision(dtype, tolerance):
+def test_half_precision(most, dtype, tolerance, monkeypatch):
+    threshold(monkeypatch, most)
     x = inputs(dtype)
     everything = masks("right")  # all parts: rounding cannot change the choice
     expected = output_and_gradients(defined(L, *everything), [i.double() for i in x])
@@ -160,6 +222,7 @@ def test_a_closed_gate_leaves_unpack_attention():
     assert torch.allclose(output, naive_attention(q, k, v, packed)[0], atol=1e-12)
 
 
+@with_every_form
 def test_weights_are_those_of_one_softmax_and_only_of_chosen_parts():
     context, packed = masks("right")
     _, rows, tokens = naive_lookup_attention(*inputs(), 1, context, packed)
@@ -180,6 +243,19 @@ def test_weights_over_the_context_are_what_was_read_through_rows_and_beside_them
     looked_up = lookup_attention(q, k, v, by_parts(token_k, token_v, position, empty), gate, 2, packed)
     actual = weights_of_context(looked_up, position, pack_weights)
     assert torch.allclose(actual, rows @ pack_weights + tokens, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind, most", [("whole", S), ("right", 7), ("right", S), ("left", 7), ("left", S)])
+def test_weights_of_short_contexts(kind, most, monkeypatch):
+    threshold(monkeypatch, most)
+    q, k, v, token_k, token_v, gate = inputs()
+    context, packed = masks(kind)
+    _, *expected = naive_lookup_attention(q, k, v, token_k, token_v, gate, 2, context, packed)
+    _, left_out, part = find_layout(context, packed)
+    tokens = Tokens(token_k, token_v, left_out, part)
+    output, weights = whole_attention(q, k, v, tokens, gate, 2, packed, need_weights=True)
+    assert torch.allclose(weights, torch.cat(expected, dim=-1), atol=1e-12)
+    assert torch.allclose(output, whole_attention(q, k, v, tokens, gate, 2, packed)[0], atol=1e-12)
 
 
 @with_every_form

@@ -16,8 +16,9 @@ from luna_fairseq.ops.luna.diagonal import Diagonal, find_diagonal, naive_diagon
 from luna_fairseq.ops.luna.fused import fused_attention
 from luna_fairseq.ops.luna.lookup import lookup_attention, naive_lookup_attention, weights_of_context
 from luna_fairseq.ops.luna.naive import naive_attention
-from luna_fairseq.ops.luna.parts import Parts, by_parts, token_positions
+from luna_fairseq.ops.luna.parts import Layout, Parts, by_parts, find_layout, token_positions
 from luna_fairseq.ops.luna.short import is_short, short_attention
+from luna_fairseq.ops.luna.whole import Tokens, weights_of_whole, whole_attention
 from luna_fairseq.ops.luna.window import (
     Window,
     find_window,
@@ -43,13 +44,16 @@ def luna_attention(
 
 __all__ = [
     "Diagonal",
+    "Layout",
     "Parts",
+    "Tokens",
     "Window",
     "anchor_distances",
     "distance_bias",
     "further_than_nearest",
     "by_parts",
     "find_diagonal",
+    "find_layout",
     "find_window",
     "fused_attention",
     "lookup_attention",
@@ -63,6 +67,8 @@ __all__ = [
     "short_attention",
     "token_positions",
     "weights_of_context",
+    "weights_of_whole",
     "weights_of_window",
+    "whole_attention",
     "window_attention",
 ]

@@ -1,66 +1,44 @@
-"""Products of queries with the tokens of the parts that each of them has chosen, ``chosen`` [B, H, T, N].
+"""The parts that each query chooses, and its products with their tokens.
 
-:func:`read_chosen` has two forms of them. Of both:
-
-- ``part`` [B, H, T, N'] says whose W tokens a query meets, M = N' W of them
-- ``left_out`` [B, H, T, M] is True at tokens that are not there, or not chosen
-- ``place`` is where the tokens stand, for a diagonal, broadcast to [B, H, T, M]
-- ``scores`` are the products of queries [B, H, T, K] with keys [B, H, T, M]
-- ``mixture`` is the values by weights [B, H, T, M]: [B, H, T, K]
+Of what was ``chosen`` [B, H, T, N] :class:`ChosenTokens` is what a query meets, M = N W tokens.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
 from luna_fairseq.ops.luna.parts import Parts
 
-# Most tokens of a context for which all are met: products with so few cost less than fetching some of them.
-SHORT = 64
 # Queries of one part that are multiplied with its tokens at a time.
 BLOCK = 16
 
 
-def read_chosen(parts: Parts, chosen: Tensor) -> Any:
-    """The form for a context of such a length."""
-    B, H, L, W = parts.key.shape[:4]
-    if L * W <= SHORT:
-        return AllTokens(parts, chosen)
+def chosen_parts(rows: Tensor, packed_padding_mask: Optional[Tensor], number: int) -> Tensor:
+    """The parts with the largest of the logits ``rows`` [B, H, T, L]: [B, H, T, N]. No gradient passes
+    through the choice."""
+    rows = rows.detach()
+    if packed_padding_mask is not None:
+        rows = rows.masked_fill(packed_padding_mask[:, None, None, :], float("-inf"))
+    return rows.topk(min(number, rows.size(-1)), dim=-1, sorted=False).indices
+
+
+def read_chosen(parts: Parts, chosen: Tensor) -> "ChosenTokens":
+    """The tokens of the ``parts`` that were ``chosen`` [B, H, T, N]."""
+    B, H, L = parts.key.shape[:3]
     heads = torch.arange(B * H, device=chosen.device) * L
     rows = chosen + heads.view(B, H, 1, 1)  # of a table of the parts of all sentences and heads
     return ChosenTokens(parts, chosen, _pair(rows.flatten(0, 2), B * H * L))
 
 
-class AllTokens(NamedTuple):
-    """Every query meets all tokens; those that it did not choose are left out."""
-
-    parts: Parts
-    chosen: Tensor
-
-    @property
-    def part(self) -> Tensor:
-        L = self.parts.key.size(2)
-        return torch.arange(L, device=self.chosen.device).expand(*self.chosen.shape[:3], -1)
-
-    @property
-    def left_out(self) -> Tensor:
-        others = torch.ones_like(self.part, dtype=torch.bool).scatter(3, self.chosen, False)
-        return (others.unsqueeze(-1) | self.parts.empty[:, None, None]).flatten(3)
-
-    @property
-    def place(self) -> Tensor:
-        return self.parts.place.flatten(1)[:, None, None]
-
-    def scores(self, q: Tensor) -> Tensor:
-        return q @ self.parts.key.flatten(2, 3).transpose(-2, -1)
-
-    def mixture(self, weights: Tensor) -> Tensor:
-        return weights @ self.parts.value.flatten(2, 3)
-
-
 class ChosenTokens(NamedTuple):
-    """Every query meets the tokens of the parts that it chose."""
+    """Every query meets the tokens of the parts that it chose.
+
+    Attributes:
+        parts: the tokens of all parts
+        part: what was chosen [B, H, T, N]
+        pairs: queries with a part of the table of all parts
+    """
 
     parts: Parts
     part: Tensor
@@ -68,17 +46,21 @@ class ChosenTokens(NamedTuple):
 
     @property
     def left_out(self) -> Tensor:
+        """True at tokens that are not there [B, H, T, M]."""
         return self._of_tokens(self.parts.empty)
 
     @property
     def place(self) -> Tensor:
+        """Where the tokens stand, for a diagonal [B, H, T, M]."""
         return self._of_tokens(self.parts.place)
 
     def scores(self, q: Tensor) -> Tensor:
+        """Products of queries [B, H, T, K] with keys [B, H, T, M]."""
         scores = self.pairs.scores(q.flatten(0, 2), self.parts.key.flatten(0, 2))
         return scores.view(*self.part.shape[:3], -1)
 
     def mixture(self, weights: Tensor) -> Tensor:
+        """Values by weights [B, H, T, M]: [B, H, T, K]."""
         values = self.pairs.mixture(weights.flatten(0, 2), self.parts.value.flatten(0, 2))
         return values.view(*self.part.shape[:3], -1)
 

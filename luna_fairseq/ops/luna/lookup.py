@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.luna.chosen import read_chosen
+from luna_fairseq.ops.luna.chosen import chosen_parts, read_chosen
 from luna_fairseq.ops.luna.diagonal import Diagonal
 from luna_fairseq.ops.luna.naive import masked_softmax
-from luna_fairseq.ops.luna.parts import Parts, part_of_tokens
+from luna_fairseq.ops.luna.parts import Parts, is_read_whole, part_of_tokens
 
 
 def naive_lookup_attention(
@@ -39,7 +39,8 @@ def naive_lookup_attention(
         k, v: keys and values of the packed context [B, H, L, K]
         token_k, token_v: keys and values of the context's tokens [B, H, S, K]
         gate: added to the logits of tokens [H]
-        number: parts that a query and head looks up, those with the largest logits; all where there are fewer
+        number: parts that a query and head looks up, those with the largest logits; all where there are
+            fewer, and in a context of no more than 64 tokens
         context_padding_mask: [B, S], True at padding
         packed_padding_mask: [B, L], True at rows of P that are left out
         dropout: probability with which a weight is dropped
@@ -60,6 +61,7 @@ def naive_lookup_attention(
         looked_up = torch.zeros_like(rows, dtype=torch.bool).scatter(3, chosen, True)
         part = part_of_tokens(context_padding_mask, packed_padding_mask).clamp(max=L - 1)
         read = looked_up.gather(3, part[:, None, None, :].expand(-1, *rows.shape[1:3], -1))
+        read = read | is_read_whole(context_padding_mask)[:, None, None, None]
         left_out = torch.cat(
             [
                 packed_padding_mask[:, None, None, :].expand_as(rows),
@@ -101,7 +103,8 @@ def lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> LookedUp:
-    """What :func:`naive_lookup_attention` defines, at the cost of L + number W tokens a query.
+    """What :func:`naive_lookup_attention` defines of long contexts, at the cost of L + number W tokens a
+    query; of others :func:`whole_attention`.
 
     Arguments as there, but the tokens by parts, and the biases of rows and tokens by a diagonal, whose keys
     are the rows. How tokens are read: ``chosen.py``.
@@ -145,12 +148,3 @@ def weights_of_context(looked_up: LookedUp, position: Tensor, pack_weights: Tens
         .gather(2, looked_up.part.reshape(B, H, T * N, 1).expand(-1, -1, -1, W))
     )
     return through_rows.scatter_add(3, read.view(B, H, T, N * W), looked_up.token_weights.flatten(3))
-
-
-def chosen_parts(rows: Tensor, packed_padding_mask: Optional[Tensor], number: int) -> Tensor:
-    """The parts with the largest of the logits ``rows`` [B, H, T, L]: [B, H, T, N]. No gradient passes
-    through the choice."""
-    rows = rows.detach()
-    if packed_padding_mask is not None:
-        rows = rows.masked_fill(packed_padding_mask[:, None, None, :], float("-inf"))
-    return rows.topk(min(number, rows.size(-1)), dim=-1, sorted=False).indices

@@ -1,11 +1,45 @@
 """The tokens of a context by parts: which belong to which row of P, and laid so that a part is a slice."""
 
-from typing import Any, NamedTuple, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from luna_fairseq.ops.luna.anchors import counted
+
+# The most tokens of a context that a look-up reads whole.
+WHOLE = 64
+
+
+class Layout(NamedTuple):
+    """How a look-up finds the tokens of a batch of contexts, the same in all layers.
+
+    Attributes:
+        position: where the tokens of each part stand in the context [B, L, W]; None where tokens are read as
+            they stand, because a context is short
+        empty: True at places of a part without a token [B, L, W]; of tokens as they stand, at padding [B, S]
+        part: see :class:`luna_fairseq.ops.luna.Tokens`
+    """
+
+    position: Optional[Tensor]
+    empty: Optional[Tensor]
+    part: Optional[Tensor] = None
+
+
+def is_read_whole(context_padding_mask: Tensor) -> Tensor:
+    """True where a context is short [B]; mask: [B, S], True at padding."""
+    return (~context_padding_mask).sum(dim=1) <= WHOLE
+
+
+def find_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Layout:
+    """The layout for contexts with these masks [B, S] and [B, L], True: left out."""
+    if context_padding_mask.size(1) <= WHOLE:
+        return Layout(None, context_padding_mask)
+    short = is_read_whole(context_padding_mask)
+    if not short.any():
+        return Layout(*token_positions(context_padding_mask, packed_padding_mask))
+    part = part_of_tokens(context_padding_mask, packed_padding_mask)
+    return Layout(None, context_padding_mask, part.masked_fill(short[:, None], -1))
 
 
 class Parts(NamedTuple):
