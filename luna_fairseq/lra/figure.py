@@ -95,11 +95,17 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
     points = {model: costs.of(model) for model in accuracies}
     most = max(point.memory for point in points.values())
     with drawn(path, f"{title}; area: extra memory") as axes:
-        for model, point in points.items():
+        for number, (model, point) in enumerate(points.items()):
             place = point.speed, accuracies[model]
-            axes.scatter(*place, s=LARGEST_CIRCLE * point.memory / most, alpha=0.5)
-            axes.annotate(f"{model}\n{point.memory:,.0f} MiB", place, ha="center", va="center", size=8)
-        axes.margins(0.25)
+            label = f"{model}, {point.memory:,.0f} MiB"
+            colour = {"color": f"C{number % 10}", "edgecolor": "0.2" if number >= 10 else "none"}
+            axes.scatter(*place, s=LARGEST_CIRCLE * point.memory / most, alpha=0.5, label=label, **colour)
+            axes.annotate(model, place, ha="center", va="center", size=6)
+        axes.margins(0.15)
+        for handle in axes.legend(
+            fontsize="x-small", bbox_to_anchor=(1.01, 1), loc="upper left"
+        ).legend_handles:
+            handle.set_sizes([30])
         axes.set_xlabel(f"training speed at {costs.length:,} bytes, times the Transformer's")
         axes.set_ylabel("accuracy [%]")
 
