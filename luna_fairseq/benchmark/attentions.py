@@ -106,15 +106,11 @@ class WrittenOutLunaAttention(FairseqLunaAttention):
         if diagonal is not None:
             place = kept.token_place.flatten(1)[:, None, None]
             biases = {"row_bias": diagonal.bias(), "token_bias": diagonal.bias_at(place)}
-        rows, tokens = (
-            (kept.key, kept.value),
-            (kept.token_key.flatten(2, -2), kept.token_value.flatten(2, -2)),
-        )
-        gate, dropout = self.lookup_gate(), dropout_probability(self.dropout_module)
-        masks = kept.empty.flatten(1), mask
-        return naive_lookup_attention(q, *rows, *tokens, gate, self.lookup, *masks, dropout, **biases)[
-            0
-        ], None
+        tokens = kept.token_key.flatten(2, -2), kept.token_value.flatten(2, -2)
+        how = self.lookup_gate(), self.lookup, kept.empty.flatten(1), mask
+        dropout = dropout_probability(self.dropout_module)
+        output, *_ = naive_lookup_attention(q, kept.key, kept.value, *tokens, *how, dropout, **biases)
+        return output, None
 
 
 def use_written_out_attention(module: nn.Module) -> None:

@@ -120,7 +120,7 @@ def look_up(inputs: Inputs) -> Tensor:
     if inputs.layout_position is None:
         tokens = Tokens(inputs.k, inputs.v, inputs.layout_empty, inputs.layout_part)
         return whole_attention(inputs.q, packed, packed, tokens, gate(inputs), LOOK_UP)[0]
-    parts = by_parts(inputs.k, inputs.v, inputs.position, inputs.empty)
+    parts = by_parts(inputs.k, inputs.v, inputs.layout_position, inputs.layout_empty)
     return lookup_attention(inputs.q, packed, packed, parts, gate(inputs), LOOK_UP).output
 
 

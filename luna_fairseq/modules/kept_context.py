@@ -22,9 +22,9 @@ class KeptContext(NamedTuple):
     key: Tensor
     value: Tensor
     pack_weights: Optional[Tensor] = None
-    token_key: Optional[Tensor] = None
-    token_value: Optional[Tensor] = None
-    empty: Optional[Tensor] = None
+    token_key: Any = None
+    token_value: Any = None
+    empty: Any = None
     position: Optional[Tensor] = None
     part: Optional[Tensor] = None
     row_place: Any = None

@@ -338,19 +338,15 @@ class LunaAttention(ProjectingAttention):
         need_weights: bool,
         diagonal: Optional[Diagonal],
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        of_rows: Any = (
-            None if kept.pack_weights is None or not need_weights else kept.pack_weights.unsqueeze(1)
-        )
-        tokens: Any = {"key": kept.token_key, "value": kept.token_value, "place": kept.token_place}
-        gate, dropout = self.lookup_gate(), dropout_probability(self.dropout_module)
-        how: Any = {"packed_padding_mask": mask, "dropout": dropout, "diagonal": diagonal}
+        of_rows = kept.pack_weights.unsqueeze(1) if need_weights and kept.pack_weights is not None else None
+        dropout = dropout_probability(self.dropout_module)
+        how = self.lookup_gate(), self.lookup, mask, dropout, diagonal
+        tokens = kept.token_key, kept.token_value, kept.empty
         if kept.position is None:
-            whole = Tokens(**tokens, left_out=kept.empty, part=kept.part)
-            how["need_weights"] = of_rows is not None
-            output, weights = whole_attention(q, kept.key, kept.value, whole, gate, self.lookup, **how)
+            whole = Tokens(*tokens, kept.part, kept.token_place)
+            output, weights = whole_attention(q, kept.key, kept.value, whole, *how, of_rows is not None)
             return output, None if weights is None else weights_of_whole(weights, of_rows)
-        parts = Parts(**tokens, empty=kept.empty)
-        read = lookup_attention(q, kept.key, kept.value, parts, gate, self.lookup, **how)
+        read = lookup_attention(q, kept.key, kept.value, Parts(*tokens, kept.token_place), *how)
         return read.output, None if of_rows is None else weights_of_context(read, kept.position, of_rows)
 
     def _look_around(

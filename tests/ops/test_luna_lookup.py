@@ -14,6 +14,7 @@ from luna_fairseq.ops.luna import (
     middles,
     naive_attention,
     naive_diagonal_bias,
+    weights_of_whole,
     whole_attention,
 )
 from luna_fairseq.ops.luna import parts as parts_module
@@ -37,13 +38,15 @@ def inputs(dtype=torch.float64, seed=0):
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-@pytest.fixture(params=["fetched", 1, 3, 16])
+@pytest.fixture(params=["whole", "mixed", "fetched", 1, 3, 16])
 def form(request, monkeypatch):
-    """Every context is long; how chosen tokens are read: fetched, or in blocks of so many."""
-    threshold(monkeypatch, 0)
+    """Contexts are read whole, the shorter ones of a batch are, or none; then how chosen tokens are read:
+    fetched, or in blocks of so many."""
+    threshold(monkeypatch, {"whole": S, "mixed": 7}.get(request.param, 0))
     if request.param == "fetched":
-        return monkeypatch.setattr(chosen, "_pair", lambda part, R: chosen.Fetched(part))
-    return monkeypatch.setattr(chosen, "BLOCK", request.param)
+        monkeypatch.setattr(chosen, "_pair", lambda part, R: chosen.Fetched(part))
+    elif isinstance(request.param, int):
+        monkeypatch.setattr(chosen, "BLOCK", request.param)
 
 
 def threshold(monkeypatch, tokens):
@@ -54,14 +57,23 @@ def threshold(monkeypatch, tokens):
 with_every_form = pytest.mark.usefixtures("form")
 
 
-def looking_up(number, context, packed):
+def looking_up(number, context, packed, diagonal=None, token_place=None, pack_weights=None):
+    """A function of the inputs: the output, and where pack weights are given the weights over the context."""
+
     def form(q, k, v, token_k, token_v, gate):
         position, empty, part = find_layout(context, packed)
+        how = gate, number, packed, 0.0, diagonal
         if position is None:
-            tokens = Tokens(token_k, token_v, empty, part)
-            return whole_attention(q, k, v, tokens, gate, number, packed)[0]
+            tokens = Tokens(token_k, token_v, empty, part, token_place)
+            output, weights = whole_attention(q, k, v, tokens, *how, pack_weights is not None)
+            return output if pack_weights is None else (output, weights_of_whole(weights, pack_weights))
         parts = by_parts(token_k, token_v, position, empty)
-        return lookup_attention(q, k, v, parts, gate, number, packed).output
+        if token_place is not None:
+            parts = parts._replace(place=token_place.gather(1, position.flatten(1)).view_as(position))
+        read = lookup_attention(q, k, v, parts, *how)
+        if pack_weights is None:
+            return read.output
+        return read.output, weights_of_context(read, position, pack_weights)
 
     return form
 
@@ -93,19 +105,6 @@ def test_contexts_of_no_more_than_64_tokens_are_read_whole(lengths, whole):
         assert torch.equal(empty, context)
 
 
-@pytest.mark.parametrize("kind", list(LENGTHS))
-@pytest.mark.parametrize("most", [2, 7, S])
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
-def test_with_short_contexts_it_equals_the_definition(kind, most, dtype, tolerance, monkeypatch):
-    threshold(monkeypatch, most)
-    x = inputs(dtype)
-    expected = output_and_gradients(defined(2, *masks(kind)), [i.double() for i in x])
-    actual = output_and_gradients(looking_up(2, *masks(kind)), x)
-    for name, a, b in zip(NAMES, actual, expected):
-        assert a.dtype == dtype
-        assert relative_rms(a, b) < tolerance, name
-
-
 def test_a_short_context_is_read_as_it_is_beside_longer_ones(monkeypatch):
     x, (context, packed) = inputs(), masks("right")
     together = looking_up(2, context, packed)
@@ -132,20 +131,17 @@ def test_it_equals_the_definition(kind, number, dtype, tolerance):
         assert relative_rms(a, b) < tolerance, name
 
 
-def check_with_a_diagonal(kind):
+@with_every_form
+@pytest.mark.parametrize("kind", list(LENGTHS))
+def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
     context, packed = masks(kind)
-    position, empty, part = find_layout(context, packed)
     row_place, token_place = middles(context, packed)
     query_place = torch.arange(T).expand(B, -1)
 
-    def form(q, k, v, token_k, token_v, gate, gamma, r):
+    def form(*x):
+        *rest, gamma, r = x
         diagonal = find_diagonal(gamma, r, query_place, row_place, packed)
-        if position is None:
-            tokens = Tokens(token_k, token_v, empty, part, token_place)
-            return whole_attention(q, k, v, tokens, gate, 2, packed, diagonal=diagonal)[0]
-        laid_place = token_place.gather(1, position.flatten(1)).view_as(position)
-        parts = by_parts(token_k, token_v, position, empty)._replace(place=laid_place)
-        return lookup_attention(q, k, v, parts, gate, 2, packed, diagonal=diagonal).output
+        return looking_up(2, context, packed, diagonal, token_place)(*rest)
 
     def definition(*x):
         *rest, gamma, r = x
@@ -159,22 +155,8 @@ def check_with_a_diagonal(kind):
 
 
 @with_every_form
-@pytest.mark.parametrize("kind", list(LENGTHS))
-def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
-    check_with_a_diagonal(kind)
-
-
-@pytest.mark.parametrize("kind", list(LENGTHS))
-@pytest.mark.parametrize("most", [7, S])
-def test_with_a_diagonal_short_contexts_equal_the_definition(kind, most, monkeypatch):
-    threshold(monkeypatch, most)
-    check_with_a_diagonal(kind)
-
-
-@pytest.mark.parametrize("most", [0, 7, S])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
-def test_half_precision(most, dtype, tolerance, monkeypatch):
-    threshold(monkeypatch, most)
+def test_half_precision(dtype, tolerance):
     x = inputs(dtype)
     everything = masks("right")  # all parts: rounding cannot change the choice
     expected = output_and_gradients(defined(L, *everything), [i.double() for i in x])
@@ -187,18 +169,13 @@ def test_half_precision(most, dtype, tolerance, monkeypatch):
 @with_every_form
 def test_tied_keys_and_values_get_both_gradients():
     q, k, _, token_k, _, gate = inputs()
-    number, context, packed = 2, *masks("right")
-    position, empty = token_positions(context, packed)
 
-    def tied(q, k, token_k, gate):
-        return lookup_attention(
-            q, k, k, by_parts(token_k, token_k, position, empty), gate, number, packed
-        ).output
+    def tied(of):
+        form = of(2, *masks("right"))
+        return lambda q, k, token_k, gate: form(q, k, k, token_k, token_k, gate)
 
-    actual = output_and_gradients(tied, (q, k, token_k, gate))
-    expected = output_and_gradients(
-        lambda q, k, t, gate: defined(number, context, packed)(q, k, k, t, t, gate), (q, k, token_k, gate)
-    )
+    actual = output_and_gradients(tied(looking_up), (q, k, token_k, gate))
+    expected = output_and_gradients(tied(defined), (q, k, token_k, gate))
     for a, b in zip(actual, expected):
         assert relative_rms(a, b) < 1e-12
 
@@ -222,8 +199,8 @@ def test_a_closed_gate_leaves_unpack_attention():
     assert torch.allclose(output, naive_attention(q, k, v, packed)[0], atol=1e-12)
 
 
-@with_every_form
-def test_weights_are_those_of_one_softmax_and_only_of_chosen_parts():
+def test_weights_are_those_of_one_softmax_and_only_of_chosen_parts(monkeypatch):
+    threshold(monkeypatch, 0)
     context, packed = masks("right")
     _, rows, tokens = naive_lookup_attention(*inputs(), 1, context, packed)
     assert torch.allclose(rows.sum(-1) + tokens.sum(-1), torch.ones(B, H, T, dtype=torch.float64))
@@ -235,27 +212,12 @@ def test_weights_are_those_of_one_softmax_and_only_of_chosen_parts():
 @with_every_form
 @pytest.mark.parametrize("kind", ["whole", "right", "left"])
 def test_weights_over_the_context_are_what_was_read_through_rows_and_beside_them(kind):
-    q, k, v, token_k, token_v, gate = inputs()
-    context, packed = masks(kind)
+    x, both = inputs(), masks(kind)
     pack_weights = torch.rand(B, 1, L, S, dtype=torch.float64)
-    _, rows, tokens = naive_lookup_attention(q, k, v, token_k, token_v, gate, 2, context, packed)
-    position, empty = token_positions(context, packed)
-    looked_up = lookup_attention(q, k, v, by_parts(token_k, token_v, position, empty), gate, 2, packed)
-    actual = weights_of_context(looked_up, position, pack_weights)
-    assert torch.allclose(actual, rows @ pack_weights + tokens, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind, most", [("whole", S), ("right", 7), ("right", S), ("left", 7), ("left", S)])
-def test_weights_of_short_contexts(kind, most, monkeypatch):
-    threshold(monkeypatch, most)
-    q, k, v, token_k, token_v, gate = inputs()
-    context, packed = masks(kind)
-    _, *expected = naive_lookup_attention(q, k, v, token_k, token_v, gate, 2, context, packed)
-    _, left_out, part = find_layout(context, packed)
-    tokens = Tokens(token_k, token_v, left_out, part)
-    output, weights = whole_attention(q, k, v, tokens, gate, 2, packed, need_weights=True)
-    assert torch.allclose(weights, torch.cat(expected, dim=-1), atol=1e-12)
-    assert torch.allclose(output, whole_attention(q, k, v, tokens, gate, 2, packed)[0], atol=1e-12)
+    expected, rows, tokens = naive_lookup_attention(*x, 2, *both)
+    output, weights = looking_up(2, *both, pack_weights=pack_weights)(*x)
+    assert torch.allclose(output, expected, atol=1e-12)
+    assert torch.allclose(weights, rows @ pack_weights + tokens, atol=1e-12)
 
 
 @with_every_form

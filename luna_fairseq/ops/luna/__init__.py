@@ -1,10 +1,6 @@
 """One of Luna's two nested softmax attentions: pack (P attends to the context) or unpack (X attends to
 Y_P)."""
 
-from typing import Optional
-
-from torch import Tensor
-
 from luna_fairseq.ops.luna.anchors import (
     anchor_distances,
     distance_bias,
@@ -12,12 +8,13 @@ from luna_fairseq.ops.luna.anchors import (
     middles,
     naive_distances,
 )
+from luna_fairseq.ops.luna.choice import luna_attention
 from luna_fairseq.ops.luna.diagonal import Diagonal, find_diagonal, naive_diagonal_bias
 from luna_fairseq.ops.luna.fused import fused_attention
 from luna_fairseq.ops.luna.lookup import lookup_attention, naive_lookup_attention, weights_of_context
 from luna_fairseq.ops.luna.naive import naive_attention
 from luna_fairseq.ops.luna.parts import Layout, Parts, by_parts, find_layout, token_positions
-from luna_fairseq.ops.luna.short import is_short, short_attention
+from luna_fairseq.ops.luna.short import short_attention
 from luna_fairseq.ops.luna.whole import Tokens, weights_of_whole, whole_attention
 from luna_fairseq.ops.luna.window import (
     Window,
@@ -26,21 +23,6 @@ from luna_fairseq.ops.luna.window import (
     weights_of_window,
     window_attention,
 )
-
-
-def luna_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_padding_mask: Optional[Tensor] = None,
-    dropout: float = 0.0,
-    bias: Optional[Tensor] = None,
-) -> Tensor:
-    """What :func:`naive_attention` defines, in the form that is fastest for these inputs. Same arguments;
-    returns [B, H, T, K]."""
-    form = short_attention if is_short(q, k, bias) else fused_attention
-    return form(q, k, v, key_padding_mask, dropout, bias)
-
 
 __all__ = [
     "Diagonal",

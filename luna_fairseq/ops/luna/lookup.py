@@ -82,7 +82,7 @@ class LookedUp(NamedTuple):
     Attributes:
         output: [B, H, T, K]
         row_weights: [B, H, T, L]
-        token_weights: weights of the tokens of parts, the chosen ones among them [B, H, T, N, W]
+        token_weights: weights of the tokens of the chosen parts [B, H, T, N, W]
         part: these parts [B, H, T, N]
     """
 

@@ -22,7 +22,7 @@ class Layout(NamedTuple):
     """
 
     position: Optional[Tensor]
-    empty: Optional[Tensor]
+    empty: Tensor
     part: Optional[Tensor] = None
 
 

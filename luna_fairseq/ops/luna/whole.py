@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.ops.luna.choice import luna_attention
 from luna_fairseq.ops.luna.chosen import chosen_parts
 from luna_fairseq.ops.luna.diagonal import Diagonal
-from luna_fairseq.ops.luna.fused import fused_attention
 from luna_fairseq.ops.luna.naive import naive_attention
-from luna_fairseq.ops.luna.short import is_short, short_attention
 
 
 class Tokens(NamedTuple):
@@ -23,7 +22,7 @@ class Tokens(NamedTuple):
     Attributes:
         key: [B, H, S, K]
         value: [B, H, S, K]
-        left_out: [B, S], True at padding; None where there is none
+        left_out: [B, S], True at padding
         part: for a batch in which some contexts are long, the row of P that a query must choose to read a
             token [B, S], -1 in the short ones
         place: for a diagonal, the middle of each token, in tokens from the beginning [B, S]
@@ -31,7 +30,7 @@ class Tokens(NamedTuple):
 
     key: Tensor
     value: Tensor
-    left_out: Optional[Tensor] = None
+    left_out: Tensor
     part: Any = None
     place: Any = None
 
@@ -66,11 +65,13 @@ def whole_attention(
     widths = k.size(2), tokens.key.size(2)
     bias = torch.cat([x.expand(*shape, n) for x, n in zip((row_bias, token_bias), widths)], dim=-1)
     inputs = q, torch.cat([k, tokens.key], dim=2), torch.cat([v, tokens.value], dim=2)
-    mask = _together(packed_padding_mask, tokens.left_out, k, tokens.key)
+    rows_left_out = packed_padding_mask
+    if rows_left_out is None:
+        rows_left_out = torch.zeros_like(k[:, 0, :, 0], dtype=torch.bool)
+    mask = torch.cat([rows_left_out, tokens.left_out], dim=1)
     if need_weights:
         return naive_attention(*inputs, mask, dropout, bias)
-    form = short_attention if is_short(q, inputs[1], bias) else fused_attention
-    return form(*inputs, mask, dropout, bias), None
+    return luna_attention(*inputs, mask, dropout, bias), None
 
 
 def weights_of_whole(weights: Tensor, pack_weights: Tensor) -> Tensor:
@@ -91,16 +92,3 @@ def _read(chosen: Tensor, part: Tensor, L: int) -> Tensor:
     of_part = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=part.device).scatter(3, chosen, True)
     part = part[:, None, None, :]
     return of_part.gather(3, part.clamp(min=0, max=L - 1).expand(*chosen.shape[:3], -1)) | (part < 0)
-
-
-def _together(
-    rows: Optional[Tensor], tokens: Optional[Tensor], k: Tensor, token_k: Tensor
-) -> Optional[Tensor]:
-    """The mask of keys and tokens one after the other [B, L + S]; None where nothing is left out."""
-    if rows is None and tokens is None:
-        return None
-    masks = (
-        torch.zeros_like(of[:, 0, :, 0], dtype=torch.bool) if mask is None else mask
-        for mask, of in ((rows, k), (tokens, token_k))
-    )
-    return torch.cat(list(masks), dim=1)
