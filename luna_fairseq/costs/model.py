@@ -46,6 +46,7 @@ class Model:
         diagonal: attention to the source is drawn to the diagonal
         local_parts: parts around a token whose tokens it reads in the encoder
         lookup: parts whose tokens attention to the source reads
+        shared: these tokens have the keys and values of pack attention
         checkpoint: activations of a layer are computed again in the backward pass
     """
 
@@ -63,6 +64,7 @@ class Model:
     diagonal: bool = False
     local_parts: int = 0
     lookup: int = 0
+    shared: bool = False
     checkpoint: bool = False
 
 
@@ -98,6 +100,7 @@ def model_of(args: Namespace, kind: str, dictionary: int) -> Model:
             diagonal=getattr(args, "diagonal_prior", False),
             local_parts=args.local_parts,
             lookup=getattr(args, "packed_lookup", 0),
+            shared=args.share_token_projections,
             contextual=not getattr(args, "non_contextual_packed", False),
             softmax_cross=str(getattr(args, "cross_attention", "luna")) == "softmax",
         )
@@ -142,13 +145,13 @@ def _layer(model: Model, stack: Stack, decoder: bool) -> int:
     anchors = stack.heads if model.anchored else 0
     packed_norm = norm if model.contextual else 0
     if not decoder:
-        attention += 2 if model.local_parts else 0
+        attention += _of_tokens(model, model.local_parts)
         return feed_forward + attention * linear + 2 * norm + packed_norm + 2 * anchors
     layer = feed_forward + causal * linear + 3 * norm + (2 * stack.heads if model.diagonal else 0)
     if model.softmax_cross:
         return layer + 4 * linear + (_packing(model, stack) if model.contextual else 0)
     if model.lookup:
-        layer += 2 * linear + stack.heads  # with the gates
+        layer += _of_tokens(model, model.lookup) * linear + stack.heads  # with the gates
     return layer + attention * linear + packed_norm + anchors
 
 
@@ -228,7 +231,12 @@ def projections(model: Model, decoder: bool) -> Any:
     of_keys = 2 if model.untied else 1
     on_tokens, on_packed = 2 + of_keys, 1 + of_keys
     if not decoder:
-        return on_tokens + (2 if model.local_parts else 0), on_packed
+        return on_tokens + _of_tokens(model, model.local_parts), on_packed
     if model.softmax_cross:
         return 3 + of_keys + 4 + of_keys, 2  # the last layer packs no P, and is counted as the others
-    return 3 + of_keys + on_tokens + (2 if model.lookup else 0), 1 + on_packed
+    return 3 + of_keys + on_tokens + _of_tokens(model, model.lookup), 1 + on_packed
+
+
+def _of_tokens(model: Model, parts: int) -> int:
+    """How many projections tokens have that are read by ``parts``."""
+    return 2 if parts and not model.shared else 0

@@ -142,6 +142,7 @@ def convert(model: LunaMaskedLM, dictionary: Any) -> Any:
         untie_kv=args.untie_luna_kv,
         anchored_packed=args.anchored_packed,
         local_parts=args.local_parts,
+        share_token_projections=args.share_token_projections,
         normalize_before=args.encoder_normalize_before,
         untie_embeddings=args.untie_weights_luna,
         max_position_embeddings=model.max_positions(),

@@ -71,6 +71,11 @@ class EncoderOptions(AnchorOptions):
         "with --anchored-packed: tokens of the encoder also read, beside P, the tokens of so many parts of "
         "the sequence, their own in the middle; odd (0: none)",
     )
+    share_token_projections: bool = option(
+        False,
+        "tokens that are read beside P have the keys and values of pack attention, not those of projections "
+        "of their own",
+    )
     fix_projection_length: bool = option(
         False, "always use all rows of P; by default P is never longer than a sequence"
     )

@@ -102,10 +102,9 @@ class FairseqLunaAttention(KeepsInStore, LunaAttention):
                 )
             if anchors is None:
                 anchors = self.find_anchors(context, packed, context_padding_mask, packed_padding_mask)
-            packed_context, pack_weights = self.pack(
+            packed_context, kept = self.pack_and_keep(
                 packed, context, context_padding_mask, need_weights, anchors
             )
-            kept = self.keep(packed_context, pack_weights, context, context_padding_mask, anchors)
             self._store(incremental_state, kept)
         output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors, query_place)
         return output, packed_context, weights

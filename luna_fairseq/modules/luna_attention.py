@@ -94,6 +94,8 @@ class LunaAttention(ProjectingAttention):
             of the context around it; odd (default: 0)
         diagonal: with anchors, where the query writes what the context says, a target: draw unpack attention
             to where the context is read at its pace (default: False)
+        share_token_projections: tokens that are read have the keys and values of pack attention, not those of
+            projections of their own (default: False)
 
     Raises:
         InputError: the width is not divisible by a number of heads; a strength that is not positive; a
@@ -114,6 +116,7 @@ class LunaAttention(ProjectingAttention):
         lookup: int = 0,
         local_parts: int = 0,
         diagonal: bool = False,
+        share_token_projections: bool = False,
     ):
         super().__init__()
         self.num_heads = num_heads
@@ -134,7 +137,8 @@ class LunaAttention(ProjectingAttention):
         check_diagonal(diagonal, anchor_strength is not None and not anchored_unpack)
         self.lookup = lookup
         self.local_parts = local_parts
-        if self.reads_tokens:
+        self.share_token_projections = share_token_projections
+        if self.projects_tokens:
             self.token_k_proj, self.token_v_proj = projection(embed_dim), projection(embed_dim)
         self.pack_anchor: Optional[AnchorBias] = None
         self.unpack_anchor: Any = None
@@ -152,12 +156,17 @@ class LunaAttention(ProjectingAttention):
         """Whether unpack attention reads tokens of the context beside the rows of P."""
         return self.lookup > 0 or self.local_parts > 0
 
+    @property
+    def projects_tokens(self) -> bool:
+        """Whether they have projections of their own."""
+        return self.reads_tokens and not self.share_token_projections
+
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         # Once tokens were read as rows of P that attend to them alone: through the projections of packing and
         # of what is packed, one after the other.
         first = f"{prefix}pack_{'v' if self.untie_kv else 'kv'}_proj"
         older = f"{first}.weight" in state_dict and f"{prefix}token_k_proj.weight" not in state_dict
-        if self.reads_tokens and older:
+        if self.projects_tokens and older:
             for name in "kv":
                 second = f"{prefix}unpack_{name if self.untie_kv else 'kv'}_proj"
                 for part, value in composed(state_dict, first, second).items():
@@ -196,8 +205,9 @@ class LunaAttention(ProjectingAttention):
             anchors = self.find_anchors(context, packed, context_padding_mask, packed_padding_mask)
         if query_place is None and self.diagonal is not None:
             query_place = places_of_all(query)
-        packed_context, pack_weights = self.pack(packed, context, context_padding_mask, need_weights, anchors)
-        kept = self.keep(packed_context, pack_weights, context, context_padding_mask, anchors)
+        packed_context, kept = self.pack_and_keep(
+            packed, context, context_padding_mask, need_weights, anchors
+        )
         output, weights = self.unpack(query, kept, packed_padding_mask, need_weights, anchors, query_place)
         return output, packed_context, weights
 
@@ -222,6 +232,24 @@ class LunaAttention(ProjectingAttention):
             self.diagonal is not None,
         )
 
+    def pack_and_keep(
+        self,
+        packed: Tensor,
+        context: Tensor,
+        context_padding_mask: Optional[Tensor],
+        need_weights: bool,
+        anchors: Optional[Anchors],
+    ) -> Tuple[Any, Any]:
+        """:meth:`pack` and :meth:`keep`: what both read of the context is projected once. Y_P, and what is
+        kept."""
+        read = self._project("pack", context) if self.reads_tokens and self.share_token_projections else None
+        packed_context, pack_weights = self.pack(
+            packed, context, context_padding_mask, need_weights, anchors, read
+        )
+        return packed_context, self.keep(
+            packed_context, pack_weights, context, context_padding_mask, anchors, read
+        )
+
     def pack(
         self,
         packed: Tensor,
@@ -229,11 +257,12 @@ class LunaAttention(ProjectingAttention):
         context_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
         anchors: Optional[Anchors] = None,
+        read: Optional[Tuple[Tensor, Tensor]] = None,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Pack attention: packed [L, B, C], context [S, B, C] -> Y_P [L, B, C] and weights [B, H, L, S] or
-        None."""
+        None. ``read``: its keys and values of the context [S, B, C], where they are at hand."""
         pack_q = packed_heads(self.pack_q_proj, packed, self.num_pack_heads)
-        key, value = self._key_value("pack", context, self.num_pack_heads)
+        key, value = _split(read or self._project("pack", context), self.num_pack_heads)
         bias = None if self.pack_anchor is None else self.pack_anchor(placed(anchors).pack)
         output, weights = self._attend(pack_q, key, value, context_padding_mask, need_weights, bias)
         return merge_heads(output), weights
@@ -245,17 +274,19 @@ class LunaAttention(ProjectingAttention):
         context: Optional[Tensor] = None,
         context_padding_mask: Optional[Tensor] = None,
         anchors: Optional[Anchors] = None,
+        read: Optional[Tuple[Tensor, Tensor]] = None,
     ) -> KeptContext:
-        """What :meth:`unpack` reads of the two results of :meth:`pack`, and of its arguments where there is a
-        look-up."""
-        key, value = self._key_value("unpack", packed_context, self.num_heads)
+        """What :meth:`unpack` reads of the two results of :meth:`pack`, and of its arguments where tokens are
+        read."""
+        key, value = _split(self._project("unpack", packed_context), self.num_heads)
         kept = KeptContext(key, value, None if pack_weights is None else pack_weights.mean(dim=1))
         if self.diagonal is not None:
             kept = kept._replace(row_place=placed(anchors).row_place)
         if context is None or not self.reads_tokens:
             return kept
-        token_key = split_heads(self.token_k_proj(context), self.num_heads)
-        token_value = split_heads(self.token_v_proj(context), self.num_heads)
+        if self.projects_tokens:
+            read = self.token_k_proj(context), self.token_v_proj(context)
+        token_key, token_value = _split(read or self._project("pack", context), self.num_heads)
         if self.local_parts:
             return kept._replace(token_key=token_key, token_value=token_value)
         position, empty, part = placed(anchors).layout
@@ -366,11 +397,11 @@ class LunaAttention(ProjectingAttention):
             return output, None
         return output, weights_of_window(weights, anchors.window, kept.pack_weights.unsqueeze(1))
 
-    def _key_value(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
+    def _project(self, step: str, x: Tensor) -> Tuple[Tensor, Tensor]:
+        """Keys and values, shaped as ``x``; one tensor where they are tied."""
         if self.untie_kv:
-            key, value = getattr(self, f"{step}_k_proj")(x), getattr(self, f"{step}_v_proj")(x)
-            return split_heads(key, num_heads), split_heads(value, num_heads)
-        key = split_heads(getattr(self, f"{step}_kv_proj")(x), num_heads)
+            return getattr(self, f"{step}_k_proj")(x), getattr(self, f"{step}_v_proj")(x)
+        key = getattr(self, f"{step}_kv_proj")(x)
         return key, key
 
     def _attend(
@@ -386,3 +417,10 @@ class LunaAttention(ProjectingAttention):
         if need_weights:
             return naive_attention(q, k, v, mask, dropout, bias)
         return luna_attention(q, k, v, mask, dropout, bias), None
+
+
+def _split(key_value: Tuple[Tensor, Tensor], num_heads: int) -> Tuple[Tensor, Tensor]:
+    """The heads of keys and values [.., C]: [B, H, .., K]; one tensor where they are one."""
+    key, value = key_value
+    heads = split_heads(key, num_heads)
+    return heads, heads if value is key else split_heads(value, num_heads)

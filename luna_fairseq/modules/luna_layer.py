@@ -77,6 +77,7 @@ def luna_attention_options(cfg: Any, side: Any) -> Dict[str, Any]:
         "dropout": cfg.attention_dropout,
         "untie_kv": cfg.untie_luna_kv,
         "anchor_strength": cfg.anchor_strength if cfg.anchored_packed else None,
+        "share_token_projections": cfg.share_token_projections,
         "q_noise": cfg.quant_noise.pq,
         "qn_block_size": cfg.quant_noise.pq_block_size,
     }

@@ -78,6 +78,7 @@ class SoftmaxCrossAttention(LunaAttention):
         context: Optional[Tensor] = None,
         context_padding_mask: Optional[Tensor] = None,
         anchors: Optional[Anchors] = None,
+        read: Optional[Tuple[Tensor, Tensor]] = None,
     ) -> Any:
         """What :meth:`unpack` reads of the context [S, B, C]."""
         key, value = self.context_k_proj(context), self.context_v_proj(context)

@@ -17,6 +17,7 @@ LUNA_OPTIONS = {
     "anchored_packed",
     "anchor_strength",
     "local_parts",
+    "share_token_projections",
     "projection_length",
     "encoder_projection_length",
     "fix_projection_length",

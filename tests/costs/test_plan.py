@@ -59,7 +59,15 @@ def test_parameters_are_those_of_the_built_model(name):
 
 @pytest.mark.parametrize("untied", [False, True])
 @pytest.mark.parametrize("non_contextual", [False, True])
-@pytest.mark.parametrize("cross", [{}, {"packed_lookup": 2}, {"cross_attention": "softmax"}])
+@pytest.mark.parametrize(
+    "cross",
+    [
+        {},
+        {"packed_lookup": 2},
+        {"packed_lookup": 2, "share_token_projections": True},
+        {"cross_attention": "softmax"},
+    ],
+)
 @pytest.mark.parametrize("anchors", [[], ["anchored_packed"], ["anchored_packed", "diagonal_prior"]])
 def test_parameters_of_every_attention_to_the_source(untied, non_contextual, cross, anchors):
     if "packed_lookup" in cross and not anchors:

@@ -134,8 +134,10 @@ with torch.no_grad():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="older transformers copy direct imports alone")
-def test_the_exported_folder_needs_neither_fairseq_nor_this_package(tmp_path):
-    model = tiny_model(torch.float32, (), anchored_packed=True, local_parts=3)
+@pytest.mark.parametrize("share", [False, True])
+def test_the_exported_folder_needs_neither_fairseq_nor_this_package(share, tmp_path):
+    options = {"anchored_packed": True, "local_parts": 3, "share_token_projections": share}
+    model = tiny_model(torch.float32, (), **options)
     exported = export_huggingface.convert(model, model.encoder.sentence_encoder.dictionary)
     export_huggingface.write_model(exported, tmp_path / "hf")
     names = {path.name for path in (tmp_path / "hf").glob("*.py")}

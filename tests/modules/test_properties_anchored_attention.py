@@ -25,6 +25,20 @@ KINDS = {
     "look-up": {"anchor_strength": 4.0, "lookup": 2},
     "look-up by parts": {"anchor_strength": 4.0, "lookup": 2},
     "look-up by parts untied": {"anchor_strength": 4.0, "lookup": 1, "untie_kv": True},
+    "look-up shared": {"anchor_strength": 4.0, "lookup": 2, "share_token_projections": True},
+    "look-up by parts shared": {"anchor_strength": 4.0, "lookup": 2, "share_token_projections": True},
+    "look-up by parts shared untied": {
+        "anchor_strength": 4.0,
+        "lookup": 2,
+        "share_token_projections": True,
+        "untie_kv": True,
+    },
+    "local parts shared": {
+        "anchor_strength": 4.0,
+        "anchored_unpack": True,
+        "local_parts": 3,
+        "share_token_projections": True,
+    },
     "softmax": {"anchor_strength": 4.0, "class": SoftmaxCrossAttention},
     "diagonal": {"anchor_strength": 4.0, "diagonal": True},
     "look-up, diagonal": {"anchor_strength": 4.0, "lookup": 2, "diagonal": True},
@@ -192,6 +206,24 @@ def test_tokens_of_a_newer_state_stay():
     torch.nn.init.normal_(other.token_k_proj.weight)
     module.load_state_dict(other.state_dict())
     assert torch.equal(module.token_k_proj.weight, other.token_k_proj.weight)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "shared" in kind])
+def test_shared_projections_are_those_of_pack_attention_and_used_once(kind):
+    shared = attention(**KINDS[kind])
+    own = attention(**{**KINDS[kind], "share_token_projections": False})
+    state = shared.state_dict()
+    assert not any(name.startswith("token_") for name in state)
+    for name in "kv":
+        first = f"pack_{name if shared.untie_kv else 'kv'}_proj"
+        state.update({f"token_{name}_proj.{part}": state[f"{first}.{part}"] for part in ("weight", "bias")})
+    own.load_state_dict(state)
+    x, packed, mask, packed_mask = sentences([7, 5], [4, 3])
+    calls = []
+    getattr(shared, first).register_forward_hook(lambda *_: calls.append(1))
+    for a, b in zip(*(m(x, packed, x, mask, packed_mask, True) for m in (shared, own))):
+        assert_close(a, b)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("strength", [0.25, 1.0, 4.0, 30.0])

@@ -19,6 +19,7 @@ class LunaConfig(PretrainedConfig):
         untie_kv: separate projections for keys and values
         anchored_packed: rows of P have places in the sequence
         local_parts: tokens also read so many parts of the sequence around them
+        share_token_projections: by the keys and values of pack attention
         normalize_before: layer norms before each block
         untie_embeddings: an output projection of its own
         max_position_embeddings: the longest sequence
@@ -40,6 +41,7 @@ class LunaConfig(PretrainedConfig):
         untie_kv: bool = False,
         anchored_packed: bool = False,
         local_parts: int = 0,
+        share_token_projections: bool = False,
         normalize_before: bool = False,
         untie_embeddings: bool = False,
         max_position_embeddings: int = 512,
@@ -60,6 +62,7 @@ class LunaConfig(PretrainedConfig):
         self.untie_kv = untie_kv
         self.anchored_packed = anchored_packed
         self.local_parts = local_parts
+        self.share_token_projections = share_token_projections
         self.normalize_before = normalize_before
         self.untie_embeddings = untie_embeddings
         self.max_position_embeddings = max_position_embeddings

@@ -59,6 +59,7 @@ class LunaLayer(TwoStreamLayer):
             anchor_strength=1.0 if config.anchored_packed else None,
             anchored_unpack=True,
             local_parts=config.local_parts,
+            share_token_projections=config.share_token_projections,
         )
         self.self_attn_layer_norm = nn.LayerNorm(C)
         self.build_feed_forward(

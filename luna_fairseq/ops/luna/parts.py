@@ -84,7 +84,8 @@ def token_positions(context_padding_mask: Tensor, packed_padding_mask: Tensor) -
 
 def by_parts(key: Tensor, value: Tensor, position: Tensor, empty: Tensor) -> Parts:
     """Tokens' keys and values [B, H, S, K], laid by parts; see :func:`token_positions`."""
-    return Parts(lay_by_parts(key, position), lay_by_parts(value, position), empty)
+    laid = lay_by_parts(key, position)
+    return Parts(laid, laid if value is key else lay_by_parts(value, position), empty)
 
 
 def lay_by_parts(x: Tensor, position: Tensor) -> Tensor:

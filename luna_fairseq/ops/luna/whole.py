@@ -64,7 +64,9 @@ def whole_attention(
     shape = torch.broadcast_shapes(row_bias.shape[:-1], token_bias.shape[:-1])
     widths = k.size(2), tokens.key.size(2)
     bias = torch.cat([x.expand(*shape, n) for x, n in zip((row_bias, token_bias), widths)], dim=-1)
-    inputs = q, torch.cat([k, tokens.key], dim=2), torch.cat([v, tokens.value], dim=2)
+    keys = torch.cat([k, tokens.key], dim=2)
+    tied = v is k and tokens.value is tokens.key
+    inputs = q, keys, keys if tied else torch.cat([v, tokens.value], dim=2)
     rows_left_out = packed_padding_mask
     if rows_left_out is None:
         rows_left_out = torch.zeros_like(k[:, 0, :, 0], dtype=torch.bool)
