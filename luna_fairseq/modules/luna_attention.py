@@ -1,5 +1,6 @@
 """Luna attention: P packs a context, then a query unpacks what was packed (Luna, section 3.1)."""
 
+import logging
 from typing import Any, Dict, Optional, Tuple
 
 import torch
@@ -47,6 +48,8 @@ from luna_fairseq.ops.luna import (
     whole_attention,
     window_attention,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def places_of_all(query: Tensor) -> Tensor:
@@ -167,6 +170,11 @@ class LunaAttention(ProjectingAttention):
         first = f"{prefix}pack_{'v' if self.untie_kv else 'kv'}_proj"
         older = f"{first}.weight" in state_dict and f"{prefix}token_k_proj.weight" not in state_dict
         if self.projects_tokens and older:
+            logger.warning(
+                f"{prefix[:-1]}: the checkpoint has no projections of tokens; they are made of those of "
+                "packing and unpacking, as tokens once were read (one of --share-token-projections needs "
+                "that option)"
+            )
             for name in "kv":
                 second = f"{prefix}unpack_{name if self.untie_kv else 'kv'}_proj"
                 for part, value in composed(state_dict, first, second).items():

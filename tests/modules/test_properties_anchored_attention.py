@@ -187,10 +187,11 @@ def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row(form, read)
 
 
 @pytest.mark.parametrize("kind", ["local parts", "local parts untied", "look-up", "look-up by parts untied"])
-def test_tokens_of_an_older_state_are_read_through_pack_and_unpack_projections(kind):
+def test_tokens_of_an_older_state_are_read_through_pack_and_unpack_projections(kind, caplog):
     module = attention(**KINDS[kind])
     state = {name: value for name, value in module.state_dict().items() if not name.startswith("token_")}
     module.load_state_dict(dict(state))
+    assert "the checkpoint has no projections of tokens" in caplog.text
     x = torch.randn(7, 2, C, dtype=torch.float64)
     first = module.pack_v_proj if module.untie_kv else module.pack_kv_proj
     for name in "kv":
