@@ -98,20 +98,23 @@ def descend(inputs: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     before = [initial_state(x, z, state)]
     for span in cuts[:-1]:
         before.append(next_state(cut(inputs, span), before[-1]))
-    behind = torch.zeros_like(before[0])
+    after = behind = torch.zeros_like(before[0])
     results: List[Tensor] = []
     for span in reversed(cuts):
-        chunk = cut(inputs, span)
-        parts, behind = chunk_gradients(chunk, grad[:, span].to(behind.dtype), before.pop(), behind)
+        chunk, after_chunk, behind_chunk = cut(inputs, span), after, behind
+        after = before.pop()
+        parts, behind = chunk_gradients(chunk, grad[:, span].to(behind.dtype), after, behind)
         if log_decay is not None:
             # With G_t the sum of the log decays up to t, the output depends on exp(G_t) x_t and exp(-G_t) y_t
-            # alone.
-            parts.append((chunk.x * parts[0] - chunk.y * parts[1]).sum(dim=-1, keepdim=True))
+            # alone; what is after the chunk, on the state there. Summed over all, rounding would add up.
+            own = (chunk.x * parts[0] - chunk.y * parts[1]).sum(dim=-1, keepdim=True)
+            later = (after_chunk * behind_chunk).sum(dim=(1, 2), keepdim=True)
+            parts.append(own.flip(1).cumsum(dim=1).flip(1) + later)
         results = put(results, parts, span, x.size(1))
     gradients = [result.to(part.dtype) for result, part in zip(results, (x, y, z))]
     if log_decay is None:
         return (*gradients, None, behind if state is not None else None)
-    of_decay = results[3].squeeze(-1).flip(1).cumsum(dim=1).flip(1).to(log_decay.dtype)
+    of_decay = results[3].squeeze(-1).to(log_decay.dtype)
     return (*gradients, of_decay, behind if state is not None else None)
 
 
