@@ -38,7 +38,8 @@ def passes(code):
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=str(ROOT),
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        # Bytecode is kept, so that the second process does not compile, as with an installed package.
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": ""},
         capture_output=True,
         text=True,
     )
