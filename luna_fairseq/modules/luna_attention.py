@@ -1,6 +1,5 @@
 """Luna attention: P packs a context, then a query unpacks what was packed (Luna, section 3.1)."""
 
-import logging
 from typing import Any, Dict, Optional, Tuple
 
 import torch
@@ -25,7 +24,6 @@ from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, posi
 from luna_fairseq.modules.heads import (
     ProjectingAttention,
     check_heads,
-    composed,
     dropout_probability,
     merge_heads,
     output_projection,
@@ -34,22 +32,8 @@ from luna_fairseq.modules.heads import (
     split_heads,
 )
 from luna_fairseq.modules.kept_context import KeptContext
-from luna_fairseq.ops.luna import (
-    Diagonal,
-    Parts,
-    Tokens,
-    by_parts,
-    lookup_attention,
-    luna_attention,
-    naive_attention,
-    weights_of_context,
-    weights_of_whole,
-    weights_of_window,
-    whole_attention,
-    window_attention,
-)
-
-logger = logging.getLogger(__name__)
+from luna_fairseq.modules.token_reading import complete_older, keep_looked_up, look_around, look_up
+from luna_fairseq.ops.luna import Diagonal, luna_attention, naive_attention
 
 
 def places_of_all(query: Tensor) -> Tensor:
@@ -165,20 +149,8 @@ class LunaAttention(ProjectingAttention):
         return self.reads_tokens and not self.share_token_projections
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        # Once tokens were read as rows of P that attend to them alone: through the projections of packing and
-        # of what is packed, one after the other.
-        first = f"{prefix}pack_{'v' if self.untie_kv else 'kv'}_proj"
-        older = f"{first}.weight" in state_dict and f"{prefix}token_k_proj.weight" not in state_dict
-        if self.projects_tokens and older:
-            logger.warning(
-                f"{prefix[:-1]}: the checkpoint has no projections of tokens; they are made of those of "
-                "packing and unpacking, as tokens once were read (one of --share-token-projections needs "
-                "that option)"
-            )
-            for name in "kv":
-                second = f"{prefix}unpack_{name if self.untie_kv else 'kv'}_proj"
-                for part, value in composed(state_dict, first, second).items():
-                    state_dict[f"{prefix}token_{name}_proj.{part}"] = value
+        if self.projects_tokens:
+            complete_older(state_dict, prefix, self.untie_kv)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(
@@ -297,19 +269,7 @@ class LunaAttention(ProjectingAttention):
         token_key, token_value = _split(read or self._project("pack", context), self.num_heads)
         if self.local_parts:
             return kept._replace(token_key=token_key, token_value=token_value)
-        position, empty, part = placed(anchors).layout
-        place = placed(anchors).token_place
-        if position is not None:
-            token_key, token_value, _, _ = by_parts(token_key, token_value, position, empty)
-            place = None if place is None else place.gather(1, position.flatten(1)).view_as(position)
-        return kept._replace(
-            token_key=token_key,
-            token_value=token_value,
-            empty=empty,
-            position=position,
-            part=part,
-            token_place=place,
-        )
+        return keep_looked_up(kept, token_key, token_value, placed(anchors))
 
     def unpack(
         self,
@@ -335,24 +295,38 @@ class LunaAttention(ProjectingAttention):
         """
         beams = hypotheses_each(query.size(1), kept.key.size(0))
         unpack_q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
-        if need_weights and kept.pack_weights is None:
-            raise InputError("weights over the context were asked for after a first step without them")
+        of_rows = None
+        if need_weights:
+            if kept.pack_weights is None:
+                raise InputError("weights over the context were asked for after a first step without them")
+            of_rows = kept.pack_weights.unsqueeze(1)  # [B, 1, L, S]
         diagonal = self._diagonal(query, query_place, beams, kept.row_place, packed_padding_mask)
-        if self.lookup_gate is not None:
-            output, weights = self._look_up(unpack_q, kept, packed_padding_mask, need_weights, diagonal)
-        elif self.local_parts:
-            output, weights = self._look_around(unpack_q, kept, placed(anchors), need_weights)
-        else:
-            bias = None if self.unpack_anchor is None else self.unpack_anchor(placed(anchors).unpack)
-            if diagonal is not None:
-                bias = diagonal.bias()
-            mask = packed_padding_mask
-            output, weights = self._attend(unpack_q, kept.key, kept.value, mask, need_weights, bias)
-            if weights is not None and kept.pack_weights is not None:
-                weights = weights @ kept.pack_weights.unsqueeze(1)  # [B, H, T, L] [B, 1, L, S]
+        output, weights = self._read(unpack_q, kept, packed_padding_mask, of_rows, anchors, diagonal)
         if weights is not None:
             weights = positions_to_beams(weights, beams).transpose(0, 1)  # [H, B, T, S]
         return self.out_proj(merge_heads(positions_to_beams(output, beams))), weights
+
+    def _read(
+        self,
+        q: Tensor,
+        kept: KeptContext,
+        mask: Optional[Tensor],
+        of_rows: Optional[Tensor],
+        anchors: Optional[Anchors],
+        diagonal: Optional[Diagonal],
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Output [B, H, T, K], and where those of the rows are given the weights [B, H, T, S]."""
+        dropout = dropout_probability(self.dropout_module)
+        if self.lookup_gate is not None:
+            return look_up(q, kept, self.lookup_gate(), self.lookup, mask, dropout, diagonal, of_rows)
+        if self.local_parts:
+            strength = self.unpack_anchor.strength()
+            return look_around(q, kept, placed(anchors).window, strength, dropout, of_rows)
+        bias = None if self.unpack_anchor is None else self.unpack_anchor(placed(anchors).unpack)
+        if diagonal is not None:
+            bias = diagonal.bias()
+        output, weights = self._attend(q, kept.key, kept.value, mask, of_rows is not None, bias)
+        return output, None if weights is None else weights @ of_rows
 
     def _diagonal(
         self,
@@ -368,42 +342,6 @@ class LunaAttention(ProjectingAttention):
             raise InputError("attention with a diagonal needs the places of the query's tokens: query_place")
         of_sentences = beams_to_positions(query_place[:, None, :, None], beams).flatten(1)
         return self.diagonal(of_sentences, key_place, left_out)
-
-    def _look_up(
-        self,
-        q: Tensor,
-        kept: KeptContext,
-        mask: Optional[Tensor],
-        need_weights: bool,
-        diagonal: Optional[Diagonal],
-    ) -> Tuple[Tensor, Optional[Tensor]]:
-        of_rows = kept.pack_weights.unsqueeze(1) if need_weights and kept.pack_weights is not None else None
-        dropout = dropout_probability(self.dropout_module)
-        how = self.lookup_gate(), self.lookup, mask, dropout, diagonal
-        tokens = kept.token_key, kept.token_value, kept.empty
-        if kept.position is None:
-            whole = Tokens(*tokens, kept.part, kept.token_place)
-            output, weights = whole_attention(q, kept.key, kept.value, whole, *how, of_rows is not None)
-            return output, None if weights is None else weights_of_whole(weights, of_rows)
-        read = lookup_attention(q, kept.key, kept.value, Parts(*tokens, kept.token_place), *how)
-        return read.output, None if of_rows is None else weights_of_context(read, kept.position, of_rows)
-
-    def _look_around(
-        self, q: Tensor, kept: KeptContext, anchors: Anchors, need_weights: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
-        if q.size(2) != anchors.window.place.size(1):
-            raise InputError(
-                f"local parts are for self-attention: the query has {q.size(2)} tokens, the context "
-                f"{anchors.window.place.size(1)}"
-            )
-        tokens = kept.token_key, kept.token_value
-        strength, dropout = self.unpack_anchor.strength(), dropout_probability(self.dropout_module)
-        output, weights = window_attention(
-            q, kept.key, kept.value, *tokens, strength, anchors.window, dropout
-        )
-        if not need_weights or kept.pack_weights is None:
-            return output, None
-        return output, weights_of_window(weights, anchors.window, kept.pack_weights.unsqueeze(1))
 
     def _project(self, step: str, x: Tensor) -> Tuple[Tensor, Tensor]:
         """Keys and values, shaped as ``x``; one tensor where they are tied."""
