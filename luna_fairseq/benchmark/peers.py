@@ -172,12 +172,13 @@ def compiled(**architectures: str) -> Model:
     return replace(row, options={**row.options, "torch_compile": True}, optional=True)
 
 
-def peer(attention: str) -> Model:
-    """The Transformer with that attention; an encoder-decoder where it has every form."""
+def peer(attention: str, **options: Any) -> Model:
+    """The Transformer with that attention, and options of it; an encoder-decoder where it has every form."""
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
         architectures.update(translate="peer_transformer", decode="peer_transformer")
-    return Model(architectures, {"attention": attention}, definition=by_definition, optional=True)
+    options = {"attention": attention, **options}
+    return Model(architectures, options, definition=by_definition, optional=True)
 
 
 def by_definition(row: Model) -> Model:
@@ -202,6 +203,7 @@ MODELS: Dict[str, Model] = {
     "luna-{l}-compiled": compiled(translate="luna", masked_lm="luna_masked_lm"),
     "luna-{l}": luna(untied=True, classify="luna_lra_imdb"),
     **{f"peer-{name}": peer(name) for name in ATTENTIONS},
+    "peer-softmax-alibi": peer("softmax", alibi=True),
 }
 
 
