@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq.modules import MultiheadAttention
-from luna_fairseq.modules import FairseqLunaAttention
+from luna_fairseq.modules import Anchors, FairseqLunaAttention
 from luna_fairseq.modules.heads import dropout_probability
 from luna_fairseq.ops.luna import Diagonal, naive_attention, naive_lookup_attention
 from luna_fairseq.peers.attention import PeerAttention
@@ -92,14 +92,17 @@ class WrittenOutLunaAttention(FairseqLunaAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         return naive_attention(q, k, v, mask, dropout_probability(self.dropout_module), bias)
 
-    def _look_up(
+    def _read(
         self,
         q: Tensor,
         kept: Any,
         mask: Optional[Tensor],
-        need_weights: bool,
+        of_rows: Optional[Tensor],
+        anchors: Optional[Anchors],
         diagonal: Optional[Diagonal],
     ) -> Tuple[Tensor, Optional[Tensor]]:
+        if self.lookup_gate is None:
+            return super()._read(q, kept, mask, of_rows, anchors, diagonal)
         if mask is None:
             mask = torch.zeros_like(kept.key[:, 0, :, 0], dtype=torch.bool)
         biases: Any = {}

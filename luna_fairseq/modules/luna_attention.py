@@ -326,7 +326,7 @@ class LunaAttention(ProjectingAttention):
         if diagonal is not None:
             bias = diagonal.bias()
         output, weights = self._attend(q, kept.key, kept.value, mask, of_rows is not None, bias)
-        return output, None if weights is None else weights @ of_rows
+        return output, None if of_rows is None else weights @ of_rows
 
     def _diagonal(
         self,
