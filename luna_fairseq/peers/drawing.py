@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 class Drawing(nn.Module):
     """Normal random numbers; drawn anew whenever training has made so many more updates. They are in the
-    checkpoint.
+    checkpoint; averaging takes those of the last one, which it knows by ``drawn`` beside them.
 
     Args:
         shape: of what is drawn

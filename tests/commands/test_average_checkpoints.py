@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from luna_fairseq.commands import average_checkpoints as averaging
+from luna_fairseq.peers.drawing import Drawing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,6 +93,19 @@ def test_other_entries_are_those_of_the_last_checkpoint(tmp_path):
     assert state["cfg"]["model"].arch == "luna"
     assert state["extra_state"] == {"best": 3.0}
     assert "last_optimizer_state" not in state
+
+
+def test_random_numbers_that_training_drew_are_those_of_the_last_checkpoint(tmp_path):
+    """The mean of two drawings has rows that are too short, and is none."""
+    drawings, models = [Drawing((8, 4), interval=10).train() for _ in range(2)], []
+    for number, drawing in enumerate(drawings, start=1):
+        drawing.set_num_updates(10 * number)
+        models.append(checkpoint(number))
+        models[-1]["model"].update({f"features.{name}": x for name, x in drawing.state_dict().items()})
+    averaged = averaging.average_checkpoints(write(tmp_path, *models))["model"]
+    for name, value in drawings[-1].state_dict().items():
+        assert torch.equal(averaged[f"features.{name}"], value), name
+    assert not torch.equal(averaged["decoder.fc.weight"], models[-1]["model"]["decoder.fc.weight"])
 
 
 def test_tied_parameters_are_stored_once(tmp_path):
