@@ -152,8 +152,8 @@ def average_checkpoints(paths: Sequence[Path]) -> Dict[str, Any]:
 
     Sums are kept in float64, so that the mean of equal values is that value; one sum and one checkpoint are
     in memory at a time. Integer and boolean tensors (counters, masks) are those of the last checkpoint, and
-    so are random numbers that training draws anew, of which the mean is no drawing, and every other entry.
-    Parameters that share storage in the last checkpoint, such as tied embeddings, share it in the result.
+    so is every other entry. Parameters that share storage in the last checkpoint, such as tied embeddings,
+    share it in the result.
 
     Args:
         paths: at least one fairseq checkpoint of one architecture; order matters only for which one is last.
@@ -249,8 +249,6 @@ def accumulate(sums: Dict[str, torch.Tensor], model: Dict[str, Any]) -> None:
     """Add the parameters of ``model`` to ``sums``, in float64."""
     for name, value in model.items():
         if not torch.is_tensor(value) or not (value.is_floating_point() or value.is_complex()):
-            continue
-        if f"{name.rpartition('.')[0]}.drawn" in model:  # beside how often it was drawn
             continue
         if name in sums:
             sums[name] += value

@@ -71,7 +71,7 @@ def look_up(
     if kept.position is None:
         whole = Tokens(*tokens, kept.part, kept.token_place)
         output, weights = whole_attention(q, kept.key, kept.value, whole, *how, of_rows is not None)
-        return output, weights if of_rows is None else weights_of_whole(weights, of_rows)
+        return output, None if of_rows is None else weights_of_whole(weights, of_rows)
     read = lookup_attention(q, kept.key, kept.value, Parts(*tokens, kept.token_place), *how)
     return read.output, None if of_rows is None else weights_of_context(read, kept.position, of_rows)
 

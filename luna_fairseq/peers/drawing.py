@@ -1,14 +1,16 @@
 """Random numbers that an attention draws anew in training, the same on every machine and after resuming."""
 
-from typing import Tuple
+from typing import Any, Dict, Tuple
 
 import torch
 from torch import Tensor, nn
 
 
 class Drawing(nn.Module):
-    """Normal random numbers; drawn anew whenever training has made so many more updates. They are in the
-    checkpoint; averaging takes those of the last one, which it knows by ``drawn`` beside them.
+    """Normal random numbers; drawn anew whenever training has made so many more updates.
+
+    A checkpoint has what they are drawn from, two integers: the mean of two drawings, which averaging would
+    take of the numbers, is none.
 
     Args:
         shape: of what is drawn
@@ -22,8 +24,13 @@ class Drawing(nn.Module):
         self.interval, self.orthogonal = interval, orthogonal
         self.register_buffer("seed", torch.randint(2**31, ()))
         self.register_buffer("drawn", torch.zeros((), dtype=torch.long))
-        self.register_buffer("values", torch.empty(shape))
+        self.register_buffer("values", torch.empty(shape), persistent=False)
         self.draw(0)
+
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
+        state_dict.pop(f"{prefix}values", None)  # in earlier checkpoints, averaged ones among them
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
         """Draw for the ``number``-th time."""

@@ -32,7 +32,7 @@ class PerformerOptions(FairseqDataclass):
 
 
 class PerformerAttention(FeatureMapAttention):
-    """The random features are in the checkpoint, and fixed outside of training."""
+    """What the random features are drawn from is in the checkpoint; outside of training they are fixed."""
 
     name = "performer"
 

@@ -95,17 +95,19 @@ def test_other_entries_are_those_of_the_last_checkpoint(tmp_path):
     assert "last_optimizer_state" not in state
 
 
-def test_random_numbers_that_training_drew_are_those_of_the_last_checkpoint(tmp_path):
+@pytest.mark.parametrize("earlier", [False, True], ids=["", "with the numbers in the checkpoint"])
+def test_random_numbers_that_training_drew_are_those_of_the_last_checkpoint(tmp_path, earlier):
     """The mean of two drawings has rows that are too short, and is none."""
-    drawings, models = [Drawing((8, 4), interval=10).train() for _ in range(2)], []
-    for number, drawing in enumerate(drawings, start=1):
+    drawing, models = Drawing((8, 4), interval=10).train(), []
+    for number in (1, 2):
         drawing.set_num_updates(10 * number)
         models.append(checkpoint(number))
-        models[-1]["model"].update({f"features.{name}": x for name, x in drawing.state_dict().items()})
+        saved = {**drawing.state_dict(), **({"values": drawing.values} if earlier else {})}
+        models[-1]["model"].update({f"features.{name}": x.clone() for name, x in saved.items()})
     averaged = averaging.average_checkpoints(write(tmp_path, *models))["model"]
-    for name, value in drawings[-1].state_dict().items():
-        assert torch.equal(averaged[f"features.{name}"], value), name
-    assert not torch.equal(averaged["decoder.fc.weight"], models[-1]["model"]["decoder.fc.weight"])
+    loaded = Drawing((8, 4), interval=10)
+    loaded.load_state_dict({name: averaged[f"features.{name}"] for name in saved})
+    assert torch.equal(loaded.values, drawing.values)
 
 
 def test_tied_parameters_are_stored_once(tmp_path):
