@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from luna_fairseq.benchmark.gpu.resources import Build, compile_ahead, compile_build
+from luna_fairseq.benchmark.gpu.resources import Build, compile_ahead, compile_build, usage
 from luna_fairseq.costs.kernels import KERNELS
 from luna_fairseq.ops.causal_luna import triton as form
 
@@ -26,6 +26,13 @@ def test_kernels_compile_and_fit(T, K, L, dtype, capability):
         compiled = compile_build(Build(kernel, T, K, L, dtype, capability, masks=True))
         assert compiled.metadata.shared <= SHARED_MEMORY, kernel
         assert f"sm_{capability}" in compiled.asm["ptx"]
+
+
+@pytest.mark.parametrize("T, K, L, dtype", [(4096, 128, 16, "bfloat16"), (4096, 64, 16, "float32")])
+def test_what_is_kept_in_memory_does_not_fit_into_registers(T, K, L, dtype):
+    for kernel in KERNELS:
+        registers, spilled = usage(compile_build(Build(kernel, T, K, L, dtype, 80)).asm["cubin"])
+        assert not spilled or registers == form.MAX_REGISTERS, kernel
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -89,9 +89,13 @@ def compile_build(build: Build) -> Any:
     plan = form.make_plan(build.heads, build.T, build.K, build.L, q.element_size())
     states = torch.empty(0) if plan.segments > 1 else None
     masks = (mask, mask, mask) if build.masks else (None, None, None)
-    constants = {**form.blocks(plan, q), **form.flags(plan, q, states, masks)}
-    options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
-    constants.update(K=build.K, L=build.L, HAS_PACKED_PADDING=build.masks, HAS_DROPOUT=build.dropout)
+    constants = {**form.blocks(plan, q), "K": build.K, "L": build.L, "HAS_PADDING": build.masks}
+    if build.kernel != "segment_sums_kernel":
+        constants.update(form.flags(plan, q, states, masks))
+        constants.update(HAS_PACKED_PADDING=build.masks, HAS_DROPOUT=build.dropout)
+    options = {
+        name: constants.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in constants
+    }
     kernel = getattr(triton_kernels, build.kernel, None) or getattr(triton_backward, build.kernel)
     return compile_ahead(kernel, dtype, build.capability, constants, **options)
 
@@ -106,7 +110,7 @@ def compile_ahead(
         dtype: of what is not always float32
         capability: of the GPU, as 80
         constants: values of its tl.constexpr arguments, and others that it does not have
-        options: num_warps, num_stages
+        options: num_warps, num_stages, maxnreg
     """
     import triton
     from triton.backends.compiler import GPUTarget

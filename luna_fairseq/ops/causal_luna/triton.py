@@ -22,6 +22,9 @@ PROGRAMS = 512
 # States [K, L] up to this many numbers are carried in registers through the chunks of a segment.
 MAX_CARRIED_STATE = 2048
 SCAN_BLOCK = 1024
+# Of a thread: as many as 8 warps can have. Not told so, NVIDIA's assembler gives some of the kernels that run
+# through several chunks 32 on an A100, and keeps everything else in memory.
+MAX_REGISTERS = 255
 
 
 def triton_suits(q: Tensor, pack_weights: Tensor) -> bool:
@@ -301,8 +304,9 @@ def boost(dropout: float) -> float:
 
 
 def flags(plan: Plan, q: Tensor, states: Optional[Tensor], masks: Masks) -> dict:
-    """What the kernels leave out when there is none of it."""
+    """What the kernels that read states leave out when there is none of it, and the registers they need."""
     return {
+        **({"maxnreg": MAX_REGISTERS} if plan.segments * plan.chunks > 1 else {}),
         "CARRY": plan.carry,
         "LOADED": states is not None,
         "HAS_PADDING": masks[1] is not None,
