@@ -3,12 +3,15 @@ equal.
 
 transformers is among the requirements of the tests. The others are not, and a test without its package is
 skipped; to have them: ``pip install --no-deps --target DIR einops performer-pytorch local-attention linformer
-reformer-pytorch axial-positional-embedding product-key-memory hyper-connections flash-linear-attention
-fla-core`` and DIR on PYTHONPATH.
+reformer-pytorch sinkhorn-transformer axial-positional-embedding product-key-memory hyper-connections
+colt5-attention flash-linear-attention fla-core`` and DIR on PYTHONPATH.
 
 What differs from the papers or from ours, and is set aside here: performer-pytorch adds 1e-4 to features and
 draws its directions unevenly; linformer has no biases; reformer-pytorch scales logits by the root of the
-width, and cuts sorted positions into chunks, which here hold everything; FLA's ABC accumulates in float32.
+width, and cuts sorted positions into chunks, which here hold everything; FLA's ABC accumulates in float32;
+transformers' BigBird has its last block among the global ones, which here is padding, and draws random blocks
+in training alone; sinkhorn-transformer takes one block, not the balanced mixture, and its keys for its
+values.
 """
 
 from argparse import Namespace
@@ -53,6 +56,32 @@ def test_longformer_is_that_of_transformers():
         is_global_attn=True,
     )[0]
     merged = ours.attend(*ours.project(x.transpose(0, 1)), padding=padding).transpose(1, 2).flatten(2)
+    assert_close(merged[~padding], output[~padding], 1e-5)
+
+
+def test_bigbird_is_that_of_transformers():
+    bigbird = pytest.importorskip("transformers.models.big_bird.modeling_big_bird")
+    size, blocks = 4, 9
+    ours = build("bigbird", "bidirectional", bigbird_block=size)
+    config = Namespace(
+        hidden_size=C, num_attention_heads=H, num_random_blocks=2, block_size=size, use_bias=True
+    )
+    config.max_position_embeddings = size * blocks
+    theirs = bigbird.BigBirdBlockSparseAttention(config, seed=0).double()
+    for name, own in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
+        getattr(theirs, name).load_state_dict(getattr(ours, own).state_dict())
+    padding = torch.zeros(2, size * blocks, dtype=torch.bool)
+    padding[:, -size:] = padding[1, -size - 2 :] = True
+    seen, left_out = ours.seen_blocks(padding)
+    assert not left_out[:, 1:-1, -2:].any()
+    drawn = seen[0, 1:-1, -2:].numpy()
+    theirs._bigbird_block_rand_mask_with_head = lambda **kwargs: [drawn] * H
+    blocked, band, of_from, of_to = bigbird.BigBirdModel.create_masks_for_block_sparse_attn(
+        (~padding).double(), size
+    )
+    x = sequence(size * blocks)
+    output = theirs(x.transpose(0, 1), band, of_from, of_to, blocked, blocked)[0]
+    merged = ours.attend(*ours.project(x), padding=padding).transpose(1, 2).flatten(2)
     assert_close(merged[~padding], output[~padding], 1e-5)
 
 
@@ -139,3 +168,20 @@ def test_reformer_is_that_of_reformer_pytorch(form):
     theirs.hash_vectors = lambda n_buckets, vectors, **kwargs: buckets.flatten(0, 2)
     expected = theirs(qk.flatten(0, 1) * K**0.5, v.flatten(0, 1))[0].unflatten(0, (2, H))
     assert_close(ours.attend(qk, v), expected, 1e-5)
+
+
+def test_sinkhorn_attention_is_that_of_sinkhorn_transformer():
+    package = pytest.importorskip("sinkhorn_transformer.sinkhorn_transformer")
+    ours, (q, k), x = build("sinkhorn", "bidirectional"), heads(24, 2), sequence(24).transpose(0, 1)[:, None]
+    permutation = ours.permute(x, None)
+    theirs = package.SinkhornAttention(bucket_size=3, dim=C, dim_heads=K, heads=H, max_seq_len=24)
+    theirs.sort_net.forward = lambda *args, **kwargs: permutation.flatten(0, 1)
+    assert_close(ours.attend(q, k, k, x), theirs(q, k, k), 1e-5)
+
+
+def test_sinkhorn_balancing_is_that_of_sinkhorn_transformer():
+    package = pytest.importorskip("sinkhorn_transformer.sinkhorn_transformer")
+    ours, (logits,) = build("sinkhorn", "bidirectional"), heads(K, 1)
+    everything = torch.ones_like(logits, dtype=torch.bool)
+    expected = package.sinkhorn_sorting_operator(logits.flatten(0, 1), ours.iterations)
+    assert_close(ours.balance(logits, everything), expected.unflatten(0, (2, H)), 1e-5)
