@@ -21,6 +21,9 @@ _VALUES = (
     "encoder_attention_heads",
     "activation_fn",
     "pooler_activation_fn",
+    "anchor_strength",
+    "local_parts",
+    "information_kernel",
 )
 _FLAGS = (
     "fix_projection_length",
@@ -30,6 +33,9 @@ _FLAGS = (
     "untie_weights_roberta",
     "no_token_positional_embeddings",
     "alibi",
+    "anchored_packed",
+    "share_token_projections",
+    "information_block",
 )
 
 
@@ -70,7 +76,7 @@ class Pretrained:
         if model.get("attention") is not None:  # a peer, with the options of its attention
             names += ["attention", *(name for name in model if name.startswith(f"{model['attention']}_"))]
         for name in names:
-            if model.get(name) not in (None, False):
+            if model.get(name) is not None and model[name] is not False:
                 options.append(f"--{name.replace('_', '-')}")
                 options += [] if model[name] is True else [str(model[name])]
         size = embeddings["embed_tokens"].size(0)

@@ -1,0 +1,64 @@
+"""Fine-tuning builds the model of the checkpoint that it begins from, whatever options it was made with."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from tiny_luna import dictionary
+
+from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
+from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
+
+LUNA, ANCHORED, PEER = "luna_tiny_512", "luna_anchored_tiny_512", "peer_roberta_tiny"
+MODELS = [
+    [LUNA],
+    [LUNA, "--untie-luna-kv", "--fix-projection-length", "--encoder-normalize-before"],
+    [LUNA, "--untie-weights-luna", "--projection-length", "5"],
+    [LUNA, "--anchored-packed", "--anchor-strength", "1", "--local-parts", "3"],
+    [LUNA, "--anchored-packed", "--local-parts", "5", "--share-token-projections"],
+    [ANCHORED],
+    [ANCHORED, "--local-parts", "0"],
+    [ANCHORED, "--share-token-projections"],
+    [PEER, "--attention", "softmax", "--alibi"],
+    [PEER, "--attention", "linformer", "--linformer-k", "6", "--linformer-sharing", "none"],
+    [PEER, "--attention", "local", "--local-window", "3"],
+    [PEER, "--attention", "linear", "--information-block", "--information-kernel", "4"],
+    ["roberta", "--encoder-layers", "2", "--encoder-embed-dim", "16", "--encoder-attention-heads", "2"],
+]
+
+
+def built(words):
+    """The model of ``--arch`` and what follows it, and its options."""
+    words = ["data", "--task", "masked_lm", "--arch", *words]
+    args = options.parse_args_and_arch(options.get_training_parser(default_task="masked_lm"), words)
+    task = Namespace(
+        source_dictionary=dictionary(40), max_positions=lambda: args.tokens_per_sample, args=args
+    )
+    torch.manual_seed(1)
+    return ARCH_MODEL_REGISTRY[args.arch].build_model(args, task).eval(), args
+
+
+@pytest.mark.parametrize("words", MODELS, ids=" ".join)
+def test_the_same_function(words, tmp_path):
+    words = [*words, "--max-positions", "24", "--tokens-per-sample", "24"]
+    model, args = built(words)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    state = model.state_dict()
+    history = {"criterion_name": "MaskedLmLoss", "optimizer_name": "FairseqAdam", "num_updates": 1}
+    checkpoint = {
+        "args": args,
+        "model": state,
+        "optimizer_history": [{**history, "lr_scheduler_state": {}}],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }
+    torch.save(checkpoint, str(tmp_path / "pretrained.pt"))
+    pretrained = Pretrained.load(tmp_path / "pretrained.pt")
+    again, _ = built([*pretrained.options[1:], "--tokens-per-sample", "24"])
+    assert set(again.state_dict()) == set(state)
+    again.load_state_dict(state)
+    tokens = torch.randint(4, 20, (2, 24))
+    tokens[1, 17:] = 1
+    assert torch.equal(again(tokens)[0], model(tokens)[0])
