@@ -34,6 +34,7 @@ UPDATE_FILE = r"checkpoint_\d+_(\d+)\.pt"
 SHAPELESS_SETTINGS = re.compile(
     r"_attention_heads$|_normalize_before$|^activation_fn$|projection_length$|^pack_activation$"
     r"|^no_scale_embedding$|^non_contextual_packed$|^no_token_positional_embeddings$"
+    r"|^local_parts$|^packed_lookup$|attention$|^alibi$|_(window|stride|blocks?|buckets|chunk|hashes)$"
 )
 
 

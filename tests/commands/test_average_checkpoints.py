@@ -13,9 +13,10 @@ from luna_fairseq.commands import average_checkpoints as averaging
 from luna_fairseq.peers.drawing import Drawing
 
 ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {"packed_lookup": 4, "attention": "local", "local_window": 16}
 
 
-def checkpoint(seed, dtype=torch.float32, width=6, arch="luna", heads=2):
+def checkpoint(seed, dtype=torch.float32, width=6, arch="luna", heads=2, **settings):
     """A checkpoint laid out as fairseq's trainer does, with tied embeddings and an integer buffer."""
     generator = torch.Generator().manual_seed(seed)
     embedding = torch.randn(50, width, generator=generator).to(dtype)
@@ -30,7 +31,7 @@ def checkpoint(seed, dtype=torch.float32, width=6, arch="luna", heads=2):
     return {
         "args": None,
         "cfg": {
-            "model": Namespace(arch=arch, encoder_attention_heads=heads),
+            "model": Namespace(arch=arch, encoder_attention_heads=heads, **{**SETTINGS, **settings}),
             "task": {"_name": "translation"},
         },
         "model": model,
@@ -156,6 +157,9 @@ def test_latest_of_a_folder(tmp_path, capsys, option, pattern, bound, expected):
     [
         (dict(arch="transformer"), "another architecture or other data: arch is transformer"),
         (dict(heads=4), "another architecture or other data: encoder_attention_heads is 4"),
+        (dict(packed_lookup=8), "another architecture or other data: packed_lookup is 8"),
+        (dict(attention="linear"), "another architecture or other data: attention is linear"),
+        (dict(local_window=3), "another architecture or other data: local_window is 3"),
         (dict(width=8), "encoder.embed_tokens.weight is (50, 8)"),
         (dict(dtype=torch.float16), "torch.float16"),
     ],
