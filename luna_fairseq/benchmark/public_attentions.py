@@ -89,6 +89,19 @@ def linear(module: PeerAttention, x: Tensor, parts: Parts) -> Side:
     return Side(compute, list(parts))
 
 
+def summed(module: PeerAttention, x: Tensor, parts: Parts) -> Side:
+    """performer-pytorch's causal attention with elu(x) + 1: the outer products of all positions, summed over
+    time."""
+    from performer_pytorch import performer_pytorch as package
+
+    def compute() -> Tensor:
+        q, k = (F.elu(part) + 1 for part in parts[:2])
+        # Its chunk_size is how many chunks there are: one, all positions.
+        return package.causal_linear_attention_noncuda(q, k, parts[2], chunk_size=1, eps=0.0)
+
+    return Side(compute, list(parts))
+
+
 def causal_linear(module: PeerAttention, x: Tensor, parts: Parts) -> Side:
     """flash-linear-attention's chunkwise form in plain PyTorch; its kernels are for GPUs."""
     from fla.ops.linear_attn.naive import naive_chunk_linear_attn
@@ -200,6 +213,7 @@ _FLA, _HUGGING_FACE = ("flash-linear-attention", "fla"), ("transformers", "trans
 _LOCAL, _REFORMER = ("local-attention", "local_attention"), ("reformer-pytorch", "reformer_pytorch")
 PAIRS: Dict[str, Pair] = {
     "linear": Pair("linear", *_PERFORMER, linear),
+    "linear, causal, summed": Pair("linear", *_PERFORMER, summed, CAUSAL),
     "linear, causal": Pair("linear", *_FLA, causal_linear, CAUSAL),
     "performer": Pair("performer", *_PERFORMER, performer),
     "performer, causal": Pair("performer", *_PERFORMER, performer, CAUSAL),
