@@ -85,6 +85,19 @@ VARIANTS = {
         "encoder_normalize_before": True,
         "decoder_normalize_before": True,
     },
+    "decay": {"causal_decay": True},
+    "decay untied pre-norm": {
+        "causal_decay": True,
+        "untie_luna_kv": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+    },
+    "look-up diagonal decay": {
+        "anchored_packed": True,
+        "packed_lookup": 2,
+        "diagonal_prior": True,
+        "causal_decay": True,
+    },
     "softmax cross": {"cross_attention": "softmax"},
     "anchored softmax cross diagonal": {
         "anchored_packed": True,

@@ -43,6 +43,7 @@ class Model:
         softmax_cross: attention to the source is softmax attention
         contextual: layers hand the packed sequence on
         anchored: P's rows have places
+        decay: causal attention forgets
         diagonal: attention to the source is drawn to the diagonal
         local_parts: parts around a token whose tokens it reads in the encoder
         lookup: parts whose tokens attention to the source reads
@@ -61,6 +62,7 @@ class Model:
     softmax_cross: bool = False
     contextual: bool = True
     anchored: bool = False
+    decay: bool = False
     diagonal: bool = False
     local_parts: int = 0
     lookup: int = 0
@@ -97,6 +99,7 @@ def model_of(args: Namespace, kind: str, dictionary: int) -> Model:
             projection_length=args.projection_length,
             untied=args.untie_luna_kv,
             anchored=args.anchored_packed,
+            decay=getattr(args, "causal_decay", False),
             diagonal=getattr(args, "diagonal_prior", False),
             local_parts=args.local_parts,
             lookup=getattr(args, "packed_lookup", 0),
@@ -147,7 +150,7 @@ def _layer(model: Model, stack: Stack, decoder: bool) -> int:
     if not decoder:
         attention += _of_tokens(model, model.local_parts)
         return feed_forward + attention * linear + 2 * norm + packed_norm + 2 * anchors
-    layer = feed_forward + causal * linear + 3 * norm + (2 * stack.heads if model.diagonal else 0)
+    layer = feed_forward + causal * linear + 3 * norm + (2 * model.diagonal + model.decay) * stack.heads
     if model.softmax_cross:
         return layer + 4 * linear + (_packing(model, stack) if model.contextual else 0)
     if model.lookup:

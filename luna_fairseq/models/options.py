@@ -97,6 +97,11 @@ class DecoderOptions(FairseqDataclass):
     luna_backend: ChoiceEnum(list(BACKENDS)) = option(
         "auto", "form of causal attention used for whole sequences"
     )
+    causal_decay: bool = option(
+        False,
+        "causal attention forgets: a position counts less the further it lies behind, at a rate that each "
+        "head learns (default: the paper's, which counts all alike)",
+    )
     word_dropout: float = option(0.0, "dropout probability for whole token embeddings")
     decoder_embed_dim: Optional[int] = option(
         None, "decoder embedding dimension; P is shared, so it must be the encoder's (default: the encoder's)"

@@ -132,6 +132,12 @@ def unpack_strengths(num_heads: int) -> List[float]:
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
 
+def decay_rates(num_heads: int) -> List[float]:
+    """How fast the heads of causal attention forget at the start, per position: ``2^(-8 (h + 1) / H)``, h = 0
+    .. H - 1, the slopes of ALiBi (Press et al., 2022)."""
+    return [2 ** (-8 * (head + 1) / num_heads) for head in range(num_heads)]
+
+
 class DiagonalPrior(LearnedStrength):
     """How strongly each head of attention to the source is drawn to the diagonal, and how steep that is: the
     change of the ratio of the lengths, 1 at the start, is learned beside that of gamma.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.anchors import LearnedStrength, decay_rates
 from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import (
     check_choice,
@@ -25,6 +26,7 @@ from luna_fairseq.ops.causal_luna import (
     naive_causal_luna,
     pack_weights,
     recurrent_causal_luna,
+    recurrent_decayed_causal_luna,
     why_not_triton_here,
 )
 
@@ -96,10 +98,12 @@ class LunaCausalAttention(nn.Module):
         pack_activation: omega, ``softplus`` or ``elu`` (default: softplus)
         backend: form of the attention over whole sequences, see :func:`luna_fairseq.ops.causal_luna`
             (default: auto)
+        decay: what lies behind counts less the further, at a rate that every head learns (default: False,
+            the paper's)
 
     Raises:
         InputError: the width is not divisible by the number of heads; an unknown activation or backend, or
-            one that this machine does not have
+            one that this machine does not have, or that cannot forget
     """
 
     def __init__(
@@ -110,12 +114,15 @@ class LunaCausalAttention(nn.Module):
         untie_kv: bool = False,
         pack_activation: str = "softplus",
         backend: str = "auto",
+        decay: bool = False,
     ):
         super().__init__()
         check_heads(embed_dim, num_heads, "attention heads")
         check_choice("pack activation", pack_activation, PACK_ACTIVATIONS)
         check_choice("Luna backend", backend, BACKENDS)
         if backend == "triton":
+            if decay:
+                raise InputError("--luna-backend triton has no form for --causal-decay; use auto")
             check_triton()
         self.num_heads = num_heads
         self.untie_kv = untie_kv
@@ -131,6 +138,7 @@ class LunaCausalAttention(nn.Module):
         ):
             self.add_module(f"{name}_proj", projection(embed_dim))
         self.out_proj = output_projection(embed_dim)
+        self.decay = LearnedStrength(decay_rates(num_heads)) if decay else None
 
     def forward(
         self,
@@ -152,7 +160,8 @@ class LunaCausalAttention(nn.Module):
         q, k, v = self._unpack_heads(query)
         weights = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
         dropout = dropout_probability(self.dropout_module)
-        output = causal_luna(q, k, v, weights, packed_padding_mask, key_padding_mask, dropout, self.backend)
+        masks = packed_padding_mask, key_padding_mask, dropout
+        output = causal_luna(q, k, v, weights, *masks, self.backend, self._rates())
         return self.out_proj(merge_heads(output))
 
     def step(
@@ -190,9 +199,11 @@ class LunaCausalAttention(nn.Module):
         q, k, v = self._unpack_heads(query)
         weights = self._pack_weights(pack_q, query, beams)
         dropout = dropout_probability(self.dropout_module)
-        output, sums = recurrent_causal_luna(
-            q, k, v, weights, sums, packed_padding_mask, key_padding_mask, dropout
-        )
+        masks = packed_padding_mask, key_padding_mask, dropout
+        if self.decay is None:
+            output, sums = recurrent_causal_luna(q, k, v, weights, sums, *masks)
+        else:
+            output, sums = recurrent_decayed_causal_luna(q, k, v, weights, self._rates(), sums, *masks)
         value_sum = sums.value_sum if self.untie_kv else None
         return self.out_proj(merge_heads(output)), LunaCausalState(
             pack_q, sums.key_sum, sums.steps, value_sum
@@ -209,7 +220,12 @@ class LunaCausalAttention(nn.Module):
         :meth:`forward`."""
         q, k, v = self._unpack_heads(query)
         pack = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
-        return pack, naive_causal_luna(q, k, v, pack, packed_padding_mask, key_padding_mask)[1]
+        return pack, naive_causal_luna(
+            q, k, v, pack, packed_padding_mask, key_padding_mask, rates=self._rates()
+        )[1]
+
+    def _rates(self) -> Optional[Tensor]:
+        return None if self.decay is None else self.decay.strength()
 
     def _pack_weights(self, pack_q: Tensor, query: Tensor, beams: int = 1) -> Tensor:
         pack_k = beams_to_positions(self._heads("pack_k", query), beams)

@@ -172,6 +172,7 @@ class LunaDecoderLayer(_LunaLayer):
             untie_kv=cfg.untie_luna_kv,
             pack_activation=cfg.pack_activation,
             backend=cfg.luna_backend,
+            decay=cfg.causal_decay,
             q_noise=cfg.quant_noise.pq,
             qn_block_size=cfg.quant_noise.pq_block_size,
         )

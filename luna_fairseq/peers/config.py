@@ -27,6 +27,7 @@ LUNA_OPTIONS = {
     "pack_activation",
     "non_contextual_packed",
     "luna_backend",
+    "causal_decay",
     "torch_compile",
     "word_dropout",
     "cross_attention",

@@ -1,13 +1,10 @@
-"""fairseq's commands as a user starts them: processes of their own, on the CPU, with this checkout as
---user-dir."""
+"""What tests say to fairseq's commands, with this checkout as --user-dir, and what they read of the answers."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-USER_DIR = str(ROOT / "luna_fairseq")
+from forked import ROOT, USER_DIR, run
+
+__all__ = ["ROOT", "TINY", "USER_DIR", "fairseq", "lines", "plugin", "refused", "succeed"]
 # A model small enough to train within a second, with widths that differ wherever they may.
 TINY = (
     "--encoder-layers 2 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32"
@@ -18,19 +15,7 @@ TINY = (
 
 def fairseq(command, *words, folder=None, stdin=None):
     """Run ``fairseq-<command>``; every word is split at spaces, a Path is one word."""
-    line = [sys.executable, "-m", f"fairseq_cli.{command}"]
-    for word in words:
-        line += [str(word)] if isinstance(word, Path) else word.split()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        line,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=folder and str(folder),
-        timeout=600,
-    )
+    return run(f"fairseq_cli.{command}", words, folder, stdin)
 
 
 def succeed(command, *words, folder=None, stdin=None):

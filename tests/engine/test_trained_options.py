@@ -13,6 +13,7 @@ GAINED = [
     ("luna_anchored", "diagonal_prior"),
     ("luna_anchored", "packed_lookup"),
     ("luna_anchored", "share_token_projections"),
+    ("luna_anchored", "causal_decay"),
     ("luna_anchored_small_512", "local_parts"),
 ]
 

@@ -27,6 +27,7 @@ VARIANTS = {
     "untied": {"untie_luna_kv": True},
     "pre-norm": {"decoder_normalize_before": True},
     "elu": {"pack_activation": "elu"},
+    "decay": {"causal_decay": True},
     "learned positions": {"decoder_learned_pos": True, "share_decoder_input_output_embed": True},
 }
 variants = pytest.mark.parametrize("variant", list(VARIANTS))

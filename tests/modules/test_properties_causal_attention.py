@@ -14,8 +14,15 @@ C, HEADS, L, B = 12, 3, 5, 4
 PACKED_MASK = torch.arange(L)[None, :] >= torch.tensor([L, 2, L - 1, 1])[:, None]
 variants = pytest.mark.parametrize(
     "options",
-    [{}, {"untie_kv": True}, {"pack_activation": "elu"}, {"untie_kv": True, "backend": "naive"}],
-    ids=["tied", "untied", "elu", "untied naive"],
+    [
+        {},
+        {"untie_kv": True},
+        {"pack_activation": "elu"},
+        {"untie_kv": True, "backend": "naive"},
+        {"decay": True},
+        {"decay": True, "untie_kv": True},
+    ],
+    ids=["tied", "untied", "elu", "untied naive", "decay", "decay untied"],
 )
 examples = settings(deadline=None, derandomize=True, max_examples=15)
 
@@ -124,7 +131,7 @@ def test_padding_and_batch_do_not_matter(options, length, left, extra):
 
 
 def test_every_parameter_and_both_sequences_get_a_gradient():
-    module, query, packed = module_and_inputs(8, untie_kv=True)
+    module, query, packed = module_and_inputs(8, untie_kv=True, decay=True)
     module(query.requires_grad_(), packed.requires_grad_()).pow(2).sum().backward()
     for name, parameter in module.named_parameters():
         assert parameter.grad is not None and parameter.grad.any(), name
@@ -153,6 +160,7 @@ def test_dropout_acts_in_training_alone(incremental):
     [
         ({"num_heads": 5}, "embedding width 12 is not divisible by 5 attention heads"),
         ({"pack_activation": "relu"}, "unknown pack activation 'relu'; choose one of softplus, elu"),
+        ({"backend": "triton", "decay": True}, "triton has no form for --causal-decay; use auto"),
         ({"backend": "fast"}, "unknown Luna backend 'fast'; choose one of"),
     ],
 )

@@ -1,6 +1,7 @@
 """The definition of Luna's causal attention (section 3.3, equations 7 to 9). Slow; what the other forms are
 held to."""
 
+from functools import partial
 from typing import Optional, Tuple
 
 import torch
@@ -26,6 +27,37 @@ def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
     return torch.einsum("...tm,...tmn->...tn", x, outer) / steps
 
 
+def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
+    """f(X, Y, Z) that forgets: f_t = x_t sum_{j<=t} w_tj y_j^T z_j.
+
+    Args:
+        x, y, z: as of :func:`causal_outer_mean`
+        shares: w, of every position in the mean at every later one [.., T, T]
+
+    Returns:
+        [.., T, N]
+    """
+    return torch.einsum("...tm,...tj,...jm,...jn->...tn", x, shares, y, z)
+
+
+def decayed_shares(rates: Tensor, key_padding_mask: Optional[Tensor], T: int) -> Tensor:
+    """w_tj = exp(-rate n) for the position that n real positions lie behind, divided by their sum over j.
+
+    Args:
+        rates: [H]
+        key_padding_mask: [B, T]
+        T: number of positions
+
+    Returns:
+        [1 or B, H, T, T], 0 for padding and for what comes after t
+    """
+    there = rates.new_ones(1, T) if key_padding_mask is None else (~key_padding_mask).to(rates.dtype)
+    place = there.cumsum(dim=1)
+    behind = (place[:, None, :, None] - place[:, None, None, :]).clamp(min=0)
+    shares = torch.exp(-rates[:, None, None] * behind).tril() * there[:, None, None, :]
+    return shares / shares.sum(dim=-1, keepdim=True).clamp(min=1)
+
+
 def naive_causal_luna(
     q: Tensor,
     k: Tensor,
@@ -34,6 +66,7 @@ def naive_causal_luna(
     packed_padding_mask: Optional[Tensor] = None,
     key_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
+    rates: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
     """A_unpack = softmax(f(Q, K, A_pack)), Y = f(A_unpack, A_pack, V).
 
@@ -45,6 +78,7 @@ def naive_causal_luna(
         packed_padding_mask: [B, L], True at rows of P that are left out; all of them left out gives zeros
         key_padding_mask: [B, T], True at padded positions, which add nothing and are not counted in t
         dropout: probability with which an unpack weight is dropped
+        rates: how fast each head forgets, per position [H]; None where it does not, as the paper's
 
     Returns:
         output [B, H, T, K] and the unpack weights before dropout [B, H, T, L], in the type of ``q``
@@ -52,10 +86,14 @@ def naive_causal_luna(
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
-        steps = count_steps(q, key_padding_mask)
-        logits = causal_outer_mean(q.to(dtype) * q.size(-1) ** -0.5, k.to(dtype), pack_weights, steps)
+        if rates is None:
+            mean = partial(causal_outer_mean, steps=count_steps(q, key_padding_mask))
+        else:
+            shares = decayed_shares(rates.to(dtype), key_padding_mask, q.size(2))
+            mean = partial(decayed_outer_mean, shares=shares)
+        logits = mean(q.to(dtype) * q.size(-1) ** -0.5, k.to(dtype), pack_weights)
         weights = masked_softmax(logits, packed_padding_mask)
-        output = causal_outer_mean(F.dropout(weights, dropout), pack_weights, v.to(dtype), steps)
+        output = mean(F.dropout(weights, dropout), pack_weights, v.to(dtype))
     return output.to(q.dtype), weights.to(q.dtype)
 
 

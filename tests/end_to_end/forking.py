@@ -1,0 +1,77 @@
+"""The process that has imported fairseq already, and forks every command from itself.
+
+Imported are torch and fairseq, neither this package nor a command: what is forked does what ``python -m``
+does. Reads the runs of :mod:`forked`, a list of them in each line of JSON, and answers each line with the list
+of their exit statuses.
+"""
+
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import runpy
+import signal
+import sys
+import time
+from pathlib import Path
+
+LIMIT = 600  # seconds that a run may take
+# The last one torch 2 imports when it makes an optimizer.
+IMPORTED = ("fairseq.options", "fairseq.trainer", "fairseq.sequence_generator", "torch._dynamo")
+
+
+def start(module, argv, run, leader, answers):
+    """Fork a process that becomes the command; it leads a process group, or joins that of the leader."""
+    process = os.fork()
+    # Both set it, whoever comes first: another process may join the group at once.
+    os.setpgid(process, leader or process)
+    if process:
+        return process
+    answers.close()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    os.dup2(os.open(run.get("stdin", os.devnull), os.O_RDONLY), 0)
+    sys.stdin = os.fdopen(0, closefd=False)
+    for stream, name in ((1, "log"), (2, "errors")):
+        os.dup2(os.open(run.get(name, run["log"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    os.environ.clear()
+    os.environ.update(run["environment"])
+    os.chdir(run.get("folder") or os.getcwd())
+    sys.path[0] = os.getcwd()
+    sys.argv[1:] = argv
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit(0)
+
+
+def carry_out(run, answers):
+    """The exit statuses of the run's processes, -N for one that signal N ended."""
+    processes = []
+    for argv in run["argvs"]:
+        processes.append(start(run["module"], argv, run, processes[0] if processes else 0, answers))
+    signal.signal(signal.SIGALRM, lambda *_: os.killpg(processes[0], signal.SIGKILL))
+    signal.alarm(LIMIT)
+    if "signal" in run:
+        wait_for(run["after"], run["log"], processes[0])
+        os.killpg(processes[0], getattr(signal, run["signal"]))
+    statuses = [os.waitpid(process, 0)[1] for process in processes]
+    signal.alarm(0)
+    return [-os.WTERMSIG(s) if os.WIFSIGNALED(s) else os.WEXITSTATUS(s) for s in statuses]
+
+
+def wait_for(text, log, process):
+    """Until ``text`` stands in the log, or the process has ended."""
+    path = Path(log)
+    while not path.exists() or text not in path.read_text(encoding="utf-8", errors="replace"):
+        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            raise SystemExit(f"{text!r} never came: {path.read_text(encoding='utf-8')[-2000:]}")
+        time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    for name in IMPORTED:
+        if importlib.util.find_spec(name):
+            importlib.import_module(name)
+    logging.root.handlers.clear()  # one of fairseq's modules makes one; commands make their own
+    answers = os.fdopen(os.dup(1), "w")
+    for line in iter(sys.stdin.readline, ""):
+        print(json.dumps([carry_out(run, answers) for run in json.loads(line)]), file=answers, flush=True)
