@@ -26,7 +26,6 @@ from luna_fairseq.ops.causal_luna import (
     naive_causal_luna,
     pack_weights,
     recurrent_causal_luna,
-    recurrent_decayed_causal_luna,
     why_not_triton_here,
 )
 
@@ -200,10 +199,7 @@ class LunaCausalAttention(nn.Module):
         weights = self._pack_weights(pack_q, query, beams)
         dropout = dropout_probability(self.dropout_module)
         masks = packed_padding_mask, key_padding_mask, dropout
-        if self.decay is None:
-            output, sums = recurrent_causal_luna(q, k, v, weights, sums, *masks)
-        else:
-            output, sums = recurrent_decayed_causal_luna(q, k, v, weights, self._rates(), sums, *masks)
+        output, sums = recurrent_causal_luna(q, k, v, weights, sums, *masks, self._rates())
         value_sum = sums.value_sum if self.untie_kv else None
         return self.out_proj(merge_heads(output)), LunaCausalState(
             pack_q, sums.key_sum, sums.steps, value_sum

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from luna_fairseq.ops.causal_luna.choice import choose_backend
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
-from luna_fairseq.ops.causal_luna.decayed import decayed_causal_luna, recurrent_decayed_causal_luna
 from luna_fairseq.ops.causal_luna.naive import naive_causal_luna
 from luna_fairseq.ops.causal_luna.pack_activation import PACK_ACTIVATIONS, pack_weights
 from luna_fairseq.ops.causal_luna.recurrent import recurrent_causal_luna
@@ -32,7 +31,7 @@ def causal_luna(
 
     ``auto`` takes ``triton`` where it suits device and shape (compute capability 8.0, L up to 256, K up to
     128) and agrees with ``chunk`` there, and ``chunk`` everywhere else; see :func:`choose_backend`. With
-    ``rates`` both are :func:`decayed_causal_luna`.
+    ``rates`` it takes ``chunk``.
 
     Shapes as in :func:`naive_causal_luna`: q, k, v [B, H, T, K], pack_weights [B, H, T, L]; returns [B, H, T,
     K].
@@ -44,16 +43,15 @@ def causal_luna(
     if backend not in BACKENDS:
         raise ValueError(f"unknown Luna backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     masks = packed_padding_mask, key_padding_mask, dropout
+    if backend == "auto":
+        backend = "chunk" if rates is not None else choose_backend(q, k, v, pack_weights)
     if backend == "naive":
         return naive_causal_luna(q, k, v, pack_weights, *masks, rates)[0]
+    if backend == "chunk":
+        return chunk_causal_luna(q, k, v, pack_weights, *masks, rates=rates)
     if rates is not None:
-        if backend == "triton":
-            raise ValueError("the Luna backend triton has no form that forgets; choose auto")
-        return decayed_causal_luna(q, k, v, pack_weights, rates, *masks)
-    if backend == "auto":
-        backend = choose_backend(q, k, v, pack_weights)
-    form = triton_causal_luna if backend == "triton" else chunk_causal_luna
-    return form(q, k, v, pack_weights, *masks)
+        raise ValueError("the Luna backend triton has no form that forgets; choose auto")
+    return triton_causal_luna(q, k, v, pack_weights, *masks)
 
 
 __all__ = [
@@ -62,11 +60,9 @@ __all__ = [
     "CausalLunaState",
     "causal_luna",
     "chunk_causal_luna",
-    "decayed_causal_luna",
     "naive_causal_luna",
     "pack_weights",
     "recurrent_causal_luna",
-    "recurrent_decayed_causal_luna",
     "triton_causal_luna",
     "why_not_triton_here",
 ]

@@ -9,6 +9,8 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from luna_fairseq.ops.causal_luna.decay import ChunkDecay, scale_, scaled
+
 # Sums over positions for the keys and the values, or for both as one (tied), each [N, L, K]; None is zero.
 States = Optional[Sequence[Tensor]]
 
@@ -19,10 +21,11 @@ class Chunk(NamedTuple):
     Attributes:
         q: [N, c, K]
         pack_weights: A [N, c, L]
-        inverse_steps: 1 / t [1 or N, c, 1]
+        inverse_steps: 1 / t [1, H or N, c, 1]
         noise: what dropout multiplies the unpack weights with [N, c, L], or None
         excluded: rows of P that are left out [1 or N, 1, L], or None
         keys_values: keys and values, or both as one, each [N, c, K]
+        decay: what is left from position to position, or None where nothing is forgotten
     """
 
     q: Tensor
@@ -31,24 +34,42 @@ class Chunk(NamedTuple):
     noise: Optional[Tensor]
     excluded: Optional[Tensor]
     keys_values: Sequence[Tensor]
+    decay: Optional[ChunkDecay] = None
+
+    def product(self, x: Tensor, y: Tensor) -> Tensor:
+        """x_t . y_j for j <= t, as much as is left of it, 0 elsewhere. x, y [N, c, *] -> [N, c, c]."""
+        product = torch.bmm(x, y.transpose(1, 2))
+        return product.tril_() if self.decay is None else scale_(product, self.decay.inside)
+
+    def reading(self, x: Tensor) -> Tensor:
+        """x [N, c, *] as the state before the chunk is read by."""
+        return x if self.decay is None else scaled(x, self.decay.from_start)
+
+    def adding(self, x: Tensor) -> Tensor:
+        """x [N, c, *] as the state after the chunk is added to by."""
+        return x if self.decay is None else scaled(x, self.decay.to_end)
+
+    def left_of(self, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        """States before the chunk, or gradients of those after it, over the chunk's length."""
+        return states if self.decay is None else [scaled(state, self.decay.whole) for state in states]
 
 
 def forward(chunk: Chunk, before: States) -> Tuple[Tensor, Tensor]:
     """Output [N, c, K] and softmax [N, c, L], from the state of all positions before the chunk."""
     q, A, keys_values = chunk.q, chunk.pack_weights, chunk.keys_values
-    logits = torch.bmm(causal_product(q, keys_values[0]), A)
+    logits = torch.bmm(chunk.product(q, keys_values[0]), A)
     if before is not None:
-        logits.baddbmm_(q, before[0].transpose(1, 2))
-    logits *= chunk.inverse_steps * q.size(-1) ** -0.5
+        logits.baddbmm_(chunk.reading(q), before[0].transpose(1, 2))
+    scale_(logits, chunk.inverse_steps * q.size(-1) ** -0.5)
     if chunk.excluded is None:
         softmax = logits.softmax(dim=-1)
     else:
         logits.masked_fill_(chunk.excluded, torch.finfo(logits.dtype).min)
         softmax = logits.softmax(dim=-1).masked_fill_(chunk.excluded, 0.0)
     weights = drop_and_divide(softmax, chunk)
-    output = torch.bmm(causal_product(weights, A), keys_values[-1])
+    output = torch.bmm(chunk.product(weights, A), keys_values[-1])
     if before is not None:
-        output.baddbmm_(weights, before[-1])
+        output.baddbmm_(chunk.reading(weights), before[-1])
     return output, softmax
 
 
@@ -56,6 +77,10 @@ def backward(
     chunk: Chunk, softmax: Tensor, grad: Tensor, before: States, behind: States
 ) -> Tuple[List[Tensor], List[Tensor]]:
     """Gradients of q, A, and keys and values (or both as one); and that of the state before the chunk.
+
+    With decay the first list goes on with two sums [N, c, 1], of what reads and of what is added, each times
+    its gradient: ages enter as exp(-age) times the one and exp(age) times the other, 1 / t as a factor of the
+    first.
 
     Args:
         chunk: the inputs
@@ -68,26 +93,34 @@ def backward(
     tied = len(keys_values) == 1
     weights = drop_and_divide(softmax, chunk)
 
-    grad_products = causal_product(grad, keys_values[-1])
+    grad_products = chunk.product(grad, keys_values[-1])
     grad_softmax = torch.bmm(grad_products, A)
     if before is not None:
-        grad_softmax.baddbmm_(grad, before[-1].transpose(1, 2))
+        grad_softmax.baddbmm_(chunk.reading(grad), before[-1].transpose(1, 2))
     grad_softmax = drop_and_divide(grad_softmax, chunk)
-    grad_logits = grad_softmax.sub_((grad_softmax * softmax).sum(dim=-1, keepdim=True)).mul_(softmax)
-    grad_logits *= chunk.inverse_steps * q.size(-1) ** -0.5
+    of_weights = (grad_softmax * softmax).sum(dim=-1, keepdim=True)
+    grad_logits = scale_(
+        grad_softmax.sub_(of_weights).mul_(softmax), chunk.inverse_steps * q.size(-1) ** -0.5
+    )
 
-    to_keys, to_values = causal_product(grad_logits, A), causal_product(weights, A)
+    to_keys, to_values = chunk.product(grad_logits, A), chunk.product(weights, A)
     grad_q = torch.bmm(to_keys, keys_values[0])
     if before is not None:
-        grad_q.baddbmm_(grad_logits, before[0])
+        grad_q.baddbmm_(chunk.reading(grad_logits), before[0])
     grad_A = torch.bmm(grad_products.transpose(1, 2), weights)
-    grad_A.baddbmm_(causal_product(q, keys_values[0]).transpose(1, 2), grad_logits)
+    grad_A.baddbmm_(chunk.product(q, keys_values[0]).transpose(1, 2), grad_logits)
     of_inputs = product_sums(to_keys, q, to_values, grad, tied)
     if behind is not None:
         for x, grad_x, state in zip(keys_values, of_inputs, behind):
-            grad_x.baddbmm_(A, state)
-            grad_A.baddbmm_(x, state.transpose(1, 2))
-    return [grad_q, grad_A, *of_inputs], product_sums(grad_logits, q, weights, grad, tied, behind)
+            grad_x.baddbmm_(chunk.adding(A), state)
+            grad_A.baddbmm_(chunk.adding(x), state.transpose(1, 2))
+        behind = chunk.left_of(behind)
+    read_by = chunk.reading(grad_logits), q, chunk.reading(weights), grad
+    parts = [grad_q, grad_A, *of_inputs]
+    if chunk.decay is not None:
+        added = [(x * grad_x).sum(dim=-1, keepdim=True) for x, grad_x in zip(keys_values, of_inputs)]
+        parts += [of_weights + (q * grad_q).sum(dim=-1, keepdim=True), added[0] + sum(added[1:])]
+    return parts, product_sums(*read_by, tied, behind)
 
 
 def product_sums(
@@ -103,19 +136,14 @@ def product_sums(
 
 def next_states(chunk: Chunk, before: States) -> List[Tensor]:
     """The state of all positions up to the end of the chunk."""
-    rows = chunk.pack_weights.transpose(1, 2)
+    rows = chunk.adding(chunk.pack_weights).transpose(1, 2)
     if before is None:
         return [torch.bmm(rows, x) for x in chunk.keys_values]
-    return [torch.baddbmm(state, rows, x) for state, x in zip(before, chunk.keys_values)]
+    return [torch.baddbmm(state, rows, x) for state, x in zip(chunk.left_of(before), chunk.keys_values)]
 
 
 def drop_and_divide(x: Tensor, chunk: Chunk) -> Tensor:
     """x [N, c, L] after dropout, divided by t: from softmax to unpack weights, and their gradient the other
     way."""
-    x = x * chunk.inverse_steps
+    x = scaled(x, chunk.inverse_steps)
     return x if chunk.noise is None else x.mul_(chunk.noise)
-
-
-def causal_product(x: Tensor, y: Tensor) -> Tensor:
-    """x_t . y_j for j <= t, 0 elsewhere. x, y [N, c, *] -> [N, c, c]."""
-    return torch.bmm(x, y.transpose(1, 2)).tril_()

@@ -1,0 +1,83 @@
+"""What forgetting adds to the sums over time: a position n real positions back counts ``exp(-rate n)``."""
+
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from luna_fairseq.ops.causal_luna.naive import count_steps
+
+
+def find_ages(rates: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
+    """``rate t`` at the t-th real position: from j to t passes ``exp(ages_j - ages_t)``.
+
+    Args:
+        rates: [H]
+        q: [B, H, T, K], for its length and device
+        key_padding_mask: [B, T]; no time passes at padding
+
+    Returns:
+        [1 or B, H, T, 1]
+    """
+    steps = count_steps(q, key_padding_mask)
+    if key_padding_mask is not None:  # padding before the first real position has no age
+        steps = steps.masked_fill((~key_padding_mask).cumsum(dim=1).eq(0)[:, None, :, None], 0)
+    return rates[None, :, None, None] * steps
+
+
+def decayed_counts(rates: Tensor, steps: Tensor) -> Tensor:
+    """``sum_{n<t} exp(-rate n)``: what t is where nothing is forgotten.
+
+    Args:
+        rates: [H], above 0
+        steps: t [1 or B, 1, T, 1]
+
+    Returns:
+        [1 or B, H, T, 1]
+    """
+    rates = rates[None, :, None, None]
+    return torch.expm1(-rates * steps) / torch.expm1(-rates)
+
+
+class ChunkDecay(NamedTuple):
+    """How much is left from position to position of a chunk; n is H, or B x H where there is padding.
+
+    Attributes:
+        inside: from every position to every later one [n, c, c], 0 elsewhere
+        from_start: from before the chunk to every position [n, c, 1]
+        to_end: from every position to the chunk's end [n, c, 1]
+        whole: from before the chunk to its end [n, 1, 1]
+    """
+
+    inside: Tensor
+    from_start: Tensor
+    to_end: Tensor
+    whole: Tensor
+
+
+def decay_of_chunk(ages: Tensor, span: slice) -> ChunkDecay:
+    """
+    Args:
+        ages: of all positions [n, T, 1]
+        span: the chunk's positions
+    """
+    own, end = ages[:, span], ages[:, span.stop - 1 : span.stop]
+    before = ages[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
+    inside = (own.transpose(1, 2) - own).exp_().tril_()  # from a later position back it may be infinite
+    return ChunkDecay(inside, (before - own).exp_(), (own - end).exp_(), (before - end).exp_())
+
+
+def scaled(x: Tensor, factor: Tensor) -> Tensor:
+    """x [N, *, *] times a factor [n, *, *] that is the same for all of N / n sentences."""
+    return (x.unflatten(0, (-1, factor.size(0))) * factor).flatten(0, 1)
+
+
+def scale_(x: Tensor, factor: Tensor) -> Tensor:
+    """As :func:`scaled`, in place."""
+    x.unflatten(0, (-1, factor.size(0))).mul_(factor)
+    return x
+
+
+def sum_over_sentences(x: Tensor, n: int) -> Tensor:
+    """The gradient of such a factor [n, *, *], from x [N, *, *]."""
+    return x.unflatten(0, (-1, n)).sum(dim=0)

@@ -1,0 +1,165 @@
+"""Causal Luna attention that forgets: its forms against each other, and what it is at both ends."""
+
+import pytest
+import torch
+from attention_inputs import (
+    B,
+    H,
+    assert_equal_up_to,
+    causal_inputs,
+    output_and_gradients,
+    packed_mask,
+    padding_mask,
+    relative_rms,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from luna_fairseq.ops.causal_luna import (
+    causal_luna,
+    chunk,
+    chunk_causal_luna,
+    naive_causal_luna,
+    recurrent_causal_luna,
+)
+
+RATES = (0.02, 1.5)
+kinds = st.sampled_from(["none", "left", "both"])
+
+
+def masks(kind, length):
+    """Keyword arguments of the ops for a kind of masking."""
+    third = length // 3
+    return {
+        "none": {},
+        "left": {"key_padding_mask": padding_mask(length, left=(0, third, length // 2))},
+        "both": {
+            "packed_padding_mask": packed_mask(),
+            "key_padding_mask": padding_mask(length, left=(third, 0, 1), right=(0, third, 1)),
+        },
+    }[kind]
+
+
+def inputs(length, dtype=torch.float64, seed=0, rates=RATES):
+    """q, k, v, pack weights, and a rate for each head, which stays in float32 at least."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return [*causal_inputs(length, dtype, seed), torch.tensor(rates, dtype=wide)]
+
+
+def naive(**options):
+    return lambda *parts: naive_causal_luna(*parts[:4], **options, rates=parts[4])[0]
+
+
+def chunked(tied=False, **options):
+    def form(q, k, v, a, rates):
+        return chunk_causal_luna(q, k, k if tied else v, a, **options, rates=rates) + 0 * v * tied
+
+    return form
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(
+    length=st.integers(1, 40), size=st.integers(1, 50), kind=kinds, tied=st.booleans(), seed=st.integers(0, 99)
+)
+def test_chunk_equals_naive_whatever_the_chunk(length, size, kind, tied, seed):
+    options, parts = masks(kind, length), inputs(length, seed=seed)
+
+    def definition(q, k, v, a, rates):
+        return naive(**options)(q, k, k if tied else v, a, rates) + 0 * v * tied
+
+    expected = output_and_gradients(definition, parts)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(chunk, "chunk_size", lambda q, L: size)
+        actual = output_and_gradients(chunked(tied, **options), parts)
+    for a, b in zip(actual, expected):
+        assert_equal_up_to(a, b, 1e-9)
+    assert length == 1 or expected[-1].all()  # each rate has a gradient to compare
+
+
+@pytest.mark.parametrize("kind", ["none", "both"])
+@pytest.mark.parametrize("length", [31, 129, 300])
+def test_chunk_equals_naive_in_float32(length, kind):
+    options, parts = masks(kind, length), inputs(length, torch.float32)
+    expected = output_and_gradients(naive(**options), [x.double() for x in parts])
+    *actual, of_rates = output_and_gradients(chunked(**options), parts)
+    for a, b in zip(actual, expected):
+        assert a.dtype == torch.float32 and relative_rms(a, b) < 3e-6
+    # A sum over all positions of differences that nearly cancel.
+    assert relative_rms(of_rates, expected[-1]) < 1e-4
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 8e-4)])
+def test_half_precision_is_lost_in_input_and_output_alone(dtype, tolerance):
+    options, parts = masks("both", 300), inputs(300, dtype)
+    expected = output_and_gradients(naive(**options), [x.double() for x in parts])
+    actual = output_and_gradients(chunked(**options), parts)
+    for a, b in zip(actual[:-1], expected):
+        assert a.dtype == dtype and relative_rms(a, b) < tolerance
+
+
+@pytest.mark.parametrize("single", [10, 2])  # all in one chunk, or in three with a state between them
+def test_gradients_are_those_of_finite_differences(single, monkeypatch):
+    monkeypatch.setattr(chunk, "chunk_size", lambda q, L: q.size(1) if q.size(1) <= single else 3)
+    parts = [x.requires_grad_() for x in inputs(7)]
+    assert torch.autograd.gradcheck(chunked(**masks("both", 7)), parts, fast_mode=True)
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(sizes=st.lists(st.sampled_from([1, 1, 1, 2, 3, 7, 13]), min_size=1, max_size=8), kind=kinds)
+def test_any_division_into_calls_gives_the_same_and_its_gradients(sizes, kind):
+    options, parts = masks(kind, sum(sizes)), inputs(sum(sizes))
+    padding = options.pop("key_padding_mask", None)
+
+    def in_calls(*parts):
+        outputs, state, start = [], None, 0
+        for size in sizes:
+            cut = slice(start, start + size)
+            mask = None if padding is None else padding[:, cut]
+            output, state = recurrent_causal_luna(
+                *(x[:, :, cut] for x in parts[:4]),
+                state=state,
+                key_padding_mask=mask,
+                rates=parts[4],
+                **options,
+            )
+            outputs.append(output)
+            start += size
+        return torch.cat(outputs, dim=2)
+
+    expected = output_and_gradients(naive(key_padding_mask=padding, **options), parts)
+    for a, b in zip(output_and_gradients(in_calls, parts), expected):
+        assert_equal_up_to(a, b, 1e-9)
+
+
+@pytest.mark.parametrize("form", [naive, chunked])
+@pytest.mark.parametrize("length", [9, 150])
+def test_with_rates_of_nothing_it_is_the_papers(form, length):
+    *parts, _ = inputs(length)
+    rates = torch.full((H,), 1e-10, dtype=torch.float64)
+    expected = naive_causal_luna(*parts, **masks("both", length))[0]
+    assert_equal_up_to(form(**masks("both", length))(*parts, rates), expected, 1e-6)
+
+
+@pytest.mark.parametrize("form", [naive, chunked])
+def test_with_strong_rates_every_position_is_alone(form):
+    q, k, v, a, _ = inputs(200)
+    expected = naive_causal_luna(*(x.flatten(0, 2)[:, None, None] for x in (q, k, v, a)))[0]
+    output, *gradients = output_and_gradients(form(), [q, k, v, a, torch.full((H,), 80.0).double()])
+    assert_equal_up_to(output, expected.view_as(output), 1e-12)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_only_inputs_and_the_softmax_are_kept_for_the_gradient():
+    saved = []
+    parts = [x.requires_grad_() for x in inputs(500)]
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
+        chunk_causal_luna(*parts[:4], rates=parts[4])
+    q, _, _, a, _ = parts
+    assert sum(saved) < 3 * q.numel() + 2 * a.numel() + 10 * B * H * 500
+
+
+def test_no_triton_form():
+    parts = inputs(5)
+    assert torch.equal(causal_luna(*parts[:4], rates=parts[4]), chunked()(*parts))
+    with pytest.raises(ValueError, match="triton has no form that forgets; choose auto"):
+        causal_luna(*parts[:4], rates=parts[4], backend="triton")
