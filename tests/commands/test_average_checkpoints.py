@@ -1,18 +1,15 @@
-import os
 import random
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
+from forked import ROOT, run_module
 
 from luna_fairseq.commands import average_checkpoints as averaging
 from luna_fairseq.peers.drawing import Drawing
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"packed_lookup": 4, "attention": "local", "local_window": 16}
 
 
@@ -241,13 +238,7 @@ def test_average_of_a_training_run_decodes(tmp_path):
     """fairseq-preprocess, fairseq-train, averaging and fairseq-generate, as a user runs them."""
 
     def command(module, arguments):
-        done = subprocess.run(
-            [sys.executable, "-m", module, *arguments.split()],
-            cwd=str(tmp_path),
-            env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT)),
-            capture_output=True,
-            text=True,
-        )
+        done = run_module(module, [arguments], folder=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 

@@ -1,8 +1,8 @@
-"""What tests say to fairseq's commands, with this checkout as --user-dir, and what they read of the answers."""
+"""What tests say to fairseq's commands, with this checkout as --user-dir, and read of their answers."""
 
 from pathlib import Path
 
-from forked import ROOT, USER_DIR, run
+from forked import ROOT, USER_DIR, run_module
 
 __all__ = ["ROOT", "TINY", "USER_DIR", "fairseq", "lines", "plugin", "refused", "succeed"]
 # A model small enough to train within a second, with widths that differ wherever they may.
@@ -15,7 +15,7 @@ TINY = (
 
 def fairseq(command, *words, folder=None, stdin=None):
     """Run ``fairseq-<command>``; every word is split at spaces, a Path is one word."""
-    return run(f"fairseq_cli.{command}", words, folder, stdin)
+    return run_module(f"fairseq_cli.{command}", words, folder, stdin)
 
 
 def succeed(command, *words, folder=None, stdin=None):

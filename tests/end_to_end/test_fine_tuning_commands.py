@@ -17,6 +17,7 @@ import pytest
 import torch
 from commands import plugin, refused, succeed
 from copying import ADAM, PRETRAIN, preprocess, sentences, write_text
+from forked import run_module
 
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 from luna_fairseq.masked_lm.huggingface.shipped_code import shipped_code
@@ -40,10 +41,9 @@ def started(program, *words, **environment):
 
 
 def luna(program, *words):
-    process = started(program, *words)
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, output[-3000:]
-    return output
+    done = run_module(f"luna_fairseq.masked_lm.{program}", [Path(str(word)) for word in words])
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout + done.stderr
 
 
 def in_this_process(program, *words):

@@ -3,12 +3,11 @@ translations."""
 
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
-from commands import ROOT, fairseq, lines, plugin, succeed
+from commands import fairseq, lines, plugin, succeed
+from forked import run_module
 from reversal import AUTHORS_COMMAND, SENTENCES
 
 from fairseq.sequence_scorer import SequenceScorer
@@ -74,9 +73,10 @@ def test_bf16(data, tmp_path):
 
 def test_average_and_generate(trained, data, tmp_path):
     average = tmp_path / "average.pt"
-    inputs = [str(trained / name) for name in ("checkpoint1.pt", "checkpoint_last.pt")]
-    command = [sys.executable, "-m", "luna_fairseq.commands.average_checkpoints", "--inputs", *inputs]
-    subprocess.run([*command, "--output", str(average)], check=True, cwd=str(ROOT), capture_output=True)
+    inputs = [trained / name for name in ("checkpoint1.pt", "checkpoint_last.pt")]
+    words = "--inputs", *inputs, "--output", average
+    done = run_module("luna_fairseq.commands.average_checkpoints", words)
+    assert done.returncode == 0, done.stderr[-3000:]
     name = "encoder.packed_embedding.weight"
     mean = (load(inputs[0])["model"][name].double() + load(inputs[1])["model"][name].double()) / 2
     torch.testing.assert_close(load(average)["model"][name].double(), mean)

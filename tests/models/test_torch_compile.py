@@ -45,6 +45,11 @@ def assert_compiled_equals_plain(options):
     return compiled
 
 
+# What others contain, too.
+PARTS_OF_THEM = (
+    *("untied pre-norm", "non-contextual", "elu", "anchored", "look-up", "look-up by parts"),
+    "anchored softmax cross pre-norm",
+)
 # What torch's default compiler is given, without the compiler: it alone needs a minute.
 LOWERED = {"backend": "aot_eager_decomp_partition", "fullgraph": True}
 
@@ -54,16 +59,11 @@ LOWERED = {"backend": "aot_eager_decomp_partition", "fullgraph": True}
     "variant",
     [
         "tied",
-        "untied pre-norm",
-        "non-contextual",
-        "elu",
-        "anchored",
         "local parts",
-        "look-up",
-        "look-up by parts",
-        "anchored softmax cross pre-norm",
         "anchored softmax cross diagonal",
         "look-up by parts diagonal pre-norm",
+        "decay untied pre-norm",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in PARTS_OF_THEM),
     ],
 )
 def test_whole_layers_are_compiled_and_give_the_same(variant, monkeypatch):

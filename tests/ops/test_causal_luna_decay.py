@@ -59,7 +59,11 @@ def chunked(tied=False, **options):
 
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(
-    length=st.integers(1, 40), size=st.integers(1, 50), kind=kinds, tied=st.booleans(), seed=st.integers(0, 99)
+    length=st.integers(1, 40),
+    size=st.integers(1, 50),
+    kind=kinds,
+    tied=st.booleans(),
+    seed=st.integers(0, 99),
 )
 def test_chunk_equals_naive_whatever_the_chunk(length, size, kind, tied, seed):
     options, parts = masks(kind, length), inputs(length, seed=seed)

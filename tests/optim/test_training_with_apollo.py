@@ -1,15 +1,12 @@
 """fairseq-train with --optimizer apollo --lr-scheduler milestone, as a process."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked import USER_DIR, run_module
 
-ROOT = Path(__file__).resolve().parents[2]
 # 64 sentences in batches of 4; fairseq's dummy task keeps one batch back: 15 updates an epoch.
 TASK = "--task dummy_lm --dict-size 49 --dataset-size 64 --tokens-per-sample 16 --batch-size 4"
 MODEL = (
@@ -24,15 +21,13 @@ APOLLO = (
 
 
 def train(folder, words):
-    command = [sys.executable, "-m", "fairseq_cli.train", "--user-dir", str(ROOT / "luna_fairseq")]
-    command += f"{TASK} {MODEL} {OTHER} {APOLLO} {words}".split() + ["--save-dir", str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=300)
+    plugin = ("--user-dir", Path(USER_DIR), "--save-dir", folder)
+    return run_module("fairseq_cli.train", [*plugin, TASK, MODEL, OTHER, APOLLO, words], folder)
 
 
-def logged_rates(run):
-    assert run.returncode == 0, run.stderr[-2000:]
-    lines = re.findall(r"num_updates=(\d+), lr=([\d.e-]+)", run.stdout + run.stderr)
+def logged_rates(done):
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = re.findall(r"num_updates=(\d+), lr=([\d.e-]+)", done.stdout + done.stderr)
     return {int(k): float(lr) for k, lr in lines}
 
 
@@ -72,16 +67,16 @@ def test_a_resumed_run_equals_a_straight_one(tmp_path):
     ],
 )
 def test_bad_options_end_the_command_with_one_line(tmp_path, words, message):
-    run = train(tmp_path, words)
-    assert run.returncode != 0
-    assert message in run.stderr.strip().splitlines()[-1]
+    done = train(tmp_path, words)
+    assert done.returncode != 0
+    assert message in done.stderr.strip().splitlines()[-1]
     assert list(tmp_path.glob("*.pt")) == []
 
 
 @pytest.mark.slow
 def test_learning_rate_of_the_other_convention_is_warned_of_once(tmp_path):
-    run = train(tmp_path, "--lr 10 --max-update 2")
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert run.stderr.count("mix of two conventions") == 1
+    done = train(tmp_path, "--lr 10 --max-update 2")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stderr.count("mix of two conventions") == 1
     resumed = train(tmp_path, "--lr 10 --max-update 3")
     assert resumed.stderr.count("mix of two conventions") == 1

@@ -76,8 +76,8 @@ class _ChunkCausalLuna(torch.autograd.Function):
     """The attention of N = B x H heads, with its gradient.
 
     Inputs: q [N, T, K], pack weights [N, T, L], 1 / t [1, H or N, T, 1], noise [N, T, L], excluded [1 or N,
-    1, L], ages [H or N, T, 1]; k and v, or k alone when it is both, [N, T, K]; after k and v, their states [N, L, K] when there were
-    earlier positions.
+    1, L], ages [H or N, T, 1]; k and v, or k alone when it is both, [N, T, K]; after k and v, their states
+    [N, L, K] when there were earlier positions.
     """
 
     @staticmethod

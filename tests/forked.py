@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 USER_DIR = str(ROOT / "luna_fairseq")
 FORKING = Path(__file__).with_name("forking.py")
 ON_A_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -21,7 +21,7 @@ def split(words):
     return [part for word in words for part in ([str(word)] if isinstance(word, Path) else word.split())]
 
 
-def run(module, words, folder=None, stdin=None):
+def run_module(module, words, folder=None, stdin=None):
     """``python -m module`` with these words; returns what subprocess.run would."""
     with tempfile.TemporaryDirectory() as files:
         paths = {name: Path(files, name) for name in ("stdin", "log", "errors")}

@@ -1,8 +1,8 @@
 """The process that has imported fairseq already, and forks every command from itself.
 
 Imported are torch and fairseq, neither this package nor a command: what is forked does what ``python -m``
-does. Reads the runs of :mod:`forked`, a list of them in each line of JSON, and answers each line with the list
-of their exit statuses.
+does. Reads the runs of :mod:`forked`, a list of them in each line of JSON, and answers each line with the
+list of their exit statuses.
 """
 
 import importlib
