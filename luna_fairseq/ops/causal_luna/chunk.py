@@ -121,13 +121,14 @@ def descend(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[Option
         parts, behind = chunk_gradient.backward(
             cut(inputs, span), softmax[:, span], grad_chunk, before.pop(), behind
         )
+        like = (q, pack_weights, *keys_values[:2])
+        parts[: len(like)] = [part.to(x.dtype) for part, x in zip(parts, like)]
         results = put(results, parts, span, q.size(1))
     of_steps = of_ages = None
     if ages is not None:
         *results, reads, adds = results
         of_steps = sum_over_sentences(reads, inverse_steps.size(0)) / inverse_steps
-        of_ages = sum_over_sentences(adds - reads, ages.size(0))
-    results = [part.to(x.dtype) for part, x in zip(results, (q, pack_weights, *keys_values))]
+        of_ages = sum_over_sentences((adds - reads).to(ages.dtype), ages.size(0))
     has_states = len(keys_values) > 2
     return [of_steps, of_ages, *results, *((behind or ()) if has_states else ())]
 
@@ -153,5 +154,5 @@ def cut(inputs: Sequence[Any], span: slice) -> Chunk:
         None if noise is None else noise[:, span],
         excluded,
         [x[:, span].to(dtype) for x in keys_values[:2]],
-        None if ages is None else decay_of_chunk(ages, span),
+        None if ages is None else decay_of_chunk(ages, span, dtype),
     )

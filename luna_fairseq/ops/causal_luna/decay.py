@@ -17,12 +17,12 @@ def find_ages(rates: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> T
         key_padding_mask: [B, T]; no time passes at padding
 
     Returns:
-        [1 or B, H, T, 1]
+        [1 or B, H, T, 1], float64: only differences count, of large numbers in long sequences
     """
     steps = count_steps(q, key_padding_mask)
     if key_padding_mask is not None:  # padding before the first real position has no age
         steps = steps.masked_fill((~key_padding_mask).cumsum(dim=1).eq(0)[:, None, :, None], 0)
-    return rates[None, :, None, None] * steps
+    return rates.double()[None, :, None, None] * steps
 
 
 def decayed_counts(rates: Tensor, steps: Tensor) -> Tensor:
@@ -55,16 +55,19 @@ class ChunkDecay(NamedTuple):
     whole: Tensor
 
 
-def decay_of_chunk(ages: Tensor, span: slice) -> ChunkDecay:
+def decay_of_chunk(ages: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
     """
     Args:
         ages: of all positions [n, T, 1]
         span: the chunk's positions
+        dtype: that sums are in
     """
     own, end = ages[:, span], ages[:, span.stop - 1 : span.stop]
     before = ages[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
-    inside = (own.transpose(1, 2) - own).exp_().tril_()  # from a later position back it may be infinite
-    return ChunkDecay(inside, (before - own).exp_(), (own - end).exp_(), (before - end).exp_())
+    inside, *others = (
+        age.to(dtype).exp_() for age in (own.transpose(1, 2) - own, before - own, own - end, before - end)
+    )
+    return ChunkDecay(inside.tril_(), *others)  # from a later position back it may be infinite
 
 
 def scaled(x: Tensor, factor: Tensor) -> Tensor:

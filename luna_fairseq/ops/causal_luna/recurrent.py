@@ -71,11 +71,11 @@ def add_to_state(
     dtype = torch.promote_types(k.dtype, torch.float32)
     pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
     if rates is not None:
-        ages = find_ages(rates.to(dtype), k, key_padding_mask)
+        ages = find_ages(rates, k, key_padding_mask)
         end = ages[:, :, -1:]
-        pack_weights = pack_weights * (ages - end).exp()
+        pack_weights = pack_weights * (ages - end).to(dtype).exp()
         if state is not None:
-            left = (-end).exp()
+            left = (-end).to(dtype).exp()
             state = CausalLunaState(state.key_sum * left, state.value_sum * left, state.steps)
     key_sum = product(k.to(dtype).transpose(-2, -1), pack_weights, None if state is None else state.key_sum)
     if v is k:
