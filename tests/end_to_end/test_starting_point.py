@@ -43,11 +43,14 @@ def logs(trained, data, empty_split, tmp_path_factory):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("missing", "InputError: --restore-file {folder}/nowhere.pt does not exist, or is no file"),
-        ("of the save-dir", "InputError: --restore-file checkpoint_last.pt.pt does not exist"),
-        ("finetune", "InputError: --finetune-from-model {folder}/nowhere.pt does not exist"),
-        ("a folder", "InputError: {folder}/a folder/checkpoint_last.pt is a folder"),
-        ("too long", "InputError: nothing of the split valid is left: all of its 16 sequences are longer "),
+        ("missing", "luna_fairseq: error: --restore-file {folder}/nowhere.pt does not exist, or is no file"),
+        ("of the save-dir", "luna_fairseq: error: --restore-file checkpoint_last.pt.pt does not exist"),
+        ("finetune", "luna_fairseq: error: --finetune-from-model {folder}/nowhere.pt does not exist"),
+        ("a folder", "luna_fairseq: error: {folder}/a folder/checkpoint_last.pt is a folder"),
+        (
+            "too long",
+            "luna_fairseq: error: nothing of the split valid is left: all of its 16 sequences are longer ",
+        ),
         ("one too long", "since max_positions=(5, 1024), skip this example with"),
         ("empty", ".bin is empty: there is nothing to read"),
     ],
