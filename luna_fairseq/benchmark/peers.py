@@ -94,6 +94,8 @@ CAUSAL: Dict[str, Form] = {
     "cumsum": Form(partial(causal.backend, name="naive"), limited=True, peer=True),
     "loop": Form(causal.loop, equals="cumsum", limited=True, peer=True),
     "chunk": Form(partial(causal.backend, name="chunk"), equals="cumsum"),
+    "decay-naive": Form(partial(causal.backend, name="naive", decay=True), limited=True, optional=True),
+    "decay": Form(partial(causal.backend, name="chunk", decay=True), equals="decay-naive", optional=True),
     "triton": Form(partial(causal.backend, name="triton"), equals="cumsum", why_not=causal.why_no_triton),
     "fla": Form(causal.flash_linear_attention, equals="cumsum", why_not=causal.why_no_fla, peer=True),
     "sdpa": Form(causal.softmax, why_not=why_no_sdpa, peer=True),

@@ -28,7 +28,7 @@ def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """f(X, Y, Z) that forgets: f_t = x_t sum_{j<=t} w_tj y_j^T z_j.
+    """f(X, Y, Z) that forgets: f_t = sum_{j<=t} w_tj (x_t . y_j) z_j.
 
     Args:
         x, y, z: as of :func:`causal_outer_mean`
@@ -37,7 +37,7 @@ def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tenso
     Returns:
         [.., T, N]
     """
-    return torch.einsum("...tm,...tj,...jm,...jn->...tn", x, shares, y, z)
+    return (x @ y.transpose(-2, -1) * shares) @ z
 
 
 def decayed_shares(rates: Tensor, key_padding_mask: Optional[Tensor], T: int) -> Tensor:
