@@ -160,7 +160,7 @@ class LunaCausalAttention(nn.Module):
         weights = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
         dropout = dropout_probability(self.dropout_module)
         masks = packed_padding_mask, key_padding_mask, dropout
-        output = causal_luna(q, k, v, weights, *masks, self.backend, self._rates())
+        output = causal_luna(q, k, v, weights, *masks, backend=self.backend, rates=self._rates())
         return self.out_proj(merge_heads(output))
 
     def step(

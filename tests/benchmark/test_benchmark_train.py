@@ -153,9 +153,8 @@ def test_wrong_backend_is_refused(monkeypatch, capsys):
 
     right = module.causal_luna
 
-    def wrong(*args, **kwargs):
-        backend = kwargs.get("backend", args[-1])
-        return right(*args, **kwargs) * (1.0 if backend == "naive" else 1.01)
+    def wrong(*args, backend, **kwargs):
+        return right(*args, backend=backend, **kwargs) * (1.0 if backend == "naive" else 1.01)
 
     monkeypatch.setattr(module, "causal_luna", wrong)
     monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("was timed"))
