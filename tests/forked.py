@@ -68,7 +68,9 @@ def _statuses(plan):
     server.stdin.flush()
     answer = server.stdout.readline()
     assert answer, f"{FORKING.name} has ended"
-    return json.loads(answer)
+    statuses = json.loads(answer)
+    assert all(isinstance(each, list) for each in statuses), statuses
+    return statuses
 
 
 @functools.lru_cache(maxsize=None)

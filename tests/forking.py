@@ -2,7 +2,7 @@
 
 Imported are torch and fairseq, neither this package nor a command: what is forked does what ``python -m``
 does. Reads the runs of :mod:`forked`, a list of them in each line of JSON, and answers each line with the
-list of their exit statuses.
+list of what :func:`carry_out` returns.
 """
 
 import importlib
@@ -44,27 +44,32 @@ def start(module, argv, run, leader, answers):
 
 
 def carry_out(run, answers):
-    """The exit statuses of the run's processes, -N for one that signal N ended."""
+    """The exit statuses of the run's processes, -N for one that signal N ended; or, of one that ended before
+    it was to be interrupted, so in words."""
     processes = []
     for argv in run["argvs"]:
         processes.append(start(run["module"], argv, run, processes[0] if processes else 0, answers))
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(processes[0], signal.SIGKILL))
     signal.alarm(LIMIT)
+    came = "signal" not in run or comes(run["after"], run["log"], processes[0])
     if "signal" in run:
-        wait_for(run["after"], run["log"], processes[0])
         os.killpg(processes[0], getattr(signal, run["signal"]))
     statuses = [os.waitpid(process, 0)[1] for process in processes]
     signal.alarm(0)
+    if not came:
+        return f"{run['after']!r} never came: {Path(run['log']).read_text(encoding='utf-8')[-2000:]}"
     return [-os.WTERMSIG(s) if os.WIFSIGNALED(s) else os.WEXITSTATUS(s) for s in statuses]
 
 
-def wait_for(text, log, process):
-    """Until ``text`` stands in the log, or the process has ended."""
-    path = Path(log)
+def comes(text, log, process):
+    """Wait until ``text`` stands in the log; False when the process ends without it."""
+    path, ended = Path(log), None
     while not path.exists() or text not in path.read_text(encoding="utf-8", errors="replace"):
-        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            raise SystemExit(f"{text!r} never came: {path.read_text(encoding='utf-8')[-2000:]}")
+        if ended:
+            return False
+        ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         time.sleep(0.002)
+    return True
 
 
 if __name__ == "__main__":

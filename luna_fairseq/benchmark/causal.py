@@ -12,7 +12,7 @@ from torch import Tensor
 from luna_fairseq.benchmark import fused_softmax
 from luna_fairseq.benchmark.heads import Problem, Shape, random_heads
 from luna_fairseq.benchmark.measure import Settings
-from luna_fairseq.modules.anchors import decay_rates
+from luna_fairseq.modules.anchors import alibi_slopes
 from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
 
 
@@ -39,7 +39,7 @@ def make_inputs(shape: Shape, length: int, settings: Settings) -> Problem:
 def backend(inputs: Inputs, name: str, decay: bool = False) -> Tensor:
     """A form that the library offers; with ``decay`` it forgets, as fast as models do at the start."""
     weights = pack_weights(inputs.pack_q, inputs.pack_k, "softplus")
-    rates = inputs.q.new_tensor(decay_rates(inputs.q.size(1))) if decay else None
+    rates = inputs.q.new_tensor(alibi_slopes(inputs.q.size(1))) if decay else None
     return causal_luna(inputs.q, inputs.k, inputs.v, weights, backend=name, rates=rates)
 
 

@@ -132,10 +132,10 @@ def unpack_strengths(num_heads: int) -> List[float]:
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
 
-def decay_rates(num_heads: int) -> List[float]:
-    """How fast the heads of causal attention forget at the start, per position: ``2^(-8 (h + 1) / H)``, h = 0
-    .. H - 1, the slopes of ALiBi (Press et al., 2022)."""
-    return [2 ** (-8 * (head + 1) / num_heads) for head in range(num_heads)]
+def alibi_slopes(num_heads: int) -> List[float]:
+    """``2^(-8 h / H)``, h = 1 .. H: what a position of distance costs each head with ALiBi (Press et al.,
+    2022), and how fast the heads of causal attention forget at the start."""
+    return [2 ** (-8 * head / num_heads) for head in range(1, num_heads + 1)]
 
 
 class DiagonalPrior(LearnedStrength):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.anchors import LearnedStrength, decay_rates
+from luna_fairseq.modules.anchors import LearnedStrength, alibi_slopes
 from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import (
     check_choice,
@@ -137,7 +137,7 @@ class LunaCausalAttention(nn.Module):
         ):
             self.add_module(f"{name}_proj", projection(embed_dim))
         self.out_proj = output_projection(embed_dim)
-        self.decay = LearnedStrength(decay_rates(num_heads)) if decay else None
+        self.decay = LearnedStrength(alibi_slopes(num_heads)) if decay else None
 
     def forward(
         self,
@@ -158,9 +158,12 @@ class LunaCausalAttention(nn.Module):
         """
         q, k, v = self._unpack_heads(query)
         weights = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
-        dropout = dropout_probability(self.dropout_module)
-        masks = packed_padding_mask, key_padding_mask, dropout
-        output = causal_luna(q, k, v, weights, *masks, backend=self.backend, rates=self._rates())
+        output = causal_luna(
+            *(q, k, v, weights, packed_padding_mask, key_padding_mask),
+            dropout=dropout_probability(self.dropout_module),
+            backend=self.backend,
+            rates=self._rates(),
+        )
         return self.out_proj(merge_heads(output))
 
     def step(
@@ -197,9 +200,11 @@ class LunaCausalAttention(nn.Module):
             packed_padding_mask = packed_padding_mask.repeat_interleave(beams, dim=0)
         q, k, v = self._unpack_heads(query)
         weights = self._pack_weights(pack_q, query, beams)
-        dropout = dropout_probability(self.dropout_module)
-        masks = packed_padding_mask, key_padding_mask, dropout
-        output, sums = recurrent_causal_luna(q, k, v, weights, sums, *masks, self._rates())
+        output, sums = recurrent_causal_luna(
+            *(q, k, v, weights, sums, packed_padding_mask, key_padding_mask),
+            dropout=dropout_probability(self.dropout_module),
+            rates=self._rates(),
+        )
         value_sum = sums.value_sum if self.untie_kv else None
         return self.out_proj(merge_heads(output)), LunaCausalState(
             pack_q, sums.key_sum, sums.steps, value_sum

@@ -1,9 +1,10 @@
 """The Transformer for translation with any attention: ``--arch peer_transformer --attention NAME``."""
 
 from argparse import Namespace
-from typing import Any
+from typing import Any, Mapping
 
 from fairseq.models import register_model
+from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import EncoderDecoder
 from luna_fairseq.models.luna import check_widths, flat_options, nested_config
@@ -35,9 +36,26 @@ class PeerTransformer(EncoderDecoder):
         options = flat_options(cfg, PeerTransformerConfig())
         for name in ("decoder_attention", "cross_attention"):
             options[name] = options[name] or options["attention"]
+        check_diagonal_prior(options, task)
         cfg = nested_config(Namespace(**options))
         check_widths(cfg, "give them the same width")
         return super().build_model(cfg, task)
+
+
+def check_diagonal_prior(options: Mapping[str, Any], task: Any) -> None:
+    """Raise InputError for a diagonal prior without softmax attention to the source, or with targets that do
+    not begin at their first position."""
+    if not options["diagonal_prior"]:
+        return
+    if options["cross_attention"] != "softmax":
+        raise InputError(
+            f"--diagonal-prior is of softmax attention to the source, not of {options['cross_attention']}: "
+            "leave it out, or give --cross-attention softmax"
+        )
+    if getattr(getattr(task, "cfg", None), "left_pad_target", False):
+        raise InputError(
+            "--diagonal-prior counts a target's tokens from the first position: leave --left-pad-target out"
+        )
 
 
 # The encoders of "Informer, an Information Organization Transformer Architecture", for n = 200 tokens and r =

@@ -1,5 +1,5 @@
-"""Softmax attention (Vaswani et al., 2017), with the distance bias of ALiBi (Press et al., 2022) where asked
-for.
+"""Softmax attention (Vaswani et al., 2017), with the distance bias of ALiBi (Press et al., 2022) or, to the
+source, anchored Luna's diagonal prior where asked for.
 
 ``y_i = sum_j softmax_j(q_i . k_j / sqrt(K) - m_h |i - j|) v_j``, with m_h = 2^(-8 h / H) for head h of H with
 ALiBi, else 0.
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.models.options import option
+from luna_fairseq.modules.anchors import DiagonalPrior, alibi_slopes
 from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.ops.softmax import FURTHEST, naive_softmax_weights, softmax_attention
-from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, excluded_keys
+from luna_fairseq.peers.attention import CAUSAL, CROSS, Parts, PeerAttention, State, excluded_keys
 
 
 @dataclass
@@ -26,6 +27,10 @@ class SoftmaxOptions(FairseqDataclass):
         False,
         "softmax self-attention: ALiBi's bias against distance",
     )
+    diagonal_prior: bool = option(
+        False,
+        "softmax cross-attention: begins near the diagonal, as that of anchored Luna",
+    )
 
 
 class SoftmaxAttention(PeerAttention):
@@ -35,16 +40,17 @@ class SoftmaxAttention(PeerAttention):
 
     def build(self, options: Any) -> None:
         self.alibi = options.alibi
+        has_prior = options.diagonal_prior and self.form == CROSS
+        self.diagonal = DiagonalPrior(self.num_heads) if has_prior else None
 
     def bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
         """[H, T, S] for the last T of S positions, or None."""
         if not self.alibi:
             return None
-        heads = torch.arange(1, self.num_heads + 1, device=keys.device)
         places = torch.arange(keys.size(2), device=keys.device)
         distance = (places[-queries.size(2) :, None] - places).abs()
         dtype = torch.promote_types(keys.dtype, torch.float32)
-        slope = torch.exp2(-8 * heads.to(dtype) / self.num_heads)[:, None, None]
+        slope = torch.tensor(alibi_slopes(self.num_heads), dtype=dtype, device=keys.device)[:, None, None]
         return -(slope * distance).clamp(max=FURTHEST)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
@@ -57,7 +63,12 @@ class SoftmaxAttention(PeerAttention):
 
     def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
         k, v = (split_heads(project(context), self.num_heads) for project in (self.k_proj, self.v_proj))
-        return {"k": k, "v": v, **({} if padding is None else {"padding": padding})}
+        memory = {"k": k, "v": v, **({} if padding is None else {"padding": padding})}
+        if self.diagonal is not None:
+            there = k.new_ones(k.size(0), k.size(2)) if padding is None else ~padding
+            memory["middles"] = there.long().cumsum(dim=1) - 0.5  # of each token, padding not counted
+            memory["written"] = k.new_zeros(k.size(0), 1, dtype=torch.long)
+        return memory
 
     def read(
         self, query: Tensor, memory: State, need_weights: bool = False
@@ -65,8 +76,13 @@ class SoftmaxAttention(PeerAttention):
         q = split_heads(self.q_proj(query), self.num_heads)
         k, v, padding = memory["k"], memory["v"], memory.get("padding")
         excluded = None if padding is None else padding[:, None, None, :]
-        weights = naive_softmax_weights(q, k, excluded) if need_weights else None
-        return softmax_attention(q, k, v, excluded, self.dropout), weights
+        bias = None
+        if self.diagonal is not None:
+            place = memory["written"] + torch.arange(q.size(2), device=q.device)
+            memory["written"] = memory["written"] + q.size(2)
+            bias = self.diagonal(place, memory["middles"], padding).bias()
+        weights = naive_softmax_weights(q, k, excluded, bias) if need_weights else None
+        return softmax_attention(q, k, v, excluded, self.dropout, bias), weights
 
     def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
         q, k, v = parts

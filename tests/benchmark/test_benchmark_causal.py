@@ -50,6 +50,13 @@ def test_long_sequences_are_without_the_forms_that_cannot(tmp_path, capsys, no_c
     assert row.split()[-6:-4] == ["-", "-"]
 
 
+def test_a_form_that_forgets(tmp_path, capsys, no_children):  # noqa: F811
+    options = ["--tied", "--with", "decay", "decay-naive", "--without", "sdpa", "loop"]
+    section = run_command([*COMMAND, "--lengths", "9", *options], tmp_path)["causal"]
+    check_results(section, ["cumsum", "chunk", "decay-naive", "decay"], cases=2)
+    capsys.readouterr()
+
+
 @needs_sdpa
 def test_without(tmp_path, capsys, no_children):  # noqa: F811
     values = run_command([*COMMAND, "--lengths", "5", "--without", "loop", "cumsum"], tmp_path)

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from forked import ROOT, USER_DIR, run_module
+from forked import USER_DIR, run_module
 
-__all__ = ["ROOT", "TINY", "USER_DIR", "fairseq", "lines", "plugin", "refused", "succeed"]
 # A model small enough to train within a second, with widths that differ wherever they may.
 TINY = (
     "--encoder-layers 2 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32"

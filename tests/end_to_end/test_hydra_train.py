@@ -1,8 +1,9 @@
 """fairseq-hydra-train with the configurations of configs/."""
 
 import torch
-from commands import ROOT, USER_DIR, refused, succeed
+from commands import refused, succeed
 from copying import preprocess, write_text
+from forked import ROOT, USER_DIR
 
 from luna_fairseq.models.luna_masked_lm import ARCHITECTURES as MASKED
 

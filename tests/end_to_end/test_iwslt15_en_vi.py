@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from commands import USER_DIR, succeed
+from commands import succeed
+from forked import USER_DIR
 from iwslt15_files import write_files
 
 from luna_fairseq.translation import prepare_iwslt15_en_vi, score

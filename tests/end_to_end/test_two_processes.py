@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import ROOT, USER_DIR, refused
-from forked import forked, split
+from commands import refused
+from forked import ROOT, USER_DIR, forked, split
 from reversal import AUTHORS_COMMAND
 from saved_training import load
 from test_resuming import ADAM

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import ROOT
+from forked import ROOT
 from wmt14_archives import corpus, write_archives
 
 TINY = (

@@ -36,6 +36,21 @@ def packed_mask():
     return torch.arange(L)[None, :] >= torch.tensor([L, L - 2, 1])[:, None]
 
 
+def masks(kind, length):
+    """Keyword arguments of the causal ops for a kind of masking."""
+    third = length // 3
+    return {
+        "none": {},
+        "packed": {"packed_padding_mask": packed_mask()},
+        "left": {"key_padding_mask": padding_mask(length, left=(0, third, length // 2))},
+        "right": {"key_padding_mask": padding_mask(length, right=(third, 0, length // 2))},
+        "both": {
+            "packed_padding_mask": packed_mask(),
+            "key_padding_mask": padding_mask(length, left=(third, 0, 1), right=(0, third, 1)),
+        },
+    }[kind]
+
+
 def output_and_gradients(function, inputs, weight=None):
     """The output of ``function(*inputs)``, and the gradients of its weighted sum with respect to every
     input."""

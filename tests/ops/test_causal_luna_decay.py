@@ -7,9 +7,8 @@ from attention_inputs import (
     H,
     assert_equal_up_to,
     causal_inputs,
+    masks,
     output_and_gradients,
-    packed_mask,
-    padding_mask,
     relative_rms,
 )
 from hypothesis import given, settings
@@ -25,19 +24,6 @@ from luna_fairseq.ops.causal_luna import (
 
 RATES = (0.02, 1.5)
 kinds = st.sampled_from(["none", "left", "both"])
-
-
-def masks(kind, length):
-    """Keyword arguments of the ops for a kind of masking."""
-    third = length // 3
-    return {
-        "none": {},
-        "left": {"key_padding_mask": padding_mask(length, left=(0, third, length // 2))},
-        "both": {
-            "packed_padding_mask": packed_mask(),
-            "key_padding_mask": padding_mask(length, left=(third, 0, 1), right=(0, third, 1)),
-        },
-    }[kind]
 
 
 def inputs(length, dtype=torch.float64, seed=0, rates=RATES):

@@ -6,9 +6,8 @@ from attention_inputs import (
     B,
     assert_equal_up_to,
     causal_inputs,
+    masks,
     output_and_gradients,
-    packed_mask,
-    padding_mask,
     relative_rms,
 )
 from hypothesis import given, settings
@@ -26,21 +25,6 @@ from luna_fairseq.ops.causal_luna import (
 NAMES = ("output", "gradient of q", "gradient of k", "gradient of v", "gradient of the pack weights")
 # On both sides of one chunk (32), of what counts as a single chunk (64), and of a whole number of chunks.
 LENGTHS = (1, 2, 31, 63, 64, 65, 127, 128, 129, 191, 192, 193, 300)
-
-
-def masks(kind, length):
-    """Keyword arguments of the ops for a kind of masking."""
-    third = length // 3
-    return {
-        "none": {},
-        "packed": {"packed_padding_mask": packed_mask()},
-        "left": {"key_padding_mask": padding_mask(length, left=(0, third, length // 2))},
-        "right": {"key_padding_mask": padding_mask(length, right=(third, 0, length // 2))},
-        "both": {
-            "packed_padding_mask": packed_mask(),
-            "key_padding_mask": padding_mask(length, left=(third, 0, 1), right=(0, third, 1)),
-        },
-    }[kind]
 
 
 def naive(**options):

@@ -32,6 +32,7 @@ SMALL = {
 # The variants that change what is computed, besides each attention's defaults.
 VARIANTS = {
     "softmax, alibi": {"alibi": True},
+    "softmax, diagonal": {"diagonal_prior": True},
     "rfa, gate": {"rfa_gate": True},
     "linformer, none": {"linformer_sharing": "none"},
     "linformer, key-value": {"linformer_sharing": "key-value"},

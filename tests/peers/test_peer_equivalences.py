@@ -7,6 +7,7 @@ from peer_cases import LONGEST, assert_close, build, pad, sequence
 from torch.nn import functional as F
 
 from luna_fairseq.ops.luna import naive_attention
+from luna_fairseq.ops.luna.diagonal import naive_diagonal_bias
 from luna_fairseq.ops.softmax import masked_softmax
 
 
@@ -105,6 +106,20 @@ def test_alibi_without_slope_is_softmax_attention_and_with_it_prefers_what_is_ne
     plain.load_state_dict(alibi.state_dict())
     x = sequence(9)
     assert (alibi(x, x, x)[0] - plain(x, x, x)[0]).abs().max() > 1e-3
+
+
+def test_the_diagonal_prior_is_added_to_the_logits():
+    prior, x, context = build("softmax, diagonal", "cross"), sequence(5), sequence(9, seed=1)
+    _, weights = prior(x, context, context, need_head_weights=True)
+    bare = prior.diagonal
+    prior.diagonal = None
+    _, without = prior(x, context, context, need_head_weights=True)
+    bias = naive_diagonal_bias(
+        bare.strength(), bare.ratio(), torch.arange(5)[None], torch.arange(9)[None] + 0.5
+    )
+    expected = (without.log() + bias.transpose(0, 1)).softmax(dim=-1)
+    assert_close(weights, expected)
+    assert (weights - without).abs().max() > 0.1
 
 
 def error_of_features(name, features, seeds):

@@ -184,12 +184,20 @@ def test_layers_share_linformers_projections_where_asked_to():
         ({"attention": "linformer"}, "--decoder-attention linformer: it has no causal form"),
         ({"attention": "local"}, "--cross-attention local: it has no cross form"),
         ({"cross_attention": "flare"}, "--cross-attention flare: it has no cross form"),
+        ({"attention": "linear", "diagonal_prior": True}, "--diagonal-prior is of softmax .* not of linear"),
         ({"decoder_embed_dim": 14}, "--decoder-embed-dim 14 differs from --encoder-embed-dim 12"),
     ],
 )
 def test_translation_refuses_what_cannot_be(options, message):
     with pytest.raises(InputError, match=message):
         model(PeerTransformer, **options)
+
+
+def test_the_diagonal_prior_is_refused_where_targets_begin_with_padding():
+    task = Task()
+    task.cfg = Namespace(left_pad_target=True)
+    with pytest.raises(InputError, match="leave --left-pad-target out"):
+        model(PeerTransformer, task=task, diagonal_prior=True)
 
 
 def test_full_context_alignment_is_refused():

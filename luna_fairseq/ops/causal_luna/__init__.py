@@ -42,16 +42,16 @@ def causal_luna(
     """
     if backend not in BACKENDS:
         raise ValueError(f"unknown Luna backend {backend!r}; choose one of {', '.join(BACKENDS)}")
-    masks = packed_padding_mask, key_padding_mask, dropout
+    masks_and_dropout = packed_padding_mask, key_padding_mask, dropout
     if backend == "auto":
         backend = "chunk" if rates is not None else choose_backend(q, k, v, pack_weights)
     if backend == "naive":
-        return naive_causal_luna(q, k, v, pack_weights, *masks, rates)[0]
+        return naive_causal_luna(q, k, v, pack_weights, *masks_and_dropout, rates)[0]
     if backend == "chunk":
-        return chunk_causal_luna(q, k, v, pack_weights, *masks, rates=rates)
+        return chunk_causal_luna(q, k, v, pack_weights, *masks_and_dropout, rates=rates)
     if rates is not None:
         raise ValueError("the Luna backend triton has no form that forgets; choose auto")
-    return triton_causal_luna(q, k, v, pack_weights, *masks)
+    return triton_causal_luna(q, k, v, pack_weights, *masks_and_dropout)
 
 
 __all__ = [

@@ -75,8 +75,9 @@ def forward(chunk: Chunk, before: States) -> Tuple[Tensor, Tensor]:
 
 def backward(
     chunk: Chunk, softmax: Tensor, grad: Tensor, before: States, behind: States
-) -> Tuple[List[Tensor], List[Tensor]]:
-    """Gradients of q, A, and keys and values (or both as one); and that of the state before the chunk.
+) -> Tuple[List[Tensor], States]:
+    """Gradients of q, A, and keys and values (or both as one); and that of the state before the chunk if
+    there is one.
 
     With decay the first list goes on with two sums [N, c, 1], of what reads and of what is added, each times
     its gradient: ages enter as exp(-age) times the one and exp(age) times the other, 1 / t as a factor of the
@@ -105,22 +106,26 @@ def backward(
 
     to_keys, to_values = chunk.product(grad_logits, A), chunk.product(weights, A)
     grad_q = torch.bmm(to_keys, keys_values[0])
-    if before is not None:
-        grad_q.baddbmm_(chunk.reading(grad_logits), before[0])
     grad_A = torch.bmm(grad_products.transpose(1, 2), weights)
     grad_A.baddbmm_(chunk.product(q, keys_values[0]).transpose(1, 2), grad_logits)
     of_inputs = product_sums(to_keys, q, to_values, grad, tied)
     if behind is not None:
+        rows = chunk.adding(A)
         for x, grad_x, state in zip(keys_values, of_inputs, behind):
-            grad_x.baddbmm_(chunk.adding(A), state)
+            grad_x.baddbmm_(rows, state)
             grad_A.baddbmm_(chunk.adding(x), state.transpose(1, 2))
         behind = chunk.left_of(behind)
-    read_by = chunk.reading(grad_logits), q, chunk.reading(weights), grad
+    if before is None:  # nothing that came earlier was read
+        behind = None
+    else:
+        reading = chunk.reading(grad_logits)
+        grad_q.baddbmm_(reading, before[0])
+        behind = product_sums(reading, q, chunk.reading(weights), grad, tied, behind)
     parts = [grad_q, grad_A, *of_inputs]
     if chunk.decay is not None:
         added = [(x * grad_x).sum(dim=-1, keepdim=True) for x, grad_x in zip(keys_values, of_inputs)]
         parts += [of_weights + (q * grad_q).sum(dim=-1, keepdim=True), added[0] + sum(added[1:])]
-    return parts, product_sums(*read_by, tied, behind)
+    return parts, behind
 
 
 def product_sums(

@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from luna_fairseq.ops.causal_luna.naive import count_steps
+from luna_fairseq.ops.causal_luna.naive import count_positions
 
 
 def find_ages(rates: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
@@ -19,10 +19,7 @@ def find_ages(rates: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> T
     Returns:
         [1 or B, H, T, 1], float64: only differences count, of large numbers in long sequences
     """
-    steps = count_steps(q, key_padding_mask)
-    if key_padding_mask is not None:  # padding before the first real position has no age
-        steps = steps.masked_fill((~key_padding_mask).cumsum(dim=1).eq(0)[:, None, :, None], 0)
-    return rates.double()[None, :, None, None] * steps
+    return rates.double()[None, :, None, None] * count_positions(q, key_padding_mask)
 
 
 def decayed_counts(rates: Tensor, steps: Tensor) -> Tensor:

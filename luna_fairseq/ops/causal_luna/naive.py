@@ -104,8 +104,8 @@ def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Te
     return pack_weights.masked_fill(key_padding_mask[:, None, :, None], 0.0)
 
 
-def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """The count t of equation 7: real positions up to and including each one, as integers.
+def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
+    """Real positions up to and including each one, as integers.
 
     Args:
         q: [B, H, T, K], for its length and device
@@ -113,12 +113,17 @@ def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[
         before: [B], positions seen in earlier calls
 
     Returns:
-        [1 or B, 1, T, 1], at least 1
+        [1 or B, 1, T, 1], 0 at padding before the first of them
     """
     if key_padding_mask is None:
-        steps = torch.arange(1, q.size(-2) + 1, device=q.device)[None, :]
+        count = torch.arange(1, q.size(-2) + 1, device=q.device)[None, :]
     else:
-        steps = (~key_padding_mask).cumsum(dim=1)
+        count = (~key_padding_mask).cumsum(dim=1)
     if before is not None:
-        steps = steps + before[:, None]
-    return steps.clamp(min=1)[:, None, :, None]
+        count = count + before[:, None]
+    return count[:, None, :, None]
+
+
+def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
+    """t of equation 7: :func:`count_positions`, at least 1."""
+    return count_positions(q, key_padding_mask, before).clamp(min=1)
