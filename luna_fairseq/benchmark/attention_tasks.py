@@ -146,10 +146,10 @@ class CausalAttention(AttentionTask):
     Causal attention of projected heads, Luna's pack weights (softplus) included, the projections themselves
     left out. cumsum sums the outer products of all positions over time: the way the definition is usually
     trained, and itself the library's naive form. loop does the same one position at a time. With --with,
-    decay is the chunkwise form that forgets. sdpa is torch's scaled_dot_product_attention with is_causal, a
-    different function of the same inputs. forward: without gradients; forward+backward: gradients of every
-    input. Before anything is timed, output and gradients of the other forms of Luna were compared with
-    those of cumsum, beyond its longest sequence those of one head.
+    decay and decay-triton are forms that forget, held to decay-naive. sdpa is torch's
+    scaled_dot_product_attention with is_causal, a different function of the same inputs. forward: without
+    gradients; forward+backward: gradients of every input. Before anything is timed, output and gradients of
+    the other forms of Luna were compared with those of cumsum, beyond its longest sequence those of one head.
     """
     panels = ("l", "pass")
     table = peers.CAUSAL

@@ -97,6 +97,12 @@ CAUSAL: Dict[str, Form] = {
     "decay-naive": Form(partial(causal.backend, name="naive", decay=True), limited=True, optional=True),
     "decay": Form(partial(causal.backend, name="chunk", decay=True), equals="decay-naive", optional=True),
     "triton": Form(partial(causal.backend, name="triton"), equals="cumsum", why_not=causal.why_no_triton),
+    "decay-triton": Form(
+        partial(causal.backend, name="triton", decay=True),
+        equals="decay-naive",
+        why_not=causal.why_no_triton,
+        optional=True,
+    ),
     "fla": Form(causal.flash_linear_attention, equals="cumsum", why_not=causal.why_no_fla, peer=True),
     "sdpa": Form(causal.softmax, why_not=why_no_sdpa, peer=True),
     **{

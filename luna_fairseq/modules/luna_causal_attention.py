@@ -120,8 +120,6 @@ class LunaCausalAttention(nn.Module):
         check_choice("pack activation", pack_activation, PACK_ACTIVATIONS)
         check_choice("Luna backend", backend, BACKENDS)
         if backend == "triton":
-            if decay:
-                raise InputError("--luna-backend triton has no form for --causal-decay; use auto")
             check_triton()
         self.num_heads = num_heads
         self.untie_kv = untie_kv

@@ -160,7 +160,6 @@ def test_dropout_acts_in_training_alone(incremental):
     [
         ({"num_heads": 5}, "embedding width 12 is not divisible by 5 attention heads"),
         ({"pack_activation": "relu"}, "unknown pack activation 'relu'; choose one of softplus, elu"),
-        ({"backend": "triton", "decay": True}, "triton has no form for --causal-decay; use auto"),
         ({"backend": "fast"}, "unknown Luna backend 'fast'; choose one of"),
     ],
 )

@@ -27,9 +27,9 @@ def nothing_chosen(caplog):
         function.cache_clear()
 
 
-def attend(T=5, K=8, L=3, dtype=torch.float32):
+def attend(T=5, K=8, L=3, dtype=torch.float32, rates=None):
     heads = [torch.randn(2, 2, T, K, device=DEVICE, dtype=dtype) for _ in range(3)]
-    return causal_luna(*heads, torch.rand(2, 2, T, L, device=DEVICE))
+    return causal_luna(*heads, torch.rand(2, 2, T, L, device=DEVICE), rates=rates)
 
 
 @pytest.mark.skipif(TRITON, reason="for machines without the Triton form")
@@ -69,6 +69,18 @@ def test_chunk_for_other_shapes_and_types(caplog):
 def test_rounding_is_no_disagreement(dtype, caplog):
     attend(dtype=dtype)
     assert caplog.messages[0].endswith(": triton")
+
+
+@has_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_where_it_forgets_it_is_compared_anew(dtype, caplog, monkeypatch):
+    rates = torch.tensor([0.3, 0.01], device=DEVICE)
+    attend(dtype=dtype, rates=rates)
+    assert caplog.messages[0].endswith(": triton")
+    monkeypatch.setattr(choice, "triton_causal_luna", wrong)
+    choice.choice.cache_clear()
+    attend(dtype=torch.float32, rates=rates)
+    assert caplog.messages[-1].endswith("its output differs by 1.0e-03 from that of the chunkwise form")
 
 
 def wrong(q, k, v, pack_weights, **masks):

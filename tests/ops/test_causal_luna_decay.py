@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luna_fairseq.ops.causal_luna import (
-    causal_luna,
     chunk,
     chunk_causal_luna,
     naive_causal_luna,
@@ -146,10 +145,3 @@ def test_only_inputs_and_the_softmax_are_kept_for_the_gradient():
         chunk_causal_luna(*parts[:4], rates=parts[4])
     q, _, _, a, _ = parts
     assert sum(saved) < 3 * q.numel() + 2 * a.numel() + 10 * B * H * 500
-
-
-def test_no_triton_form():
-    parts = inputs(5)
-    assert torch.equal(causal_luna(*parts[:4], rates=parts[4]), chunked()(*parts))
-    with pytest.raises(ValueError, match="triton has no form that forgets; choose auto"):
-        causal_luna(*parts[:4], rates=parts[4], backend="triton")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device or TRITON_INTERPRET=1"
 )
 DEVICE = "cpu" if INTERPRETED else "cuda"
-NAMES = ("output", "gradient of q", "gradient of k", "gradient of v", "gradient of the pack weights")
+NAMES = ("output", *(f"gradient of {x}" for x in ("q", "k", "v", "the pack weights", "the rates")))
 B, H = 2, 2
 
 
@@ -68,12 +68,17 @@ def masks_of(T, L, kind):
     }[kind]
 
 
+def with_rates(form, **options):
+    """``form`` as a function of q, k, v, pack weights and, where they forget, the rates of the heads."""
+    return lambda q, k, v, a, rates=None: form(q, k, v, a, rates=rates, **options)
+
+
 def errors(inputs, **options):
     """Relative error of the output and of every gradient against the naive form in float64."""
     weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).to(
         DEVICE
     )
-    run = lambda f, x: output_and_gradients(lambda *y: f(*y, **options), x, weight)  # noqa: E731
+    run = lambda f, x: output_and_gradients(with_rates(f, **options), x, weight)  # noqa: E731
     expected = run(lambda *x, **o: naive_causal_luna(*x, **o)[0], [x.double() for x in inputs])
     actual = run(form.triton_causal_luna, inputs)
     for x, a in zip([inputs[0], *inputs], actual):
@@ -106,6 +111,25 @@ CASES = [
 def test_equals_naive_in_float32(T, K, L, masks, programs, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
     for name, error in errors(inputs_of(T, K, L), **masks_of(T, L, masks)).items():
+        assert error < 3e-6, name
+
+
+# The same kinds, but for one chunk of one position, and one more: rates that differ a lot by head.
+FORGETTING = [
+    (17, 8, 5, "none", 512),
+    (33, 8, 40, "left", 512),
+    (65, 33, 16, "both", 14),
+    (70, 8, 5, "none", 1),
+]
+RATES = torch.tensor([0.02, 1.2])
+
+
+@pytest.mark.parametrize("T, K, L, masks, programs", FORGETTING)
+def test_equals_naive_where_it_forgets(T, K, L, masks, programs, monkeypatch):
+    monkeypatch.setattr(form, "PROGRAMS", programs)
+    found = errors([*inputs_of(T, K, L), RATES.to(DEVICE)], **masks_of(T, L, masks))
+    assert found.pop("gradient of the rates") < 1e-4  # a sum of differences that nearly cancel
+    for name, error in found.items():
         assert error < 3e-6, name
 
 
@@ -163,7 +187,7 @@ def test_slices_and_transposed_inputs():
 def test_a_wrong_kernel_is_caught(monkeypatch):
     """The scan over segments left out: every comparison here must be able to fail."""
     monkeypatch.setattr(form, "PROGRAMS", 1000)
-    monkeypatch.setattr(form, "scan", lambda states, reverse: None)
+    monkeypatch.setattr(form, "scan", lambda *args, **options: None)
     found = errors(inputs_of(70, 8, 5))
     assert all(error > 1e-3 for error in found.values()), found
 

@@ -21,9 +21,10 @@ SHARED_MEMORY = 99 * 1024
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("T, K, L", [(4096, 64, 16), (30, 64, 16), (4096, 128, 256)])
-def test_kernels_compile_and_fit(T, K, L, dtype, capability):
+@pytest.mark.parametrize("decay", [False, True])
+def test_kernels_compile_and_fit(T, K, L, dtype, capability, decay):
     for kernel in KERNELS:
-        compiled = compile_build(Build(kernel, T, K, L, dtype, capability, masks=True))
+        compiled = compile_build(Build(kernel, T, K, L, dtype, capability, masks=True, decay=decay))
         assert compiled.metadata.shared <= SHARED_MEMORY, kernel
         assert f"sm_{capability}" in compiled.asm["ptx"]
 
@@ -35,9 +36,10 @@ def test_what_is_kept_in_memory_does_not_fit_into_registers(T, K, L, dtype):
         assert not spilled or registers == form.MAX_REGISTERS, kernel
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_the_scan_compiles(reverse):
+@pytest.mark.parametrize("reverse, fades", [(False, False), (True, True)])
+def test_the_scan_compiles(reverse, fades):
     from luna_fairseq.ops.causal_luna.triton_kernels import exclusive_scan_kernel
 
     constants = {"SIZE": 2048, "REVERSE": reverse, "BLOCK": form.SCAN_BLOCK}
+    constants.update(HAS_PADDING=fades, FADES=fades)
     assert compile_ahead(exclusive_scan_kernel, torch.float32, 80, constants).asm["cubin"]

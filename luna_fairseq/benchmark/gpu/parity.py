@@ -9,23 +9,28 @@ from torch import Tensor
 from luna_fairseq.ops.causal_luna import chunk_causal_luna
 from luna_fairseq.ops.causal_luna import triton as form
 
-NAMES = ("output", "gradient of q", "gradient of k", "gradient of v", "gradient of the pack weights")
+NAMES = ("output", *(f"gradient of {x}" for x in ("q", "k", "v", "the pack weights", "the rates")))
 # Relative RMS on a GPU. The interpreter cuts half-precision results off where a GPU rounds them: twice that.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 6e-3, "float16": 2e-3}
+# The gradient of the rates is a sum of differences that nearly cancel: so much more.
+RATES, RATES_TOLERANCE = (0.25, 0.02), 20
 BATCH, HEADS = 2, 2
 
 
 class Case(NamedTuple):
-    """T positions, head width K, L rows of P; ``masks``: none, or padding on both sides and of P."""
+    """T positions, head width K, L rows of P; ``masks``: none, or padding on both sides and of P; ``decay``:
+    it forgets."""
 
     T: int
     K: int
     L: int
     dtype: str
     masks: bool = False
+    decay: bool = False
 
     def __str__(self) -> str:
-        return f"T {self.T}, K {self.K}, l {self.L}, {self.dtype}{', masked' if self.masks else ''}"
+        kinds = f"{', masked' if self.masks else ''}{', decay' if self.decay else ''}"
+        return f"T {self.T}, K {self.K}, l {self.L}, {self.dtype}{kinds}"
 
 
 # The sizes that models have, then everything odd, then the widest and longest.
@@ -43,9 +48,9 @@ def cases(small: bool, half: str) -> List[Case]:
     shapes = SMALL_SHAPES if small else SHAPES
     in_float16 = [] if small or half == "float16" else shapes
     return [
-        *(Case(*shape, half, masks=i % 2 == 1) for i, shape in enumerate(shapes)),
-        *(Case(*shape, "float32", masks=i % 2 == 0) for i, shape in enumerate(shapes)),
-        *(Case(*shape, "float16", masks=i % 3 == 0) for i, shape in enumerate(in_float16)),
+        *(Case(*shape, half, i % 2 == 1, decay=i % 3 == 1) for i, shape in enumerate(shapes)),
+        *(Case(*shape, "float32", i % 2 == 0, decay=i % 3 == 1) for i, shape in enumerate(shapes)),
+        *(Case(*shape, "float16", i % 3 == 0, decay=i % 2 == 1) for i, shape in enumerate(in_float16)),
     ]
 
 
@@ -61,11 +66,13 @@ def compare(case: Case, device: str, planted: bool = False) -> Iterator[Dict[str
         plant()
     inputs, options, gradient = problem(case, device)
     start = time.perf_counter()
-    actual = passes(lambda *x: form.triton_causal_luna(*x, **options), inputs, gradient)
+    actual = passes(with_rates(form.triton_causal_luna, options), inputs, gradient)
     seconds = time.perf_counter() - start
     doubles = [x.double() for x in inputs]
-    expected = passes(lambda *x: chunk_causal_luna(*x, **options), doubles, gradient.double())
+    expected = passes(with_rates(chunk_causal_luna, options), doubles, gradient.double())
     errors = {name: relative_rms(a, e) for name, a, e in zip(NAMES, actual, expected)}
+    if case.decay:
+        errors[NAMES[-1]] /= RATES_TOLERANCE
     plan = form.make_plan(BATCH * HEADS, case.T, case.K, case.L, inputs[0].element_size())
     tolerance = TOLERANCES[case.dtype] * (2 if form.interpreted() else 1)
     yield {
@@ -82,7 +89,12 @@ def compare(case: Case, device: str, planted: bool = False) -> Iterator[Dict[str
 def plant() -> None:
     """Make the kernels wrong: many segments, whose sums stay where they are."""
     form.PROGRAMS = 10**6
-    form.scan = lambda states, reverse: None
+    form.scan = lambda *args, **options: None
+
+
+def with_rates(function: Any, options: Dict[str, Any]) -> Any:
+    """``function`` of q, k, v, pack weights, and rates where there are any."""
+    return lambda q, k, v, a, *rates: function(q, k, v, a, **options, rates=rates[0] if rates else None)
 
 
 def problem(case: Case, device: str) -> Any:
@@ -102,7 +114,8 @@ def problem(case: Case, device: str) -> Any:
         padding = torch.stack([position[0] < case.T // 3, position[0] >= case.T - case.T // 4])
         packed = row >= torch.tensor([[max(1, case.L - 2)], [case.L]])
         options = {"key_padding_mask": padding.to(device), "packed_padding_mask": packed.to(device)}
-    return [q, k, v, weights], options, gradient
+    rates = [torch.tensor(RATES, device=device)] if case.decay else []
+    return [q, k, v, weights, *rates], options, gradient
 
 
 def passes(function: Any, inputs: List[Tensor], gradient: Tensor) -> List[Tensor]:

@@ -14,7 +14,7 @@ import torch
 from luna_fairseq.costs.gpus import GPUS, occupancy
 from luna_fairseq.costs.kernels import KERNELS, on_paper
 
-FLOAT32 = {"a", "da", "d", "w", "states", "suffix", "reciprocal"}
+FLOAT32 = {"a", "da", "d", "w", "reads", "adds", "states", "suffix", "reciprocal"}
 POINTERS = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32"}
 
 
@@ -30,9 +30,11 @@ class Build(NamedTuple):
     heads: int = 32
     dropout: bool = True
     masks: bool = False
+    decay: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kernel}, T {self.T}, K {self.K}, l {self.L}, {self.dtype}, sm_{self.capability}"
+        decay = ", decay" if self.decay else ""
+        return f"{self.kernel}, T {self.T}, K {self.K}, l {self.L}, {self.dtype}, sm_{self.capability}{decay}"
 
 
 SHAPES = [(4096, 64, 16), (4096, 64, 32), (4096, 64, 128), (4096, 128, 16), (30, 64, 16), (4096, 128, 256)]
@@ -42,13 +44,14 @@ def builds(capabilities: List[int], dtypes: List[str], small: bool) -> List[Buil
     """All that are compiled, the most important first."""
     if small:
         return [Build("forward_kernel", *SHAPES[0], dtypes[0], capabilities[0])]
-    return [
+    plain = [
         Build(kernel, *shape, dtype, capability)
         for shape in SHAPES
         for dtype in dtypes
         for capability in capabilities
         for kernel in KERNELS
     ]
+    return [*plain, *(build._replace(decay=True) for build in plain if (build.K, build.L) == (64, 16))]
 
 
 def inspect(build: Build) -> Iterator[Dict[str, Any]]:
@@ -88,8 +91,9 @@ def compile_build(build: Build) -> Any:
     q, mask = torch.empty(0, dtype=dtype), torch.empty(0)
     plan = form.make_plan(build.heads, build.T, build.K, build.L, q.element_size())
     states = torch.empty(0) if plan.segments > 1 else None
-    masks = (mask, mask, mask) if build.masks else (None, None, None)
-    constants = {**form.blocks(plan, q), "K": build.K, "L": build.L, "HAS_PADDING": build.masks}
+    given = [mask if build.masks else None] * 2
+    masks = form.Masks(*[mask if build.decay else None] * 2, *given)
+    constants = {**form.blocks(plan, q), "K": build.K, "L": build.L, **form.times(masks)}
     if build.kernel != "segment_sums_kernel":
         constants.update(form.flags(plan, q, states, masks))
         constants.update(HAS_PACKED_PADDING=build.masks, HAS_DROPOUT=build.dropout)
@@ -123,7 +127,7 @@ def compile_ahead(
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, name in enumerate(names)
-        if signature[name] in ("*fp16", "*bf16", "*fp32") or name.endswith(("_b", "_h", "_t"))
+        if signature[name] in ("*fp16", "*bf16", "*fp32", "*fp64") or name.endswith(("_b", "_h", "_t"))
     }
     source = ASTSource(kernel, signature, constants, aligned)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -131,11 +135,11 @@ def compile_ahead(
 
 def argument_type(name: str, dtype: torch.dtype) -> str:
     """The type that the launcher would find for an argument."""
-    if name in ("padding", "packed_padding", "seed"):
-        return "*i64" if name == "seed" else "*u8"
+    if name in ("padding", "packed_padding", "seed", "ages"):
+        return {"seed": "*i64", "ages": "*fp64"}.get(name, "*u8")
     if name in ("dropout", "boost", "scale"):
         return "fp32"
-    if name in ("T", "H", "segments", "chunks") or name.endswith(("_b", "_h", "_t")):
+    if name in ("T", "H", "segments", "chunks", "length") or name.endswith(("_b", "_h", "_t")):
         return "i32"
     return "*fp32" if name in FLOAT32 else POINTERS[dtype]
 

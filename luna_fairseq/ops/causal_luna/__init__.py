@@ -30,28 +30,24 @@ def causal_luna(
     """Causal Luna attention over a whole sequence, by the form that ``backend`` names.
 
     ``auto`` takes ``triton`` where it suits device and shape (compute capability 8.0, L up to 256, K up to
-    128) and agrees with ``chunk`` there, and ``chunk`` everywhere else; see :func:`choose_backend`. With
-    ``rates`` it takes ``chunk``.
+    128) and agrees with ``chunk`` there, and ``chunk`` everywhere else; see :func:`choose_backend`.
 
     Shapes as in :func:`naive_causal_luna`: q, k, v [B, H, T, K], pack_weights [B, H, T, L]; returns [B, H, T,
     K].
 
     Raises:
-        ValueError: unknown backend, or one that does not take these inputs on this device; ``triton`` with
-            ``rates``
+        ValueError: unknown backend, or one that does not take these inputs on this device
     """
     if backend not in BACKENDS:
         raise ValueError(f"unknown Luna backend {backend!r}; choose one of {', '.join(BACKENDS)}")
-    masks_and_dropout = packed_padding_mask, key_padding_mask, dropout
+    inputs = q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout
     if backend == "auto":
-        backend = "chunk" if rates is not None else choose_backend(q, k, v, pack_weights)
+        backend = choose_backend(q, k, v, pack_weights, rates)
     if backend == "naive":
-        return naive_causal_luna(q, k, v, pack_weights, *masks_and_dropout, rates)[0]
+        return naive_causal_luna(*inputs, rates)[0]
     if backend == "chunk":
-        return chunk_causal_luna(q, k, v, pack_weights, *masks_and_dropout, rates=rates)
-    if rates is not None:
-        raise ValueError("the Luna backend triton has no form that forgets; choose auto")
-    return triton_causal_luna(q, k, v, pack_weights, *masks_and_dropout)
+        return chunk_causal_luna(*inputs, rates=rates)
+    return triton_causal_luna(*inputs, rates)
 
 
 __all__ = [

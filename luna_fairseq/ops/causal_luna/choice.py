@@ -3,7 +3,7 @@ everywhere else."""
 
 import logging
 from functools import lru_cache
-from typing import Callable, List, Tuple
+from typing import Callable, List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -16,17 +16,24 @@ logger = logging.getLogger(__name__)
 SAMPLE = 100
 # Of output and gradients, root mean square: several times what rounding alone does to them.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+# Rates that forget, and how much more rounding does to their gradient, a sum of what nearly cancels.
+RATES, RATES_TOLERANCE = (0.25, 0.06), 20
 
 
-def choose_backend(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> str:
-    """``chunk`` or ``triton``, for q, k, v [B, H, T, K] and pack_weights [B, H, T, L].
+def choose_backend(
+    q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, rates: Optional[Tensor] = None
+) -> str:
+    """``chunk`` or ``triton``, for q, k, v [B, H, T, K] and pack_weights [B, H, T, L], with rates [H] where
+    it forgets.
 
-    The first time that a device, type, K, and L up to the next power of two, is met, the Triton form is
-    compared with the chunkwise one on a few random numbers, output and gradients, and the choice is logged.
+    The first time that a device, type, K, and L up to the next power of two, is met, and whether it forgets,
+    the Triton form is compared with the chunkwise one on a few random numbers, output and gradients, and the
+    choice is logged.
     """
     if traced() or not q.dtype == k.dtype == v.dtype:
         return "chunk"
-    return choice(q.device, q.dtype, q.size(-1), next_power_of_two(pack_weights.size(-1)))
+    L = next_power_of_two(pack_weights.size(-1))
+    return choice(q.device, q.dtype, q.size(-1), L, rates is not None)
 
 
 def traced() -> bool:
@@ -38,7 +45,7 @@ def traced() -> bool:
 @lru_cache(maxsize=None)
 @torch.inference_mode(False)
 @torch.enable_grad()
-def choice(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
+def choice(device: torch.device, dtype: torch.dtype, K: int, L: int, forgets: bool = False) -> str:
     """The backend for heads of K and L rows of P."""
     # From a generator of its own: training's random numbers stay what they are without this comparison.
     generator = torch.Generator().manual_seed(1)
@@ -48,7 +55,8 @@ def choice(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
     if reason:
         log_once(logging.INFO, f"causal Luna attention on {device}: chunk; not triton, because {reason}")
         return "chunk"
-    reason = disagreement([q, k, v, pack_weights], grad)
+    rates = [torch.tensor(RATES, device=device)] if forgets else []
+    reason = disagreement([q, k, v, pack_weights, *rates], grad)
     if reason:
         log_once(
             logging.WARNING, f"causal Luna attention on {device}: chunk; triton would suit, but {reason}"
@@ -76,10 +84,11 @@ def disagreement(inputs: List[Tensor], grad: Tensor) -> str:
         return f"it fails with {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     expected = output_and_gradients(chunk_causal_luna, [x.float() for x in inputs], padding, grad.float())
     for name, ours, theirs in zip(
-        ("output", *(f"gradient of {x}" for x in ("q", "k", "v", "A"))), actual, expected
+        ("output", *(f"gradient of {x}" for x in ("q", "k", "v", "A", "rates"))), actual, expected
     ):
         difference = ((ours.float() - theirs).norm() / theirs.norm()).item()
-        if not difference <= TOLERANCE[grad.dtype]:
+        times = RATES_TOLERANCE if name == "gradient of rates" else 1
+        if not difference <= times * TOLERANCE[grad.dtype]:
             return f"its {name} differs by {difference:.1e} from that of the chunkwise form"
     return ""
 
@@ -87,8 +96,9 @@ def disagreement(inputs: List[Tensor], grad: Tensor) -> str:
 def output_and_gradients(
     form: Callable[..., Tensor], inputs: List[Tensor], padding: Tensor, grad: Tensor
 ) -> Tuple[Tensor, ...]:
-    """What ``form`` returns [..], then the gradient of each input where ``grad`` is that of the output."""
+    """What ``form`` returns [..], then the gradient of each input, q, k, v, A and perhaps rates, where
+    ``grad`` is that of the output."""
     with torch.autocast(grad.device.type, enabled=False):
         leaves = [x.clone().requires_grad_() for x in inputs]
-        output = form(*leaves, key_padding_mask=padding)
+        output = form(*leaves[:4], key_padding_mask=padding, rates=leaves[4] if leaves[4:] else None)
         return (output, *torch.autograd.grad(output, leaves, grad))

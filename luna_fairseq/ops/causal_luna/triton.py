@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from luna_fairseq.ops.causal_luna.decay import decayed_counts, find_ages
 from luna_fairseq.ops.causal_luna.naive import count_steps
 
 MAX_PACKED_LENGTH = 256
@@ -81,6 +82,7 @@ def triton_causal_luna(
     packed_padding_mask: Optional[Tensor] = None,
     key_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
+    rates: Optional[Tensor] = None,
 ) -> Tensor:
     """What :func:`naive_causal_luna` defines, in fused kernels. Returns [B, H, T, K] in the type of ``q``.
 
@@ -91,6 +93,7 @@ def triton_causal_luna(
         packed_padding_mask: [B, L], True at rows of P that are left out
         key_padding_mask: [B, T], True at padded positions
         dropout: probability with which an unpack weight is dropped
+        rates: how fast each head forgets, per position [H]; None where it does not
 
     Sums are float32. Products of half-precision inputs with other numbers use the tensor cores' tf32 (10 bits
     of fraction), those of float32 inputs three tf32 products each, which is float32 to rounding.
@@ -107,11 +110,14 @@ def triton_causal_luna(
         raise ValueError(f"q, k and v must have one type, not {q.dtype}, {k.dtype} and {v.dtype}")
     if q.numel() == 0:
         return q.clone()
-    reciprocal = None
+    reciprocal = ages = None
+    if rates is not None or key_padding_mask is not None:
+        steps = count_steps(q, key_padding_mask)
+        if rates is not None:
+            rates = rates.to(torch.float32)
+            steps, ages = decayed_counts(rates, steps), find_ages(rates, q, key_padding_mask)[..., 0]
+        reciprocal = steps.to(torch.float32).reciprocal()[..., 0]
     if key_padding_mask is not None:
-        reciprocal = (
-            count_steps(q, key_padding_mask).to(torch.float32).reciprocal().view(key_padding_mask.shape)
-        )
         key_padding_mask = key_padding_mask.contiguous().view(torch.uint8)
     if packed_padding_mask is not None:
         packed_padding_mask = packed_padding_mask.contiguous().view(torch.uint8)
@@ -120,8 +126,8 @@ def triton_causal_luna(
         # Drawn on q's device: unlike a number from the CPU's generator it can be captured in a CUDA graph and
         # drawn anew at every replay, it never waits for the device, and activation checkpointing restores it.
         seed = torch.randint(2**62, (1,), device=q.device)
-    masks = (reciprocal, key_padding_mask, packed_padding_mask)
-    return CausalLunaFunction.apply(q, k, v, pack_weights, masks, seed, float(dropout))
+    masks = (key_padding_mask, packed_padding_mask)
+    return CausalLunaFunction.apply(q, k, v, pack_weights, reciprocal, ages, *masks, seed, float(dropout))
 
 
 class Plan(NamedTuple):
@@ -177,8 +183,11 @@ class CausalLunaFunction(torch.autograd.Function):
     than q."""
 
     @staticmethod
-    def forward(ctx, q, k, v, pack_weights, masks, seed, dropout):
+    def forward(ctx, q, k, v, pack_weights, reciprocal, ages, padding, packed_padding, seed, dropout):
         q, k, v, a = (unit_stride(x) for x in (q, k, v, pack_weights))
+        masks = Masks(
+            *(x if x is None else x.contiguous() for x in (reciprocal, ages)), padding, packed_padding
+        )
         plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1), q.element_size())
         with torch.cuda.device_of(q):
             states = prefix_states(plan, k, v, a, masks)
@@ -191,18 +200,37 @@ class CausalLunaFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, g):
-        q, k, v, a, states, reciprocal, padding, packed_padding, seed = ctx.saved_tensors
-        masks = (reciprocal, padding, packed_padding)
+        q, k, v, a, states, *masks, seed = ctx.saved_tensors
+        masks = Masks(*masks)
         with torch.cuda.device_of(q):
             if states is None:
                 states = prefix_states(ctx.plan, k, v, a, masks)
-            gradients = launch_backward(
+            *gradients, reads, adds = launch_backward(
                 ctx.plan, q, k, v, a, unit_stride(g), states, masks, seed, ctx.dropout
             )
-        return (*gradients, None, None, None)
+        if masks.ages is not None:
+            n = masks.ages.size(0)
+            gradients += [
+                reads.sum_to_size(n, *reads.shape[1:]) / masks.reciprocal,
+                (adds - reads).sum_to_size(n, *reads.shape[1:]).to(masks.ages.dtype),
+            ]
+        return (*gradients, *[None] * (10 - len(gradients)))
 
 
-Masks = Tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]  # 1/t [B, T], padding [B, T], of P [B, L]
+class Masks(NamedTuple):
+    """What the kernels read besides q, k, v and pack weights; None where it is not there.
+
+    Attributes:
+        reciprocal: 1/t [B, 1, T], or with ages [1 or B, H, T]; not needed without padding or ages
+        ages: see :func:`find_ages` [1 or B, H, T]
+        padding: [B, T]
+        packed_padding: of P [B, L]
+    """
+
+    reciprocal: Optional[Tensor]
+    ages: Optional[Tensor]
+    padding: Optional[Tensor]
+    packed_padding: Optional[Tensor]
 
 
 def unit_stride(x: Tensor) -> Tensor:
@@ -219,25 +247,28 @@ def prefix_states(plan: Plan, k: Tensor, v: Tensor, a: Tensor, masks: Masks) -> 
     B, H, T, K = k.shape
     L = a.size(-1)
     states = k.new_empty((B * H, plan.segments, 2, K, L), dtype=torch.float32)
-    padding = masks[1]
     segment_sums_kernel[(B * H * plan.segments * -(-L // plan.block_l),)](
-        k, v, a, states, k if padding is None else padding, T, H, plan.segments, plan.chunks,
-        *k.stride()[:3], *v.stride()[:3], *a.stride()[:3],
-        K=K, L=L, HAS_PADDING=padding is not None, **blocks(plan, k),
+        k, v, a, states, *pointers(k, masks.ages, masks.padding), T, H, plan.segments, plan.chunks,
+        *strides(k, v, a), K=K, L=L, **times(masks), **blocks(plan, k),
     )  # fmt: skip
-    scan(states, reverse=False)
+    scan(states, plan, k, masks, reverse=False)
     return states
 
 
-def scan(states: Tensor, reverse: bool) -> None:
+def scan(states: Tensor, plan: Plan, k: Tensor, masks: Masks, reverse: bool) -> None:
     """Exclusive sums over the segments, in place."""
     from luna_fairseq.ops.causal_luna.triton_kernels import exclusive_scan_kernel
 
-    heads, segments = states.shape[:2]
     size = states[0, 0].numel()
-    exclusive_scan_kernel[(heads * -(-size // SCAN_BLOCK),)](
-        states, segments, SIZE=size, REVERSE=reverse, BLOCK=SCAN_BLOCK
-    )
+    exclusive_scan_kernel[(len(states) * -(-size // SCAN_BLOCK),)](
+        states, *pointers(k, masks.ages), plan.segments, k.size(2), k.size(1), plan.chunks * plan.block_t,
+        SIZE=size, REVERSE=reverse, **times(masks), BLOCK=SCAN_BLOCK,
+    )  # fmt: skip
+
+
+def times(masks: Masks) -> dict:
+    """What decides where 1/t and ages stand."""
+    return {"HAS_PADDING": masks.padding is not None, "FADES": masks.ages is not None}
 
 
 def launch_forward(
@@ -252,7 +283,7 @@ def launch_forward(
     forward_kernel[(B * H * plan.segments,)](
         q, k, v, a, out, *pointers(q, states, *masks, seed), dropout, boost(dropout), K**-0.5,
         T, H, plan.segments, plan.chunks, *strides(q, k, v, a, out), K=K, L=a.size(-1),
-        HAS_PACKED_PADDING=masks[2] is not None, HAS_DROPOUT=seed is not None,
+        HAS_PACKED_PADDING=masks.packed_padding is not None, HAS_DROPOUT=seed is not None,
         **flags(plan, q, states, masks), **blocks(plan, q),
     )  # fmt: skip
     return out
@@ -262,8 +293,8 @@ def launch_backward(
     plan: Plan, q: Tensor, k: Tensor, v: Tensor, a: Tensor, g: Tensor, states: Optional[Tensor], masks: Masks,
     seed: Optional[Tensor], dropout: float,
 ) -> Tuple[Tensor, ...]:  # fmt: skip
-    """Gradients of q, k, v [B, H, T, K] and pack weights [B, H, T, L], each laid out as what it belongs
-    to."""
+    """Gradients of q, k, v [B, H, T, K] and pack weights [B, H, T, L], each laid out as what it belongs to;
+    with ages, reads and adds [B, H, T], else None."""
     from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
     B, H, T, K = q.shape
@@ -271,20 +302,24 @@ def launch_backward(
     dq, dk, dv, da = (torch.empty_like(x) for x in (q, k, v, a))
     d, w = (q.new_empty((B * H, T, L), dtype=torch.float32) for _ in range(2))
     suffix = None if states is None else torch.empty_like(states)
+    reads, adds = (
+        None if masks.ages is None else q.new_empty((B, H, T), dtype=torch.float32) for _ in range(2)
+    )
     options = {**flags(plan, q, states, masks), **blocks(plan, q)}
     grid = (B * H * plan.segments,)
     query_gradient_kernel[grid](
-        q, k, v, a, g, dq, d, w, *pointers(q, states, suffix, *masks, seed), dropout, boost(dropout), K**-0.5,
-        T, H, plan.segments, plan.chunks, *strides(q, k, v, a, g, dq),
-        K=K, L=L, HAS_PACKED_PADDING=masks[2] is not None, HAS_DROPOUT=seed is not None, **options,
+        q, k, v, a, g, dq, d, w, *pointers(q, reads, states, suffix, *masks, seed), dropout, boost(dropout),
+        K**-0.5, T, H, plan.segments, plan.chunks, *strides(q, k, v, a, g, dq),
+        K=K, L=L, HAS_PACKED_PADDING=masks.packed_padding is not None, HAS_DROPOUT=seed is not None,
+        **options,
     )  # fmt: skip
     if suffix is not None:
-        scan(suffix, reverse=True)
+        scan(suffix, plan, k, masks, reverse=True)
     key_gradient_kernel[grid](
-        q, k, v, a, g, d, w, dk, dv, da, *pointers(q, suffix, masks[1]), T, H, plan.segments, plan.chunks,
-        *strides(q, k, v, a, g, dk, dv, da), K=K, L=L, **options,
+        q, k, v, a, g, d, w, dk, dv, da, *pointers(q, adds, suffix, masks.ages, masks.padding), T, H,
+        plan.segments, plan.chunks, *strides(q, k, v, a, g, dk, dv, da), K=K, L=L, **options,
     )  # fmt: skip
-    return dq, dk, dv, da
+    return dq, dk, dv, da, reads, adds
 
 
 def pointers(stand_in: Tensor, *tensors: Optional[Tensor]) -> Tuple[Tensor, ...]:
@@ -309,7 +344,7 @@ def flags(plan: Plan, q: Tensor, states: Optional[Tensor], masks: Masks) -> dict
         **({"maxnreg": MAX_REGISTERS} if plan.segments * plan.chunks > 1 else {}),
         "CARRY": plan.carry,
         "LOADED": states is not None,
-        "HAS_PADDING": masks[1] is not None,
+        **times(masks),
         # The interpreter multiplies bfloat16 numbers as if their bits were integers.
         "NATIVE": not (interpreted() and q.dtype == torch.bfloat16),
     }

@@ -11,6 +11,10 @@ With r = 1/t, g the gradient of the output and U' the unpack weights after dropo
 Sums over j <= t need the states of the forward pass, sums over t >= j the states ``sum q_t^T d_t`` and
 ``sum g_t^T w_t`` [K, L] of what follows. The first kernel goes forward in time and leaves d, w and the second
 kind of sums, the second kernel goes back.
+
+With FADES every product of t and j counts exp(age_j - age_t), and a sum of what follows stands at the
+beginning of it. Both kernels leave what ages need besides: ``reads`` and ``adds``, each position's share in
+sums over j <= t and over t >= j times its gradient.
 """
 
 import triton
@@ -19,18 +23,22 @@ import triton.language as tl
 from luna_fairseq.ops.causal_luna.triton_kernels import (
     EXCLUDED,
     LENGTHS,
+    aged,
+    aged_state,
     causal,
     chunk_place,
     dropout_factor,
     first_state,
     input_scores,
     inputs_of_head,
+    load_ages,
     load_block,
     load_included,
     load_pack_weights,
     load_real,
     load_reciprocal,
     product,
+    row_of_times,
     segment_of_head,
     store_block,
 )
@@ -38,15 +46,16 @@ from luna_fairseq.ops.causal_luna.triton_kernels import (
 
 @triton.jit(do_not_specialize=LENGTHS)
 def query_gradient_kernel(
-    q, k, v, a, g, dq, d, w, states, suffix, reciprocal, padding, packed_padding, seed, dropout, boost, scale,
-    T, H, segments, chunks,
+    q, k, v, a, g, dq, d, w, reads, states, suffix, reciprocal, ages, padding, packed_padding, seed,
+    dropout, boost, scale, T, H, segments, chunks,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, a_b, a_h, a_t, g_b, g_h, g_t, dq_b, dq_h, dq_t,
     K: tl.constexpr, L: tl.constexpr, HAS_PADDING: tl.constexpr, HAS_PACKED_PADDING: tl.constexpr,
-    HAS_DROPOUT: tl.constexpr, CARRY: tl.constexpr, LOADED: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr, FADES: tl.constexpr, CARRY: tl.constexpr, LOADED: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr,
     NATIVE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq; d and w [B H, T, L]; each segment's sums of q^T d and g^T w, ``suffix`` [B H, segments, 2, K, L].
+    """dq; d and w [B H, T, L]; each segment's sums of q^T d and g^T w, ``suffix`` [B H, segments, 2, K, L];
+    with FADES ``reads`` [B H, T].
 
     Grid: B H x segments, the last fastest.
     """
@@ -56,6 +65,8 @@ def query_gradient_kernel(
     dq += b * dq_b + h * dq_h
     states += (bh * segments + segment) * (2 * K * L)
     suffix += (bh * segments + segment) * (2 * K * L)
+    times = row_of_times(b, h, bh, HAS_PADDING, FADES) * T
+    since = 0.0  # the age of the chunk's beginning, from the segment's on
     if CARRY:
         key_state = first_state(states, K, L, LOADED, BLOCK_K, BLOCK_L)
         value_state = first_state(states + K * L, K, L, LOADED, BLOCK_K, BLOCK_L)
@@ -64,13 +75,14 @@ def query_gradient_kernel(
     for chunk in range(chunks):
         start, rows, place = chunk_place(segment * chunks + chunk, T, BLOCK_T)
         real = load_real(padding + b * T + place, rows, HAS_PADDING, BLOCK_T)
-        inverse = load_reciprocal(reciprocal + b * T, start, rows, HAS_PADDING, BLOCK_T)
+        inverse = load_reciprocal(reciprocal + times, start, rows, HAS_PADDING or FADES, BLOCK_T)
+        age, end = load_ages(ages + times, start, T, FADES, BLOCK_T)
         x_q = load_block(q + place * q_t, q_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_k = load_block(k + place * k_t, k_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_v = load_block(v + place * v_t, v_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_g = load_block(g + place * g_t, g_t, rows, 0, K, BLOCK_T, BLOCK_K)
-        scores = causal(input_scores(x_q, x_k, NATIVE, PRECISION), BLOCK_T)
-        value_scores = causal(input_scores(x_g, x_v, NATIVE, PRECISION), BLOCK_T)
+        scores = causal(input_scores(x_q, x_k, NATIVE, PRECISION), age, FADES, BLOCK_T)
+        value_scores = causal(input_scores(x_g, x_v, NATIVE, PRECISION), age, FADES, BLOCK_T)
 
         # The softmax's normaliser and sum_l U_l dU_l need all of L before the first gradient.
         top = tl.full((BLOCK_T,), EXCLUDED, dtype=tl.float32)
@@ -85,8 +97,8 @@ def query_gradient_kernel(
                 key_state = load_block(states, L, K, first, L, BLOCK_K, BLOCK_L)
                 value_state = load_block(states + K * L, L, K, first, L, BLOCK_K, BLOCK_L)
             if LOADED or CARRY:
-                logits += product(x_q, key_state, PRECISION)
-                dweights += product(x_g, value_state, PRECISION)
+                logits += product(aged(x_q, -age, FADES), key_state, PRECISION)
+                dweights += product(aged(x_g, -age, FADES), value_state, PRECISION)
             logits = tl.where(included, logits * (inverse * scale)[:, None], EXCLUDED)
             if HAS_DROPOUT:
                 dweights *= dropout_factor(seed, dropout, boost, bh * T + place, first, L, BLOCK_T, BLOCK_L)
@@ -112,8 +124,8 @@ def query_gradient_kernel(
                 key_state = load_block(states, L, K, first, L, BLOCK_K, BLOCK_L)
                 value_state = load_block(states + K * L, L, K, first, L, BLOCK_K, BLOCK_L)
             if LOADED or CARRY:
-                logits += product(x_q, key_state, PRECISION)
-                dweights += product(x_g, value_state, PRECISION)
+                logits += product(aged(x_q, -age, FADES), key_state, PRECISION)
+                dweights += product(aged(x_g, -age, FADES), value_state, PRECISION)
             logits = tl.where(included, logits * (inverse * scale)[:, None], EXCLUDED)
             weights = tl.where(included, tl.exp(logits - top[:, None]), 0.0) / total[:, None]
             x_w = weights * inverse[:, None]
@@ -126,10 +138,12 @@ def query_gradient_kernel(
             store_block(w + (bh * T + place) * L, L, rows, first, x_w, L, BLOCK_T, BLOCK_L)
             mixed += product(x_d, tl.trans(x_a), PRECISION)
             if LOADED or CARRY:
-                y += product(x_d, tl.trans(key_state), PRECISION)
+                y += product(aged(x_d, -age, FADES), tl.trans(key_state), PRECISION)
+            x_d, x_w = aged(x_d, -age - since, FADES), aged(x_w, -age - since, FADES)
             if CARRY:
-                key_state += product(tl.trans(x_k), x_a, PRECISION)
-                value_state += product(tl.trans(x_v), x_a, PRECISION)
+                added = aged(x_a, age - end, FADES)
+                key_state = aged_state(key_state, end, FADES) + product(tl.trans(x_k), added, PRECISION)
+                value_state = aged_state(value_state, end, FADES) + product(tl.trans(x_v), added, PRECISION)
                 query_sum += product(tl.trans(x_q), x_d, PRECISION)
                 output_sum += product(tl.trans(x_g), x_w, PRECISION)
             elif LOADED:
@@ -137,8 +151,12 @@ def query_gradient_kernel(
                 output_part = product(tl.trans(x_g), x_w, PRECISION)
                 store_block(suffix, L, K, first, query_part, L, BLOCK_K, BLOCK_L)
                 store_block(suffix + K * L, L, K, first, output_part, L, BLOCK_K, BLOCK_L)
-        y += product(causal(mixed, BLOCK_T), x_k, PRECISION)
+        y += product(causal(mixed, age, FADES, BLOCK_T), x_k, PRECISION)
         store_block(dq + place * dq_t, dq_t, rows, 0, y, K, BLOCK_T, BLOCK_K)
+        if FADES:
+            read = mean * inverse + tl.sum(x_q.to(tl.float32) * y, 1)
+            store_row(reads + bh * T + place, rows, read, BLOCK_T)
+            since += end
     if CARRY and LOADED:
         store_block(suffix, L, K, 0, query_sum, L, BLOCK_K, BLOCK_L)
         store_block(suffix + K * L, L, K, 0, output_sum, L, BLOCK_K, BLOCK_L)
@@ -146,14 +164,16 @@ def query_gradient_kernel(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def key_gradient_kernel(
-    q, k, v, a, g, d, w, dk, dv, da, suffix, padding, T, H, segments, chunks,
+    q, k, v, a, g, d, w, dk, dv, da, adds, suffix, ages, padding, T, H, segments, chunks,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, a_b, a_h, a_t, g_b, g_h, g_t,
     dk_b, dk_h, dk_t, dv_b, dv_h, dv_t, da_b, da_h, da_t,
-    K: tl.constexpr, L: tl.constexpr, HAS_PADDING: tl.constexpr, CARRY: tl.constexpr, LOADED: tl.constexpr,
+    K: tl.constexpr, L: tl.constexpr, HAS_PADDING: tl.constexpr, FADES: tl.constexpr, CARRY: tl.constexpr,
+    LOADED: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr,
     NATIVE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dk, dv, da from d, w and the sums over what follows each segment, chunks in reverse order.
+    """dk, dv, da, and with FADES ``adds`` [B H, T], from d, w and the sums over what follows each segment,
+    chunks in reverse order.
 
     Grid: B H x segments, the last fastest.
     """
@@ -164,6 +184,7 @@ def key_gradient_kernel(
     dv += b * dv_b + h * dv_h
     da += b * da_b + h * da_h
     suffix += (bh * segments + segment) * (2 * K * L)
+    ages += row_of_times(b, h, bh, HAS_PADDING, FADES) * T
     if CARRY:
         query_sum = first_state(suffix, K, L, LOADED, BLOCK_K, BLOCK_L)
         output_sum = first_state(suffix + K * L, K, L, LOADED, BLOCK_K, BLOCK_L)
@@ -174,9 +195,10 @@ def key_gradient_kernel(
         x_k = load_block(k + place * k_t, k_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_v = load_block(v + place * v_t, v_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_g = load_block(g + place * g_t, g_t, rows, 0, K, BLOCK_T, BLOCK_K)
+        age, end = load_ages(ages, start, T, FADES, BLOCK_T)
         # Transposed, [j, t] with t >= j.
-        scores = anticausal(input_scores(x_k, x_q, NATIVE, PRECISION), BLOCK_T)
-        value_scores = anticausal(input_scores(x_v, x_g, NATIVE, PRECISION), BLOCK_T)
+        scores = anticausal(input_scores(x_k, x_q, NATIVE, PRECISION), age, FADES, BLOCK_T)
+        value_scores = anticausal(input_scores(x_v, x_g, NATIVE, PRECISION), age, FADES, BLOCK_T)
 
         key_mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . d_t
         value_mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . w_t
@@ -193,22 +215,37 @@ def key_gradient_kernel(
                 query_sum = load_block(suffix, L, K, first, L, BLOCK_K, BLOCK_L)
                 output_sum = load_block(suffix + K * L, L, K, first, L, BLOCK_K, BLOCK_L)
             if LOADED or CARRY:
-                y_a += product(x_k, query_sum, PRECISION) + product(x_v, output_sum, PRECISION)
-                y_k += product(x_a, tl.trans(query_sum), PRECISION)
-                y_v += product(x_a, tl.trans(output_sum), PRECISION)
+                later = product(x_k, query_sum, PRECISION) + product(x_v, output_sum, PRECISION)
+                y_a += aged(later, age - end, FADES)
+                added = aged(x_a, age - end, FADES)
+                y_k += product(added, tl.trans(query_sum), PRECISION)
+                y_v += product(added, tl.trans(output_sum), PRECISION)
             if CARRY:
-                query_sum += product(tl.trans(x_q), x_d, PRECISION)
-                output_sum += product(tl.trans(x_g), x_w, PRECISION)
+                x_d, x_w = aged(x_d, -age, FADES), aged(x_w, -age, FADES)
+                query_sum = aged_state(query_sum, end, FADES) + product(tl.trans(x_q), x_d, PRECISION)
+                output_sum = aged_state(output_sum, end, FADES) + product(tl.trans(x_g), x_w, PRECISION)
             y_a = tl.where(real[:, None], y_a, 0.0)
             store_block(da + place * da_t, da_t, rows, first, y_a, L, BLOCK_T, BLOCK_L)
-        y_k += product(anticausal(key_mixed, BLOCK_T), x_q, PRECISION)
-        y_v += product(anticausal(value_mixed, BLOCK_T), x_g, PRECISION)
+        y_k += product(anticausal(key_mixed, age, FADES, BLOCK_T), x_q, PRECISION)
+        y_v += product(anticausal(value_mixed, age, FADES, BLOCK_T), x_g, PRECISION)
+        if FADES:
+            add = tl.sum(x_k.to(tl.float32) * y_k, 1) + tl.sum(x_v.to(tl.float32) * y_v, 1)
+            store_row(adds + bh * T + place, rows, add, BLOCK_T)
         store_block(dk + place * dk_t, dk_t, rows, 0, y_k, K, BLOCK_T, BLOCK_K)
         store_block(dv + place * dv_t, dv_t, rows, 0, y_v, K, BLOCK_T, BLOCK_K)
 
 
 @triton.jit
-def anticausal(x, BLOCK_T: tl.constexpr):
-    """x [j, t] where t >= j, zero elsewhere."""
+def store_row(base, rows, x, BLOCK_T: tl.constexpr):
+    """A number of each of a chunk's positions."""
     row = tl.arange(0, BLOCK_T)
+    tl.store(base + row, x, mask=row < rows)
+
+
+@triton.jit
+def anticausal(x, age, FADES: tl.constexpr, BLOCK_T: tl.constexpr):
+    """x [j, t] where t >= j, as much as is left of j there, zero elsewhere."""
+    row = tl.arange(0, BLOCK_T)
+    if FADES:
+        x *= tl.exp(tl.minimum(age[:, None] - age[None, :], 0.0))
     return tl.where(row[None, :] >= row[:, None], x, 0.0)

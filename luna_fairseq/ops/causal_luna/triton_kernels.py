@@ -8,6 +8,9 @@ masked matrix product; what came before the chunk enters through two states [K, 
 segment's first one from memory. The packed length is taken BLOCK_L rows at a time, with a running softmax, so
 that any L fits.
 
+With FADES what is added at j counts exp(age_j - age_t) at t: a state is that of the end of what it is the sum
+of, what reads it and what is added to it are scaled by their ages from there, as in the chunkwise form.
+
 Products of the inputs among themselves run in the inputs' type, all others in float32 operands at PRECISION;
 every sum is float32.
 """
@@ -129,14 +132,59 @@ def load_real(padding, rows, HAS_PADDING: tl.constexpr, BLOCK_T: tl.constexpr):
 
 
 @triton.jit
-def load_reciprocal(reciprocal, start, rows, HAS_PADDING: tl.constexpr, BLOCK_T: tl.constexpr):
-    """1/t of equation 7 [BLOCK_T]: from memory where padding makes it the sentence's own."""
+def row_of_times(b, h, bh, HAS_PADDING: tl.constexpr, FADES: tl.constexpr):
+    """Row of 1/t and of ages that belongs to a head: one for each sentence, head, or both."""
+    row = b
+    if FADES:
+        row = bh if HAS_PADDING else h
+    return row
+
+
+@triton.jit
+def load_reciprocal(reciprocal, start, rows, GIVEN: tl.constexpr, BLOCK_T: tl.constexpr):
+    """1/t of equation 7 [BLOCK_T]: from memory where padding or decay makes it another."""
     row = tl.arange(0, BLOCK_T)
-    if HAS_PADDING:
+    if GIVEN:
         x = tl.load(reciprocal + start + row, mask=row < rows, other=0.0)
     else:
         x = 1.0 / (start + row + 1).to(tl.float32)
     return x
+
+
+@triton.jit
+def age_before(ages, position):
+    """Age of what comes before a position, 0 at the beginning."""
+    return tl.load(ages + position - 1, mask=position > 0, other=0.0)
+
+
+@triton.jit
+def load_ages(ages, start, T, FADES: tl.constexpr, BLOCK_T: tl.constexpr):
+    """Ages of a chunk's positions [BLOCK_T] and of its end, from what is before it on."""
+    if FADES:
+        before = age_before(ages, tl.minimum(start, T))
+        place = tl.minimum(start + tl.arange(0, BLOCK_T), T - 1)
+        age = (tl.load(ages + place) - before).to(tl.float32)
+        end = (age_before(ages, tl.minimum(start + BLOCK_T, T)) - before).to(tl.float32)
+    else:
+        age = tl.zeros((BLOCK_T,), dtype=tl.float32)
+        end = 0.0
+    return age, end
+
+
+@triton.jit
+def aged(x, age, FADES: tl.constexpr):
+    """Rows of x times exp(age), of one age for each row."""
+    if FADES:
+        x = x.to(tl.float32) * tl.exp(age)[:, None]
+    return x
+
+
+@triton.jit
+def aged_state(state, end, FADES: tl.constexpr):
+    """A state, a chunk of the age ``end`` further on."""
+    if FADES:
+        state *= tl.exp(-end)
+    return state
 
 
 @triton.jit
@@ -169,20 +217,22 @@ def dropout_factor(
 
 
 @triton.jit
-def causal(x, BLOCK_T: tl.constexpr):
-    """x [t, j] where j <= t, zero elsewhere."""
+def causal(x, age, FADES: tl.constexpr, BLOCK_T: tl.constexpr):
+    """x [t, j] where j <= t, as much as is left of j there, zero elsewhere."""
     row = tl.arange(0, BLOCK_T)
+    if FADES:
+        x *= tl.exp(tl.minimum(age[None, :] - age[:, None], 0.0))
     return tl.where(row[:, None] >= row[None, :], x, 0.0)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def segment_sums_kernel(
-    k, v, a, states, padding, T, H, segments, chunks,
+    k, v, a, states, ages, padding, T, H, segments, chunks,
     k_b, k_h, k_t, v_b, v_h, v_t, a_b, a_h, a_t,
-    K: tl.constexpr, L: tl.constexpr, HAS_PADDING: tl.constexpr,
+    K: tl.constexpr, L: tl.constexpr, HAS_PADDING: tl.constexpr, FADES: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """states [B H, segments, 2, K, L]: sum k_j^T a_j and sum v_j^T a_j of each segment.
+    """states [B H, segments, 2, K, L]: sum k_j^T a_j and sum v_j^T a_j of each segment, at its end.
 
     Grid: B H x segments x blocks of L, the last fastest.
     """
@@ -195,6 +245,7 @@ def segment_sums_kernel(
     k += b * k_b + h * k_h
     v += b * v_b + h * v_h
     a += b * a_b + h * a_h
+    ages += row_of_times(b, h, bh, HAS_PADDING, FADES) * T
     key_sum = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
     value_sum = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
     for chunk in range(chunks):
@@ -203,44 +254,57 @@ def segment_sums_kernel(
         x_k = load_block(k + place * k_t, k_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_v = load_block(v + place * v_t, v_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_a = load_pack_weights(a + place * a_t, a_t, real, rows, first, L, BLOCK_T, BLOCK_L)
-        key_sum += product(tl.trans(x_k), x_a, PRECISION)
-        value_sum += product(tl.trans(x_v), x_a, PRECISION)
+        age, end = load_ages(ages, start, T, FADES, BLOCK_T)
+        x_a = aged(x_a, age - end, FADES)
+        key_sum = aged_state(key_sum, end, FADES) + product(tl.trans(x_k), x_a, PRECISION)
+        value_sum = aged_state(value_sum, end, FADES) + product(tl.trans(x_v), x_a, PRECISION)
     states += (bh * segments + segment) * (2 * K * L)
     store_block(states, L, K, first, key_sum, L, BLOCK_K, BLOCK_L)
     store_block(states + K * L, L, K, first, value_sum, L, BLOCK_K, BLOCK_L)
 
 
-@triton.jit(do_not_specialize=["segments"])
-def exclusive_scan_kernel(states, segments, SIZE: tl.constexpr, REVERSE: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["segments", "T", "length"])
+def exclusive_scan_kernel(
+    states, ages, segments, T, H, length,
+    SIZE: tl.constexpr, REVERSE: tl.constexpr, HAS_PADDING: tl.constexpr, FADES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     """states [B H, segments, SIZE], in place: each segment gets the sum of those before it (REVERSE: after
-    it).
+    it). A segment has ``length`` positions.
 
     Grid: B H x blocks of SIZE, the last fastest.
     """
     blocks: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
     program = tl.program_id(0)
     column = (program % blocks) * BLOCK + tl.arange(0, BLOCK)
-    head = (program // blocks).to(tl.int64) * segments
+    bh = (program // blocks).to(tl.int64)
+    head = bh * segments
+    ages += row_of_times(bh // H, bh % H, bh, HAS_PADDING, FADES) * T
     step = SIZE
     if REVERSE:
         head += segments - 1
         step = -SIZE
     place = states + head * SIZE + column
     total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for _ in range(segments):
+    for i in range(segments):
+        segment = segments - 1 - i if REVERSE else i
         x = tl.load(place, mask=column < SIZE, other=0.0)
         tl.store(place, total, mask=column < SIZE)
+        if FADES:
+            end = age_before(ages, tl.minimum((segment + 1) * length, T))
+            end -= age_before(ages, tl.minimum(segment * length, T))
+            total *= tl.exp(-end.to(tl.float32))
         total += x
         place += step
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def forward_kernel(
-    q, k, v, a, out, states, reciprocal, padding, packed_padding, seed, dropout, boost, scale,
+    q, k, v, a, out, states, reciprocal, ages, padding, packed_padding, seed, dropout, boost, scale,
     T, H, segments, chunks,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, a_b, a_h, a_t, out_b, out_h, out_t,
     K: tl.constexpr, L: tl.constexpr, HAS_PADDING: tl.constexpr, HAS_PACKED_PADDING: tl.constexpr,
-    HAS_DROPOUT: tl.constexpr, CARRY: tl.constexpr, LOADED: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr, FADES: tl.constexpr, CARRY: tl.constexpr, LOADED: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr,
     NATIVE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -253,17 +317,19 @@ def forward_kernel(
     q, k, v, a = inputs_of_head(q, k, v, a, b, h, q_b, q_h, k_b, k_h, v_b, v_h, a_b, a_h)
     out += b * out_b + h * out_h
     states += (bh * segments + segment) * (2 * K * L)
+    times = row_of_times(b, h, bh, HAS_PADDING, FADES) * T
     if CARRY:
         key_state = first_state(states, K, L, LOADED, BLOCK_K, BLOCK_L)
         value_state = first_state(states + K * L, K, L, LOADED, BLOCK_K, BLOCK_L)
     for chunk in range(chunks):
         start, rows, place = chunk_place(segment * chunks + chunk, T, BLOCK_T)
         real = load_real(padding + b * T + place, rows, HAS_PADDING, BLOCK_T)
-        inverse = load_reciprocal(reciprocal + b * T, start, rows, HAS_PADDING, BLOCK_T)
+        inverse = load_reciprocal(reciprocal + times, start, rows, HAS_PADDING or FADES, BLOCK_T)
+        age, end = load_ages(ages + times, start, T, FADES, BLOCK_T)
         x_q = load_block(q + place * q_t, q_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_k = load_block(k + place * k_t, k_t, rows, 0, K, BLOCK_T, BLOCK_K)
         x_v = load_block(v + place * v_t, v_t, rows, 0, K, BLOCK_T, BLOCK_K)
-        scores = causal(input_scores(x_q, x_k, NATIVE, PRECISION), BLOCK_T)
+        scores = causal(input_scores(x_q, x_k, NATIVE, PRECISION), age, FADES, BLOCK_T)
 
         top = tl.full((BLOCK_T,), EXCLUDED, dtype=tl.float32)
         total = tl.zeros((BLOCK_T,), dtype=tl.float32)
@@ -276,7 +342,7 @@ def forward_kernel(
                 key_state = load_block(states, L, K, first, L, BLOCK_K, BLOCK_L)
                 value_state = load_block(states + K * L, L, K, first, L, BLOCK_K, BLOCK_L)
             if LOADED or CARRY:
-                logits += product(x_q, key_state, PRECISION)
+                logits += product(aged(x_q, -age, FADES), key_state, PRECISION)
             included = load_included(packed_padding + b * L, first, L, HAS_PACKED_PADDING, BLOCK_L)
             logits = tl.where(included, logits * (inverse * scale)[:, None], EXCLUDED)
             new_top = tl.maximum(top, tl.max(logits, 1))
@@ -288,10 +354,12 @@ def forward_kernel(
                 weights *= dropout_factor(seed, dropout, boost, bh * T + place, first, L, BLOCK_T, BLOCK_L)
             mixed = mixed * shrink[:, None] + product(weights, tl.trans(x_a), PRECISION)
             if LOADED or CARRY:
-                y = y * shrink[:, None] + product(weights, tl.trans(value_state), PRECISION)
+                read = product(aged(weights, -age, FADES), tl.trans(value_state), PRECISION)
+                y = y * shrink[:, None] + read
             if CARRY:
-                key_state += product(tl.trans(x_k), x_a, PRECISION)
-                value_state += product(tl.trans(x_v), x_a, PRECISION)
-        y += product(causal(mixed, BLOCK_T), x_v, PRECISION)
+                added = aged(x_a, age - end, FADES)
+                key_state = aged_state(key_state, end, FADES) + product(tl.trans(x_k), added, PRECISION)
+                value_state = aged_state(value_state, end, FADES) + product(tl.trans(x_v), added, PRECISION)
+        y += product(causal(mixed, age, FADES, BLOCK_T), x_v, PRECISION)
         y *= (inverse / tl.where(total > 0.0, total, 1.0))[:, None]  # zeros where no row of P is left
         store_block(out + place * out_t, out_t, rows, 0, y, K, BLOCK_T, BLOCK_K)
