@@ -209,10 +209,10 @@ class CausalLunaFunction(torch.autograd.Function):
                 ctx.plan, q, k, v, a, unit_stride(g), states, masks, seed, ctx.dropout
             )
         if masks.ages is not None:
-            n = masks.ages.size(0)
+            of_ages = (adds - reads).to(masks.ages.dtype)
             gradients += [
-                reads.sum_to_size(n, *reads.shape[1:]) / masks.reciprocal,
-                (adds - reads).sum_to_size(n, *reads.shape[1:]).to(masks.ages.dtype),
+                reads.sum_to_size(masks.reciprocal.shape) / masks.reciprocal,
+                of_ages.sum_to_size(masks.ages.shape),
             ]
         return (*gradients, *[None] * (10 - len(gradients)))
 
