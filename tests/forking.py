@@ -51,8 +51,9 @@ def carry_out(run, answers):
         processes.append(start(run["module"], argv, run, processes[0] if processes else 0, answers))
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(processes[0], signal.SIGKILL))
     signal.alarm(LIMIT)
-    came = "signal" not in run or comes(run["after"], run["log"], processes[0])
+    came = True
     if "signal" in run:
+        came = comes(run["after"], run["log"], processes[0])
         os.killpg(processes[0], getattr(signal, run["signal"]))
     statuses = [os.waitpid(process, 0)[1] for process in processes]
     signal.alarm(0)

@@ -52,7 +52,8 @@ def check_diagonal_prior(options: Mapping[str, Any], task: Any) -> None:
             f"--diagonal-prior is of softmax attention to the source, not of {options['cross_attention']}: "
             "leave it out, or give --cross-attention softmax"
         )
-    if getattr(getattr(task, "cfg", None), "left_pad_target", False):
+    settings = getattr(task, "cfg", None) or getattr(task, "args", None)  # of tasks old and new
+    if getattr(settings, "left_pad_target", False):
         raise InputError(
             "--diagonal-prior counts a target's tokens from the first position: leave --left-pad-target out"
         )

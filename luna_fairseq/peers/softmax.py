@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.models.options import option
-from luna_fairseq.modules.anchors import DiagonalPrior, alibi_slopes
+from luna_fairseq.modules.anchors import DiagonalPrior
 from luna_fairseq.modules.heads import split_heads
+from luna_fairseq.ops.luna import middles
 from luna_fairseq.ops.softmax import FURTHEST, naive_softmax_weights, softmax_attention
 from luna_fairseq.peers.attention import CAUSAL, CROSS, Parts, PeerAttention, State, excluded_keys
 
@@ -47,10 +48,12 @@ class SoftmaxAttention(PeerAttention):
         """[H, T, S] for the last T of S positions, or None."""
         if not self.alibi:
             return None
+        heads = torch.arange(1, self.num_heads + 1, device=keys.device)
         places = torch.arange(keys.size(2), device=keys.device)
         distance = (places[-queries.size(2) :, None] - places).abs()
         dtype = torch.promote_types(keys.dtype, torch.float32)
-        slope = torch.tensor(alibi_slopes(self.num_heads), dtype=dtype, device=keys.device)[:, None, None]
+        # On the device: to copy alibi_slopes there would wait for it in every layer.
+        slope = torch.exp2(-8 * heads.to(dtype) / self.num_heads)[:, None, None]
         return -(slope * distance).clamp(max=FURTHEST)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
@@ -65,8 +68,8 @@ class SoftmaxAttention(PeerAttention):
         k, v = (split_heads(project(context), self.num_heads) for project in (self.k_proj, self.v_proj))
         memory = {"k": k, "v": v, **({} if padding is None else {"padding": padding})}
         if self.diagonal is not None:
-            there = k.new_ones(k.size(0), k.size(2)) if padding is None else ~padding
-            memory["middles"] = there.long().cumsum(dim=1) - 0.5  # of each token, padding not counted
+            left_out = k.new_zeros(k.size(0), k.size(2), dtype=torch.bool) if padding is None else padding
+            memory["middles"] = middles(left_out, left_out)[1]  # of each token, in tokens
             memory["written"] = k.new_zeros(k.size(0), 1, dtype=torch.long)
         return memory
 

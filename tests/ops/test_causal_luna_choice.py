@@ -72,14 +72,17 @@ def test_rounding_is_no_disagreement(dtype, caplog):
 
 
 @has_triton
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_where_it_forgets_it_is_compared_anew(dtype, caplog, monkeypatch):
-    rates = torch.tensor([0.3, 0.01], device=DEVICE)
-    attend(dtype=dtype, rates=rates)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_triton_where_it_forgets(dtype, caplog):
+    attend(dtype=dtype, rates=torch.tensor([0.3, 0.01], device=DEVICE))
     assert caplog.messages[0].endswith(": triton")
+
+
+@has_triton
+def test_where_it_forgets_it_is_compared_anew(caplog, monkeypatch):
+    attend()
     monkeypatch.setattr(choice, "triton_causal_luna", wrong)
-    choice.choice.cache_clear()
-    attend(dtype=torch.float32, rates=rates)
+    attend(rates=torch.tensor([0.3, 0.01], device=DEVICE))
     assert caplog.messages[-1].endswith("its output differs by 1.0e-03 from that of the chunkwise form")
 
 

@@ -134,6 +134,14 @@ def test_equals_naive_where_it_forgets(T, K, L, masks, programs, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 1e-3)])
+def test_half_precision_where_it_forgets(dtype, tolerance):
+    found = errors([*inputs_of(33, 16, 16, dtype), RATES.to(DEVICE)], **masks_of(33, 16, "both"))
+    assert found.pop("gradient of the rates") < 2e-2
+    for name, error in found.items():
+        assert error < tolerance, name
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 1e-3)])
 @pytest.mark.parametrize("T, K, L, masks, programs", [(33, 33, 40, "both", 512), (130, 64, 16, "left", 8)])
 def test_half_precision_is_lost_in_input_output_and_tf32(
     T, K, L, masks, programs, dtype, tolerance, monkeypatch
@@ -184,11 +192,12 @@ def test_slices_and_transposed_inputs():
     assert relative_rms(form.triton_causal_luna(q, keys, v, weights), expected) < 1e-6
 
 
-def test_a_wrong_kernel_is_caught(monkeypatch):
+@pytest.mark.parametrize("rates", [[], [RATES]])
+def test_a_wrong_kernel_is_caught(rates, monkeypatch):
     """The scan over segments left out: every comparison here must be able to fail."""
     monkeypatch.setattr(form, "PROGRAMS", 1000)
     monkeypatch.setattr(form, "scan", lambda *args, **options: None)
-    found = errors(inputs_of(70, 8, 5))
+    found = errors([*inputs_of(70, 8, 5), *(x.to(DEVICE) for x in rates)])
     assert all(error > 1e-3 for error in found.values()), found
 
 

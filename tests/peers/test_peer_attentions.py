@@ -218,10 +218,8 @@ def test_autocast(name, form):
 @pytest.mark.parametrize("left", [0, 3])
 def test_cross_attention_to_the_sequence_itself_is_bidirectional_attention(name, form, left):
     cross, within = build(name, "cross"), build(name, "bidirectional")
-    within.alibi, cross.diagonal = (
-        False,
-        None,
-    )  # between two sequences, and within one, there is no such place
+    within.alibi = False  # between two sequences there is no distance
+    cross.diagonal = None  # within one there is no prior
     within.load_state_dict(cross.state_dict())
     x, mask = pad([sequence(n, 1, seed=n)[:, 0] for n in (9, 6)], left)
     assert_close(cross(x, x, x, key_padding_mask=mask)[0], self_attention(within, x, mask))

@@ -51,7 +51,7 @@ def builds(capabilities: List[int], dtypes: List[str], small: bool) -> List[Buil
         for capability in capabilities
         for kernel in KERNELS
     ]
-    return [*plain, *(build._replace(decay=True) for build in plain if (build.K, build.L) == (64, 16))]
+    return [*plain, *(build._replace(decay=True) for build in plain)]
 
 
 def inspect(build: Build) -> Iterator[Dict[str, Any]]:
@@ -91,11 +91,10 @@ def compile_build(build: Build) -> Any:
     q, mask = torch.empty(0, dtype=dtype), torch.empty(0)
     plan = form.make_plan(build.heads, build.T, build.K, build.L, q.element_size())
     states = torch.empty(0) if plan.segments > 1 else None
-    given = [mask if build.masks else None] * 2
-    masks = form.Masks(*[mask if build.decay else None] * 2, *given)
-    constants = {**form.blocks(plan, q), "K": build.K, "L": build.L, **form.times(masks)}
+    given = form.Given(*[mask if build.decay else None] * 2, *[mask if build.masks else None] * 2)
+    constants = {**form.blocks(plan, q), "K": build.K, "L": build.L, **form.time_flags(given)}
     if build.kernel != "segment_sums_kernel":
-        constants.update(form.flags(plan, q, states, masks))
+        constants.update(form.flags(plan, q, states, given))
         constants.update(HAS_PACKED_PADDING=build.masks, HAS_DROPOUT=build.dropout)
     options = {
         name: constants.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in constants

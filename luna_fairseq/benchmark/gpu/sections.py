@@ -10,7 +10,7 @@ from luna_fairseq.benchmark.gpu.supervise import Job, Section
 from luna_fairseq.benchmark.gpu.timing import Timing
 
 PARITY = """Relative RMS error of the Triton kernels against the chunkwise form in float64, 4 heads: the worst
-of the output and of all gradients. Seconds include compiling."""
+of the output and of all gradients, by what each may be. Seconds include compiling."""
 RESOURCES = """Of a thread and a program, as compiled for this GPU, with dropout; *spilled* are bytes of a
 thread that found no register. In brackets: what the tiles let expect (`luna_fairseq/costs/kernels.py`)."""
 # What compiles at once: each takes a core and some hundred MiB.

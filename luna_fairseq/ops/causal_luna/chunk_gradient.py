@@ -114,18 +114,17 @@ def backward(
         for x, grad_x, state in zip(keys_values, of_inputs, behind):
             grad_x.baddbmm_(rows, state)
             grad_A.baddbmm_(chunk.adding(x), state.transpose(1, 2))
-        behind = chunk.left_of(behind)
-    if before is None:  # nothing that came earlier was read
-        behind = None
-    else:
+    of_states: States = None  # where nothing came earlier, nothing of it was read
+    if before is not None:
         reading = chunk.reading(grad_logits)
         grad_q.baddbmm_(reading, before[0])
-        behind = product_sums(reading, q, chunk.reading(weights), grad, tied, behind)
+        later = None if behind is None else chunk.left_of(behind)
+        of_states = product_sums(reading, q, chunk.reading(weights), grad, tied, later)
     parts = [grad_q, grad_A, *of_inputs]
     if chunk.decay is not None:
         added = [(x * grad_x).sum(dim=-1, keepdim=True) for x, grad_x in zip(keys_values, of_inputs)]
         parts += [of_weights + (q * grad_q).sum(dim=-1, keepdim=True), added[0] + sum(added[1:])]
-    return parts, behind
+    return parts, of_states
 
 
 def product_sums(

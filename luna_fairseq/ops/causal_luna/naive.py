@@ -125,5 +125,5 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """t of equation 7: :func:`count_positions`, at least 1."""
+    """t of equation 7 [1 or B, 1, T, 1]: what :func:`count_positions` counts, at least 1."""
     return count_positions(q, key_padding_mask, before).clamp(min=1)

@@ -126,8 +126,8 @@ def triton_causal_luna(
         # Drawn on q's device: unlike a number from the CPU's generator it can be captured in a CUDA graph and
         # drawn anew at every replay, it never waits for the device, and activation checkpointing restores it.
         seed = torch.randint(2**62, (1,), device=q.device)
-    masks = (key_padding_mask, packed_padding_mask)
-    return CausalLunaFunction.apply(q, k, v, pack_weights, reciprocal, ages, *masks, seed, float(dropout))
+    given = (reciprocal, ages, key_padding_mask, packed_padding_mask)
+    return CausalLunaFunction.apply(q, k, v, pack_weights, *given, seed, float(dropout))
 
 
 class Plan(NamedTuple):
@@ -185,39 +185,37 @@ class CausalLunaFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, pack_weights, reciprocal, ages, padding, packed_padding, seed, dropout):
         q, k, v, a = (unit_stride(x) for x in (q, k, v, pack_weights))
-        masks = Masks(
+        given = Given(
             *(x if x is None else x.contiguous() for x in (reciprocal, ages)), padding, packed_padding
         )
         plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1), q.element_size())
         with torch.cuda.device_of(q):
-            states = prefix_states(plan, k, v, a, masks)
-            out = launch_forward(plan, q, k, v, a, states, masks, seed, dropout)
+            states = prefix_states(plan, k, v, a, given)
+            out = launch_forward(plan, q, k, v, a, states, given, seed, dropout)
         keep = states is not None and states.numel() * states.element_size() <= q.numel() * q.element_size()
-        ctx.save_for_backward(q, k, v, a, states if keep else None, *masks, seed)
+        ctx.save_for_backward(q, k, v, a, states if keep else None, *given, seed)
         ctx.plan, ctx.dropout = plan, dropout
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, g):
-        q, k, v, a, states, *masks, seed = ctx.saved_tensors
-        masks = Masks(*masks)
+        q, k, v, a, states, *given, seed = ctx.saved_tensors
+        given = Given(*given)
         with torch.cuda.device_of(q):
             if states is None:
-                states = prefix_states(ctx.plan, k, v, a, masks)
+                states = prefix_states(ctx.plan, k, v, a, given)
             *gradients, reads, adds = launch_backward(
-                ctx.plan, q, k, v, a, unit_stride(g), states, masks, seed, ctx.dropout
+                ctx.plan, q, k, v, a, unit_stride(g), states, given, seed, ctx.dropout
             )
-        if masks.ages is not None:
-            of_ages = (adds - reads).to(masks.ages.dtype)
-            gradients += [
-                reads.sum_to_size(masks.reciprocal.shape) / masks.reciprocal,
-                of_ages.sum_to_size(masks.ages.shape),
-            ]
-        return (*gradients, *[None] * (10 - len(gradients)))
+        of_reciprocal = of_ages = None
+        if given.ages is not None:
+            of_reciprocal = reads.sum_to_size(given.reciprocal.shape) / given.reciprocal
+            of_ages = (adds - reads).to(given.ages.dtype).sum_to_size(given.ages.shape)
+        return (*gradients, of_reciprocal, of_ages, None, None, None, None)
 
 
-class Masks(NamedTuple):
+class Given(NamedTuple):
     """What the kernels read besides q, k, v and pack weights; None where it is not there.
 
     Attributes:
@@ -238,7 +236,7 @@ def unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def prefix_states(plan: Plan, k: Tensor, v: Tensor, a: Tensor, masks: Masks) -> Optional[Tensor]:
+def prefix_states(plan: Plan, k: Tensor, v: Tensor, a: Tensor, given: Given) -> Optional[Tensor]:
     """What comes before each segment [B H, segments, 2, K, L] in float32; None for a single segment."""
     if plan.segments == 1:
         return None
@@ -248,31 +246,31 @@ def prefix_states(plan: Plan, k: Tensor, v: Tensor, a: Tensor, masks: Masks) -> 
     L = a.size(-1)
     states = k.new_empty((B * H, plan.segments, 2, K, L), dtype=torch.float32)
     segment_sums_kernel[(B * H * plan.segments * -(-L // plan.block_l),)](
-        k, v, a, states, *pointers(k, masks.ages, masks.padding), T, H, plan.segments, plan.chunks,
-        *strides(k, v, a), K=K, L=L, **times(masks), **blocks(plan, k),
+        k, v, a, states, *pointers(k, given.ages, given.padding), T, H, plan.segments, plan.chunks,
+        *strides(k, v, a), K=K, L=L, **time_flags(given), **blocks(plan, k),
     )  # fmt: skip
-    scan(states, plan, k, masks, reverse=False)
+    scan(states, plan, k, given, reverse=False)
     return states
 
 
-def scan(states: Tensor, plan: Plan, k: Tensor, masks: Masks, reverse: bool) -> None:
+def scan(states: Tensor, plan: Plan, k: Tensor, given: Given, reverse: bool) -> None:
     """Exclusive sums over the segments, in place."""
     from luna_fairseq.ops.causal_luna.triton_kernels import exclusive_scan_kernel
 
     size = states[0, 0].numel()
     exclusive_scan_kernel[(len(states) * -(-size // SCAN_BLOCK),)](
-        states, *pointers(k, masks.ages), plan.segments, k.size(2), k.size(1), plan.chunks * plan.block_t,
-        SIZE=size, REVERSE=reverse, **times(masks), BLOCK=SCAN_BLOCK,
+        states, *pointers(k, given.ages), plan.segments, k.size(2), k.size(1), plan.chunks * plan.block_t,
+        SIZE=size, REVERSE=reverse, **time_flags(given), BLOCK=SCAN_BLOCK,
     )  # fmt: skip
 
 
-def times(masks: Masks) -> dict:
+def time_flags(given: Given) -> dict:
     """What decides where 1/t and ages stand."""
-    return {"HAS_PADDING": masks.padding is not None, "FADES": masks.ages is not None}
+    return {"HAS_PADDING": given.padding is not None, "FADES": given.ages is not None}
 
 
 def launch_forward(
-    plan: Plan, q: Tensor, k: Tensor, v: Tensor, a: Tensor, states: Optional[Tensor], masks: Masks,
+    plan: Plan, q: Tensor, k: Tensor, v: Tensor, a: Tensor, states: Optional[Tensor], given: Given,
     seed: Optional[Tensor], dropout: float,
 ) -> Tensor:  # fmt: skip
     """The output [B, H, T, K], laid out in memory as ``q`` is."""
@@ -281,16 +279,16 @@ def launch_forward(
     out = torch.empty_like(q)
     B, H, T, K = q.shape
     forward_kernel[(B * H * plan.segments,)](
-        q, k, v, a, out, *pointers(q, states, *masks, seed), dropout, boost(dropout), K**-0.5,
+        q, k, v, a, out, *pointers(q, states, *given, seed), dropout, boost(dropout), K**-0.5,
         T, H, plan.segments, plan.chunks, *strides(q, k, v, a, out), K=K, L=a.size(-1),
-        HAS_PACKED_PADDING=masks.packed_padding is not None, HAS_DROPOUT=seed is not None,
-        **flags(plan, q, states, masks), **blocks(plan, q),
+        HAS_PACKED_PADDING=given.packed_padding is not None, HAS_DROPOUT=seed is not None,
+        **flags(plan, q, states, given), **blocks(plan, q),
     )  # fmt: skip
     return out
 
 
 def launch_backward(
-    plan: Plan, q: Tensor, k: Tensor, v: Tensor, a: Tensor, g: Tensor, states: Optional[Tensor], masks: Masks,
+    plan: Plan, q: Tensor, k: Tensor, v: Tensor, a: Tensor, g: Tensor, states: Optional[Tensor], given: Given,
     seed: Optional[Tensor], dropout: float,
 ) -> Tuple[Tensor, ...]:  # fmt: skip
     """Gradients of q, k, v [B, H, T, K] and pack weights [B, H, T, L], each laid out as what it belongs to;
@@ -303,20 +301,20 @@ def launch_backward(
     d, w = (q.new_empty((B * H, T, L), dtype=torch.float32) for _ in range(2))
     suffix = None if states is None else torch.empty_like(states)
     reads, adds = (
-        None if masks.ages is None else q.new_empty((B, H, T), dtype=torch.float32) for _ in range(2)
+        None if given.ages is None else q.new_empty((B, H, T), dtype=torch.float32) for _ in range(2)
     )
-    options = {**flags(plan, q, states, masks), **blocks(plan, q)}
+    options = {**flags(plan, q, states, given), **blocks(plan, q)}
     grid = (B * H * plan.segments,)
     query_gradient_kernel[grid](
-        q, k, v, a, g, dq, d, w, *pointers(q, reads, states, suffix, *masks, seed), dropout, boost(dropout),
+        q, k, v, a, g, dq, d, w, *pointers(q, reads, states, suffix, *given, seed), dropout, boost(dropout),
         K**-0.5, T, H, plan.segments, plan.chunks, *strides(q, k, v, a, g, dq),
-        K=K, L=L, HAS_PACKED_PADDING=masks.packed_padding is not None, HAS_DROPOUT=seed is not None,
+        K=K, L=L, HAS_PACKED_PADDING=given.packed_padding is not None, HAS_DROPOUT=seed is not None,
         **options,
     )  # fmt: skip
     if suffix is not None:
-        scan(suffix, plan, k, masks, reverse=True)
+        scan(suffix, plan, k, given, reverse=True)
     key_gradient_kernel[grid](
-        q, k, v, a, g, d, w, dk, dv, da, *pointers(q, adds, suffix, masks.ages, masks.padding), T, H,
+        q, k, v, a, g, d, w, dk, dv, da, *pointers(q, adds, suffix, given.ages, given.padding), T, H,
         plan.segments, plan.chunks, *strides(q, k, v, a, g, dk, dv, da), K=K, L=L, **options,
     )  # fmt: skip
     return dq, dk, dv, da, reads, adds
@@ -338,13 +336,13 @@ def boost(dropout: float) -> float:
     return 1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0
 
 
-def flags(plan: Plan, q: Tensor, states: Optional[Tensor], masks: Masks) -> dict:
+def flags(plan: Plan, q: Tensor, states: Optional[Tensor], given: Given) -> dict:
     """What the kernels that read states leave out when there is none of it, and the registers they need."""
     return {
         **({"maxnreg": MAX_REGISTERS} if plan.segments * plan.chunks > 1 else {}),
         "CARRY": plan.carry,
         "LOADED": states is not None,
-        **times(masks),
+        **time_flags(given),
         # The interpreter multiplies bfloat16 numbers as if their bits were integers.
         "NATIVE": not (interpreted() and q.dtype == torch.bfloat16),
     }
