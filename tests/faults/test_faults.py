@@ -35,6 +35,7 @@ def test_a_part_of_the_campaign(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["faults.md"]
 
 
+@pytest.mark.slow
 def test_every_kind_of_check_finds_a_planted_defect(tmp_path):
     done = campaign("--plant", "--part", PLANTED_PART, "--folder", str(tmp_path))
     assert done.returncode == 1, (done.stdout + done.stderr)[-4000:]

@@ -18,8 +18,10 @@ has_triton = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def nothing_chosen(caplog):
+def nothing_chosen(caplog, monkeypatch):
     caplog.set_level("INFO")
+    if INTERPRETED:
+        monkeypatch.setattr(choice, "SAMPLE", 40)  # two chunks: the interpreter is slow
     for function in (choice.choice, choice.log_once):
         function.cache_clear()
     yield

@@ -100,9 +100,9 @@ CASES = [
     (33, 64, 40, "none", 512),
     (65, 8, 130, "both", 512),
     (65, 64, 32, "left", 1),
-    (200, 33, 16, "both", 14),
-    (200, 8, 5, "none", 1),
-    (97, 128, 16, "left", 512),
+    (140, 33, 16, "both", 8),
+    (100, 8, 5, "none", 1),
+    (70, 128, 16, "left", 512),
     (20, 128, 256, "both", 512),
 ]
 
@@ -142,7 +142,7 @@ def test_half_precision_where_it_forgets(dtype, tolerance):
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 1e-3)])
-@pytest.mark.parametrize("T, K, L, masks, programs", [(33, 33, 40, "both", 512), (130, 64, 16, "left", 8)])
+@pytest.mark.parametrize("T, K, L, masks, programs", [(33, 33, 40, "both", 512), (100, 64, 16, "left", 8)])
 def test_half_precision_is_lost_in_input_output_and_tf32(
     T, K, L, masks, programs, dtype, tolerance, monkeypatch
 ):
