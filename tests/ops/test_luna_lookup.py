@@ -14,6 +14,7 @@ from luna_fairseq.ops.luna import (
     middles,
     naive_attention,
     naive_diagonal_bias,
+    pairs,
     weights_of_whole,
     whole_attention,
 )
@@ -44,9 +45,9 @@ def form(request, monkeypatch):
     fetched, or in blocks of so many."""
     threshold(monkeypatch, {"whole": S, "mixed": 7}.get(request.param, 0))
     if request.param == "fetched":
-        monkeypatch.setattr(chosen, "_pair", lambda part, R: chosen.Fetched(part))
+        monkeypatch.setattr(chosen, "pair_up", lambda part, R: pairs.Fetched(part))
     elif isinstance(request.param, int):
-        monkeypatch.setattr(chosen, "BLOCK", request.param)
+        monkeypatch.setattr(pairs, "BLOCK", request.param)
 
 
 def threshold(monkeypatch, tokens):
