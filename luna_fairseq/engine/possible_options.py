@@ -10,8 +10,8 @@ from luna_fairseq.errors import InputError
 
 POSSIBLE_OPTIONS = Mend(
     "possible-options",
-    what="refuses options that cannot be (a dropout of 2, no layers, --clip-norm -1, --fp16 on a CPU, "
-    "adaptive softmax without adaptive_loss, a model beyond memory) in one line, when it starts",
+    what="refuses options that cannot be (a dropout of 2, no layers, --clip-norm -1, --fp16 on a CPU, no "
+    "task, adaptive softmax without adaptive_loss, a model beyond memory) in one line, when it starts",
     why="it takes some of them without a word (a negative norm clips nothing) and ends in a traceback with "
     "others, some of them after an epoch",
 )
@@ -51,6 +51,17 @@ def _as_mapping(config: Any) -> Mapping[str, Any]:
         return vars(config)
     # What is missing stays so: an interpolation is another group's, and checked there.
     return OmegaConf.to_container(config, resolve=False)
+
+
+@POSSIBLE_OPTIONS.around("fairseq.options:parse_args_and_arch")
+def _of_a_task(parse: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return parse(*args, **kwargs)
+    except KeyError as error:
+        if error.args != (None,):
+            raise
+        # Of all commands fairseq-validate alone has no task of its own.
+        raise InputError("--task is missing: give that of the training, such as --task translation") from None
 
 
 @POSSIBLE_OPTIONS.around(

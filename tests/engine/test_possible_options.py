@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairseq import models
+from fairseq import models, options
 from fairseq.criterions import build_criterion
 from luna_fairseq.engine.possible_options import check_values
 from luna_fairseq.errors import InputError
@@ -44,6 +44,13 @@ def test_what_can_be():
             "max_tokens_valid": "${x}",
         }
     )
+
+
+def test_a_command_without_a_task():
+    parser = options.get_validation_parser()
+    with pytest.raises(InputError) as error:
+        options.parse_args_and_arch(parser, ["data-bin", "--path", "checkpoint_best.pt"])
+    assert str(error.value) == "--task is missing: give that of the training, such as --task translation"
 
 
 def broken(error):
