@@ -92,7 +92,7 @@ def nested_config(cfg: Any) -> TransformerConfig:
 
 _UNTIED = {"untie_luna_kv": True}
 _PLACED = {"anchored_packed": True, "diagonal_prior": True, "causal_decay": True}
-_ANCHORED = {**_PLACED, "packed_lookup": 4, "share_token_projections": True}
+_ANCHORED = {**_PLACED, "packed_lookup": 4}
 _SOFTMAX_CROSS = {"cross_attention": "softmax"}
 
 # What each architecture sets apart from LunaConfig's defaults, which are the paper's base size with tied keys

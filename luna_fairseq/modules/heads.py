@@ -1,9 +1,8 @@
 """What both Luna attentions share: checks, projections, and the change between time-first modules and
 batch-first ops."""
 
-from typing import Dict, Iterable
+from typing import Iterable
 
-import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
@@ -43,18 +42,6 @@ class ProjectingAttention(nn.Module):
         for name, part in self.named_children():
             if isinstance(part, nn.Linear):
                 nn.init.xavier_uniform_(part.weight, gain=OUTPUT_GAIN if name == "out_proj" else GAIN)
-
-
-def composed(state: Dict[str, Tensor], first: str, second: str) -> Dict[str, Tensor]:
-    """The projection that two of a model's state are, one after the other: weight [C, C] and bias [C]."""
-    dtype = state[f"{first}.weight"].dtype
-    # Not in half precision, which torch did not always multiply on a CPU.
-    W1, b1, W2, b2 = (
-        state[f"{name}.{part}"].to(torch.promote_types(dtype, torch.float32))
-        for name in (first, second)
-        for part in ("weight", "bias")
-    )
-    return {"weight": (W2 @ W1).to(dtype), "bias": (W2 @ b1 + b2).to(dtype)}
 
 
 def output_projection(embed_dim: int) -> nn.Linear:

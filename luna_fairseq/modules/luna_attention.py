@@ -1,6 +1,6 @@
 """Luna attention: P packs a context, then a query unpacks what was packed (Luna, section 3.1)."""
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from luna_fairseq.modules.heads import (
     split_heads,
 )
 from luna_fairseq.modules.kept_context import KeptContext
-from luna_fairseq.modules.token_reading import complete_older, keep_looked_up, look_around, look_up
+from luna_fairseq.modules.token_reading import keep_looked_up, look_around, look_up
 from luna_fairseq.ops.luna import Diagonal, luna_attention, naive_attention
 
 
@@ -147,11 +147,6 @@ class LunaAttention(ProjectingAttention):
     def projects_tokens(self) -> bool:
         """Whether they have projections of their own."""
         return self.reads_tokens and not self.share_token_projections
-
-    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        if self.projects_tokens:
-            complete_older(state_dict, prefix, self.untie_kv)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(
         self,

@@ -1,14 +1,12 @@
 """What unpack attention reads beside the rows of P, in the same softmax: tokens of the context, looked up or
 near by."""
 
-import logging
-from typing import Dict, Optional, Tuple
+from typing import Optional, Tuple
 
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.anchors import Anchors
-from luna_fairseq.modules.heads import composed
 from luna_fairseq.modules.kept_context import KeptContext
 from luna_fairseq.ops.luna import (
     Diagonal,
@@ -24,7 +22,6 @@ from luna_fairseq.ops.luna import (
     window_attention,
 )
 
-logger = logging.getLogger(__name__)
 Read = Tuple[Tensor, Optional[Tensor]]
 
 
@@ -98,20 +95,3 @@ def look_around(
     tokens = kept.token_key, kept.token_value
     output, weights = window_attention(q, kept.key, kept.value, *tokens, strength, window, dropout)
     return output, None if of_rows is None else weights_of_window(weights, window, of_rows)
-
-
-def complete_older(state_dict: Dict[str, Tensor], prefix: str, untied: bool) -> None:
-    """Give the state of an attention without projections of tokens those that it stands for: once tokens were
-    read as rows of P that attend to them alone, through the projections of packing and of what is packed, one
-    after the other."""
-    first = f"{prefix}pack_{'v' if untied else 'kv'}_proj"
-    if f"{first}.weight" not in state_dict or f"{prefix}token_k_proj.weight" in state_dict:
-        return
-    logger.warning(
-        f"{prefix[:-1]}: the checkpoint has no projections of tokens; they are made of those of packing and "
-        "unpacking, as tokens once were read (one of --share-token-projections needs that option)"
-    )
-    for name in "kv":
-        second = f"{prefix}unpack_{name if untied else 'kv'}_proj"
-        for part, value in composed(state_dict, first, second).items():
-            state_dict[f"{prefix}token_{name}_proj.{part}"] = value

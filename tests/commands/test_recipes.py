@@ -41,7 +41,7 @@ REST = {
     # P is never updated: 6 encoder and 5 decoder layers more have no norm of it.
     "luna_16_softplus_tied_non_contextual": 48886784 - 12 * 1024,
     # The strengths of anchors and decay, ratios and gates; what softmax attention to the source has more.
-    "luna_16_anchored": 48885760 + 336,
+    "luna_16_anchored": 48885760 + 336 + 6 * 2 * 513 * 512,
     "luna_16_anchored_softmax_cross": 48885760 + 1050904,
 }
 ANCHORED = ("luna_16_anchored", "luna_16_anchored_softmax_cross")

@@ -12,7 +12,6 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 GAINED = [
     ("luna_anchored", "diagonal_prior"),
     ("luna_anchored", "packed_lookup"),
-    ("luna_anchored", "share_token_projections"),
     ("luna_anchored", "causal_decay"),
     ("luna_anchored_small_512", "local_parts"),
 ]

@@ -186,29 +186,6 @@ def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row(form, read)
     assert (weights > 0).sum(dim=-1).max() == read
 
 
-@pytest.mark.parametrize("kind", ["local parts", "local parts untied", "look-up", "look-up by parts untied"])
-def test_tokens_of_an_older_state_are_read_through_pack_and_unpack_projections(kind, caplog):
-    module = attention(**KINDS[kind])
-    state = {name: value for name, value in module.state_dict().items() if not name.startswith("token_")}
-    module.load_state_dict(dict(state))
-    assert "the checkpoint has no projections of tokens" in caplog.text
-    x = torch.randn(7, 2, C, dtype=torch.float64)
-    first = module.pack_v_proj if module.untie_kv else module.pack_kv_proj
-    for name in "kv":
-        second = getattr(module, f"unpack_{name if module.untie_kv else 'kv'}_proj")
-        assert_close(getattr(module, f"token_{name}_proj")(x), second(first(x)))
-    halved = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
-    module.half().load_state_dict(halved)
-    assert module.token_k_proj.weight.dtype == torch.float16
-
-
-def test_tokens_of_a_newer_state_stay():
-    module, other = attention(**KINDS["look-up"]), attention(**KINDS["look-up"])
-    torch.nn.init.normal_(other.token_k_proj.weight)
-    module.load_state_dict(other.state_dict())
-    assert torch.equal(module.token_k_proj.weight, other.token_k_proj.weight)
-
-
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "shared" in kind])
 def test_shared_projections_are_those_of_pack_attention_and_used_once(kind):
     shared = attention(**KINDS[kind])
