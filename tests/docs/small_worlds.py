@@ -24,8 +24,7 @@ MODULES.update({f"fairseq-{name}": f"fairseq_cli.{name.replace('-', '_')}" for n
 ENCODER = "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-attention-heads 2"
 DECODER = "--decoder-layers 1 --decoder-embed-dim 16 --decoder-ffn-embed-dim 24 --decoder-attention-heads 2"
 FEW = "--cpu --num-workers 0 --max-update 3 --warmup-updates 1"
-SMALL = "--max-tokens 500 --update-freq 1 --warmup-updates 2 --milestones 4"
-BITEXT = f"{ENCODER} {DECODER} --cpu --num-workers 0 {SMALL}"
+BITEXT = f"{ENCODER} {DECODER} --cpu --num-workers 0 --max-tokens 500 --update-freq 1 --warmup-updates 2"
 SHRUNK: Dict[str, Dict[str, str]] = {
     "shell": {},
     "python": {},
@@ -33,7 +32,7 @@ SHRUNK: Dict[str, Dict[str, str]] = {
     "bitext": {
         "luna-train-bitext": f"--vocab-size 150 -- {BITEXT} --max-epoch 5",
         "luna-prepare-bitext": "--vocab-size 150",
-        "fairseq-train": f"{BITEXT} --max-epoch 10",
+        "fairseq-train": f"{BITEXT} --milestones 4 --max-epoch 10",
     },
     "text": {
         "luna-prepare-text": "--vocab-size 150",
