@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from luna_fairseq.ops.luna.pairs import pair_up
+from luna_fairseq.ops.luna.pairs import mixture, pair_up, scores
 from luna_fairseq.ops.luna.parts import Parts
 
 
@@ -27,9 +27,7 @@ def read_chosen(parts: Parts, chosen: Tensor) -> "ChosenTokens":
     B, H, L = parts.key.shape[:3]
     heads = torch.arange(B * H, device=chosen.device) * L
     rows = chosen + heads.view(B, H, 1, 1)  # of a table of the parts of all sentences and heads
-    pairs = pair_up(rows.flatten(0, 2), B * H * L)
-    tied = pairs.fetch(parts.key.flatten(0, 2)) if parts.value is parts.key else None
-    return ChosenTokens(parts, chosen, pairs, tied)
+    return ChosenTokens(parts, chosen, pair_up(rows.flatten(0, 2), B * H * L))
 
 
 class ChosenTokens(NamedTuple):
@@ -39,13 +37,11 @@ class ChosenTokens(NamedTuple):
         parts: the tokens of all parts
         part: what was chosen [B, H, T, N]
         pairs: queries with a part of the table of all parts
-        tied: the tokens as the pairs fetched them, once for both where keys are values; None otherwise
     """
 
     parts: Parts
     part: Tensor
     pairs: Any
-    tied: Optional[Tensor]
 
     @property
     def left_out(self) -> Tensor:
@@ -59,16 +55,13 @@ class ChosenTokens(NamedTuple):
 
     def scores(self, q: Tensor) -> Tensor:
         """Products of queries [B, H, T, K] with keys [B, H, T, M]."""
-        scores = self.pairs.scores(q.flatten(0, 2), self._fetched(self.parts.key))
-        return scores.view(*self.part.shape[:3], -1)
+        of_pairs = scores(self.pairs, q.flatten(0, 2), self.parts.key.flatten(0, 2))
+        return of_pairs.view(*self.part.shape[:3], -1)
 
     def mixture(self, weights: Tensor) -> Tensor:
         """Values by weights [B, H, T, M]: [B, H, T, K]."""
-        values = self.pairs.mixture(weights.flatten(0, 2), self._fetched(self.parts.value))
-        return values.view(*self.part.shape[:3], -1)
-
-    def _fetched(self, table: Tensor) -> Tensor:
-        return self.pairs.fetch(table.flatten(0, 2)) if self.tied is None else self.tied
+        read = mixture(self.pairs, weights.flatten(0, 2), self.parts.value.flatten(0, 2))
+        return read.view(*self.part.shape[:3], -1)
 
     def _of_tokens(self, x: Tensor) -> Tensor:
         """What ``x`` [B, L, W] says of the tokens that are met [B, H, T, M]."""

@@ -3,13 +3,19 @@
 There are M queries with N parts each, of a table of R parts with W tokens each.
 """
 
-from typing import Any, NamedTuple, Tuple
+from typing import Any, List, NamedTuple, Tuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from luna_fairseq.ops.chunks import spans
 
 # Queries of one part that are multiplied with its tokens at a time.
 BLOCK = 16
+# Numbers that a CPU lays side by side for a product, so that they stay in its cache. A GPU does all at once.
+IN_CACHE = 1 << 17
 
 
 def pair_up(part: Tensor, R: int) -> Any:
@@ -17,23 +23,80 @@ def pair_up(part: Tensor, R: int) -> Any:
     return Fetched(part) if part.numel() < 2 * R else in_blocks(part, R)
 
 
+def scores(pairs: Any, q: Tensor, keys: Tensor) -> Tensor:
+    """Products of each query [M, K] with the tokens of its parts [M, N W], of a table of keys [R, W, K]."""
+    with torch.autocast(q.device.type, enabled=False):
+        return _Scores.apply(type(pairs), q, keys, *pairs)
+
+
+def mixture(pairs: Any, weights: Tensor, values: Tensor) -> Tensor:
+    """The tokens of each query's parts by their weights [M, N W]: [M, K], of a table of values [R, W, K]."""
+    with torch.autocast(weights.device.type, enabled=False):
+        return _Mixture.apply(type(pairs), weights, values, *pairs)
+
+
+class _Scores(torch.autograd.Function):
+    """The gradient of scores is a mixture, and that of the table a sum of outer products. Nothing is kept for
+    it but the inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, form: Any, q: Tensor, keys: Tensor, *pairs: Tensor) -> Tensor:
+        ctx.form = form
+        ctx.save_for_backward(q, keys, *pairs)
+        return form(*pairs).scores(q, keys)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
+        q, keys, *pairs = ctx.saved_tensors
+        form = ctx.form(*pairs)
+        # The caller's autocast may be on here, whatever it was in the forward pass.
+        with torch.autocast(grad.device.type, enabled=False):
+            of_q, of_keys = form.mixture(grad, keys), form.outer(grad, q, len(keys))
+        return (None, of_q, of_keys, *[None] * len(pairs))
+
+
+class _Mixture(torch.autograd.Function):
+    """The other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, form: Any, weights: Tensor, values: Tensor, *pairs: Tensor) -> Tensor:
+        ctx.form = form
+        ctx.save_for_backward(weights, values, *pairs)
+        return form(*pairs).mixture(weights, values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
+        weights, values, *pairs = ctx.saved_tensors
+        form = ctx.form(*pairs)
+        with torch.autocast(grad.device.type, enabled=False):
+            of_weights, of_values = form.scores(grad, values), form.outer(weights, grad, len(values))
+        return (None, of_weights, of_values, *[None] * len(pairs))
+
+
 class Fetched(NamedTuple):
     """The tokens of its parts are fetched for each query: ``part`` [M, N]."""
 
     part: Tensor
 
-    def fetch(self, table: Tensor) -> Tensor:
-        """Keys or values of the tokens, from a ``table`` [R, W, K] of all parts; one of two other functions
-        takes them."""
+    def scores(self, x: Tensor, table: Tensor) -> Tensor:
+        """Products of each row [M, K] with the tokens of its parts [M, N W]."""
+        return torch.bmm(self._fetch(table), x.unsqueeze(-1)).squeeze(-1)
+
+    def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
+        """The tokens of each row's parts by their weights [M, N W]: [M, K]."""
+        return torch.bmm(weights.unsqueeze(1), self._fetch(table)).squeeze(1)
+
+    def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
+        """For each token of the table the sum of the rows [M, K] by the weights [M, N W] that they give it:
+        [R, W, K]."""
+        N = self.part.size(1)
+        products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
+        return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.part.flatten(), products)
+
+    def _fetch(self, table: Tensor) -> Tensor:
         return table.index_select(0, self.part.flatten()).view(len(self.part), -1, table.size(-1))
-
-    def scores(self, q: Tensor, keys: Tensor) -> Tensor:
-        """Products of each query [M, K] with the tokens of its parts: [M, N W]."""
-        return torch.bmm(keys, q.unsqueeze(-1)).squeeze(-1)
-
-    def mixture(self, weights: Tensor, values: Tensor) -> Tensor:
-        """The tokens of each query's parts by their weights [M, N W]: [M, K]."""
-        return torch.bmm(weights.unsqueeze(1), values).squeeze(1)
 
 
 class Blocks(NamedTuple):
@@ -52,22 +115,52 @@ class Blocks(NamedTuple):
     pair: Tensor
     place: Tensor
 
-    def fetch(self, table: Tensor) -> Tensor:
-        """As :meth:`Fetched.fetch`."""
-        return table.index_select(0, self.block_part)
-
-    def scores(self, q: Tensor, keys: Tensor) -> Tensor:
+    def scores(self, x: Tensor, table: Tensor) -> Tensor:
         """As :meth:`Fetched.scores`."""
-        laid = _ToBlocks.apply(q, self.pair, self.place).view(len(keys), -1, q.size(-1))
-        scores = torch.bmm(laid, keys.transpose(1, 2)).flatten(0, 1)
-        return _FromBlocks.apply(scores, self.pair, self.place, 1).view(len(q), -1)
+        laid = x.new_empty(len(self.block_part), self._size(), table.size(1))
+        for blocks, places in self._spans(x):
+            keys = table.index_select(0, self.block_part[blocks]).transpose(1, 2)
+            torch.bmm(self._rows(x, places), keys, out=laid[blocks])
+        return laid.flatten(0, 1).index_select(0, self.place).view(len(x), -1)
 
-    def mixture(self, weights: Tensor, values: Tensor) -> Tensor:
+    def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
         """As :meth:`Fetched.mixture`."""
+        laid = table.new_empty(len(self.block_part), self._size(), table.size(2))
+        of_pairs = self._weights(weights)
+        for blocks, _ in self._spans(table):
+            values = table.index_select(0, self.block_part[blocks])
+            torch.bmm(of_pairs[blocks], values, out=laid[blocks])
+        return F.embedding_bag(self.place.view_as(self.part), laid.flatten(0, 1), mode="sum")
+
+    def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
+        """As :meth:`Fetched.outer`."""
+        of_pairs = self._weights(weights).transpose(1, 2)
+        sums = x.new_zeros(R, of_pairs.size(1), x.size(1))
+        for blocks, places in self._spans(x):
+            products = torch.bmm(of_pairs[blocks], self._rows(x, places))
+            sums.index_add_(0, self.block_part[blocks], products)
+        return sums
+
+    def _size(self) -> int:
+        """c, places of a block."""
+        return len(self.pair) // len(self.block_part)
+
+    def _spans(self, x: Tensor) -> List[Tuple[slice, slice]]:
+        """Blocks of rows as wide as those of ``x`` [.., K] that are done at once, and their places."""
+        c = self._size()
+        size = len(self.block_part) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
+        return [(span, slice(c * span.start, c * span.stop)) for span in spans(len(self.block_part), size)]
+
+    def _rows(self, x: Tensor, places: slice) -> Tensor:
+        """The row [M, K] of the pair at each of the ``places``, by blocks [.., c, K]; any at an empty one."""
+        row = (self.pair[places] // self.part.size(1)).clamp(max=len(x) - 1)
+        return x.index_select(0, row).unflatten(0, (-1, self._size()))
+
+    def _weights(self, weights: Tensor) -> Tensor:
+        """The weights [M, N W] of the pair at each place [blocks, c, W], 0 at an empty one."""
         of_pairs = weights.reshape(self.part.numel(), -1)
-        laid = _ToBlocks.apply(of_pairs, self.pair, self.place).view(len(values), -1, values.size(1))
-        read = torch.bmm(laid, values).flatten(0, 1)
-        return _FromBlocks.apply(read, self.pair, self.place, self.part.size(1))
+        laid = torch.cat([of_pairs, of_pairs.new_zeros(1, of_pairs.size(1))]).index_select(0, self.pair)
+        return laid.unflatten(0, (len(self.block_part), -1))
 
 
 def in_blocks(part: Tensor, R: int) -> Blocks:
@@ -88,48 +181,3 @@ def in_blocks(part: Tensor, R: int) -> Blocks:
         max=R - 1
     )
     return Blocks(part, block_part, pair, place)
-
-
-# Each of these two is the other's gradient, so that it is fetched as well: torch's own for what is fetched
-# adds row by row, on a GPU in an order that changes from run to run.
-
-
-class _ToBlocks(torch.autograd.Function):
-    """Rows of pairs [M N, D], or of their queries [M, D], at the pairs' places [blocks c, D]."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, pair: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(place)
-        ctx.number = len(place) // len(x)
-        return _lay(x, pair, ctx.number)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None, None]:
-        (place,) = ctx.saved_tensors
-        return _collect(grad, place, ctx.number), None, None
-
-
-class _FromBlocks(torch.autograd.Function):
-    """Of the rows at the pairs' places [blocks c, D] the sums of so many pairs [M N / number, D]."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, pair: Tensor, place: Tensor, number: int) -> Tensor:
-        ctx.save_for_backward(pair)
-        ctx.number = number
-        return _collect(x, place, number)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None, None, None]:
-        (pair,) = ctx.saved_tensors
-        return _lay(grad, pair, ctx.number), None, None, None
-
-
-def _lay(x: Tensor, pair: Tensor, number: int) -> Tensor:
-    """The row of each place's pair, of which ``number`` share one; zeros at places that are empty."""
-    return torch.cat([x, x.new_zeros(1, x.size(1))]).index_select(0, pair // number)
-
-
-def _collect(x: Tensor, place: Tensor, number: int) -> Tensor:
-    """The sum over each ``number`` pairs of what stands at their places."""
-    rows = x.index_select(0, place)
-    return rows if number == 1 else rows.view(-1, number, x.size(1)).sum(dim=1)

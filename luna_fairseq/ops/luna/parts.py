@@ -90,5 +90,9 @@ def by_parts(key: Tensor, value: Tensor, position: Tensor, empty: Tensor) -> Par
 
 def lay_by_parts(x: Tensor, position: Tensor) -> Tensor:
     """``x`` [B, H, S, K] by parts [B, H, L, W, K], of the ``position`` [B, L, W]."""
-    where = position.flatten(1)[:, None, :, None].expand(-1, x.size(1), -1, x.size(3))
-    return x.gather(2, where).unflatten(2, tuple(position.shape[1:]))
+    B, H, S, _ = x.shape
+    sentences = S * torch.arange(B, device=x.device)
+    token = (position + sentences[:, None, None]).flatten()
+    # All heads of a token at once: they lie side by side in a projection.
+    laid = x.transpose(1, 2).reshape(B * S, -1).index_select(0, token)
+    return laid.view(*position.shape, H, -1).permute(0, 3, 1, 2, 4).contiguous()
