@@ -22,6 +22,7 @@ from luna_fairseq.benchmark.report import Section, Table, records, write_json
 from luna_fairseq.benchmark.task import Comparison, Task, lay_out
 from luna_fairseq.benchmark.training_tasks import LongRangeArena, Train
 from luna_fairseq.commands.plots import check_plot
+from luna_fairseq.engine.memory import keep_freed_memory
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable
 
@@ -110,6 +111,8 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> List[Secti
         profiles.check_device(args.device)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
+    if args.device == "cpu":
+        keep_freed_memory()  # as training does
     settings = Settings(args.repetitions, torch.get_num_threads(), args.device, args.seed)
     where = environment(settings)
     print("\n".join(f"{name}: {value}" for name, value in where.items()), flush=True)

@@ -242,4 +242,6 @@ def projections(model: Model, decoder: bool) -> Any:
 
 def _of_tokens(model: Model, parts: int) -> int:
     """How many projections tokens have that are read by ``parts``."""
-    return 2 if parts and not model.shared else 0
+    if not parts or model.shared:
+        return 0
+    return 2 if model.untied else 1

@@ -20,6 +20,7 @@ from luna_fairseq.engine.checkpoints import (
 from luna_fairseq.engine.dictionaries import SAME_DICTIONARY
 from luna_fairseq.engine.entry_points import ONE_LINE_ERRORS, ONE_PLUGIN
 from luna_fairseq.engine.figures import FIGURES
+from luna_fairseq.engine.memory import KEPT_MEMORY
 from luna_fairseq.engine.mend import Mend
 from luna_fairseq.engine.newest_checkpoint import NEWEST_CHECKPOINT
 from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
@@ -64,6 +65,7 @@ TABLE: Tuple[Mend, ...] = (
     FINITE,
     FIGURES,
     PROVENANCE,
+    KEPT_MEMORY,
     NUMPY_COMPAT,
     ARCHITECTURES,
     WEIGHTS_ONCE,

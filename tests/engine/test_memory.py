@@ -1,0 +1,56 @@
+"""Memory that training on a CPU frees."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fairseq.trainer import Trainer
+from luna_fairseq.engine import memory
+
+# Pages that are fetched while blocks of 64 MiB come and go.
+PAGES = """
+import resource, torch
+from luna_fairseq.engine.memory import keep_freed_memory
+if {keep}:
+    keep_freed_memory()
+def fill():
+    for _ in range(5):
+        torch.ones(1 << 24)
+fill()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+fill()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def pages(keep):
+    command = [sys.executable, "-c", PAGES.format(keep=keep)]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
+def test_what_is_kept_is_not_fetched_again():
+    size = resource.getpagesize()
+    assert pages(keep=True) < (1 << 20) // size
+    assert pages(keep=False) > (1 << 26) // size
+
+
+@pytest.mark.parametrize("device, kept", [("cpu", True), ("cuda", False)])
+def test_a_training_on_a_cpu_keeps_it(monkeypatch, device, kept):
+    calls = []
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda: calls.append(1))
+
+    def init(trainer):
+        trainer.device = torch.device(device)
+
+    memory._keeping(init, Trainer.__new__(Trainer))
+    assert bool(calls) == kept
+    assert memory.KEPT_MEMORY.name in Trainer.__init__.mended_by
+
+
+def test_without_such_a_switch_nothing_happens(monkeypatch):
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    memory.keep_freed_memory()
