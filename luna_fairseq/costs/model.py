@@ -242,6 +242,4 @@ def projections(model: Model, decoder: bool) -> Any:
 
 def _of_tokens(model: Model, parts: int) -> int:
     """How many projections tokens have that are read by ``parts``."""
-    if not parts or model.shared:
-        return 0
-    return 2 if model.untied else 1
+    return 2 if parts and not model.shared else 0

@@ -115,8 +115,9 @@ class LunaAttention(ProjectingAttention):
 
         self.pack_q_proj = projection(embed_dim)
         self.unpack_q_proj = projection(embed_dim)
-        self._add_projections("pack", embed_dim)
-        self._add_projections("unpack", embed_dim)
+        for step in ("pack", "unpack"):
+            for name in ("k", "v") if untie_kv else ("kv",):
+                self.add_module(f"{step}_{name}_proj", projection(embed_dim))
         self.out_proj = output_projection(embed_dim)
         check_lookup(lookup, anchor_strength is not None)
         check_local_parts(local_parts, anchor_strength is not None and anchored_unpack)
@@ -125,7 +126,7 @@ class LunaAttention(ProjectingAttention):
         self.local_parts = local_parts
         self.share_token_projections = share_token_projections
         if self.projects_tokens:
-            self._add_projections("token", embed_dim)
+            self.token_k_proj, self.token_v_proj = projection(embed_dim), projection(embed_dim)
         self.pack_anchor: Optional[AnchorBias] = None
         self.unpack_anchor: Any = None
         self.lookup_gate: Any = None
@@ -259,7 +260,7 @@ class LunaAttention(ProjectingAttention):
         if context is None or not self.reads_tokens:
             return kept
         if self.projects_tokens:
-            read = self._project("token", context)
+            read = self.token_k_proj(context), self.token_v_proj(context)
         token_key, token_value = _split(read or self._project("pack", context), self.num_heads)
         if self.local_parts:
             return kept._replace(token_key=token_key, token_value=token_value)
@@ -336,11 +337,6 @@ class LunaAttention(ProjectingAttention):
             raise InputError("attention with a diagonal needs the places of the query's tokens: query_place")
         of_sentences = beams_to_positions(query_place[:, None, :, None], beams).flatten(1)
         return self.diagonal(of_sentences, key_place, left_out)
-
-    def _add_projections(self, step: str, embed_dim: int) -> None:
-        """Of keys and values, or of both as one where they are tied."""
-        for name in ("k", "v") if self.untie_kv else ("kv",):
-            self.add_module(f"{step}_{name}_proj", projection(embed_dim))
 
     def _project(self, step: str, x: Tensor) -> Tuple[Tensor, Tensor]:
         """Keys and values, shaped as ``x``; one tensor where they are tied."""

@@ -140,8 +140,7 @@ def window_attention(
     dtype = torch.promote_types(q.dtype, torch.float32)
     number = (window.left_out.size(-1) - k.size(2)) // window.position.size(2)
     laid = _laid(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
-    near_k = _near(_laid(token_k, window), number)
-    near_v = near_k if token_v is token_k else _near(_laid(token_v, window), number)
+    near_k, near_v = _near(_laid(token_k, window), number), _near(_laid(token_v, window), number)
     logits = torch.cat(
         [
             (laid.flatten(2, 3) @ k.transpose(-2, -1)).unflatten(2, laid.shape[2:4]),
