@@ -39,13 +39,16 @@ def inputs(dtype=torch.float64, seed=0):
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-@pytest.fixture(params=["whole", "mixed", "fetched", 1, 3, 16])
+@pytest.fixture(params=["whole", "mixed", "fetched", "one by one", 1, 3, 16])
 def form(request, monkeypatch):
     """Contexts are read whole, the shorter ones of a batch are, or none; then how chosen tokens are read:
-    fetched, or in blocks of so many."""
+    fetched, or in blocks of so many, one by one or all at once."""
     threshold(monkeypatch, {"whole": S, "mixed": 7}.get(request.param, 0))
     if request.param == "fetched":
         monkeypatch.setattr(chosen, "pair_up", lambda part, R: pairs.Fetched(part))
+    elif request.param == "one by one":
+        monkeypatch.setattr(pairs, "BLOCK", 2)
+        monkeypatch.setattr(pairs, "IN_CACHE", 1)
     elif isinstance(request.param, int):
         monkeypatch.setattr(pairs, "BLOCK", request.param)
 
@@ -90,6 +93,19 @@ def test_the_form_goes_by_the_number_of_queries(queries, expected):
     parts = by_parts(key, key, *token_positions(mask, rows))
     found = chosen.read_chosen(parts, torch.zeros(1, 1, queries, 2, dtype=torch.long))
     assert type(found.pairs).__name__ == expected
+
+
+@pytest.mark.parametrize("queries", [1, 100])
+def test_nothing_is_kept_for_the_gradient_but_the_inputs(queries):
+    part = torch.randint(7, (queries, 3))
+    q, keys = torch.randn(queries, 5, requires_grad=True), torch.randn(7, 2, 5, requires_grad=True)
+    weights = torch.randn(queries, 6, requires_grad=True)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        pairs.scores(pairs.pair_up(part, 7), q, keys)
+        pairs.mixture(pairs.pair_up(part, 7), weights, keys)
+    numbers = [x.data_ptr() for x in kept if x.is_floating_point()]
+    assert numbers == [x.data_ptr() for x in (q, keys, weights, keys)]
 
 
 @pytest.mark.parametrize("lengths, whole", [((64, 3), "all"), ((65, 64), "the second"), ((70, 65), "none")])
