@@ -148,13 +148,13 @@ def _layer(model: Model, stack: Stack, decoder: bool) -> int:
     anchors = stack.heads if model.anchored else 0
     packed_norm = norm if model.contextual else 0
     if not decoder:
-        attention += _of_window(model)
+        attention += _of_tokens(model, model.local_parts)
         return feed_forward + attention * linear + 2 * norm + packed_norm + 2 * anchors
     layer = feed_forward + causal * linear + 3 * norm + (2 * model.diagonal + model.decay) * stack.heads
     if model.softmax_cross:
         return layer + 4 * linear + (_packing(model, stack) if model.contextual else 0)
     if model.lookup:
-        layer += _of_lookup(model) * linear + stack.heads  # with the gates
+        layer += _of_tokens(model, model.lookup) * linear + stack.heads  # with the gates
     return layer + attention * linear + packed_norm + anchors
 
 
@@ -234,17 +234,12 @@ def projections(model: Model, decoder: bool) -> Any:
     of_keys = 2 if model.untied else 1
     on_tokens, on_packed = 2 + of_keys, 1 + of_keys
     if not decoder:
-        return on_tokens + _of_window(model), on_packed
+        return on_tokens + _of_tokens(model, model.local_parts), on_packed
     if model.softmax_cross:
         return 3 + of_keys + 4 + of_keys, 2  # the last layer packs no P, and is counted as the others
-    return 3 + of_keys + on_tokens + _of_lookup(model), 1 + on_packed
+    return 3 + of_keys + on_tokens + _of_tokens(model, model.lookup), 1 + on_packed
 
 
-def _of_window(model: Model) -> int:
-    """How many projections tokens have of their own that are read in a window: of keys and values."""
-    return 2 if model.local_parts and not model.shared else 0
-
-
-def _of_lookup(model: Model) -> int:
-    """How many where they are looked up: of keys."""
-    return 1 if model.lookup and not model.shared else 0
+def _of_tokens(model: Model, parts: int) -> int:
+    """How many projections tokens have that are read by ``parts``."""
+    return 2 if parts and not model.shared else 0

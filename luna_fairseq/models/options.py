@@ -73,8 +73,8 @@ class EncoderOptions(AnchorOptions):
     )
     share_token_projections: bool = option(
         False,
-        "tokens that are read beside P have the keys and values of pack attention; by default they have keys "
-        "of their own, and with --local-parts values, too",
+        "tokens that are read beside P have the keys and values of pack attention, not those of projections "
+        "of their own",
     )
     fix_projection_length: bool = option(
         False, "always use all rows of P; by default P is never longer than a sequence"

@@ -81,8 +81,8 @@ class LunaAttention(ProjectingAttention):
             of the context around it; odd (default: 0)
         diagonal: with anchors, where the query writes what the context says, a target: draw unpack attention
             to where the context is read at its pace (default: False)
-        share_token_projections: tokens that are read have the keys and values of pack attention. Otherwise
-            they have keys of a projection of their own, and values, too, with local parts (default: False)
+        share_token_projections: tokens that are read have the keys and values of pack attention, not those of
+            projections of their own (default: False)
 
     Raises:
         InputError: the width is not divisible by a number of heads; a strength that is not positive; a
@@ -124,9 +124,9 @@ class LunaAttention(ProjectingAttention):
         check_diagonal(diagonal, anchor_strength is not None and not anchored_unpack)
         self.lookup = lookup
         self.local_parts = local_parts
-        own = self.reads_tokens and not share_token_projections
-        self.token_k_proj: Any = projection(embed_dim) if own else None
-        self.token_v_proj: Any = projection(embed_dim) if own and local_parts else None
+        self.share_token_projections = share_token_projections
+        if self.projects_tokens:
+            self.token_k_proj, self.token_v_proj = projection(embed_dim), projection(embed_dim)
         self.pack_anchor: Optional[AnchorBias] = None
         self.unpack_anchor: Any = None
         self.lookup_gate: Any = None
@@ -142,6 +142,11 @@ class LunaAttention(ProjectingAttention):
     def reads_tokens(self) -> bool:
         """Whether unpack attention reads tokens of the context beside the rows of P."""
         return self.lookup > 0 or self.local_parts > 0
+
+    @property
+    def projects_tokens(self) -> bool:
+        """Whether they have projections of their own."""
+        return self.reads_tokens and not self.share_token_projections
 
     def forward(
         self,
@@ -212,7 +217,7 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Any, Any]:
         """:meth:`pack` and :meth:`keep`: what both read of the context is projected once. Y_P, and what is
         kept."""
-        read = self._project("pack", context) if self.reads_tokens else None
+        read = self._project("pack", context) if self.reads_tokens and self.share_token_projections else None
         packed_context, pack_weights = self.pack(
             packed, context, context_padding_mask, need_weights, anchors, read
         )
@@ -254,7 +259,9 @@ class LunaAttention(ProjectingAttention):
             kept = kept._replace(row_place=placed(anchors).row_place)
         if context is None or not self.reads_tokens:
             return kept
-        token_key, token_value = _split(self._tokens(context, read), self.num_heads)
+        if self.projects_tokens:
+            read = self.token_k_proj(context), self.token_v_proj(context)
+        token_key, token_value = _split(read or self._project("pack", context), self.num_heads)
         if self.local_parts:
             return kept._replace(token_key=token_key, token_value=token_value)
         return keep_looked_up(kept, token_key, token_value, placed(anchors))
@@ -330,16 +337,6 @@ class LunaAttention(ProjectingAttention):
             raise InputError("attention with a diagonal needs the places of the query's tokens: query_place")
         of_sentences = beams_to_positions(query_place[:, None, :, None], beams).flatten(1)
         return self.diagonal(of_sentences, key_place, left_out)
-
-    def _tokens(self, context: Tensor, read: Optional[Tuple[Tensor, Tensor]]) -> Tuple[Tensor, Tensor]:
-        """Keys and values of tokens that are read, shaped as the context; ``read``: pack attention's, where
-        they are at hand."""
-        key, value = read or self._project("pack", context)
-        if self.token_k_proj is not None:
-            key = self.token_k_proj(context)
-        if self.token_v_proj is not None:
-            value = self.token_v_proj(context)
-        return key, value
 
     def _project(self, step: str, x: Tensor) -> Tuple[Tensor, Tensor]:
         """Keys and values, shaped as ``x``; one tensor where they are tied."""

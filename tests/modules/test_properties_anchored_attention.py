@@ -192,7 +192,7 @@ def test_shared_projections_are_those_of_pack_attention_and_used_once(kind):
     own = attention(**{**KINDS[kind], "share_token_projections": False})
     state = shared.state_dict()
     assert not any(name.startswith("token_") for name in state)
-    for name in "kv" if own.local_parts else "k":
+    for name in "kv":
         first = f"pack_{name if shared.untie_kv else 'kv'}_proj"
         state.update({f"token_{name}_proj.{part}": state[f"{first}.{part}"] for part in ("weight", "bias")})
     own.load_state_dict(state)
