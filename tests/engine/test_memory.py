@@ -1,6 +1,5 @@
 """Memory that training on a CPU frees."""
 
-import resource
 import subprocess
 import sys
 
@@ -33,9 +32,9 @@ def pages(keep):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
 def test_what_is_kept_is_not_fetched_again():
-    size = resource.getpagesize()
-    assert pages(keep=True) < (1 << 20) // size
-    assert pages(keep=False) > (1 << 26) // size
+    # A page is 4 KiB or, where the kernel prefers huge ones, 2 MiB, of which a block has 32.
+    assert pages(keep=False) >= 5 * 32
+    assert pages(keep=True) < 32
 
 
 @pytest.mark.parametrize("device, kept", [("cpu", True), ("cuda", False)])
