@@ -44,7 +44,7 @@ def backend(inputs: Inputs, name: str, decay: bool = False) -> Tensor:
 
 
 def two_passes(inputs: Inputs, prefix_products: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """Equations 8 and 9, around the softmax over P, by a function for x_t sum_{j<=t} y_j^T z_j."""
+    """Causal attention around the softmax over P, by a function for x_t sum_{j<=t} y_j^T z_j."""
     dtype = torch.promote_types(inputs.q.dtype, torch.float32)
     weights = pack_weights(inputs.pack_q, inputs.pack_k, "softplus")
     q, k, v = (x.to(dtype) for x in inputs[:3])

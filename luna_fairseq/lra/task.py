@@ -3,6 +3,7 @@ pixels."""
 
 import logging
 from argparse import Namespace
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -134,12 +135,17 @@ class LRATextTask(LRATask):
         self.pairs = (Path(cfg.data) / SECOND_SOURCE).is_dir()
 
     @classmethod
-    def setup_task(cls, cfg: Any, **kwargs: Any) -> "LRATextTask":
-        """Read the dictionaries.
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> LRATask:
+        """Read the dictionaries; of a folder of images, the task that reads them.
 
         Raises:
-            InputError: one is missing, or there are more classes than the model has
+            InputError: a dictionary is missing
         """
+        if (Path(cfg.data) / "input").is_dir() and not (Path(cfg.data) / SOURCE).exists():
+            logger.info(f"{cfg.data} holds images: they are read as --task lra-image reads them")
+            return LRAImagesByTextTask(
+                LRAImageConfig(data=cfg.data, no_shuffle=cfg.no_shuffle, seed=cfg.seed)
+            )
         dictionaries = {}
         for name in (SOURCE, LABEL):
             path = Path(cfg.data) / name / "dict.txt"
@@ -273,3 +279,14 @@ class LRAImageTask(LRATask):
             "ntokens": NumelDataset(source, reduce=True),
         }
         self.keep_dataset(split, definition, source.sizes)
+
+
+class LRAImagesByTextTask(LRAImageTask):
+    """Images read by a command of the authors' README, which says ``--task lra-text --input-type text`` for
+    them too."""
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The model of ``cfg``, for pixels."""
+        cfg = copy(cfg)
+        cfg.input_type = "image"
+        return super().build_model(cfg, from_checkpoint)

@@ -1,11 +1,12 @@
 """``luna-finetune``: fine-tunes a pretrained masked language model on a task, with every setting of a small
 sweep.
 
-DATA is what luna-prepare-task made; the model's size is read from the checkpoint. Each pair of batch size and
-learning rate is a run of fairseq-train in a folder of its own below DIR, which keeps the epoch that is best
-on the validation text and ends early when that has not improved for some epochs. A table shows the runs, then
-the best of them. Everything else is as in the paper's table 9; options after -- go to fairseq-train and
-override that (as -- --bf16). Started again with the same options, it goes on where it stopped.
+DATA is what luna-prepare-task made; the model's size is read from the checkpoint. Each combination
+of batch size, learning rate and dropout is a run of fairseq-train in a folder of its own below DIR, which
+keeps the epoch that is best on the validation text and ends early when that has not improved for some
+epochs. A table shows the runs, then the best of them. Everything else is as in the paper's Table 9; options
+after -- go to fairseq-train and override that (as -- --bf16). Started again with the same options, it goes on
+where it stopped.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Dict, List, Sequence, Tuple
 
@@ -27,10 +29,12 @@ from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
 from luna_fairseq.masked_lm.finetuning.settings import (
+    SEARCH,
+    TABLE_9,
+    Setting,
     accumulation,
     all_settings,
     number_of_updates,
-    setting_name,
     settings_of,
     task_options,
 )
@@ -53,18 +57,25 @@ def build_parser() -> argparse.ArgumentParser:
     add("--pretrained", required=True, type=Path, metavar="CHECKPOINT", help="where every run begins")
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
     add(
+        "--sweep",
+        choices=[SEARCH, TABLE_9],
+        help="search: what the paper's section 4.3 chooses from, of GLUE batch 16 and 32 by rates 5e-6, 1e-5 "
+        "and 2e-5, of RACE and CommonsenseQA rates 1e-5, 2e-5 and 3e-5 by dropout 0, 0.1 and 0.2; table-9: "
+        "the settings that its Table 9 prints, one run (default: search, for RACE and CommonsenseQA table-9)",
+    )
+    add(
         "--batch-sizes",
         nargs="+",
         type=positive,
         metavar="N",
-        help="examples per update (default: 16 32; 64 for RACE and CommonsenseQA)",
+        help="examples per update (default: those of --sweep)",
     )
     add(
         "--lrs",
         nargs="+",
         type=float,
         metavar="X",
-        help="learning rates (default: 1e-5 2e-5 3e-5; 1e-5 for RACE and CommonsenseQA)",
+        help="learning rates (default: those of --sweep)",
     )
     add(
         "--at-a-time",
@@ -111,12 +122,12 @@ class FineTuning:
             raise InputError(f"{args.data} holds {self.data.task}, not {args.task}")
         self.pretrained = Pretrained.load(args.pretrained)
         self.pretrained.check_dictionary(args.data / "input0" / "dict.txt")
-        settings = settings_of(self.task)
-        self.settings = settings
-        self.runs = all_settings(
-            args.batch_sizes or settings.batch_sizes, args.lrs or settings.learning_rates
-        )
-        for batch_size, _ in self.runs:
+        sweep = args.sweep or (TABLE_9 if self.task.is_multiple_choice else SEARCH)
+        tried = {"batch_sizes": args.batch_sizes, "learning_rates": args.lrs}
+        given = {name: tuple(values) for name, values in tried.items() if values}
+        self.settings = replace(settings_of(self.task, sweep), **given)
+        self.runs = all_settings(self.settings)
+        for batch_size in self.settings.batch_sizes:
             accumulation(batch_size, args.at_a_time)
         self.task_options = task_options(self.task, args.head)
         self.steps = FinishedSteps(args.out, "finetune.json", [])
@@ -125,10 +136,9 @@ class FineTuning:
         """Do all runs that are not finished yet, print the table and the best run."""
         self._say_what_is_cut()
         results: Dict[str, Dict[str, float]] = {}
-        for number, (batch_size, rate) in enumerate(self.runs, 1):
-            name = setting_name(batch_size, rate)
+        for number, (name, setting) in enumerate(self.runs.items(), 1):
             print(f"== {number} of {len(self.runs)}: {name}", flush=True)
-            results[name] = self._run(name, batch_size, rate)
+            results[name] = self._run(name, setting)
         self._print_table(results)
         # The first of equals.
         best = max(results, key=lambda name: results[name][self.task.metrics[0]])
@@ -147,10 +157,10 @@ class FineTuning:
                 f"{self.pretrained.positions}"
             )
 
-    def _run(self, name: str, batch_size: int, rate: float) -> Dict[str, float]:
+    def _run(self, name: str, setting: Setting) -> Dict[str, float]:
         """Metrics on the validation text, from this run or an earlier one."""
         folder = self.args.out / name
-        options = self._options(folder, batch_size, rate)
+        options = self._options(folder, setting)
         key = digest(options, stamps([self.args.pretrained, *sorted(self.args.data.glob("*/train.*"))]))
 
         def train() -> Tuple[List[str], Dict[str, float]]:
@@ -170,22 +180,17 @@ class FineTuning:
             )
         write_text(path, json.dumps(key))
 
-    def _options(self, folder: Path, batch_size: int, rate: float) -> List[str]:
-        updates = number_of_updates(self.data.examples["train"], batch_size, self.args.epochs)
+    def _options(self, folder: Path, setting: Setting) -> List[str]:
+        updates = number_of_updates(self.data.examples["train"], setting.batch_size, self.args.epochs)
         subsets = [split for split in self.data.labelled if split.startswith("valid")]
         return [
             *[str(self.args.data), "--user-dir", USER_DIR],
             *["--save-dir", str(folder), "--finetune-from-model", str(self.args.pretrained)],
             *["--no-epoch-checkpoints", "--patience", str(self.args.patience), "--seed", str(self.args.seed)],
             *["--max-epoch", str(self.args.epochs), "--valid-subset", ",".join(subsets)],
-            *[
-                *self.pretrained.options,
-                *self.task_options,
-                *self.settings.options(updates),
-                "--lr",
-                f"{rate:g}",
-            ],
-            *[*accumulation(batch_size, self.args.at_a_time), "--required-batch-size-multiple", "1"],
+            *[*self.pretrained.options, *self.task_options, *self.settings.options(updates)],
+            *["--lr", f"{setting.learning_rate:g}", "--dropout", f"{setting.dropout:g}"],
+            *[*accumulation(setting.batch_size, self.args.at_a_time), "--required-batch-size-multiple", "1"],
             # fairseq adds up metrics of one process only, as its own recipes for GLUE do.
             *["--distributed-world-size", "1", "--find-unused-parameters"],
             *["--log-format", "simple", "--log-interval", "100", *self.extra],

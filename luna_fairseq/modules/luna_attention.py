@@ -42,7 +42,7 @@ def places_of_all(query: Tensor) -> Tensor:
 
 
 class LunaAttention(ProjectingAttention):
-    """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 4 and 5. Encoder self-attention and decoder
+    """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 3 to 5. Encoder self-attention and decoder
     cross-attention.
 
     A layer of one's own passes Y_P + P on to the next one, as it does Y_X + X. Modules are time-first:

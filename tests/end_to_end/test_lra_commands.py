@@ -97,18 +97,32 @@ def test_the_authors_other_commands(tmp_path, command, pairs):
     assert "num_updates: 4 >= max_update: 4" in log
 
 
+def pixels(folder):
+    images = np.random.RandomState(1).randint(0, 256, (40, 16)).astype(np.uint8)
+    splits = [split for split, number in SPLITS.items() for _ in range(number)]
+    write_images(folder, 2, [(split, image, image[0] % 2) for split, image in zip(splits, images)])
+    return folder
+
+
 @pytest.mark.parametrize(
-    "options", ["--use-p --bf16 -a luna_lra_pf32", "-a transformer_lra_cifar10 --checkpoint-activations"]
+    "options",
+    [
+        "--task lra-image --input-type image --use-p --bf16 -a luna_lra_pf32",
+        "--task lra-image --input-type image -a transformer_lra_cifar10 --checkpoint-activations",
+        # As in the authors' README of 2022.
+        "--task lra-text --input-type text -a luna_lra_cifar10",
+        "--task lra-text --input-type text -a luna_lra_pf32",
+    ],
 )
 def test_images(tmp_path, options):
-    pixels = np.random.RandomState(1).randint(0, 256, (40, 16)).astype(np.uint8)
-    splits = [split for split, number in SPLITS.items() for _ in range(number)]
-    write_images(tmp_path / "data", 2, [(split, image, image[0] % 2) for split, image in zip(splits, pixels)])
-    words = (
-        AUTHORS.replace("long_range_arena", "lra-image") + " --lr 0.001 --input-type image --cpu --save-dir"
-    )
-    log = succeed("train", *plugin(tmp_path / "data"), words, tmp_path, options)
+    data = plugin(pixels(tmp_path / "data"))
+    log = succeed("train", *data, AUTHORS, "--lr 0.001 --cpu --save-dir", tmp_path, options)
     assert "num_updates: 4 >= max_update: 4" in log
+    words = (
+        f"{options.split(' --input-type')[0]} --valid-subset test --batch-size 8 --log-format simple --cpu"
+    )
+    log = succeed("validate", *data, words, "--path", tmp_path / "checkpoint_best.pt")
+    assert 0 <= accuracy(log) <= 100
 
 
 def test_seeds(listops, tmp_path, capsys):

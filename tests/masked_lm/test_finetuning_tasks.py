@@ -2,6 +2,7 @@
 are not."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,12 @@ import pytest
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.metrics import score
-from luna_fairseq.masked_lm.finetuning.settings import accumulation, number_of_updates, settings_of
+from luna_fairseq.masked_lm.finetuning.settings import (
+    accumulation,
+    all_settings,
+    number_of_updates,
+    settings_of,
+)
 
 # task -> (file of a split, split, its lines, inputs of the last example, its label)
 MNLI = "index promptID pairID genre s1b s2b s1p s2p sentence1 sentence2 label1 gold_label".split()
@@ -197,18 +203,35 @@ def test_metrics():
     assert scores["pearson_spearman"] == pytest.approx((scores["pearson"] + scores["spearman"]) / 2)
 
 
-def test_settings_are_table_9():
+def test_options_of_table_9():
     # GLUE: 6% of the updates; SST-2 of GLUE has 67,349 examples, of which the authors' command makes 21,050
     # updates.
     updates = number_of_updates(67349, 32, 10)
     assert updates == 21050
-    words = " ".join(settings_of(TASKS["SST-2"]).options(updates))
-    assert "--weight-decay 0.1 --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.0" in words
+    words = " ".join(settings_of(TASKS["SST-2"], "search").options(updates))
+    assert "--weight-decay 0.1 --attention-dropout 0.1 --activation-dropout 0.0" in words
     assert "--lr-scheduler polynomial_decay --warmup-updates 1263 --total-num-update 21050" in words
-    words = " ".join(settings_of(TASKS["RACE"]).options(1000))
+    words = " ".join(settings_of(TASKS["RACE"], "table-9").options(1000))
     assert "--weight-decay 0.01" in words and words.endswith("--lr-scheduler fixed --warmup-updates 150")
-    words = " ".join(settings_of(TASKS["CommonsenseQA"]).options(1000))
-    assert "--dropout 0.2 --attention-dropout 0.0 --activation-dropout 0.1" in words
+    words = " ".join(settings_of(TASKS["CommonsenseQA"], "table-9").options(1000))
+    assert "--attention-dropout 0.0 --activation-dropout 0.1" in words
+
+
+@pytest.mark.parametrize(
+    "task, sweep, tried",
+    [  # batch sizes, rates, dropouts: section 4.3, and Table 9
+        ("QNLI", "search", ((16, 32), (5e-6, 1e-5, 2e-5), (0.1,))),
+        ("QNLI", "table-9", ((32,), (1e-5,), (0.1,))),
+        ("RACE", "search", ((64,), (1e-5, 2e-5, 3e-5), (0.0, 0.1, 0.2))),
+        ("RACE", "table-9", ((64,), (1e-5,), (0.1,))),
+        ("CommonsenseQA", "search", ((64,), (1e-5, 2e-5, 3e-5), (0.0, 0.1, 0.2))),
+        ("CommonsenseQA", "table-9", ((64,), (1e-5,), (0.2,))),
+    ],
+)
+def test_what_is_tried(task, sweep, tried):
+    settings = settings_of(TASKS[task], sweep)
+    assert (settings.batch_sizes, settings.learning_rates, settings.dropouts) == tried
+    assert len(all_settings(settings)) == math.prod(map(len, tried))
 
 
 def test_accumulation():

@@ -1,10 +1,11 @@
-"""Settings of fine-tuning (Luna, table 9), as options of fairseq-train."""
+"""Settings of fine-tuning (Luna, section 4.3 and Table 9), as options of fairseq-train."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence, Tuple
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 from fairseq.criterions.sentence_prediction import SentencePredictionConfig
 from luna_fairseq.errors import InputError
@@ -23,19 +24,19 @@ _FAIRSEQ_METRICS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """One column of table 9.
+    """What is tried of a task, and what is the same in every run.
 
     Attributes:
-        batch_sizes, learning_rates: what is tried, every pair of them.
-        weight_decay, dropout, attention_dropout, activation_dropout: as their names say.
+        batch_sizes, learning_rates, dropouts: what is tried, every combination.
+        weight_decay, attention_dropout, activation_dropout: as their names say.
         schedule: fairseq's name; polynomial_decay falls linearly to zero.
         warmup: updates, or a share of all updates when below 1.
     """
 
     batch_sizes: Tuple[int, ...]
     learning_rates: Tuple[float, ...]
+    dropouts: Tuple[float, ...]
     weight_decay: float
-    dropout: float
     attention_dropout: float
     activation_dropout: float
     schedule: str
@@ -44,35 +45,42 @@ class Settings:
     def options(self, updates: int) -> List[str]:
         """For a run of ``updates`` updates at most."""
         warmup = round(updates * self.warmup) if self.warmup < 1 else min(int(self.warmup), updates - 1)
-        words = ["--weight-decay", self.weight_decay, "--dropout", self.dropout]
+        words = ["--weight-decay", self.weight_decay, "--attention-dropout", self.attention_dropout]
         words += [
-            "--attention-dropout",
-            self.attention_dropout,
             "--activation-dropout",
             self.activation_dropout,
+            "--lr-scheduler",
+            self.schedule,
+            "--warmup-updates",
+            warmup,
         ]
-        words += ["--lr-scheduler", self.schedule, "--warmup-updates", warmup]
         if self.schedule == "polynomial_decay":
             words += ["--total-num-update", updates]
         return [*_ADAM, *map(str, words)]
 
 
-_SWEEP: Dict[str, Any] = {"batch_sizes": (16, 32), "learning_rates": (1e-5, 2e-5, 3e-5)}
-_TABLE_9: Dict[str, Any] = {"batch_sizes": (64,), "learning_rates": (1e-5,)}
-_GLUE = Settings(**_SWEEP, weight_decay=0.1, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1,
+# Table 9, a column each.
+TABLE_9, SEARCH = "table-9", "search"
+_GLUE = Settings((32,), (1e-5,), (0.1,), weight_decay=0.1, attention_dropout=0.1, activation_dropout=0.1,
                  schedule="polynomial_decay", warmup=0.06)  # fmt: skip
-_SST_2 = Settings(**_SWEEP, weight_decay=0.1, dropout=0.1, attention_dropout=0.1, activation_dropout=0.0,
-                  schedule="polynomial_decay", warmup=0.06)  # fmt: skip
-_RACE = Settings(**_TABLE_9, weight_decay=0.01, dropout=0.1, attention_dropout=0.1, activation_dropout=0.0,
+_RACE = Settings((64,), (1e-5,), (0.1,), weight_decay=0.01, attention_dropout=0.1, activation_dropout=0.0,
                  schedule="fixed", warmup=150)  # fmt: skip
-_COMMONSENSE_QA = Settings(**_TABLE_9, weight_decay=0.01, dropout=0.2, attention_dropout=0.0,
+_COMMONSENSE_QA = Settings((64,), (1e-5,), (0.2,), weight_decay=0.01, attention_dropout=0.0,
                            activation_dropout=0.1, schedule="polynomial_decay", warmup=150)  # fmt: skip
+# What section 4.3 chooses from, of GLUE and of question answering.
+_SEARCH_GLUE: Dict[str, Any] = {"batch_sizes": (16, 32), "learning_rates": (5e-6, 1e-5, 2e-5)}
+_SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropouts": (0.0, 0.1, 0.2)}
 
 
-def settings_of(task: FineTuningTask) -> Settings:
-    """Table 9's for RACE and CommonsenseQA; for GLUE with the small sweep, and SST-2's dropout as the authors
-    had it."""
-    return {"SST-2": _SST_2, "RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
+def settings_of(task: FineTuningTask, sweep: str) -> Settings:
+    """``table-9``: the paper's settings; ``search``: those that its section 4.3 chooses them from. SST-2's
+    activation dropout is that of the authors' command."""
+    settings = {"RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
+    if task.name == "SST-2":
+        settings = replace(settings, activation_dropout=0.0)
+    if sweep == TABLE_9:
+        return settings
+    return replace(settings, **(_SEARCH_ANSWERS if task.is_multiple_choice else _SEARCH_GLUE))
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
@@ -120,11 +128,21 @@ def accumulation(batch_size: int, at_a_time: int) -> List[str]:
     return ["--batch-size", str(at_a_time), "--update-freq", str(batch_size // at_a_time)]
 
 
-def setting_name(batch_size: int, learning_rate: float) -> str:
-    """Of a run's folder."""
-    return f"batch{batch_size}-lr{learning_rate:g}"
+class Setting(NamedTuple):
+    """One combination of what is tried."""
+
+    batch_size: int
+    learning_rate: float
+    dropout: float
+
+    def name(self, one_dropout: bool) -> str:
+        """Of a run's folder; the dropout is in it where several are tried."""
+        name = f"batch{self.batch_size}-lr{self.learning_rate:g}"
+        return name if one_dropout else f"{name}-dropout{self.dropout:g}"
 
 
-def all_settings(batch_sizes: Sequence[int], learning_rates: Sequence[float]) -> List[Tuple[int, float]]:
-    """Every batch size with every learning rate."""
-    return [(batch_size, rate) for batch_size in batch_sizes for rate in learning_rates]
+def all_settings(settings: Settings) -> Dict[str, Setting]:
+    """Every combination, by name."""
+    combinations = product(settings.batch_sizes, settings.learning_rates, settings.dropouts)
+    every = [Setting(*combination) for combination in combinations]
+    return {setting.name(len(settings.dropouts) == 1): setting for setting in every}

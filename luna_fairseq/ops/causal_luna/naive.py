@@ -1,5 +1,5 @@
-"""The definition of Luna's causal attention (section 3.3, equations 7 to 9). Slow; what the other forms are
-held to."""
+"""The definition of Luna's causal attention (section 3.3, equation 7). Slow; what the other forms are held
+to."""
 
 from functools import partial
 from typing import Optional, Tuple

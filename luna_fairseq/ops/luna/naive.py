@@ -1,4 +1,4 @@
-"""The definition of pack and unpack attention (Luna, equations 4 and 5): softmax attention with a padding
+"""The definition of pack and unpack attention (Luna, equations 3 and 4): softmax attention with a padding
 mask."""
 
 from typing import Optional, Tuple
