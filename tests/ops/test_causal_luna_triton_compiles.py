@@ -3,10 +3,8 @@
 import os
 
 import pytest
-import torch
 
-from luna_fairseq.benchmark.gpu.resources import Build, compile_ahead, compile_build, usage
-from luna_fairseq.costs.kernels import KERNELS
+from luna_fairseq.benchmark.kernels import launches_of, usage
 from luna_fairseq.ops.causal_luna import triton as form
 
 triton = pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3 or later")
@@ -23,23 +21,13 @@ SHARED_MEMORY = 99 * 1024
 @pytest.mark.parametrize("T, K, L", [(4096, 64, 16), (30, 64, 16), (4096, 128, 256)])
 @pytest.mark.parametrize("decay", [False, True])
 def test_kernels_compile_and_fit(T, K, L, dtype, capability, decay):
-    for kernel in KERNELS:
-        compiled = compile_build(Build(kernel, T, K, L, dtype, capability, masks=True, decay=decay))
-        assert compiled.metadata.shared <= SHARED_MEMORY, kernel
-        assert f"sm_{capability}" in compiled.asm["ptx"]
+    for launch in launches_of(T, K, L, dtype, capability, decay, masks=True):
+        assert launch.compiled.metadata.shared <= SHARED_MEMORY, launch.name
+        assert f"sm_{capability}" in launch.compiled.asm["ptx"]
 
 
 @pytest.mark.parametrize("T, K, L, dtype", [(4096, 128, 16, "bfloat16"), (4096, 64, 16, "float32")])
 def test_what_is_kept_in_memory_does_not_fit_into_registers(T, K, L, dtype):
-    for kernel in KERNELS:
-        registers, spilled = usage(compile_build(Build(kernel, T, K, L, dtype, 80)).asm["cubin"])
-        assert not spilled or registers == form.MAX_REGISTERS, kernel
-
-
-@pytest.mark.parametrize("reverse, fades", [(False, False), (True, True)])
-def test_the_scan_compiles(reverse, fades):
-    from luna_fairseq.ops.causal_luna.triton_kernels import exclusive_scan_kernel
-
-    constants = {"SIZE": 2048, "REVERSE": reverse, "BLOCK": form.SCAN_BLOCK}
-    constants.update(HAS_PADDING=fades, FADES=fades)
-    assert compile_ahead(exclusive_scan_kernel, torch.float32, 80, constants).asm["cubin"]
+    for launch in launches_of(T, K, L, dtype, 80):
+        registers, spilled = usage(launch.compiled.asm["cubin"])
+        assert not spilled or registers == form.MAX_REGISTERS, launch.name
