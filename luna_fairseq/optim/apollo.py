@@ -41,6 +41,7 @@ from luna_fairseq.optim.apollo_update import FOREACH_AVAILABLE, multi_tensor_upd
 REBOUNDS = ("constant", "belief")
 WEIGHT_DECAY_TYPES = ("L2", "decoupled", "stable")
 
+_OPTIONS = ("lr", "beta", "eps", "rebound", "sigma", "weight_decay", "weight_decay_type", "foreach")
 _STATE_TENSORS = ("exp_avg_grad", "approx_hessian", "update")
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
@@ -99,42 +100,57 @@ class Apollo(Optimizer):
             raise RuntimeError(
                 f"Apollo: foreach=True needs a newer torch than {torch.__version__}; leave it out"
             )
-        defaults = {
-            "lr": lr,
-            "beta": beta,
-            "eps": eps,
-            "rebound": rebound,
-            "sigma": sigma,
-            "weight_decay": weight_decay,
-            "weight_decay_type": weight_decay_type,
-            "foreach": foreach,
-        }
+        values = (lr, beta, eps, rebound, sigma, weight_decay, weight_decay_type, foreach)
+        defaults = dict(zip(_OPTIONS, values))
         _check_hyperparameters(defaults)
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """Add a parameter group; it may override every option. Raises InputError for a bad one."""
+        """Add a parameter group; it may override every option. Raises InputError for a bad one, which is not
+        added."""
         group = {**self.defaults, **param_group}
         _check_hyperparameters(group)
-        super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            if not p.is_floating_point():
-                raise InputError(f"Apollo: parameters must be real floating-point tensors, got {p.dtype}")
+        params = group["params"]
+        params = [params] if isinstance(params, Tensor) else list(params)
+        tensors = (p[1] if isinstance(p, tuple) else p for p in params)  # named ones, since torch 2.6
+        dtypes = {p.dtype for p in tensors if isinstance(p, Tensor)}  # anything else is refused by torch
+        for dtype in dtypes:
+            if not dtype.is_floating_point:
+                raise InputError(f"Apollo: parameters must be real floating-point tensors, got {dtype}")
+        super().add_param_group({**param_group, "params": params})
         _resolve_weight_decay_type(self.param_groups[-1])
         if group["rebound"] == "constant":
             _warn_about_learning_rate(float(group["lr"]), float(group["sigma"]))
+        elif dtypes.intersection(_LOW_PRECISION):
+            _warn_about_rounded_belief()
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         """Complete the groups of a state saved by an implementation with fewer options."""
         super().__setstate__(state)
         for group in self.param_groups:
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
+            for name in _OPTIONS:  # torch adds keys of its own to the defaults
+                group.setdefault(name, self.defaults[name])
             _resolve_weight_decay_type(group)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Load a state; that of float16 and bfloat16 parameters stays float32 (torch would round it)."""
-        super().load_state_dict(state_dict)
+        if not hasattr(self, "register_load_state_dict_pre_hook"):  # torch < 2.2
+            super().load_state_dict(state_dict)
+            return self._keep_float32(state_dict)
+        # Other hooks may put another state in its place: what they leave is what counts.
+        loaded: List[Dict[str, Any]] = []
+        hooks = [
+            self.register_load_state_dict_pre_hook(lambda _, state: loaded.append(state)),
+            self.register_load_state_dict_post_hook(lambda _: self._keep_float32(loaded[-1]), prepend=True),
+        ]
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _keep_float32(self, state_dict: Dict[str, Any]) -> None:
+        """Take the state of low-precision parameters as it was saved."""
         saved_keys = itertools.chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         params = itertools.chain.from_iterable(g["params"] for g in self.param_groups)
         for key, p in zip(saved_keys, params):
@@ -156,6 +172,11 @@ class Apollo(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        for p in itertools.chain.from_iterable(group["params"] for group in self.param_groups):
+            if p.grad is not None and p.grad.is_sparse:
+                raise RuntimeError(
+                    "Apollo does not support sparse gradients; use dense embeddings (sparse=False)"
+                )
         for group in self.param_groups:
             # Parameters of one step count share the scalars of the update.
             buckets: Dict[Tuple[torch.device, torch.dtype, int], List[Tensor]] = defaultdict(list)
@@ -163,10 +184,6 @@ class Apollo(Optimizer):
                 # An empty tensor has no largest element, and nothing to update.
                 if p.grad is None or p.numel() == 0:
                     continue
-                if p.grad.is_sparse:
-                    raise RuntimeError(
-                        "Apollo does not support sparse gradients; use dense embeddings (sparse=False)"
-                    )
                 state = self._state_of(p)
                 state["step"] += 1
                 buckets[(p.device, p.dtype, state["step"])].append(p)
@@ -234,12 +251,8 @@ def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
 def _check_hyperparameters(group: Dict[str, Any]) -> None:
     def check(name: str, ok: Callable[[float], bool], wanted: str) -> None:
         value = group[name]
-        if (
-            not isinstance(value, Real)
-            or isinstance(value, bool)
-            or not math.isfinite(value)
-            or not ok(float(value))
-        ):
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or not ok(float(value)):
             raise InputError(f"Apollo: {name} must be {wanted}, got {value!r}")
 
     check("lr", lambda x: x >= 0, "a number >= 0")
@@ -259,6 +272,17 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
 def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
     if group["weight_decay_type"] is None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"
+
+
+@lru_cache(maxsize=None)  # once
+def _warn_about_rounded_belief() -> None:
+    warnings.warn(
+        'Apollo: rebound "belief" divides by the deviation of the gradient from its average, which for '
+        "float16 and bfloat16 parameters may round to nothing, and training diverge: keep the parameters in "
+        'float32 (fairseq: --bf16 without --memory-efficient-bf16), or take rebound "constant"',
+        UserWarning,
+        stacklevel=5,
+    )
 
 
 @lru_cache(maxsize=None)  # a trainer may build its optimizer several times: one warning for each pair

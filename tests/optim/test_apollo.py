@@ -335,19 +335,66 @@ def test_bad_hyperparameters_are_refused_in_one_line(options, word):
         assert message.startswith(f"Apollo: {word} must be") and "\n" not in message
 
 
-def test_integer_and_complex_parameters_are_refused():
-    with pytest.raises(ValueError, match="floating-point"):
-        Apollo([torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))], lr=0.1)
+def test_a_refused_group_is_not_added():
+    optimizer = Apollo(make_params(), lr=0.1)
+    for group in ({"params": torch.zeros(2, dtype=torch.complex64)}, {"params": make_params(), "lr": -1}):
+        with pytest.raises(InputError):
+            optimizer.add_param_group(group)
+    assert len(optimizer.param_groups) == 1
 
 
 @pytest.mark.parametrize("foreach", [False, True])
-def test_sparse_gradients_are_refused(foreach):
-    embedding = torch.nn.Embedding(5, 3, sparse=True)
+def test_sparse_gradients_are_refused_before_anything_changes(foreach):
+    embedding, dense = torch.nn.Embedding(5, 3, sparse=True), make_params()
     embedding(torch.tensor([1, 2])).sum().backward()
-    before = embedding.weight.detach().clone()
+    optimizer = Apollo([*dense, embedding.weight], lr=0.1, foreach=foreach)
+    set_grads(dense, 0)
+    before = snapshot([*dense, embedding.weight])
     with pytest.raises(RuntimeError, match="sparse"):
-        Apollo(embedding.parameters(), lr=0.1, foreach=foreach).step()
-    assert torch.equal(embedding.weight.detach(), before)
+        optimizer.step()
+    assert not optimizer.state
+    assert all(map(torch.equal, before, [*dense, embedding.weight]))
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.optim.Optimizer, "register_load_state_dict_pre_hook"), reason="this torch has no hooks"
+)
+def test_what_a_hook_makes_of_a_state_is_loaded():
+    saved = make_params(torch.bfloat16)
+    optimizer = Apollo(saved, lr=0.01)
+    run(optimizer, saved, 3)
+    state = optimizer.state_dict()
+    last = max(state["state"])
+
+    def exchanged(_, given):
+        return {**given, "state": {last - key: value for key, value in given["state"].items()}}
+
+    seen = []
+    restored = Apollo(make_params(torch.bfloat16)[::-1], lr=0.01)
+    restored.register_load_state_dict_pre_hook(exchanged)
+    restored.register_load_state_dict_post_hook(
+        lambda optimizer: seen.extend(s["update"].dtype for s in optimizer.state.values())
+    )
+    restored.load_state_dict(state)
+    for p, q in zip(saved[::-1], restored.param_groups[0]["params"]):
+        assert torch.equal(optimizer.state[p]["update"], restored.state[q]["update"])
+    assert set(seen) == {torch.float32}
+
+
+def test_a_loaded_state_has_no_keys_but_its_own():
+    params = make_params()
+    optimizer = Apollo(params, lr=0.01)
+    run(optimizer, params, 1)
+    before = set(optimizer.param_groups[0])
+    for _ in range(2):
+        optimizer.load_state_dict(optimizer.state_dict())
+    assert set(optimizer.param_groups[0]) == before
+
+
+def test_belief_on_rounded_parameters_brings_a_warning():
+    apollo_module._warn_about_rounded_belief.cache_clear()
+    with pytest.warns(UserWarning, match="keep the parameters in float32"):
+        Apollo(make_params(torch.bfloat16), lr=0.01, rebound="belief")
 
 
 def apollo_warnings(lr, sigma, times=1, **options):
