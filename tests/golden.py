@@ -1,22 +1,63 @@
-"""The numeric vectors beside the repository, for tests; nothing of them is part of the project."""
+"""Numeric vectors of the authors' implementation (``tests/vectors/authors/README.md``): those that are
+shipped, and where a checkout has them beside it, all."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from old_torch import WEIGHTS_ONLY
 
-FOLDER = Path(__file__).resolve().parents[2] / "shared" / "golden"
+SHIPPED = Path(__file__).parent / "vectors" / "authors"
+ALL = Path(__file__).resolve().parents[2] / "shared" / "golden"
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 TOLERANCES = {"f32": 1e-5, "f64": 1e-9}
 
 
+class Vectors(dict):
+    """A branch of a file. What is not shipped skips the test that asks for it; float32's expectations are
+    float64's, rounded."""
+
+    def __missing__(self, name):
+        if name == "f32" and "f64" in self:
+            return rounded(self["f64"])
+        pytest.skip(f"{name} is not among the vectors of the authors' code that are shipped")
+
+
 def load(name):
-    """The vectors of file ``name``, or a skipped test."""
-    path = FOLDER / f"{name}.pt"
+    """The vectors of file ``name``, as nested dicts and lists, or a skipped test."""
+    if (ALL / f"{name}.pt").exists():
+        return torch.load(ALL / f"{name}.pt", weights_only=WEIGHTS_ONLY)
+    return load_shipped(name)
+
+
+def load_shipped(name):
+    """The part of file ``name`` that is shipped."""
+    path = SHIPPED / f"{name}.npz"
     if not path.exists():
-        pytest.skip(f"no golden vectors: {path.name} is not beside this checkout")
-    return torch.load(path, weights_only=WEIGHTS_ONLY)
+        pytest.skip(f"{name} is not among the vectors of the authors' code that are shipped")
+    with np.load(path) as arrays:  # without pickles
+
+        def filled(branch):
+            if isinstance(branch, list):
+                return [filled(one) for one in branch]
+            if not isinstance(branch, dict):
+                return branch
+            if set(branch) == {"array"}:
+                return torch.from_numpy(arrays[branch["array"]])
+            return Vectors({name: filled(one) for name, one in branch.items()})
+
+        return filled(json.loads(str(arrays["tree"])))
+
+
+def rounded(branch):
+    """``branch`` with float32 in the place of float64."""
+    if isinstance(branch, dict):
+        return Vectors({name: rounded(value) for name, value in branch.items()})
+    if isinstance(branch, list):
+        return [rounded(value) for value in branch]
+    return branch.float() if torch.is_tensor(branch) and branch.dtype == torch.float64 else branch
 
 
 def cast(tensors, dtype):
