@@ -76,6 +76,13 @@ def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]
     return len(dataset), progress(batches.next_epoch_itr(shuffle=False), args.valid_subset, "batches")
 
 
+def option_of(config: Any, name: str) -> Any:
+    """An option of a checkpoint's configuration, of fairseq's old or new kind; None where it has none."""
+    if name not in config:  # asked first: get() of omegaconf 2.0 raises
+        return None
+    return getattr(config, name) if isinstance(config, argparse.Namespace) else config[name]
+
+
 def on_device_of(model: torch.nn.Module, batch: Any) -> Any:
     """The batch where the model's parameters are."""
     device = next(model.parameters()).device

@@ -20,11 +20,13 @@ class Launch:
         options: words of fairseq-train's command line, without DATA.
         hydra: those of fairseq-hydra-train's that differ from the recipe.
         notes: what was computed, in lines.
+        save_dir: where checkpoints go.
     """
 
     options: List[str]
     hydra: List[str]
     notes: List[str]
+    save_dir: str
 
 
 def launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capability) -> Launch:
@@ -40,7 +42,8 @@ def launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capabili
     """
     found = _parse(given)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
-    if found.save_dir is None and "--save-dir" not in options:
+    folder = found.save_dir or recipe.settings.get("checkpoint", {}).get("save_dir")
+    if folder is None:
         folder = f"checkpoints/{recipe.path.stem}"
         options += ["--save-dir", folder]
         hydra.append(f"checkpoint.save_dir={folder}")
@@ -55,7 +58,7 @@ def launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capabili
     hydra += [f"common.{flag[2:].replace('-', '_')}=true" for flag in precision]
     counted = [] if frequency is None else ["--update-freq", str(frequency)]
     rest = [word for word in given if word != "--fp32"]
-    return Launch([*options, *one, *counted, *precision, *rest], hydra, [batch, reason])
+    return Launch([*options, *one, *counted, *precision, *rest], hydra, [batch, reason], folder)
 
 
 def _update_freq(recipe: Recipe, found: argparse.Namespace, devices: int) -> Tuple[Optional[int], str]:

@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import luna_fairseq
 from luna_fairseq.errors import InputError, MissingRequirementError
+from luna_fairseq.files.regular import is_data
 
 # Groups of a recipe that name what they configure, and the option that takes the name.
 NAMED = {
@@ -70,7 +71,7 @@ def folder() -> Path:
 
 def names() -> List[str]:
     """All recipes, as family/row."""
-    found = (path for path in folder().glob("*/*.yaml") if path.parent.name != MODELS)
+    found = (path for path in folder().glob("*/*.yaml") if path.parent.name != MODELS and is_data(path.name))
     return sorted(f"{path.parent.name}/{path.stem}" for path in found)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import List, Sequence
 
 import torch
@@ -19,19 +20,21 @@ from luna_fairseq.commands.launch import Launch, launch
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import words_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import content_of, lasting_options, same_run
 
 PROGRAM = "luna-train"
 USAGE = "usage: luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
 
 
-def command(words: List[str]) -> List[str]:
+def command(words: List[str], records: bool = True) -> List[str]:
     """The command that trains, after the lines that say what was computed.
 
     Args:
         words: RECIPE, DATA, and options of fairseq-train.
+        records: keep in the folder of the checkpoints what the run is begun with (default: True).
 
     Raises:
-        InputError: one of them is missing or wrong.
+        InputError: one of them is missing or wrong, or the checkpoints there are of another run.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing: {USAGE[7:]}; luna-recipes lists the recipes")
@@ -46,7 +49,18 @@ def command(words: List[str]) -> List[str]:
             )
     found = launch_here(recipe, given)
     print(*(f"{PROGRAM}: {note}" for note in found.notes), sep="\n", flush=True)
+    _same_run(recipe, data, given, Path(found.save_dir), records)
     return [sys.executable, "-m", "fairseq_cli.train", data, *found.options]
+
+
+def _same_run(recipe: Recipe, data: str, given: Sequence[str], folder: Path, records: bool) -> None:
+    """What goes on is what was begun, unless fairseq is told to start from something else."""
+    words = [*recipe.words("update_freq"), *given]
+    if any(word.startswith(("--reset-", "--restore-file")) for word in words):
+        return
+    what = {**lasting_options(words), "training data": content_of([Path(one) for one in data.split(":")])}
+    first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"  # of the processes that train
+    same_run(folder, "--save-dir", what, (folder / "checkpoint_last.pt").is_file(), records and first)
 
 
 def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:
@@ -57,7 +71,7 @@ def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:
 
 def _train(words: List[str]) -> None:
     if words[:1] == ["--dry-run"]:
-        print(*map(shlex.quote, command(words[1:])))
+        print(*map(shlex.quote, command(words[1:], records=False)))
         return
     line = command(words)
     # In the place of this process, so that signals reach it.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Iterator, Mapping, Tuple
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.regular import data_alone, regular_file
 from luna_fairseq.progress import reading
 
 PIECE = 1 << 20
@@ -41,21 +42,22 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
 
 def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
     """Names and contents of the files in an archive, in its order; read to its end, so that its checksum is
-    verified.
+    verified. What systems and editors leave beside data is left out, and counted.
 
     A content can be read until the next one is asked for. To be used within :func:`whole`.
     """
     with ExitStack() as stack:
-        file = stack.enter_context(archive.open("rb"))
+        file = stack.enter_context(regular_file(archive).open("rb"))
         watched = stack.enter_context(reading(file, f"read {archive.name}", archive.stat().st_size))
         compressed: Any = _Bounded(
             stack.enter_context(gzip.open(watched, "rb")), archive, LARGEST_EXPANSION * archive.stat().st_size
         )
         with tarfile.open(fileobj=compressed, mode="r|") as tar:
-            for entry in tar:
-                content = tar.extractfile(entry)
-                if content is not None:
-                    yield _name(entry), content
+            with data_alone(str(archive)) as is_data:
+                for entry in tar:
+                    content = tar.extractfile(entry)
+                    if content is not None and is_data(entry.name):
+                        yield _name(entry), content
         while compressed.read(PIECE):  # what follows the last member, and the checksum of it all
             pass
 

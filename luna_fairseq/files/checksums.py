@@ -16,7 +16,7 @@ PIECE = 1 << 20
 
 def write_checksums(folder: Path, names: Iterable[str]) -> str:
     """Write those of files in ``folder`` (relative names); the name of the list."""
-    lines = [f"{_sha256(folder / name)}  {name}\n" for name in sorted(set(names))]
+    lines = [f"{sha256(folder / name)}  {name}\n" for name in sorted(set(names))]
     write_text(folder / CHECKSUMS, "".join(lines))
     return CHECKSUMS
 
@@ -40,16 +40,21 @@ def check_files(path: Path) -> None:
     """
     path = path.absolute()
     for folder in list(path.parents)[:2]:  # a slice of them came with Python 3.10
-        listed = _listed(folder)
+        known = listed(folder)
         own = path.relative_to(folder).as_posix()
-        if any(name == own or name == f"{own}.bin" for name in listed):
+        if any(name == own or name == f"{own}.bin" for name in known):
             split = path.name.split(".")[0]
-            for name, expected in listed.items():
+            for name, expected in known.items():
                 if name.rsplit("/", 1)[-1].split(".")[0] == split:
                     _check(folder, name, expected)
 
 
-def _listed(folder: Path) -> Dict[str, str]:
+def listed(folder: Path) -> Dict[str, str]:
+    """Relative name -> checksum, of the files that the folder's list names; nothing where it has none.
+
+    Raises:
+        InputError: the list is damaged.
+    """
     path = folder / CHECKSUMS
     if not path.is_file():
         return {}
@@ -74,10 +79,11 @@ def _check(folder: Path, name: str, expected: str) -> None:
 @lru_cache(maxsize=None)
 def _sha256_at(path: Path, about: Tuple[int, ...]) -> str:
     """Once for each version of a file."""
-    return _sha256(path)
+    return sha256(path)
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Of a file's content, in hexadecimal digits."""
     state = hashlib.sha256()
     with path.open("rb") as file:
         for piece in iter(lambda: file.read(PIECE), b""):

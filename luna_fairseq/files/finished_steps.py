@@ -67,6 +67,10 @@ class FinishedSteps:
                 return None
         return known["facts"]
 
+    def facts(self, step: str) -> Dict[str, Any]:
+        """What was recorded with the step, whatever its key; nothing where it was not."""
+        return self._steps.get(step, {}).get("facts", {})
+
     def forget(self, step: str) -> None:
         """Take a step for unfinished from now on, as its files are about to change. Their names are kept."""
         if step in self._steps:

@@ -23,7 +23,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import whole
 from luna_fairseq.files.checksums import write_checksums
 from luna_fairseq.files.download import RemoteFile, fetch
-from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
 from luna_fairseq.files.writing import replacing_folder
 from luna_fairseq.lra import generated, published
 from luna_fairseq.lra.listops import VOCABULARY
@@ -35,6 +35,10 @@ RECORD = "prepare_lra.json"
 BYTES = [str(value) for value in range(256)]
 MAX_BYTES = 4000
 SIZES = {"listops": (96000, 2000, 2000), "pathfinder32-regenerated": (160000, 20000, 20000)}
+SOURCES = {
+    *published.LISTOPS_FILES.values(),
+    *(file.name for file in (published.IMDB, published.CIFAR10, published.LRA_RELEASE)),
+}
 VERSION = 1  # part of the key: a change of what is written must not take the old data for finished
 
 
@@ -86,18 +90,32 @@ def prepare(args: argparse.Namespace) -> None:
         for name, value in vars(args).items()
         if name not in ("destdir", "archives", "workers", "quiet") and value is not None
     }
+    if args.mirror is not None and Path(args.mirror).is_dir():
+        settings["files"] = stamps(
+            path for path in sorted(Path(args.mirror).iterdir()) if path.name in SOURCES
+        )
     key = digest(VERSION, settings)
     known = (args.destdir / RECORD).is_file()
-    facts = FinishedSteps(args.destdir, RECORD, []).find(args.task, key) if known else None
+    steps = FinishedSteps(args.destdir, RECORD, []) if known else None
+    facts = steps.find(args.task, key) if steps is not None else None
     if facts is not None:
         print(f"{args.task}: finished before")
     else:
         if args.destdir.exists() and (not args.destdir.is_dir() or any(args.destdir.iterdir())):
-            raise InputError(f"{args.destdir} is there already, and holds something else: give a new folder")
+            before = steps.facts(args.task) if steps is not None else {}
+            raise InputError(_why_not(args.destdir, before.get("settings"), settings))
         args.archives = args.archives or args.destdir.absolute().parent / "archives"
         facts = _write(args, key, settings)
     print_counts(args.task, facts["counts"])
     print(f"data for fairseq-train: {args.destdir}")
+
+
+def _why_not(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
+    found = "something else"
+    if before is not None:
+        names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
+        found = f"data made with other {', '.join(names)}" if names else "data of which files are missing"
+    return f"{folder} is there already, and holds {found}: give a new folder, or remove it to start anew"
 
 
 def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:

@@ -13,6 +13,7 @@ from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.archive import stream
 from luna_fairseq.files.download import RemoteFile
 from luna_fairseq.lra.listops import VOCABULARY, parse
+from luna_fairseq.progress import say
 
 IMDB = RemoteFile(
     "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
@@ -75,14 +76,16 @@ def imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
     """Reviews as bytes, positive 1 and negative 0. As in the benchmark, the test set is the validation set,
     too."""
     pattern = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/[^/]+\.txt$")
+    cut: List[int] = []
     for name, content in stream(archive):
         match = pattern.match(name)
         if match:
-            text, label = list(content.read()[:max_length]), int(match[2] == "pos")
+            text, label = _kept(content.read(), max_length, cut), int(match[2] == "pos")
             if not text:
                 raise InputError(f"{archive}, {name}: the review is empty, expected text")
             for split in ("train",) if match[1] == "train" else ("valid", "test"):
                 yield split, [text], label
+    _say_cut(cut, max_length)
 
 
 def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
@@ -91,6 +94,7 @@ def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
     Raises:
         InputError: a line has not five columns, or half of a pair is missing.
     """
+    cut: List[int] = []
     for name, content in stream(archive):
         split = AAN_FILES.get(name.rsplit("/", 1)[-1])
         if split is None:
@@ -100,13 +104,28 @@ def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
             columns = line.rstrip(b"\r\n").split(b"\t")
             if len(columns) != len(AAN_COLUMNS):
                 raise InputError(f"{where}: {len(columns)} columns, expected {', '.join(AAN_COLUMNS)}")
-            label, texts = columns[0], [list(text[:max_length]) for text in columns[3:]]
+            label, texts = columns[0], [_kept(text, max_length, cut) for text in columns[3:]]
             if label not in (b"0", b"1", b"0.0", b"1.0"):
                 raise InputError(f"{where}: label {label.decode('ascii', 'replace')!r}, expected 0 or 1")
             for column, text in zip(AAN_COLUMNS[3:], texts):
                 if not text:
                     raise InputError(f"{where}: {column} is empty, expected both texts of the pair")
             yield split, texts, int(float(label))
+    _say_cut(cut, max_length)
+
+
+def _kept(text: bytes, max_length: int, cut: List[int]) -> List[int]:
+    """The bytes of a text that are kept; its length goes to ``cut`` if these are not all."""
+    if len(text) > max_length:
+        cut.append(len(text))
+    return list(text[:max_length])
+
+
+def _say_cut(cut: List[int], max_length: int) -> None:
+    if cut:
+        say(
+            f"{len(cut):,} texts were cut to {max_length:,} bytes (--max-length), the longest of {max(cut):,}"
+        )
 
 
 def cifar10(archive: Path) -> Iterator[ImageExample]:
@@ -185,7 +204,9 @@ def read_png(content: IO[bytes], side: int, where: str) -> np.ndarray:
         return np.empty(0, dtype=np.uint8)
     try:
         image = np.asarray(Image.open(BytesIO(data)).convert("L"))
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
+    except UnidentifiedImageError as error:  # whose words are of the object in memory
+        raise InputError(f"{where}: expected an image") from error
+    except (Image.DecompressionBombError, OSError, SyntaxError) as error:
         raise InputError(f"{where}: expected an image: {error}") from error
     if image.shape != (side, side):
         raise InputError(f"{where}: {image.shape[1]} x {image.shape[0]} pixels, expected {side} x {side}")

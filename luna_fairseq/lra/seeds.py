@@ -25,8 +25,10 @@ from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import content_of, differences, lasting_options, options_of, same_run
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
+from luna_fairseq.lra.writing import SPLITS
 from luna_fairseq.progress import progress, say
 
 PROGRAM = "luna-lra-seeds"
@@ -99,15 +101,20 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     if not args.data.is_dir():
         raise InputError(f"{args.data} is no folder: give what luna-prepare-lra made")
     curves: Dict[str, Dict[int, float]] = {}
+    data = content_of([args.data], SPLITS)
     runs = [(seed, model) for seed in args.seeds for model in models]
     for seed, model in progress(runs, title, "runs"):
         folder = args.out / name / model / f"seed-{seed}"
         options = [*recipe.words(), *models[model], *extra]
         done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
         if done is not None and done.options != options:
+            changes = "; ".join(differences(options_of(done.options), options_of(options)))
             raise InputError(
-                f"{folder / RESULT} is of a run with other options: give another --out, or remove {folder}"
+                f"{folder / RESULT} is of a run with other options ({changes}): give another --out, or "
+                f"remove {folder}"
             )
+        begun = done is not None or (folder / "checkpoint_last.pt").is_file()
+        same_run(folder, "--out", {**lasting_options(options), "data": data}, begun)
         if done is None:
             done = train_and_test(args.data, folder, options, title, model, seed)
         say(f"{title}, {model}, seed {seed}: {done.accuracy:.2f}")

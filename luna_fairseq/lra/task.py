@@ -193,6 +193,12 @@ class LRATextTask(LRATask):
         dataset = self._indexed(folder, split, self.dictionary, combine)
         if self.prepends_cls:
             dataset = PrependTokenDataset(dataset, self.dictionary.index(CLS))
+        too_long = int((dataset.sizes > self.max_positions()).sum())
+        if too_long:
+            logger.warning(
+                f"{split}: {too_long:,} of {len(dataset):,} sequences are cut to the model's "
+                f"{self.max_positions():,} tokens (--max-positions), the longest of {max(dataset.sizes):,}"
+            )
         return TruncateDataset(dataset, self.max_positions())
 
     def _indexed(self, folder: str, split: str, dictionary: Dictionary, combine: bool) -> FairseqDataset:

@@ -15,9 +15,9 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
 
-import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils, utils
 from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.checkpoint import option_of
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
@@ -91,8 +91,8 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
     task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
     overrides = {"data": str(data.folder)}
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path), overrides)
-    found = _option(state["cfg"]["task"], "_name") or _option(state["cfg"]["task"], "task")
-    classes = _option(state["cfg"]["task"], "num_classes")
+    found = option_of(state["cfg"]["task"], "_name") or option_of(state["cfg"]["task"], "task")
+    classes = option_of(state["cfg"]["task"], "num_classes")
     if found != task_kind or classes != max(1, len(TASKS[data.task].labels)):
         raise InputError(f"{path} was not fine-tuned on {data.task}: it is of the task {found}")
     models, config, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)
@@ -100,14 +100,8 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
     return (model.cuda() if torch.cuda.is_available() else model), config, task
 
 
-def _option(config: Any, name: str) -> Any:
-    if name not in config:  # asked first: get() of omegaconf 2.0 raises
-        return None
-    return getattr(config, name) if isinstance(config, argparse.Namespace) else config[name]
-
-
 def _head(config: Any, model: Any) -> str:
-    name = _option(config.criterion, "classification_head_name") or _option(
+    name = option_of(config.criterion, "classification_head_name") or option_of(
         config.criterion, "ranking_head_name"
     )
     if name not in model.classification_heads:

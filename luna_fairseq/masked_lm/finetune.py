@@ -12,7 +12,6 @@ where it stopped.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +21,9 @@ from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.logged import fairseq, train_logged
 from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import sha256
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
-from luna_fairseq.files.writing import write_text
+from luna_fairseq.files.same_run import CONTENT, content_of, lasting_options, same_run
 from luna_fairseq.masked_lm.evaluate_task import evaluate
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
@@ -161,24 +161,22 @@ class FineTuning:
         """Metrics on the validation text, from this run or an earlier one."""
         folder = self.args.out / name
         options = self._options(folder, setting)
-        key = digest(options, stamps([self.args.pretrained, *sorted(self.args.data.glob("*/train.*"))]))
+        read = [self.args.pretrained, *sorted(path for path in self.args.data.glob("*/*") if path.is_file())]
 
         def train() -> Tuple[List[str], Dict[str, float]]:
-            self._begin(folder, key)
+            self._begin(folder, options)
             train_logged(fairseq("train", options), folder / "train.log", name, shown=["| valid |"])
             facts, _ = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
             return [f"{name}/{BEST}"], facts
 
-        return self.steps.do(name, key, train, nothing_said)
+        return self.steps.do(name, digest(options, stamps(read)), train, nothing_said)
 
-    def _begin(self, folder: Path, key: str) -> None:
+    def _begin(self, folder: Path, options: List[str]) -> None:
         """Refuse to go on from a checkpoint of other options, data or another pretrained model."""
-        path = folder / "run.json"
-        if path.is_file() and path.read_bytes() != json.dumps(key).encode("utf-8"):
-            raise InputError(
-                f"{folder} holds a run with other options or data: give another --out, or remove it"
-            )
-        write_text(path, json.dumps(key))
+        what = lasting_options(options[1:])
+        what["pretrained model"] = CONTENT + sha256(self.args.pretrained)
+        what["training data"] = content_of([self.args.data], ("train", "valid"))
+        same_run(folder, "--out", what, (folder / "checkpoint_last.pt").is_file())
 
     def _options(self, folder: Path, setting: Setting) -> List[str]:
         updates = number_of_updates(self.data.examples["train"], setting.batch_size, self.args.epochs)

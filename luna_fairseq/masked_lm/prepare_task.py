@@ -20,6 +20,7 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
+from luna_fairseq.files.regular import is_data
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
@@ -108,7 +109,9 @@ class TaskPreparation:
     def _published(self) -> List[Path]:
         """The task's files; of a folder all that are in it."""
         paths = [self.args.folder / name for name in self.task.splits.values()]
-        return sorted(p for path in paths for p in (path, *path.rglob("*")) if p.is_file())
+        return sorted(
+            p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name)
+        )
 
     def _is_there(self, split: str) -> bool:
         """Only training and the first validation text must be; reading them complains."""

@@ -26,8 +26,9 @@ from luna_fairseq.commands.arguments import add_workers, positive
 from luna_fairseq.commands.binarise import binarise
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import forget_checksums, write_checksums
+from luna_fairseq.files.checksums import forget_checksums, sha256, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.files.regular import regular_file
 from luna_fairseq.files.writing import copy_file, replacing, replacing_lines
 from luna_fairseq.progress import progress
 from luna_fairseq.text.bitext import read_lines
@@ -102,12 +103,12 @@ class TextPreparation:
 
     def run(self) -> None:
         """Do all steps that are not finished yet, and print the counts."""
+        given = [regular_file(path) for path in (*self.gpt2, *([self.args.dict] if self.args.dict else []))]
         given_dictionary = self._given_dictionary()
         read = {split: self._check(split) for split in self.files}
         owned = [path.name for path in self.tokenizer] + [DICTIONARY, *self._binarised()]
         self.steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
-        given = [*self.gpt2, *([self.args.dict] if self.args.dict else [])]
-        files = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in given}
+        files = {str(path): sha256(path) for path in given}
         key = digest(VERSION, read["train"][1], self.args.vocab_size, files, sentencepiece.__version__)
         self.steps.do("tokenizer", key, lambda: self._make_tokenizer(read["train"][0]))
         key = digest(key, read, self.args.shards)

@@ -2,7 +2,9 @@
 
 Lines end at ``\\n`` alone: other characters that Unicode calls line separators occur inside sentences, and
 splitting at them would shift one side against the other. Control characters, which no text means, are read as
-spaces; NUL is none of text's, and refused.
+spaces, and so is U+2581, which sentencepiece writes for a space and gives back as one; NUL is none of
+text's, and
+refused.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ import re
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Iterator, List, Tuple
+from typing import Iterator, List, Pattern, Tuple
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.regular import regular_file
 from luna_fairseq.progress import progress
 
 BYTE_ORDER_MARK = "\ufeff"
 # Those that are no white space: str.split and the encodings would keep them.
 _CONTROL = re.compile("[\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
-_CONTROL_BYTES = re.compile(rb"[\x01-\x08\x0e-\x1b\x7f]|\xc2[\x80-\x84\x86-\x9f]")  # the same in UTF-8
+_CONTROL_OR_SPACE = re.compile(f"{_CONTROL.pattern}|\u2581")
+# The same in UTF-8, and U+2581.
+_CONTROL_BYTES = re.compile(rb"[\x01-\x08\x0e-\x1b\x7f]|\xc2[\x80-\x84\x86-\x9f]|\xe2\x96\x81")
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Bitext:
         lines: lines in each file.
         empty: pairs of which one side, or both, are empty; ``pairs`` leaves them out.
         digest: SHA-256 of the contents of both files.
-        controls: lines with control characters, which are read as spaces.
+        controls: lines with control characters or U+2581, which are read as spaces.
     """
 
     source: Path
@@ -47,13 +52,18 @@ class Bitext:
         return (pair for pair in zip(read_lines(self.source), read_lines(self.target)) if all(pair))
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path, pieces: bool = False) -> Iterator[str]:
     """The lines of a UTF-8 file without surrounding white space (and without a byte order mark).
 
+    Args:
+        path: the file; no pipe.
+        pieces: keep U+2581, sentencepiece's space, which is none of plain text's characters.
+
     Raises:
-        InputError: the file is missing or cannot be read, or a line is not UTF-8 or holds a NUL.
+        InputError: the file is missing, a pipe, or cannot be read, or a line is not UTF-8 or holds a NUL.
     """
-    return (_decode(raw, path, number) for number, raw in enumerate(_raw_lines(path), 1))
+    read_as_spaces = _CONTROL if pieces else _CONTROL_OR_SPACE
+    return (_decode(raw, path, number, read_as_spaces) for number, raw in enumerate(_raw_lines(path), 1))
 
 
 def check_bitext(
@@ -111,15 +121,13 @@ def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
 
 def _raw_lines(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
+        with regular_file(path).open("rb") as file:
             yield from file
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _decode(raw: bytes, path: Path, number: int) -> str:
+def _decode(raw: bytes, path: Path, number: int, read_as_spaces: Pattern[str] = _CONTROL_OR_SPACE) -> str:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -131,4 +139,4 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
             f"{path}, line {number} holds a NUL, as no text does: is the file UTF-16 (convert it to UTF-8) "
             "or damaged?"
         )
-    return _CONTROL.sub(" ", text).strip()
+    return read_as_spaces.sub(" ", text).strip()

@@ -20,6 +20,7 @@ from luna_fairseq.errors import InputError
 # The number is stored in the model file, so a constant one makes the file reproducible on any machine.
 LEARNING_THREADS = 4
 LONGEST_LINE_BYTES = 2**30  # sentencepiece's limit; by default it skips lines beyond 4,192 bytes
+_OWN_SYMBOLS = re.compile("(<unk|<s|</s)>")
 PADDING_FACTOR = 8  # as fairseq-preprocess pads
 
 
@@ -45,7 +46,7 @@ def learn_bpe(lines: Iterator[str], vocab_size: int) -> bytes:
         rules.write_text(_whitespace_rules(), encoding="ascii")
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=lines,
+                sentence_iterator=map(_broken, lines),
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=vocab_size,
@@ -58,6 +59,13 @@ def learn_bpe(lines: Iterator[str], vocab_size: int) -> bytes:
         except RuntimeError as error:
             raise InputError(_explain(str(error), vocab_size)) from error
     return model.getvalue()
+
+
+def _broken(line: str) -> str:
+    """The line with a space in what looks like one of sentencepiece's own symbols, which it would learn
+    nothing
+    from, so that the characters would be unknown that stand nowhere else."""
+    return _OWN_SYMBOLS.sub(r"\1 >", line) if "<" in line else line
 
 
 @contextmanager

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
+from fairseq import checkpoint_utils
 from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.checkpoint import option_of
 from luna_fairseq.commands.logged import fairseq, run_logged
 from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
@@ -24,7 +27,7 @@ from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import counter
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.subword import ROUTES
-from luna_fairseq.translation.generated import read_hypotheses
+from luna_fairseq.translation.generated import Generated
 from luna_fairseq.translation.score import build_parser as build_score_parser
 from luna_fairseq.translation.score import score
 from luna_fairseq.translation.scores import TEST_SETS, Translations, check_reference, plain_scores
@@ -126,7 +129,7 @@ class Evaluation:
         scores: Dict[float, float] = {}
         print("length penalty   BLEU on the validation text")
         for penalty in penalties:
-            hypotheses = read_hypotheses(self._generate("valid", penalty), len(references))
+            hypotheses = Generated(self._generate("valid", penalty)).hypotheses(references)
             text = Translations.read(hypotheses, references, detokenizer, self.languages[1])
             scores[penalty] = plain_scores(text, "13a")[0].value
             print(f"{penalty:14g}   {scores[penalty]:.2f}", flush=True)
@@ -136,7 +139,8 @@ class Evaluation:
         """fairseq-generate's output, from this run or an earlier one."""
         name = f"generate-{subset}-lenpen{penalty:g}.txt"
         options = self._generate_options(subset, penalty)
-        files = [self.args.path, *sorted(self.args.data.glob(f"{subset}.*"))]
+        read = [*self.args.data.glob(f"{subset}.*"), *self.args.data.glob("dict.*.txt")]
+        files = [self.args.path, *sorted(read)]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.args.results / "generate.log"
@@ -158,7 +162,7 @@ class Evaluation:
             *["--beam", str(self.args.beam), "--lenpen", str(penalty), "--remove-bpe", self.route.remove_bpe],
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
             *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
-            *["--log-format", "none", *self.extra],
+            *["--log-format", "none", *_positions(self.args.path), *self.extra],
         ]
 
     def _plain(self, subset: str) -> Path:
@@ -175,6 +179,16 @@ def _route(data: Path) -> Any:
             return route
     names = " nor ".join(route.model_file for route in ROUTES.values())
     raise InputError(f"{data} holds neither {names}: give what luna-prepare-bitext made")
+
+
+@lru_cache(maxsize=None)
+def _positions(checkpoint: Path) -> List[str]:
+    """How long a sentence the model reads, as options: fairseq's task has a default of its own."""
+    model = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"]
+    found = {
+        f"--max-{side}-positions": option_of(model, f"max_{side}_positions") for side in ("source", "target")
+    }
+    return [word for option, value in found.items() if value for word in (option, str(value))]
 
 
 def _languages(data: Path) -> List[str]:

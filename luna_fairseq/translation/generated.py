@@ -2,34 +2,122 @@
 
 from __future__ import annotations
 
+import html
+import re
+import unicodedata
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.regular import regular_file
 from luna_fairseq.text.bitext import read_lines
 
 SENTENCEPIECE_SPACE = "\u2581"
+# More lines than this share that differ are another text; fewer, a text that was corrected.
+OTHER_TEXT = 0.1
+_UNKNOWN = ("<unk>", "<<unk>>")
 
 
-def read_hypotheses(path: Path, number: int) -> List[str]:
-    """The best hypothesis of every sentence, in the order of sentence ids.
-
-    ``D-`` lines (detokenised) are taken where there are any, else ``H-`` lines.
+class Generated:
+    """Output of fairseq-generate.
 
     Args:
-        path: output of fairseq-generate.
-        number: how many sentences there are to be: their ids are 0 to number - 1.
+        path: the file.
+
+    Attributes:
+        sources, targets: sentence -> its ``S-`` and ``T-`` line, where there are such.
+        notes: what is odd about the file, in lines.
 
     Raises:
-        InputError: the file cannot be read, holds no or too few hypotheses, those of other sentences, or
-            pieces of words.
+        InputError: the file cannot be read, breaks off, or is of several runs.
     """
-    found: Dict[str, Dict[int, str]] = {"H": {}, "D": {}}
-    for kind, identifier, text in labelled_lines(path):
-        if kind in found:
-            # With --nbest several follow one another, the best first.
-            found[kind].setdefault(identifier, text.partition("\t")[2])
-    return _in_order(found["D"] or found["H"], number, path)
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.notes = path, []  # type: Path, List[str]
+        found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
+        for kind, sentence, text in labelled_lines(path):
+            if kind in found:
+                # With --nbest several follow one another, the best first.
+                found[kind].setdefault(sentence, text.partition("\t")[2] if kind in "HD" else text)
+        self.sources, self.targets = found["S"], found["T"]
+        self._hypotheses = found["D"] or found["H"]
+        if _decoded_twice(found["H"], found["D"]):
+            self._hypotheses = found["H"]
+            self.notes.append(
+                f"the D- lines of {path} have lost their spaces, for fairseq-generate decoded twice (--bpe "
+                "and "
+                "--remove-bpe): H- lines are taken"
+            )
+
+    def hypotheses(self, references: Sequence[str]) -> List[str]:
+        """The best hypothesis of every sentence, in the order of sentence ids.
+
+        ``D-`` lines (detokenised) are taken where there are any, else ``H-`` lines.
+
+        Args:
+            references: one line for each sentence: their ids are 0 to the number of these - 1.
+
+        Raises:
+            InputError: there are no or too few hypotheses, those of other sentences, or pieces of words.
+        """
+        self._check_complete(references)
+        lines = [self._hypotheses[sentence] for sentence in range(len(references))]
+        if _has_pieces(lines) and not _has_pieces(references):
+            raise InputError(
+                f"{self.path} holds pieces of words: run fairseq-generate with --remove-bpe sentencepiece "
+                "(or "
+                "subword-nmt)"
+            )
+        return lines
+
+    def _check_complete(self, references: Sequence[str]) -> None:
+        number = len(references)
+        if not self._hypotheses:
+            raise InputError(
+                f"{self.path} has no H- or D- lines: give the output of fairseq-generate, run without --quiet"
+            )
+        beyond = max(self._hypotheses)
+        if beyond >= number:
+            raise InputError(
+                f"{self.path} has a sentence {beyond}, but the reference has {number} lines: is it another "
+                "text's?"
+            )
+        missing = [sentence for sentence in range(number) if sentence not in self._hypotheses]
+        if missing and not any(references[missing[0] :]):
+            raise InputError(
+                f"the reference ends in {len(missing)} empty lines, which {self.path} has no sentences "
+                "for: remove them"
+            )
+        if missing:
+            raise InputError(
+                f"{self.path} lacks {len(missing)} of {number} sentences, the first being {missing[0]}: "
+                "either "
+                "fairseq-generate broke off, or it left out the last batch, as it does without "
+                "--required-batch-size-multiple 1"
+            )
+
+    def compare(
+        self, reference: Path, references: Sequence[str], source: Path, sources: Sequence[str]
+    ) -> List[str]:
+        """Look whether reference and source are of the text that was translated.
+
+        Args:
+            reference, references: the plain reference, its file and its lines.
+            source, sources: likewise the source; no lines where none is given.
+
+        Returns:
+            lines that say what differs here and there, and what could not be compared.
+
+        Raises:
+            InputError: one of them is another text, or the one is the other.
+        """
+        notes = _compared(reference, references, self.targets, f"T- lines of {self.path}")
+        if not self.targets and _differing(references, self.sources)[0] == []:
+            if any(_bare(line) for line in self.sources.values()):
+                raise InputError(f"{reference} is the source that {self.path} translates: give the reference")
+        if sources:
+            notes += _compared(source, sources, self.sources, f"S- lines of {self.path}")
+        return notes
 
 
 def labelled_lines(path: Path) -> Iterator[Tuple[str, int, str]]:
@@ -40,52 +128,76 @@ def labelled_lines(path: Path) -> Iterator[Tuple[str, int, str]]:
         InputError: the file cannot be read, breaks off, or is of several runs
     """
     _check_complete_last_line(path)
-    sentences = set()
-    for line in read_lines(path):
+    seen, latest = set(), {}  # type: set, Dict[str, int]
+    for line in read_lines(path, pieces=True):
         label, _, text = line.partition("\t")
         kind, _, number = label.partition("-")
         if kind not in ("S", "T", "H", "D", "P", "A") or not number.isdigit():
             continue
-        if kind == "S" and int(number) in sentences:
+        # Lines of a kind may follow one another with --nbest, but those of the source and the reference.
+        if (kind, int(number)) in seen and (kind in "ST" or latest[kind] != int(number)):
             raise InputError(f"{path} has sentence {number} twice: it holds the output of several runs")
-        if kind == "S":
-            sentences.add(int(number))
+        seen.add((kind, int(number)))
+        latest[kind] = int(number)
         yield kind, int(number), text
 
 
 def _check_complete_last_line(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            content = file.read()
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    content = regular_file(path).read_bytes()
     if content and not content.endswith(b"\n"):
         raise InputError(f"{path} breaks off in its last line: run fairseq-generate again")
 
 
-def _in_order(hypotheses: Dict[int, str], number: int, path: Path) -> List[str]:
-    if not hypotheses:
+def _has_pieces(lines: Sequence[str]) -> bool:
+    return any(SENTENCEPIECE_SPACE in line or "@@ " in line for line in lines)
+
+
+def _decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool:
+    """Whether decoded lines are the plain ones without their spaces, in a language that writes spaces."""
+    return (
+        bool(decoded)
+        and any(" " in line for line in plain.values())
+        and all(plain.get(number, "").replace(" ", "") == line for number, line in decoded.items())
+        and not any(SENTENCEPIECE_SPACE in line or _is_wide(line) for line in plain.values())
+    )
+
+
+def _is_wide(line: str) -> bool:
+    return any(unicodedata.east_asian_width(character) in "WF" for character in line)
+
+
+def _compared(path: Path, lines: Sequence[str], printed: Mapping[int, str], what: str) -> List[str]:
+    if not printed:
+        return [f"there are no {what}: that {path} is of the same text was not compared"]
+    differing, unknown = _differing(lines, printed)
+    compared = sum(number < len(lines) for number in printed) - unknown
+    if differing and len(differing) > OTHER_TEXT * compared:
+        first = differing[0]
         raise InputError(
-            f"{path} has no H- or D- lines: give the output of fairseq-generate, run without --quiet"
+            f"{path} is another text: {len(differing)} of {compared} lines differ from the {what}, the "
+            "first being "
+            f"line {first + 1}: {lines[first][:40]!r}, there {printed[first][:40]!r}"
         )
-    beyond = max(hypotheses)
-    if beyond >= number:
-        raise InputError(
-            f"{path} has a sentence {beyond}, but the reference has {number} lines: is it another text's?"
+    notes = []
+    if differing:
+        notes.append(f"{path}: {len(differing)} of {compared} lines differ from the {what}")
+    if compared < len(lines):
+        notes.append(
+            f"{path}: {len(lines) - compared} of {len(lines)} lines were not compared with the {what}"
         )
-    missing = [identifier for identifier in range(number) if identifier not in hypotheses]
-    if missing:
-        raise InputError(
-            f"{path} lacks {len(missing)} of {number} sentences, the first being {missing[0]}: either "
-            "fairseq-generate "
-            "broke off, or it left out the last batch, as it does without --required-batch-size-multiple 1"
-        )
-    lines = [hypotheses[identifier] for identifier in range(number)]
-    if any(SENTENCEPIECE_SPACE in line or "@@ " in line for line in lines):
-        raise InputError(
-            f"{path} holds pieces of words: run fairseq-generate with --remove-bpe sentencepiece (or "
-            "subword-nmt)"
-        )
-    return lines
+    return notes
+
+
+def _differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
+    """Lines whose letters and digits are others than those printed, and how many hold unknown words, and so
+    cannot be compared."""
+    there = {number: text for number, text in sorted(printed.items()) if number < len(lines)}
+    known = {number: text for number, text in there.items() if not any(mark in text for mark in _UNKNOWN)}
+    differing = [number for number, text in known.items() if _bare(text) != _bare(lines[number])]
+    return differing, len(there) - len(known)
+
+
+def _bare(text: str) -> str:
+    """Letters and digits alone, as they are in plain text, in pieces and in Moses' tokens, of either case."""
+    text = unicodedata.normalize("NFKC", html.unescape(re.sub("@@ |@-@", "", text))).casefold()
+    return "".join(filter(str.isalnum, text))

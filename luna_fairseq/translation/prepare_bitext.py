@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import add_workers, at_least_one, positive
 from luna_fairseq.commands.binarise import binarise, binarised_names
@@ -22,6 +22,7 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.files.same_run import CONTENT
 from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.progress import progress
 from luna_fairseq.text.batches import map_batches
@@ -32,9 +33,10 @@ from luna_fairseq.text.subword import ROUTES
 PROGRAM = "luna-prepare-bitext"
 DICTIONARY = "dict.txt"
 # Part of every key: a change of what a step does must not take the old output for finished.
-VERSION = 3
+VERSION = 4
 # Positions of the presets (--max-source-positions, --max-target-positions), one being the sentence's end.
 POSITIONS = 1024
+SKIP = "--skip-invalid-size-inputs-valid-test"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -106,14 +108,33 @@ class Preparation:
         self.route: Any = ROUTES[args.subword]
         self.filter = LengthFilter(args.max_length, args.max_ratio)
         self.languages = (args.source_lang, args.target_lang)
+        self.text: Dict[str, Bitext] = {}
         self.prefixes = {"train": args.trainpref}
         for split, prefixes in (("valid", args.validpref), ("test", args.testpref)):
             for number, prefix in enumerate(prefixes.split(",") if prefixes else ()):
                 self.prefixes[f"{split}{number or ''}"] = prefix
 
+    def check(self) -> None:
+        """Read all text, before anything is written."""
+        self.text = {
+            split: check_bitext(prefix, *self.languages, drop_empty=split == "train")
+            for split, prefix in self.prefixes.items()
+        }
+
+    def identity(self) -> Dict[str, str]:
+        """What a model that is trained on the text depends on; see
+        :func:`luna_fairseq.files.same_run.same_run`."""
+        names = ("source_lang", "target_lang", "vocab_size", "subword", "max_length", "max_ratio")
+        given = {name: getattr(self.args, name) for name in names}
+        options = {
+            f"--{name.replace('_', '-')}": str(value) for name, value in given.items() if value is not None
+        }
+        return {**options, "training text": f"{CONTENT}{self.text['train'].digest}"}
+
     def run(self) -> None:
         """Do all steps that are not finished yet, and print the counts."""
-        self.text = {split: self._check(split, prefix) for split, prefix in self.prefixes.items()}
+        if not self.text:
+            self.check()
         owned = [self.route.model_file, *self._binarised()]
         self.steps = FinishedSteps(self.args.destdir, "prepare_bitext.json", owned)
         digests = {split: part.digest for split, part in self.text.items()}
@@ -125,6 +146,7 @@ class Preparation:
         key = digest(key, digests, self.args.max_length, self.args.max_ratio)
         facts = self.steps.do("encode", key, self._encode)
         self.steps.do("binarise", key, self._binarise)
+        self.longest = facts["longest"]
         self._report(facts)
 
     def _report(self, facts: Dict[str, Any]) -> None:
@@ -136,8 +158,8 @@ class Preparation:
             dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in reasons.items())
             print(f"{split}: {part.lines - sum(reasons.values()):,} pairs, tokens: {tokens}{dropped}")
             if part.controls:
-                print(f"{split}: control characters in {part.controls:,} lines were read as spaces")
-            self._report_long(split, facts["longest"][split])
+                print(f"{split}: control characters or U+2581 in {part.controls:,} lines were read as spaces")
+            self._report_long(split, max(self.longest[f"{split}.{language}"] for language in self.languages))
         print(f"dictionary: {facts['dictionary']:,} entries; data in {self.args.destdir}")
 
         if "valid1" in self.text:
@@ -154,8 +176,23 @@ class Preparation:
                 f"{' (--max-length drops such pairs here)' if split == 'train' else ''}"
             )
 
-    def _check(self, split: str, prefix: str) -> Bitext:
-        return check_bitext(prefix, *self.languages, drop_empty=split == "train")
+    def check_positions(self, options: Mapping[str, str]) -> None:
+        """Raise InputError where fairseq would refuse a text at the end of training; ``options`` are
+        fairseq-train's."""
+        for split in self.text:
+            if split == "train" or (split.startswith("valid") and SKIP in options):
+                continue
+            for side, language in zip(("source", "target"), self.languages):
+                positions = int(options.get(f"--max-{side}-positions", POSITIONS))
+                longest = self.longest[f"{split}.{language}"]
+                if longest >= positions:
+                    raise InputError(
+                        f"{self.prefixes[split]}.{language} has a line of {longest:,} pieces, and the "
+                        "model reads "
+                        f"{positions:,} with its end: split the line, or train with -- "
+                        "--max-source-positions "
+                        f"{longest + 1} --max-target-positions {longest + 1}"
+                    )
 
     def _tokenizer(self) -> Any:
         return self.route.tokenizer(self.languages)
@@ -214,7 +251,7 @@ class Preparation:
                 pieces.update(chain(*pair))
             for language, side in zip(self.languages, pair):
                 tokens[f"{split}.{language}"] += len(side)
-                longest[split] = max(longest[split], len(side))
+                longest[f"{split}.{language}"] = max(longest[f"{split}.{language}"], len(side))
             yield tuple(" ".join(side) for side in pair)
 
     def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:

@@ -1,7 +1,9 @@
 """``luna-score``: BLEU and chrF of what fairseq-generate printed.
 
-Puts the hypotheses in the order of the sentences, checks that none is missing, and compares them, as plain
-text, with the plain reference: ``fairseq-generate`` itself scores pieces against pieces. FILE is its output
+Puts the hypotheses in the order of the sentences, checks that none is missing and that reference and source
+are
+those of FILE's T- and S- lines, and compares them, as plain text, with the plain reference:
+``fairseq-generate`` itself scores pieces against pieces. FILE is its output
 (or the generate-*.txt of --results-path), made with --remove-bpe sentencepiece (or subword_nmt), so that
 hypotheses are words.
 """
@@ -20,7 +22,7 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.bitext import read_lines
-from luna_fairseq.translation.generated import read_hypotheses
+from luna_fairseq.translation.generated import Generated
 from luna_fairseq.translation.scores import (
     TEST_SETS,
     Score,
@@ -99,8 +101,11 @@ def score(args: argparse.Namespace) -> List[Score]:
     if args.target_lang is None and (args.detokenize or args.split_compounds):
         raise InputError("--detokenize and --split-compounds need --target-lang")
     references = list(read_lines(args.reference))
-    hypotheses = read_hypotheses(args.generated, len(references))
+    generated = Generated(args.generated)
+    hypotheses = generated.hypotheses(references)
     sources = _read_sources(args.source, args.reference, len(references))
+    notes = generated.compare(args.reference, references, args.source, sources or [])
+    print(*(f"note: {note}\n" for note in [*generated.notes, *notes]), sep="", end="")
     text = Translations.read(hypotheses, references, args.detokenize, args.target_lang)
     test_set = TEST_SETS.get(args.test_set)
     scores = plain_scores(text, args.tokenize, test_set)

@@ -10,18 +10,19 @@ fairseq-train, and override the recipe's.
 from __future__ import annotations
 
 import argparse
-import filecmp
-import shutil
+import re
 import sys
 from pathlib import Path
-from typing import Callable, List
+from typing import Callable, List, Mapping
 
 from luna_fairseq.commands import average_checkpoints, train
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.logged import train_logged
-from luna_fairseq.commands.recipes import find
+from luna_fairseq.commands.recipes import find, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import options_of, same_run
+from luna_fairseq.files.writing import copy_file
 from luna_fairseq.text.subword import ROUTES
 from luna_fairseq.translation import evaluate, prepare_bitext
 
@@ -61,37 +62,32 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     """
     if args.testpref is None:
         raise InputError("--testpref is missing: the text to translate and to score")
-    recipe = str(find(args.recipe, FAMILY))
+    recipe = find(args.recipe, FAMILY)
+    settings = options_of([*read_recipe(str(recipe)).words(), *extra])
+    _check_epochs(args.average, settings)
     out, data, checkpoints = args.destdir, args.destdir / "data", args.destdir / "checkpoints"
     _say(f"prepare: {data}")
-    prepare_bitext.Preparation(argparse.Namespace(**{**vars(args), "destdir": data})).run()
-    _keep_encoding(data / ROUTES[args.subword].model_file, checkpoints)
+    preparation = prepare_bitext.Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
+    preparation.check()
+    # Before the data that the checkpoints belong to is replaced.
+    same_run(out, "--destdir", preparation.identity(), (checkpoints / "checkpoint_last.pt").is_file())
+    preparation.run()
+    preparation.check_positions(settings)
+    model = ROUTES[args.subword].model_file  # from_pretrained looks for it beside the checkpoint
+    copy_file(data / model, checkpoints / model)
 
     log = out / "train.log"
     _say(f"train: {checkpoints} (everything fairseq-train says: {log})")
-    given = [
-        "--source-lang",
-        args.source_lang,
-        "--target-lang",
-        args.target_lang,
-        "--save-dir",
-        str(checkpoints),
-    ]
     subsets = [f"valid{number or ''}" for number in range(len(args.validpref.split(",")))]
-    given += ["--valid-subset", ",".join(subsets)]
+    given = ["--source-lang", args.source_lang, "--target-lang", args.target_lang]
+    given += ["--save-dir", str(checkpoints), "--valid-subset", ",".join(subsets)]
     given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
-    train_logged(train.command([recipe, str(data), *given]), log, "train", SHOWN)
+    train_logged(train.command([str(recipe), str(data), *given]), log, "train", SHOWN)
 
     averaged = checkpoints / "averaged.pt"
     _say(f"average: {averaged}")
-    words = [
-        "--inputs",
-        str(checkpoints),
-        "--num-epoch-checkpoints",
-        str(args.average),
-        "--output",
-        str(averaged),
-    ]
+    words = ["--inputs", str(checkpoints), "--output", str(averaged)]
+    words += ["--num-epoch-checkpoints", str(_epochs(checkpoints, args.average))]
     _step(average_checkpoints.main, words)
 
     _say(f"translate and score: {out}")
@@ -109,21 +105,19 @@ def _step(command: Callable[[List[str]], int], words: List[str]) -> None:
         raise SystemExit(status)
 
 
-def _keep_encoding(model: Path, checkpoints: Path) -> None:
-    """Checkpoints are numbers for the pieces of one encoding, and mean nothing with those of another.
+def _check_epochs(average: int, settings: Mapping[str, str]) -> None:
+    """Raise InputError where training is to end before there are so many epochs to average."""
+    epochs = int(settings.get("--max-epoch", 0))
+    if 0 < epochs < average:
+        raise InputError(f"--average {average}: training ends after {epochs} epochs: give --average {epochs}")
 
-    Raises:
-        InputError: there are some of another one.
-    """
-    kept = checkpoints / model.name
-    if not (checkpoints / "checkpoint_last.pt").is_file():
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(str(model), str(kept))
-    elif not kept.is_file() or not filecmp.cmp(str(model), str(kept), shallow=False):
-        raise InputError(
-            f"{checkpoints} holds a model of other text or another --vocab-size: "
-            "give another --destdir, or remove it"
-        )
+
+def _epochs(checkpoints: Path, average: int) -> int:
+    """How many can be averaged, where training ended early."""
+    there = sum(bool(re.fullmatch(r"checkpoint\d+\.pt", path.name)) for path in checkpoints.iterdir())
+    if 0 < there < average:
+        print(f"only {there} epochs are there to average, for --average {average}")
+    return min(average, there) or average
 
 
 main = console_script(

@@ -189,3 +189,10 @@ def test_refused_images(tmp_path):
     refused("train.src, line 1: expected intensities from 0 to 255", image_task, folder)
     np.save(str(binary), np.zeros((2, 3)))
     refused("holds float64 of shape (2, 3): expected uint8", image_task, folder)
+
+
+@pytest.mark.parametrize("most, said", [(3, "2 of 4 sequences are cut to the model's 3 tokens"), (5, None)])
+def test_sequences_that_are_cut_are_counted(most, said, tmp_path, caplog):
+    text_task(write_text(tmp_path), max_positions=most, use_p=True)
+    lines = [record.getMessage() for record in caplog.records if "are cut" in record.getMessage()]
+    assert [said is not None and said in line for line in lines] == [True] * (said is not None)

@@ -104,7 +104,7 @@ def test_gpt2(text):
         ((), "give either --vocab-size or GPT-2's two files"),
         (("--gpt2-vocab-bpe", "vocab.bpe"), "needs both --gpt2-encoder-json and --gpt2-vocab-bpe"),
         (("--vocab-size", 40, "--test", "nowhere"), "nowhere does not exist"),
-        (("--vocab-size", 40, "--test", os.devnull), "there is no text in /dev/null"),
+        (("--vocab-size", 40, "--test", os.devnull), "/dev/null is a pipe or a device"),
     ],
 )
 def test_bad_input(words, message, text, capsys):

@@ -354,7 +354,7 @@ def files(folder):
 def test_control_characters_are_read_as_spaces_and_counted(prepare, text, tmp_path):
     change(text, "train.en", lambda data: b"one\x01two\x7f \xc2\x92three\n" + data.split(b"\n", 1)[1])
     _, out, _ = prepare()
-    assert "train: control characters in 1 lines were read as spaces" in out
+    assert "train: control characters or U+2581 in 1 lines were read as spaces" in out
     assert (
         read(tmp_path / "out" / "encoded" / "train.en")[0].replace(" ", "").replace("▁", " ")
         == " one two three"

@@ -8,6 +8,7 @@ REFERENCES = [
     "Sie sieht den Hund, den er gefüttert hat.",
     "Er schläft im Garten hinter dem Haus.",
 ]
+SOURCES = ["one", "two", "three"]
 HYPOTHESES = [
     "Der Mann kauft heute das alte Buch.",
     "Sie sieht die Hunde, den er gefüttert hat.",
@@ -15,11 +16,12 @@ HYPOTHESES = [
 ]
 
 
-def generated(hypotheses, order=(2, 0, 1), kinds="SHDP", shift=0):
+def generated(hypotheses, order=(2, 0, 1), kinds="STHDP", shift=0, targets=REFERENCES):
     lines = ["2020-01-01 00:00:00 | INFO | fairseq_cli.generate | loading model(s) from x.pt"]
     for index in order:
         rows = {
-            "S": f"S-{index + shift}\tsource {index}",
+            "S": f"S-{index + shift}\t{SOURCES[index]}",
+            "T": f"T-{index + shift}\t{targets[index]}",
             "H": f"H-{index + shift}\t-0.25\t{hypotheses[index]}",
             "D": f"D-{index + shift}\t-0.25\t{hypotheses[index]}",
             "P": f"P-{index + shift}\t-0.1 -0.2",
@@ -56,7 +58,7 @@ def test_scores_are_those_of_sacrebleu_on_the_sentences_in_order(run):
 
 def test_the_detokenised_line_counts_where_there_is_one(run):
     text = generated(HYPOTHESES).replace("H-0\t-0.25\tDer", "H-0\t-0.25\t\u2581Der")
-    assert run(text) == run(generated(HYPOTHESES, kinds="H"))
+    assert run(text) == run(generated(HYPOTHESES, kinds="TH"))
 
 
 def test_the_first_of_several_hypotheses_counts(run):
@@ -96,6 +98,12 @@ def test_empty_hypothesis_and_tabs_and_odd_separators(run, tmp_path):
         (generated(HYPOTHESES)[:-60], "breaks off in its last line"),
         (generated(HYPOTHESES, kinds="S"), "no H- or D- lines"),
         ("", "no H- or D- lines"),
+        *((generated(HYPOTHESES, kinds=kinds) * 2, "several runs") for kinds in ("STHDP", "HP", "H", "DP")),
+        (
+            generated(HYPOTHESES, targets=REFERENCES[1:] + REFERENCES[:1]),
+            "is another text: 3 of 3 lines differ",
+        ),
+        (generated(HYPOTHESES, targets=SOURCES), "is another text: 3 of 3 lines differ"),
         (generated(["\u2581Der \u2581Mann", "b", "c"]), "pieces of words"),
         (generated(["ein H@@ und", "b", "c"]), "pieces of words"),
     ],
@@ -116,3 +124,41 @@ def test_bleu_of_single_words(run):
     out = run(generated(HYPOTHESES), "--bleu-1")
     assert f"BLEU-1 = {100 * 23 / 26:.2f}" in out and "|order:1" in out
     assert "BLEU-1" not in run(generated(HYPOTHESES))
+
+
+def test_other_text_without_references_in_the_file(run, tmp_path):
+    """The source as the reference, another source; and what could not be compared is said."""
+    text = generated(HYPOTHESES, kinds="SHD")
+    assert "is the source that" in run(text, references=SOURCES)
+    assert "there are no T- lines" in run(text) and "note:" not in run(generated(HYPOTHESES))
+    (tmp_path / "test.en").write_text("three\ntwo\none\n", encoding="utf-8")
+    assert "test.en is another text: 2 of 3" in run(text, "--source", str(tmp_path / "test.en"))
+
+
+@pytest.mark.parametrize(
+    "target, said",
+    [
+        ("Der Mann kauft heute das al@@ te Buch .", None),  # pieces, tokens
+        ("\u2581Der \u2581Mann\u2581kauft heute das alte Bu ch .", None),
+        ("der mann kauft heute &quot; das @-@ alte &quot; buch .", None),
+        ("Der Mann kauft <<unk>> das alte Buch.", "1 of 3 lines were not compared"),
+    ],
+)
+def test_the_same_text_written_otherwise(run, target, said):
+    out = run(generated(HYPOTHESES, targets=[target, *REFERENCES[1:]]))
+    assert "BLEU = " in out and ("note:" in out) == (said is not None) and (said or "") in out
+
+
+def test_a_corrected_reference_is_said(run):
+    lines = [f"Satz {number}" for number in range(20)]
+    text = "".join(f"T-{n}\t{line}\nH-{n}\t-1\t{line}\n" for n, line in enumerate(lines))
+    assert "1 of 20 lines differ from the T- lines" in run(text, references=["Satz eins", *lines[1:]])
+
+
+def test_lines_that_were_decoded_twice(run):
+    """fairseq-generate with --bpe sentencepiece and --remove-bpe sentencepiece: D- lines without spaces."""
+    text = "\n".join(
+        line.replace(" ", "") if line.startswith("D-") else line for line in generated(HYPOTHESES).split("\n")
+    )
+    out = run(text)
+    assert "decoded twice" in out and out.split("\n", 1)[1] == run(generated(HYPOTHESES))

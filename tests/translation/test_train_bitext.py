@@ -21,15 +21,15 @@ def trained(tmp_path_factory):
     words = [*LANGUAGES, "--recipe", "demo", "--average", "2", "--destdir", str(folder / "out")]
     for split in ("train", "valid", "test"):
         words += [f"--{split}pref", str(corpus / split)]
-    return folder / "out", words
+    return folder / "out", words, corpus
 
 
-def train(words, vocab_size, epochs):
-    return train_bitext.main([*words, "--vocab-size", vocab_size, "--", *TINY, "--max-epoch", epochs])
+def train(words, vocab_size, epochs, *more):
+    return train_bitext.main([*words, "--vocab-size", vocab_size, "--", *TINY, "--max-epoch", epochs, *more])
 
 
 def test_from_text_to_score_and_on(trained, capfd):
-    out, words = trained
+    out, words, corpus = trained
     assert train(words, "150", "2") == 0
     said = capfd.readouterr().out
     assert "luna-train: batch: 1 GPU x 1,000 tokens x --update-freq 1" in said and "| valid |" in said
@@ -41,6 +41,7 @@ def test_from_text_to_score_and_on(trained, capfd):
         "checkpoint2.pt",
         "checkpoint_best.pt",
         "checkpoint_last.pt",
+        "run.json",
         "sentencepiece.bpe.model",
     ]
 
@@ -52,9 +53,50 @@ def test_from_text_to_score_and_on(trained, capfd):
     assert (out / "checkpoints" / "checkpoint3.pt").exists()
     assert not (out / "checkpoints" / "checkpoint1.pt").exists()
 
-    # Another encoding under old checkpoints is refused.
-    assert train(words, "160", "3") == 1
-    assert "another --vocab-size: give another --destdir" in capfd.readouterr().err.splitlines()[-1]
+    # Other options and other text under old checkpoints are refused, before anything is done anew.
+    binarised = out / "data" / "train.en-de.en.bin"
+    before = binarised.read_bytes()
+    swapped = [{"en": "de", "de": "en"}.get(word, word) for word in words]
+    for changed, size, named in (
+        (words, "160", "--vocab-size 150 where --vocab-size 160"),
+        (swapped, "150", "lang"),
+    ):
+        assert train(changed, size, "3") == 1
+        (line,) = capfd.readouterr().err.splitlines()
+        assert named in line and "give another --destdir, or remove" in line
+    assert train([*words, "--quiet"], "150", "3", "--seed", "7") == 1
+    assert "--seed" in capfd.readouterr().err.splitlines()[-1] and binarised.read_bytes() == before
+
+    text = (corpus / "train.en").read_bytes()
+    (corpus / "train.en").write_bytes(text.replace(b"\n", b" too\n", 1))
+    assert train(words, "150", "3") == 1
+    assert "other training text" in capfd.readouterr().err
+    (corpus / "train.en").write_bytes(text)
+
+
+@pytest.mark.parametrize(
+    "change, more, message",
+    [
+        ("test", [], "test.en has a line of"),
+        ("valid", [], "valid.en has a line of"),
+        ("test", ["--max-source-positions", "2000"], "test.en has a line of"),
+        (None, ["--max-epoch", "1"], "--average 2: training ends after 1 epochs"),
+    ],
+)
+def test_dead_ends_are_found_before_training(change, more, message, trained, tmp_path, monkeypatch, capsys):
+    """Hours before translation or averaging would meet them."""
+    monkeypatch.setattr(train_bitext, "train_logged", lambda *_: pytest.fail("it trains"))
+    _, words, corpus = trained
+    words = [*words]
+    words[words.index("--destdir") + 1] = str(tmp_path / "out")
+    if change:
+        for language in ("en", "de"):
+            lines = (corpus / f"{change}.{language}").read_text(encoding="utf-8") + "hund " * 9000 + "\n"
+            (tmp_path / f"{change}.{language}").write_text(lines, encoding="utf-8")
+        words[words.index(f"--{change}pref") + 1] = str(tmp_path / change)
+    assert train_bitext.main([*words, "--vocab-size", "150", "--", *TINY, *more]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line and "give" in line or "train with -- --max-source-positions" in line
 
 
 def test_a_training_that_fails_names_its_log(trained, tmp_path, capfd):

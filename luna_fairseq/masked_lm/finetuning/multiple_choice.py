@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Iterator, List
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.regular import data_alone
 from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
 from luna_fairseq.text.bitext import read_lines
 
@@ -32,7 +33,10 @@ class Race(MultipleChoice):
 
     def read(self, folder: Path, split: str) -> List[Example]:
         root = folder / self.splits[split]
-        paths = sorted(root.rglob("*.txt"))
+        with data_alone(str(root)) as is_data:
+            paths = [
+                path for path in sorted(root.rglob("*.txt")) if is_data(path.relative_to(root).as_posix())
+            ]
         if not paths:
             raise InputError(
                 f"{root} has no passages: give the folder of RACE that holds train, dev and test"

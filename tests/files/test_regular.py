@@ -1,0 +1,109 @@
+"""Files that are no data, and pipes where text is read more than once, for every reader."""
+
+import io
+import json
+import os
+import tarfile
+import threading
+
+import pytest
+
+from luna_fairseq.files.archive import stream
+from luna_fairseq.files.regular import is_data
+from luna_fairseq.lra import prepare as prepare_lra
+from luna_fairseq.masked_lm import prepare_task, prepare_text
+from luna_fairseq.masked_lm.finetuning import TASKS
+from luna_fairseq.translation import prepare_bitext, score
+
+LEFT_BEHIND = [
+    "._0_9.txt",
+    ".DS_Store",
+    "0_9.txt~",
+    ".#0_9.txt",
+    ".0_9.txt.swp",
+    "Thumbs.db",
+    "__MACOSX/0_9.txt",
+]
+
+
+@pytest.mark.parametrize("name", LEFT_BEHIND)
+def test_what_systems_and_editors_leave(name):
+    assert not is_data(f"aclImdb/train/pos/{name}")
+    assert is_data("./aclImdb/train/pos/0_9.txt") and is_data(".hidden/data.txt")
+
+
+def test_archives_leave_it_out_and_count_it(tmp_path, capsys):
+    names = [
+        f"aclImdb/{split}/pos/{name}" for split in ("train", "test") for name in ["0_9.txt", *LEFT_BEHIND]
+    ]
+    with tarfile.open(tmp_path / "aclImdb_v1.tar.gz", "w:gz") as tar:
+        for name in names:
+            entry = tarfile.TarInfo(name)
+            entry.size = 3
+            tar.addfile(entry, io.BytesIO(b"gut"))
+    assert [name for name, _ in stream(tmp_path / "aclImdb_v1.tar.gz")] == [names[0], names[8]]
+    assert prepare_lra.main(["text", "--destdir", str(tmp_path / "out"), "--mirror", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "text, train: 1 examples" in out and "14 files that are no data left out, as aclImdb/train" in out
+
+
+def test_folders_leave_it_out_and_count_it(tmp_path, capsys):
+    passage = {"article": "a", "questions": ["b _"], "options": [["c", "d", "e", "f"]], "answers": ["A"]}
+    for name in ("1.txt", "._1.txt", "__MACOSX/1.txt"):
+        path = tmp_path / "train" / "middle" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(passage) if name[0] == "1" else "Mac OS X")
+    assert len(TASKS["RACE"].read(tmp_path, "train")) == 1
+    assert "2 files that are no data left out" in capsys.readouterr().out
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """A named pipe, into which a line is written by whoever reads it."""
+    path = tmp_path / "pipe.en"
+    os.mkfifo(path)
+    (tmp_path / "pipe.de").write_text("a\n")
+    yield path
+    # Whatever waits for the other end goes on.
+    threading.Thread(target=lambda: os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK)), daemon=True).start()
+
+
+def bitext(pipe, out):
+    prefix = str(pipe.with_suffix(""))
+    words = ["-s", "en", "-t", "de", "--trainpref", prefix, "--validpref", prefix, "--vocab-size", "9"]
+    return prepare_bitext.main([*words, "--destdir", out])
+
+
+def text(option):
+    def prepare(pipe, out):
+        other = str(pipe.with_suffix(".de"))
+        files = {"--train": other, "--valid": other, **({option: str(pipe)} if option != "--dict" else {})}
+        words = [word for pair in files.items() for word in pair] + ["--vocab-size", "9", "--destdir", out]
+        return prepare_text.main([*words, *(["--dict", str(pipe)] if option == "--dict" else [])])
+
+    return prepare
+
+
+def task(pipe, out):
+    folder = pipe.parent
+    os.rename(pipe, folder / "train.tsv")
+    (folder / "dict.txt").write_text("a 1\n")
+    return prepare_task.main(["SST-2", str(folder), "--vocabulary", str(folder), "--destdir", out])
+
+
+READERS = {
+    "bitext": bitext,
+    "training text": text("--train"),
+    "validation text": text("--valid"),
+    "dictionary": text("--dict"),
+    "translations": lambda pipe, out: score.main([str(pipe), "--reference", str(pipe.with_suffix(".de"))]),
+    "reference": lambda pipe, out: score.main([str(pipe.with_suffix(".de")), "--reference", str(pipe)]),
+    "task": task,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_pipes_are_refused(reader, pipe, tmp_path, capsys):
+    assert READERS[reader](pipe, str(tmp_path / "out")) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is a pipe or a device, and is read more than once" in line

@@ -1,0 +1,118 @@
+"""What is gone on with is what was begun: every command that goes on compares its options and its inputs."""
+
+import argparse
+
+import pytest
+
+from luna_fairseq.commands import train
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import content_of, options_of, same_run
+from luna_fairseq.lra import seeds
+from luna_fairseq.masked_lm.finetune import FineTuning
+
+RECIPE = "bitext/demo"
+
+
+@pytest.fixture
+def data(tmp_path):
+    """What luna_fairseq takes for prepared data."""
+    for name in ("train.bin", "valid.bin", "dict.txt", "src-bin/train.idx"):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+    return tmp_path / "data"
+
+
+def begin_training(data, out, *words):
+    line = train.command([RECIPE, str(data), "--save-dir", str(out), *words])
+    (out / "checkpoint_last.pt").touch()
+    return line
+
+
+def begin_seeds(data, out, *words):
+    """Of one seed, which breaks off in its training."""
+    args = argparse.Namespace(
+        recipe="listops",
+        data=data,
+        out=out,
+        models=["luna-16"],
+        seeds=[1],
+        figure=None,
+        costs=None,
+        curves=None,
+    )
+
+    def break_off(data, folder, *_):
+        (folder / "checkpoint_last.pt").touch()
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(seeds, "train_and_test", break_off)
+        seeds.run(args, list(words))
+
+
+def begin_finetuning(data, out, *words):
+    run = FineTuning.__new__(FineTuning)
+    run.args = argparse.Namespace(pretrained=data.parent / "pretrained.pt", data=data)
+    run.args.pretrained.write_text("weights")
+    run._begin(out, [str(data), "--lr", "1", *words])
+    (out / "checkpoint_last.pt").touch()
+
+
+COMMANDS = [begin_training, begin_seeds, begin_finetuning]
+
+
+@pytest.mark.parametrize("begin", COMMANDS)
+@pytest.mark.parametrize(
+    "words, change, named",
+    [
+        (["--seed", "7"], None, "--seed"),
+        (["--lr", "0.125"], None, "--lr"),
+        ([], "train.bin", "data"),
+        ([], "src-bin/train.idx", "data"),
+        ([], "dict.txt", "data"),
+    ],
+)
+def test_another_run_is_refused_in_one_line(begin, words, change, named, data, tmp_path):
+    begin(data, tmp_path / "out")
+    begin(data, tmp_path / "out", "--max-update", "9", "--log-interval", "5")  # it goes on
+    if change:
+        (data / change).write_text("something else of any length")
+    with pytest.raises(InputError) as caught:
+        begin(data, tmp_path / "out", *words)
+    message = str(caught.value)
+    assert named in message and "to start anew" in message and "\n" not in message
+
+
+@pytest.mark.parametrize("words", [["--reset-optimizer"], ["--restore-file", "x.pt"], ["--max-update", "3"]])
+def test_what_is_asked_for_by_name_is_done(words, data, tmp_path):
+    begin_training(data, tmp_path / "out")
+    words = [*words, "--seed", "9"] if "--max-update" not in words else words
+    assert begin_training(data, tmp_path / "out", *words)[-2:] == words[-2:]
+
+
+def test_without_checkpoints_nothing_is_compared(data, tmp_path):
+    begin_training(data, tmp_path / "out")
+    (tmp_path / "out" / "checkpoint_last.pt").unlink()
+    begin_training(data, tmp_path / "out", "--seed", "9")
+    with pytest.raises(InputError, match="--seed 9 where --seed 7 is given now"):
+        begin_training(data, tmp_path / "out", "--seed", "7")
+
+
+def test_a_run_of_a_version_without_records_goes_on(data, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text('"a checksum"')
+    same_run(tmp_path / "out", "--out", {"--lr": "1"}, begun=False)
+    with pytest.raises(InputError, match="nothing where --x y is given now"):
+        same_run(tmp_path / "out", "--out", {"--lr": "1", "--x": "y"}, begun=True)
+    (tmp_path / "out" / "run.json").write_text("{")
+    with pytest.raises(InputError, match="is damaged"):
+        same_run(tmp_path / "out", "--out", {}, begun=True)
+
+
+def test_options_and_contents(data, tmp_path):
+    words = ["DATA", "--lr", "1", "2", "--flag", "--lr=3", "--adam-betas", "(0.9, 0.98)"]
+    assert options_of(words) == {"--lr": "3", "--flag": "", "--adam-betas": "(0.9, 0.98)"}
+    before = content_of([data])
+    (data / "valid.bin").write_text("other")
+    assert content_of([data]) == before != content_of([data], ("train", "valid"))
