@@ -9,6 +9,7 @@ from torch import Tensor
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
+from luna_fairseq.engine.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.authors_checkpoint import translate_names
@@ -66,27 +67,14 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
     """Options of a flat config (dataclass, DictConfig or Namespace), with ``defaults`` where it has none."""
-    options = dict(vars(defaults))
     given = OmegaConf.to_container(cfg, enum_to_str=True) if isinstance(cfg, DictConfig) else vars(cfg)
-    options.update((name, value) for name, value in given.items() if value is not None)
-    return options
+    return {**vars(defaults), **{name: value for name, value in given.items() if value is not None}}
 
 
 def nested_config(cfg: Any) -> TransformerConfig:
     """fairseq's nested view of a flat config (dataclass, DictConfig or Namespace), with open defaults filled
     in."""
-    options = flat_options(cfg, LunaConfig())
-    defaults = {
-        "decoder_embed_dim": "encoder_embed_dim",
-        "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
-        "decoder_input_dim": "decoder_embed_dim",
-        "decoder_output_dim": "decoder_embed_dim",
-        "encoder_projected_attention_heads": "encoder_attention_heads",
-        "decoder_projected_attention_heads": "decoder_attention_heads",
-    }
-    for name, source in defaults.items():
-        if options[name] is None:
-            options[name] = options[source]
+    options = fill_open(flat_options(cfg, LunaConfig()), LunaConfig)
     return TransformerConfig.from_namespace(Namespace(**options))
 
 

@@ -1,11 +1,17 @@
-"""Options of the classifier of long sequences: the Transformer's under fairseq's names, and Luna's own."""
+"""Options of the classifiers of long sequences: the Transformer's under fairseq's names, and Luna's own."""
 
 from dataclasses import dataclass
 from typing import Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
-from luna_fairseq.models.options import EncoderOptions, LunaOptions, option
+from luna_fairseq.models.options import (
+    EncoderOptions,
+    LayerOptions,
+    LunaEncoderOptions,
+    LunaOptions,
+    option,
+)
 
 LAYER_TYPES = ("luna", "transformer")
 SENTENCE_REPRESENTATIONS = ("cls", "mp")
@@ -14,27 +20,16 @@ INPUT_TYPES = ("text", "image")
 
 
 @dataclass
-class LunaClassifierConfig(LunaOptions, EncoderOptions):
-    """Defaults are the authors' base architecture for Long Range Arena."""
+class ClassifierOptions(LayerOptions, EncoderOptions):
+    """The Transformer's, and what is classified by what; defaults are the authors' base architecture."""
 
-    # Luna
-    layer_type: ChoiceEnum(LAYER_TYPES) = option(
-        "luna", "layers of the encoder: Luna's, or fairseq's Transformer's"
-    )
-    encoder_projection_length: int = option(16, "l, the length of the packed sequence P")
-    encoder_projected_attention_heads: Optional[int] = option(
-        None, "heads of pack attention (default: --encoder-attention-heads)"
-    )
-
-    # what is classified, and by what
     input_type: Optional[ChoiceEnum(INPUT_TYPES)] = option(
-        None, "tokens or pixels (default: what the task reads; anything else is refused)"
+        None, "tokens or pixels (default: what the task reads; anything else is refused)", may_change=True
     )
     sentence_class_num: int = option(2, "number of classes")
     sen_rep_type: ChoiceEnum(SENTENCE_REPRESENTATIONS) = option(
         "cls", "what represents a sequence: the first token, which is then <CLS>, or the mean of all tokens"
     )
-    use_p: bool = option(False, "a sequence is represented by the mean of the last packed sequence")
     pair_combination: ChoiceEnum(PAIR_COMBINATIONS) = option(
         "concat", "how the two of a pair, u and v, are put together: [u, v], or [u, v, u * v, u - v]"
     )
@@ -43,9 +38,9 @@ class LunaClassifierConfig(LunaOptions, EncoderOptions):
     classifier_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "relu", "activation function of the classifier"
     )
-    apply_bert_init: bool = option(False, "begin with BERT's weights: normal, standard deviation 0.02")
-
-    # the Transformer's
+    apply_bert_init: bool = option(
+        False, "begin with BERT's weights: normal, standard deviation 0.02", may_change=True
+    )
     tie_layer_weights: bool = option(False, "one layer, applied --encoder-layers times")
     encoder_normalize_before: bool = option(
         False, "apply layernorm before each encoder block, and none to the embedding"
@@ -58,7 +53,23 @@ class LunaClassifierConfig(LunaOptions, EncoderOptions):
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "gelu", "activation function to use"
     )
-    attention_dropout: float = option(0.1, "dropout probability for attention weights")
+    attention_dropout: float = option(0.1, "dropout probability for attention weights", may_change=True)
     activation_dropout: float = option(
-        0.0, "dropout probability after activation in FFN", argparse_alias="--act-dropout"
+        0.0, "dropout probability after activation in FFN", may_change=True, argparse_alias="--act-dropout"
     )
+
+
+@dataclass
+class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions):
+    """Defaults are the authors' base architecture for Long Range Arena."""
+
+    layer_type: ChoiceEnum(LAYER_TYPES) = option(
+        "luna", "layers of the encoder: Luna's, or fairseq's Transformer's"
+    )
+    encoder_projection_length: int = option(16, "l, the length of the packed sequence P")
+    encoder_projected_attention_heads: Optional[int] = option(
+        None,
+        "heads of pack attention (default: --encoder-attention-heads)",
+        default_from="encoder_attention_heads",
+    )
+    use_p: bool = option(False, "a sequence is represented by the mean of the last packed sequence")

@@ -1,24 +1,58 @@
-"""Options of the Luna translation model."""
+"""Options of the translation models: the Transformer's under fairseq's names, and Luna's own."""
 
 from dataclasses import dataclass
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import DEFAULT_MAX_SOURCE_POSITIONS, DEFAULT_MAX_TARGET_POSITIONS
-from luna_fairseq.models.options import DecoderOptions, EncoderOptions, LunaOptions, option
+from luna_fairseq.models.options import (
+    DecoderOptions,
+    EncoderOptions,
+    LayerOptions,
+    LunaDecoderOptions,
+    LunaEncoderOptions,
+    LunaOptions,
+    option,
+)
 
 CROSS_ATTENTIONS = ("luna", "softmax")
 
 
 @dataclass
-class LunaConfig(LunaOptions, EncoderOptions, DecoderOptions):
+class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
+    """The Transformer's, of every translation model."""
+
+    encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding", may_change=True)
+    encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")
+    encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder", may_change=True)
+    encoder_layers_to_keep: Optional[str] = option(
+        None, "which encoder layers to keep when pruning, as 0,2,4", may_change=True
+    )
+    decoder_embed_path: Optional[str] = option(None, "path to pre-trained decoder embedding", may_change=True)
+    share_all_embeddings: bool = option(
+        False, "share encoder, decoder and output embeddings (requires a joined dictionary)"
+    )
+    max_source_positions: int = option(
+        DEFAULT_MAX_SOURCE_POSITIONS, "max number of tokens in the source sequence", may_change=True
+    )
+    max_target_positions: int = option(
+        DEFAULT_MAX_TARGET_POSITIONS, "max number of tokens in the target sequence", may_change=True
+    )
+
+
+@dataclass
+class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecoderOptions):
     """Defaults are the paper's base size with tied keys and values."""
 
     encoder_projected_attention_heads: Optional[int] = option(
-        None, "heads of pack attention in the encoder (default: --encoder-attention-heads)"
+        None,
+        "heads of pack attention in the encoder (default: --encoder-attention-heads)",
+        default_from="encoder_attention_heads",
     )
     decoder_projected_attention_heads: Optional[int] = option(
-        None, "heads of pack attention in the decoder (default: --decoder-attention-heads)"
+        None,
+        "heads of pack attention in the decoder (default: --decoder-attention-heads)",
+        default_from="decoder_attention_heads",
     )
     non_contextual_packed: bool = option(
         False, "give every layer the learned P instead of what the layer before it packed (ablation)"
@@ -36,20 +70,4 @@ class LunaConfig(LunaOptions, EncoderOptions, DecoderOptions):
         False,
         "with --anchored-packed: draw attention to the source to where it is as the target's word, were both "
         "of one pace; each head learns the pace, and how strongly",
-    )
-    encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding")
-    encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")
-    encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder")
-    encoder_layers_to_keep: Optional[str] = option(
-        None, "which encoder layers to keep when pruning, as 0,2,4"
-    )
-    decoder_embed_path: Optional[str] = option(None, "path to pre-trained decoder embedding")
-    share_all_embeddings: bool = option(
-        False, "share encoder, decoder and output embeddings (requires a joined dictionary)"
-    )
-    max_source_positions: int = option(
-        DEFAULT_MAX_SOURCE_POSITIONS, "max number of tokens in the source sequence"
-    )
-    max_target_positions: int = option(
-        DEFAULT_MAX_TARGET_POSITIONS, "max number of tokens in the target sequence"
     )

@@ -1,15 +1,16 @@
 """Options of the Luna causal language model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional
 
 from omegaconf import II
 
-from luna_fairseq.models.options import DecoderOptions, LunaOptions, option
+from luna_fairseq.engine.model_options import MAY_CHANGE
+from luna_fairseq.models.options import LunaDecoderOptions, LunaOptions, option
 
 
 @dataclass
-class LunaLanguageModelConfig(LunaOptions, DecoderOptions):
+class LunaLanguageModelConfig(LunaOptions, LunaDecoderOptions):
     """Defaults are the size of the base translation model's decoder. Every layer has a P of its own."""
 
     decoder_embed_dim: int = option(512, "decoder embedding dimension")
@@ -17,5 +18,7 @@ class LunaLanguageModelConfig(LunaOptions, DecoderOptions):
     no_decoder_final_norm: bool = option(False, "no layernorm after the last decoder block, with pre-norm")
 
     # the task's
-    tokens_per_sample: int = II("task.tokens_per_sample")
-    max_target_positions: Optional[int] = II("task.max_target_positions")
+    tokens_per_sample: int = field(default=II("task.tokens_per_sample"), metadata={MAY_CHANGE: True})
+    max_target_positions: Optional[int] = field(
+        default=II("task.max_target_positions"), metadata={MAY_CHANGE: True}
+    )

@@ -1,24 +1,29 @@
-"""Options of the Luna masked language model: RoBERTa's under their names, and Luna's own."""
+"""Options of the masked language models: RoBERTa's under their names, and Luna's own."""
 
 from dataclasses import dataclass
 from typing import Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
-from luna_fairseq.models.options import EncoderOptions, LunaOptions, option
+from luna_fairseq.models.options import (
+    EncoderOptions,
+    LayerOptions,
+    LunaEncoderOptions,
+    LunaOptions,
+    option,
+)
 
 BERT, XAVIER = "bert", "xavier"
 
 
 @dataclass
-class LunaMaskedLMConfig(LunaOptions, EncoderOptions):
-    """Defaults are the base size of Luna, table 8."""
+class SentenceOptions(LayerOptions, EncoderOptions):
+    """RoBERTa's, of every masked language model; defaults are the base size of table 8."""
 
-    projection_length: int = option(128, "l, the length of the packed sequence P")
     encoder_layers: int = option(12, "number of encoder layers")
     encoder_embed_dim: int = option(768, "encoder embedding dimension")
     encoder_ffn_embed_dim: int = option(3072, "encoder embedding dimension for FFN")
-    encoder_attention_heads: int = option(12, "number of encoder attention heads, of pack and unpack alike")
+    encoder_attention_heads: int = option(12, "number of encoder attention heads")
     max_positions: int = option(512, "number of learned positions, the longest sequence")
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "gelu", "activation function to use"
@@ -27,21 +32,29 @@ class LunaMaskedLMConfig(LunaOptions, EncoderOptions):
         BERT,
         "weights that attention's projections begin with: normal(0.02) as BERT's, or Xavier's as in "
         "translation, which are larger and let small models learn sooner",
+        may_change=True,
     )
     pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "tanh", "activation function of classification heads"
     )
-    attention_dropout: float = option(0.1, "dropout probability for attention weights")
-    activation_dropout: float = option(0.0, "dropout probability after activation in FFN")
-    pooler_dropout: float = option(0.0, "dropout probability in classification heads")
-    encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder")
+    attention_dropout: float = option(0.1, "dropout probability for attention weights", may_change=True)
+    activation_dropout: float = option(0.0, "dropout probability after activation in FFN", may_change=True)
+    pooler_dropout: float = option(0.0, "dropout probability in classification heads", may_change=True)
+    encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder", may_change=True)
     encoder_layers_to_keep: Optional[str] = option(
-        None, "which encoder layers to keep when pruning, as 0,2,4"
+        None, "which encoder layers to keep when pruning, as 0,2,4", may_change=True
     )
-    untie_weights_luna: bool = option(False, "an output projection of its own, not the token embedding")
     load_checkpoint_heads: bool = option(
-        False, "register and load the classification heads of a checkpoint, too"
+        False, "register and load the classification heads of a checkpoint, too", may_change=True
     )
     spectral_norm_classification_head: bool = option(
         False, "spectral normalization on the classification head's projection"
     )
+
+
+@dataclass
+class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions):
+    """Defaults are the base size of Luna, table 8."""
+
+    projection_length: int = option(128, "l, the length of the packed sequence P")
+    untie_weights_luna: bool = option(False, "an output projection of its own, not the token embedding")

@@ -1,7 +1,10 @@
-"""Options that models share: Luna's own, and the Transformer's under fairseq's names. An option is declared
-once.
+"""Options that models share, in groups that a model's dataclass is put together of: the Transformer's under
+fairseq's names, which the peers have too, and Luna's own.
 
-Flat, with prefixed fields: fairseq's command line loses the prefixed options of a nested config.
+An option is declared once, here or in the dataclass of its model; whatever needs a model's options (command
+line, hydra, checkpoint, fine-tuning, averaging, resuming, export) reads that dataclass, see
+``engine/model_options.py``. Flat, with prefixed fields: fairseq's command line loses the prefixed options of
+a nested config.
 """
 
 from dataclasses import dataclass, field
@@ -10,40 +13,70 @@ from typing import Any, Optional
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
+from luna_fairseq.engine.model_options import DEFAULT_FROM, MAY_CHANGE
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
 
-def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A dataclass field with fairseq's metadata."""
-    return field(default=default, metadata={"help": help, **metadata})
+def option(
+    default: Any, help: str, may_change: bool = False, default_from: Optional[str] = None, **metadata: Any
+) -> Any:
+    """A dataclass field with fairseq's metadata.
+
+    Args:
+        default: the value where none is given
+        help: a line for the command line
+        may_change: a run may go on with another value, and checkpoints with different ones may be averaged:
+            with the same weights a trained model computes the same (dropout, memory, how weights begin)
+        default_from: the option that has the value where this one's is None
+        metadata: fairseq's, such as ``argparse_alias``
+    """
+    ours = {MAY_CHANGE: may_change, DEFAULT_FROM: default_from}
+    return field(default=default, metadata={"help": help, **ours, **metadata})
 
 
 @dataclass
-class LunaOptions(FairseqDataclass):
-    """Of every layer of every model."""
+class LayerOptions(FairseqDataclass):
+    """The Transformer's, of every layer."""
 
-    untie_luna_kv: bool = option(False, "separate projections for keys and values")
-    torch_compile: bool = option(
-        False, "run the layers through torch.compile in training (torch 2.5 or newer)"
-    )
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "relu", "activation function to use"
     )
-    dropout: float = option(0.1, "dropout probability")
-    attention_dropout: float = option(0.0, "dropout probability for attention weights")
+    dropout: float = option(0.1, "dropout probability", may_change=True)
+    attention_dropout: float = option(0.0, "dropout probability for attention weights", may_change=True)
     activation_dropout: float = option(
-        0.0, "dropout probability after activation in FFN", argparse_alias="--relu-dropout"
+        0.0,
+        "dropout probability after activation in FFN",
+        may_change=True,
+        argparse_alias="--relu-dropout",
     )
     checkpoint_activations: bool = option(
-        False, "recompute each layer's activations in the backward pass: less memory, the same results"
+        False,
+        "recompute each layer's activations in the backward pass: less memory, the same results",
+        may_change=True,
     )
-    offload_activations: bool = option(False, "checkpoint activations and keep them on the CPU")
+    offload_activations: bool = option(
+        False, "checkpoint activations and keep them on the CPU", may_change=True
+    )
     min_params_to_wrap: int = option(
-        DEFAULT_MIN_PARAMS_TO_WRAP, "minimum number of parameters for a layer to be wrapped with FSDP"
+        DEFAULT_MIN_PARAMS_TO_WRAP,
+        "minimum number of parameters for a layer to be wrapped with FSDP",
+        may_change=True,
     )
-    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time")
-    quant_noise_pq_block_size: int = option(8, "block size of quantization noise at training time")
-    quant_noise_scalar: float = option(0.0, "scalar quantization noise at training time")
+    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time", may_change=True)
+    quant_noise_pq_block_size: int = option(
+        8, "block size of quantization noise at training time", may_change=True
+    )
+    quant_noise_scalar: float = option(0.0, "scalar quantization noise at training time", may_change=True)
+
+
+@dataclass
+class LunaOptions(LayerOptions):
+    """Of every layer of every Luna model."""
+
+    untie_luna_kv: bool = option(False, "separate projections for keys and values")
+    torch_compile: bool = option(
+        False, "run the layers through torch.compile in training (torch 2.5 or newer)", may_change=True
+    )
 
 
 @dataclass
@@ -63,8 +96,19 @@ class AnchorOptions(FairseqDataclass):
 
 
 @dataclass
-class EncoderOptions(AnchorOptions):
-    """Of every model with an encoder."""
+class EncoderOptions(FairseqDataclass):
+    """The Transformer's, of every model with an encoder."""
+
+    encoder_layers: int = option(6, "number of encoder layers")
+    encoder_embed_dim: int = option(512, "encoder embedding dimension")
+    encoder_ffn_embed_dim: int = option(2048, "encoder embedding dimension for FFN")
+    encoder_attention_heads: int = option(8, "number of encoder attention heads")
+    encoder_normalize_before: bool = option(False, "apply layernorm before each encoder block")
+
+
+@dataclass
+class LunaEncoderOptions(AnchorOptions, EncoderOptions):
+    """Of every Luna model with an encoder."""
 
     local_parts: int = option(
         0,
@@ -79,47 +123,35 @@ class EncoderOptions(AnchorOptions):
     fix_projection_length: bool = option(
         False, "always use all rows of P; by default P is never longer than a sequence"
     )
-    encoder_layers: int = option(6, "number of encoder layers")
-    encoder_embed_dim: int = option(512, "encoder embedding dimension")
-    encoder_ffn_embed_dim: int = option(2048, "encoder embedding dimension for FFN")
-    encoder_attention_heads: int = option(8, "number of encoder attention heads")
-    encoder_normalize_before: bool = option(False, "apply layernorm before each encoder block")
 
 
 @dataclass
 class DecoderOptions(FairseqDataclass):
-    """Of every model with a decoder."""
+    """The Transformer's, of every model with a decoder."""
 
-    projection_length: int = option(32, "l, the length of the packed sequence P")
-    pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option(
-        "softplus", "activation of causal pack attention"
-    )
-    luna_backend: ChoiceEnum(list(BACKENDS)) = option(
-        "auto", "form of causal attention used for whole sequences"
-    )
-    causal_decay: bool = option(
-        False,
-        "causal attention forgets: a position counts less the further it lies behind, at a rate that each "
-        "head learns (default: the paper's, which counts all alike)",
-    )
-    word_dropout: float = option(0.0, "dropout probability for whole token embeddings")
     decoder_embed_dim: Optional[int] = option(
-        None, "decoder embedding dimension; P is shared, so it must be the encoder's (default: the encoder's)"
+        None,
+        "decoder embedding dimension, which must be the encoder's (default: the encoder's)",
+        default_from="encoder_embed_dim",
     )
     decoder_ffn_embed_dim: Optional[int] = option(
-        None, "decoder embedding dimension for FFN (default: the encoder's)"
+        None,
+        "decoder embedding dimension for FFN (default: the encoder's)",
+        default_from="encoder_ffn_embed_dim",
     )
     decoder_layers: int = option(6, "number of decoder layers")
     decoder_attention_heads: int = option(8, "number of decoder attention heads")
     decoder_normalize_before: bool = option(False, "apply layernorm before each decoder block")
     decoder_learned_pos: bool = option(False, "use learned positional embeddings in the decoder")
-    decoder_layerdrop: float = option(0.0, "LayerDrop probability for the decoder")
+    decoder_layerdrop: float = option(0.0, "LayerDrop probability for the decoder", may_change=True)
     decoder_layers_to_keep: Optional[str] = option(
-        None, "which decoder layers to keep when pruning, as 0,2,4"
+        None, "which decoder layers to keep when pruning, as 0,2,4", may_change=True
     )
-    decoder_input_dim: Optional[int] = option(None, "decoder input dimension (default: --decoder-embed-dim)")
+    decoder_input_dim: Optional[int] = option(
+        None, "decoder input dimension (default: --decoder-embed-dim)", default_from="decoder_embed_dim"
+    )
     decoder_output_dim: Optional[int] = option(
-        None, "decoder output dimension (default: --decoder-embed-dim)"
+        None, "decoder output dimension (default: --decoder-embed-dim)", default_from="decoder_embed_dim"
     )
     share_decoder_input_output_embed: bool = option(False, "share decoder input and output embeddings")
     no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
@@ -130,7 +162,28 @@ class DecoderOptions(FairseqDataclass):
         "comma-separated list of adaptive softmax cutoff points; must be used with the adaptive_loss "
         "criterion",
     )
-    adaptive_softmax_dropout: float = option(0.0, "dropout for the tail projections of adaptive softmax")
+    adaptive_softmax_dropout: float = option(
+        0.0, "dropout for the tail projections of adaptive softmax", may_change=True
+    )
     adaptive_softmax_factor: float = option(
         4.0, "factor by which each tail projection of adaptive softmax is smaller"
     )
+
+
+@dataclass
+class LunaDecoderOptions(DecoderOptions):
+    """Of every Luna model with a decoder."""
+
+    projection_length: int = option(32, "l, the length of the packed sequence P")
+    pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option(
+        "softplus", "activation of causal pack attention"
+    )
+    luna_backend: ChoiceEnum(list(BACKENDS)) = option(
+        "auto", "form of causal attention used for whole sequences", may_change=True
+    )
+    causal_decay: bool = option(
+        False,
+        "causal attention forgets: a position counts less the further it lies behind, at a rate that each "
+        "head learns (default: the paper's, which counts all alike)",
+    )
+    word_dropout: float = option(0.0, "dropout probability for whole token embeddings", may_change=True)

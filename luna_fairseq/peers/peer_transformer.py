@@ -4,6 +4,7 @@ from argparse import Namespace
 from typing import Any, Mapping
 
 from fairseq.models import register_model
+from luna_fairseq.engine.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import EncoderDecoder
@@ -33,9 +34,7 @@ class PeerTransformer(EncoderDecoder):
             InputError: an attention that has not the form it is asked for in, or widths, heads or options
                 that cannot be
         """
-        options = flat_options(cfg, PeerTransformerConfig())
-        for name in ("decoder_attention", "cross_attention"):
-            options[name] = options[name] or options["attention"]
+        options = fill_open(flat_options(cfg, PeerTransformerConfig()), PeerTransformerConfig)
         check_diagonal_prior(options, task)
         cfg = nested_config(Namespace(**options))
         check_widths(cfg, "give them the same width")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from luna_fairseq.engine.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.luna import flat_options
 from luna_fairseq.models.options import option
@@ -30,24 +31,24 @@ class RnnAttentionConfig(FairseqDataclass):
     local_window: Optional[int] = option(None, "D, tokens of the window on each side of its middle")
     input_feeding: bool = option(False, "luong: the cell reads the output before, too")
     cell: ChoiceEnum(["lstm", "gru"]) = option("lstm", "recurrent cell of encoder and decoder")
-    dropout: float = option(0.1, "dropout probability")
+    dropout: float = option(0.1, "dropout probability", may_change=True)
     encoder_embed_dim: int = option(512, "encoder embedding dimension")
     encoder_hidden_size: int = option(256, "width of the encoder's states in each direction")
     encoder_layers: int = option(1, "number of encoder layers")
     decoder_embed_dim: Optional[int] = option(
-        None, "decoder embedding dimension (default: --encoder-embed-dim)"
+        None, "decoder embedding dimension (default: --encoder-embed-dim)", default_from="encoder_embed_dim"
     )
     decoder_hidden_size: int = option(512, "width of the decoder's states")
     decoder_layers: int = option(1, "number of decoder layers, as many as of the encoder")
     decoder_out_embed_dim: Optional[int] = option(
-        None, "width of the decoder's output (default: --decoder-embed-dim)"
+        None, "width of the decoder's output (default: --decoder-embed-dim)", default_from="decoder_embed_dim"
     )
     share_decoder_input_output_embed: bool = option(False, "share decoder input and output embeddings")
     share_all_embeddings: bool = option(
         False, "share encoder, decoder and output embeddings (requires a joined dictionary)"
     )
-    max_source_positions: int = option(1024, "max number of tokens in the source sequence")
-    max_target_positions: int = option(1024, "max number of tokens in the target sequence")
+    max_source_positions: int = option(1024, "max number of tokens in the source sequence", may_change=True)
+    max_target_positions: int = option(1024, "max number of tokens in the target sequence", may_change=True)
 
 
 def completed(cfg: Any) -> Namespace:
@@ -56,10 +57,8 @@ def completed(cfg: Any) -> Namespace:
     Raises:
         InputError: options that do not go together
     """
-    cfg = Namespace(**flat_options(cfg, RnnAttentionConfig()))
+    cfg = Namespace(**fill_open(flat_options(cfg, RnnAttentionConfig()), RnnAttentionConfig))
     cfg.score = cfg.score or OWN_SCORES[cfg.attention]
-    cfg.decoder_embed_dim = cfg.decoder_embed_dim or cfg.encoder_embed_dim
-    cfg.decoder_out_embed_dim = cfg.decoder_out_embed_dim or cfg.decoder_embed_dim
     if cfg.encoder_layers != cfg.decoder_layers:
         raise InputError(
             f"--encoder-layers {cfg.encoder_layers} and --decoder-layers {cfg.decoder_layers}: every "

@@ -12,11 +12,9 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel
-from luna_fairseq.models import LunaClassifierConfig, LunaConfig, LunaMaskedLMConfig
 from luna_fairseq.models.luna_classifier import ARCHITECTURES as CLASSIFIERS
-from luna_fairseq.peers import ATTENTIONS, PeerOptions
+from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.config import (
-    LUNA_OPTIONS,
     AttentionConfig,
     PeerClassifierConfig,
     PeerRobertaConfig,
@@ -28,12 +26,12 @@ from luna_fairseq.peers.peer_transformer import ARCHITECTURES as TRANSFORMERS
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "model"
 FAMILIES = {
-    "translation": (PeerTransformerConfig, LunaConfig, TRANSFORMERS),
-    "masked_lm": (PeerRobertaConfig, LunaMaskedLMConfig, ROBERTAS),
-    "lra-text": (PeerClassifierConfig, LunaClassifierConfig, PEER_CLASSIFIERS),
+    "translation": (PeerTransformerConfig, TRANSFORMERS),
+    "masked_lm": (PeerRobertaConfig, ROBERTAS),
+    "lra-text": (PeerClassifierConfig, PEER_CLASSIFIERS),
 }
 MODELS = {"translation": "peer_transformer", "masked_lm": "peer_roberta", "lra-text": "peer_lra"}
-CASES = [(task, name) for task, (_, _, presets) in FAMILIES.items() for name in presets]
+CASES = [(task, name) for task, (_, presets) in FAMILIES.items() for name in presets]
 
 
 def parse(task, *words):
@@ -43,7 +41,7 @@ def parse(task, *words):
 
 
 def expected(task, name):
-    config, _, presets = FAMILIES[task]
+    config, presets = FAMILIES[task]
     values = {key: getattr(value, "value", value) for key, value in asdict(config()).items()}
     return {**values, **presets[name], "_name": name}
 
@@ -59,7 +57,7 @@ def test_command_line(task, name):
 @pytest.mark.parametrize("task, name", CASES)
 def test_hydra_config(task, name):
     """It lists what differs from the dataclass's defaults, and no more."""
-    config, _, presets = FAMILIES[task]
+    config, presets = FAMILIES[task]
     path = CONFIGS / f"{name}.yaml"
     assert path.read_text(encoding="utf-8").startswith("# @package _group_\n")
     model = MODELS[task]
@@ -73,16 +71,6 @@ def test_every_attention_can_be_asked_for():
         words = ["--attention", name, "--decoder-attention", name, "--cross-attention", name]
         values = parse("translation", "--arch", "peer_transformer", *words)
         assert {values[f"{part}attention"] for part in ("", "decoder_", "cross_")} == {name}
-
-
-@pytest.mark.parametrize("task", list(FAMILIES))
-def test_what_is_the_transformers_has_the_defaults_of_lunas_model(task):
-    config, of_luna, _ = FAMILIES[task]
-    ours, theirs = ({each.name: each.default for each in fields(which)} for which in (config, of_luna))
-    shared = set(theirs) - LUNA_OPTIONS - {"_name"}
-    assert shared and all(ours[name] == theirs[name] for name in shared)
-    assert not (set(ours) & LUNA_OPTIONS) - {"cross_attention", "diagonal_prior"}
-    assert set(ours) >= {each.name for each in fields(PeerOptions)}
 
 
 @pytest.mark.parametrize(

@@ -5,38 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from luna_fairseq.engine.dictionaries import check_fingerprints, fingerprint, stored_fingerprints
+from luna_fairseq.engine.model_options import command_line, plain_options
 from luna_fairseq.errors import InputError
-
-_VALUES = (
-    "projection_length",
-    "encoder_layers",
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "activation_fn",
-    "pooler_activation_fn",
-    "anchor_strength",
-    "local_parts",
-    "information_kernel",
-)
-_FLAGS = (
-    "fix_projection_length",
-    "untie_luna_kv",
-    "encoder_normalize_before",
-    "untie_weights_luna",
-    "untie_weights_roberta",
-    "no_token_positional_embeddings",
-    "alibi",
-    "anchored_packed",
-    "share_token_projections",
-    "information_block",
-)
 
 
 @dataclass(frozen=True)
@@ -68,17 +44,9 @@ class Pretrained:
         }
         if set(embeddings) != {"embed_tokens", "embed_positions"}:
             raise InputError(f"{path} is no masked language model with learned positions")
-        model = _as_dictionary(state["cfg"]["model"])
         # Two positions are those of padding and before it.
         positions = embeddings["embed_positions"].size(0) - 2
-        options = ["--arch", str(model.get("_name") or model["arch"]), "--max-positions", str(positions)]
-        names = [*_VALUES, *_FLAGS]
-        if model.get("attention") is not None:  # a peer, with the options of its attention
-            names += ["attention", *(name for name in model if name.startswith(f"{model['attention']}_"))]
-        for name in names:
-            if model.get(name) is not None and model[name] is not False:
-                options.append(f"--{name.replace('_', '-')}")
-                options += [] if model[name] is True else [str(model[name])]
+        options = command_line({**plain_options(state["cfg"]["model"]), "max_positions": positions})
         size = embeddings["embed_tokens"].size(0)
         return cls(path, options, positions, size, stored_fingerprints(state))
 
@@ -98,7 +66,3 @@ class Pretrained:
 
 def _is_embedding(name: str) -> bool:
     return "sentence_encoder." in name and name.endswith(("embed_tokens.weight", "embed_positions.weight"))
-
-
-def _as_dictionary(config: Any) -> Dict[str, Any]:
-    return dict(config) if hasattr(config, "keys") else vars(config)

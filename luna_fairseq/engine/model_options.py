@@ -1,0 +1,109 @@
+"""A model's options, as its dataclass declares them: read from a configuration, compared with another's, and
+as words of a command line. Nothing lists names a second time.
+
+An option whose field has ``MAY_CHANGE`` in its metadata leaves a trained model what it is (dropout, memory,
+how weights begin); all others are part of what its weights mean. fairseq's own models declare options without
+that: theirs are taken as those of ours of the same name.
+"""
+
+from argparse import ArgumentParser
+from dataclasses import fields
+from typing import Any, Dict, List, Mapping, Tuple
+
+MAY_CHANGE = "may_change"
+DEFAULT_FROM = "default_from"  # the option whose value is the default of one whose own default is None
+_OURS = "luna_fairseq."
+
+
+def plain_options(config: Any) -> Dict[str, Any]:
+    """Names and values of a flat configuration (dataclass, DictConfig, Namespace or mapping).
+
+    Enums become their words; references to other groups of options stay as they are.
+    """
+    from omegaconf import OmegaConf  # the engine's table is read where there is no fairseq, too
+
+    if OmegaConf.is_config(config):
+        config = OmegaConf.to_container(config, resolve=False)
+    items = config if isinstance(config, Mapping) else vars(config)
+    return {name: getattr(value, "value", value) for name, value in items.items()}
+
+
+def model_name(options: Mapping[str, Any]) -> str:
+    """Of the registered model that ``options`` are for; an unknown architecture's is its own."""
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+
+    name = str(options.get("_name") or options.get("arch"))
+    return ARCH_MODEL_NAME_REGISTRY.get(name, name)
+
+
+def complete(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """``options`` with what they lack from the defaults of the model's dataclass, if it is one of ours."""
+    from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+    found = dict(options)
+    dataclass = MODEL_DATACLASS_REGISTRY.get(model_name(options))
+    if dataclass is None or not dataclass.__module__.startswith(_OURS):
+        return found
+    for name, value in plain_options(dataclass()).items():
+        found.setdefault(name, value)
+    return fill_open(found, dataclass)
+
+
+def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
+    """``options``, in place, with the value of another option where None stands for it."""
+    for field in fields(dataclass):
+        source = field.metadata.get(DEFAULT_FROM)
+        if source is not None and options[field.name] is None:
+            options[field.name] = options[source]
+    return options
+
+
+def lasting(model: str) -> List[str]:
+    """Names of the options of a registered model that may not change.
+
+    Of one that is not registered here, of any model of ours.
+    """
+    from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+
+    ours = [d for d in MODEL_DATACLASS_REGISTRY.values() if d.__module__.startswith(_OURS)]
+    dataclass = MODEL_DATACLASS_REGISTRY.get(model)
+    if dataclass in ours:
+        declared = fields(dataclass)
+        return [f.name for f in declared if not f.metadata.get(MAY_CHANGE) and f.name != "_name"]
+    may_change = {f.name for each in ours for f in fields(each) if f.metadata.get(MAY_CHANGE)}
+    if model not in MODEL_REGISTRY:
+        names = {f.name: None for each in ours for f in fields(each) if f.name != "_name"}
+    else:
+        parser = ArgumentParser(add_help=False, allow_abbrev=False)
+        MODEL_REGISTRY[model].add_args(parser)
+        names = {action.dest: None for action in parser._actions}
+    return [name for name in names if name not in may_change]
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
+    """(option, its value in ``one``, in ``other``) where two models with equal weights compute differently.
+
+    Where they are different models, that alone, under ``arch``. What only one of them knows came with newer
+    code, whose default changes nothing.
+    """
+    models = model_name(one), model_name(other)
+    if models[0] != models[1]:
+        return [("arch", one.get("arch") or one.get("_name"), other.get("arch") or other.get("_name"))]
+    one, other = complete(one), complete(other)
+    shared = [name for name in lasting(models[0]) if name in one and name in other]
+    return [(name, one[name], other[name]) for name in shared if one[name] != other[name]]
+
+
+def command_line(options: Mapping[str, Any]) -> List[str]:
+    """``--arch`` and the options that may not change: words with which fairseq-train builds the same model.
+
+    Those that are None or False, as every boolean is by default, are left out.
+    """
+    model = model_name(options)
+    words = ["--arch", model]
+    for name in lasting(model):
+        value = options.get(name)
+        if value is not None and value is not False:
+            words.append(f"--{name.replace('_', '-')}")
+            words += [] if value is True else [str(value)]
+    return words
