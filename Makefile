@@ -7,7 +7,7 @@ export VENV
 PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/python" -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fairseq-0.12 test-slow faults lint docs clean
+.PHONY: help venv demo test test-fairseq-0.12 test-slow faults lint docs wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ lint: venv docs ## ruff, mypy and the documentation's links
 
 docs: venv ## README's pages with the API's reference, into site/
 	NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/mkdocs" build --strict --quiet
+
+wheel: venv ## the wheel, into dist/
+	"$(VENV)/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 clean: ## remove .venv, .venv-fairseq-0.12 and what builds and tests leave behind
 	rm -rf .venv .venv.lock .venv-fairseq-0.12 .venv-fairseq-0.12.lock

@@ -17,7 +17,7 @@ def read_version() -> str:
     text = (HERE / "luna_fairseq" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"', text, flags=re.MULTILINE)
     if match is None:
-        raise RuntimeError('luna_fairseq/__init__.py has no line like: __version__ = "0.1.0"')
+        raise RuntimeError('luna_fairseq/__init__.py has no line like: __version__ = "0.2.0"')
     return match.group(1)
 
 
@@ -65,7 +65,7 @@ setup(
     packages=[*find_packages(include=["luna_fairseq", "luna_fairseq.*"]), *BESIDE],
     package_dir=BESIDE,
     package_data={
-        "luna_fairseq": ["*.md", "*/*.md", "*/*/*.md", "report/assets/*"],
+        "luna_fairseq": ["py.typed", "*.md", "*/*.md", "*/*/*.md", "report/assets/*"],
         "luna_fairseq.configs": ["*.md", "*.yaml", "*/*.yaml"],
     },
     install_requires=[

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from os.path import abspath
 from typing import Any, List
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODELS = ("LunaClassifier", "LunaLanguageModel", "LunaMaskedLM", "LunaModel")
 # fairseq's own behaviour is mended first.
