@@ -93,7 +93,7 @@ setup(
             "luna-engine = luna_fairseq.engine.listing:main",
             "luna-evaluate = luna_fairseq.translation.evaluate:main",
             "luna-evaluate-task = luna_fairseq.masked_lm.evaluate_task:main",
-            "luna-export-huggingface = luna_fairseq.masked_lm.export_huggingface:main",
+            "luna-export-huggingface = luna_fairseq.huggingface.export:main",
             "luna-finetune = luna_fairseq.masked_lm.finetune:main",
             "luna-lra-seeds = luna_fairseq.lra.seeds:main",
             "luna-plan = luna_fairseq.costs.plan:main",

@@ -12,7 +12,7 @@ GROUND = {"ops"}
 MODELS = {"ops", "modules", "models"}
 BELOW_COMMANDS = {*MODELS, "engine", "optim", "files", "text"}
 BELOW_WINGS = {*BELOW_COMMANDS, "commands"}
-BELOW_ALL = {*BELOW_WINGS, "peers", "translation", "masked_lm", "lra", "costs"}
+BELOW_ALL = {*BELOW_WINGS, "peers", "translation", "masked_lm", "lra", "huggingface", "costs"}
 MAY_IMPORT = {
     "ops": set(),
     "optim": set(),
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "translation": BELOW_WINGS,
     "masked_lm": BELOW_WINGS,
     "lra": BELOW_WINGS,
+    "huggingface": BELOW_WINGS,
     "costs": {*BELOW_WINGS, "peers"},
     "report": BELOW_ALL,
     "benchmark": BELOW_ALL,

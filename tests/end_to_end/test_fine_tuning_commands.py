@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from copying import ADAM, PRETRAIN, preprocess, sentences, write_text
 from forked import run_module
 
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
-from luna_fairseq.masked_lm.huggingface.shipped_code import shipped_code
 from luna_fairseq.models import LunaMaskedLM
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -208,41 +206,14 @@ def test_more_positions_than_the_model_has(sst2, pretrained, tmp_path):
     assert line.startswith("luna_fairseq: error: ") and "64" in line and "100" in line
 
 
-LOAD = """
-import sys
-sys.modules["fairseq"] = sys.modules["luna_fairseq"] = None
-import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-model = AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
-batch = tokenizer(["w1 w2 w3", "w4"], padding=True, return_tensors="pt")
-with torch.no_grad():
-    torch.save({"ids": batch["input_ids"], "logits": model(**batch).logits}, sys.argv[2])
-"""
-
-
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="older transformers copy direct imports alone")
-def test_export(pretrained, text, tmp_path, refuses):
-    """Loaded by transformers, where there is neither fairseq nor this package."""
-    pytest.importorskip("transformers")
-    words = [tmp_path / "hf", "--path", pretrained, "--data", text]
-    luna("export_huggingface", *words)
-    code = ["model.safetensors", *shipped_code()]
-    tokenizer = ["tokenizer.json", "tokenizer_config.json"]
-    if version("transformers").startswith("4."):  # it writes the special tokens twice
-        tokenizer = ["special_tokens_map.json", *tokenizer]
-    written = sorted(path.name for path in (tmp_path / "hf").iterdir())
-    assert written == sorted(["config.json", *code, *tokenizer])
-    environment = {**ENVIRONMENT, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
-    line = [sys.executable, "-c", LOAD, str(tmp_path / "hf"), str(tmp_path / "out.pt")]
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=str(tmp_path))
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = torch.load(str(tmp_path / "out.pt"))
+def test_export(pretrained, text, tmp_path):
+    """The command, on a checkpoint of a run; tests/huggingface has the rest."""
+    transformers = pytest.importorskip("transformers")
+    words = [str(tmp_path / "hf"), "--path", str(pretrained), "--data", str(text)]
+    export = importlib.import_module("luna_fairseq.huggingface.export")
+    assert export.main(words) == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "hf"), trust_remote_code=True)
     hub = LunaMaskedLM.from_pretrained(str(pretrained.parent), pretrained.name, str(text))
-    sentence = [hub.encode("w1 w2 w3"), hub.encode("w4")]
-    assert [row[row.ne(1)].tolist() for row in found["ids"]] == [tokens.tolist() for tokens in sentence]
-    with torch.no_grad():
-        for tokens, logits in zip(sentence, found["logits"]):
-            expected, _ = hub.model(tokens.unsqueeze(0))
-            torch.testing.assert_close(logits[: len(tokens)], expected[0], rtol=0, atol=1e-5)
-    assert "is there already: give another folder" in refuses("export_huggingface", *words)
+    assert tokenizer("w1 w2 w3").input_ids == hub.encode("w1 w2 w3").tolist()
+    assert "| updates | 2 |" in (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
+    assert export.main(words) == 1

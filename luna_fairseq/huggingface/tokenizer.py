@@ -5,31 +5,45 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 import sentencepiece
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.tokenizers import encoding_of
+from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer
+from luna_fairseq.models.tokenizers import encoding_of, find_tokenizer
 
 SPACE = "\u2581"
 BOS, EOS, PAD, UNKNOWN, MASK = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
+_SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 _PROBE = "\ufb01\u2460\u00c5"  # a ligature, a circled digit, a letter that has a second form
 
 
+class Template(NamedTuple):
+    """What stands around a sequence, and around a pair."""
+
+    single: str
+    pair: str
+
+
+MASKED_LM = Template(f"{BOS} $A {EOS}", f"{BOS} $A {EOS} {EOS} $B {EOS}")
+
+
 def build_tokenizer(
-    files: Mapping[str, str], dictionary: Dictionary, positions: int
-) -> PreTrainedTokenizerFast:
-    """A tokenizer whose ids are those of ``dictionary``, its pairs those of RoBERTa.
+    files: Mapping[str, str], dictionary: Dictionary, positions: int, template: Template = MASKED_LM
+) -> LunaTokenizer:
+    """A tokenizer whose ids are those of ``dictionary``, and whose length is its.
+
+    A ``<mask>`` in a text is the mask; other special symbols there are text, as they are for fairseq.
 
     Args:
         files: fairseq's options of the tokenizer, as ``find_tokenizer`` gives them; empty where text is
             words.
-        dictionary: with ``<mask>``.
+        dictionary: of the model.
         positions: the longest sequence.
+        template: what stands around sequences (default: RoBERTa's).
 
     Raises:
         InputError: the dictionary is of pieces and there are no files; or the tokenizer is none of GPT-2's or
@@ -37,44 +51,69 @@ def build_tokenizer(
     """
     ids = {dictionary[index]: index for index in range(len(dictionary))}
     encoding = encoding_of(dictionary)
-    if not files and encoding is not None:
+    if not files and encoding not in (None, "subword_nmt"):
         raise InputError(
             f"the dictionary holds pieces of {encoding}, and its tokenizer is not there: put "
             "sentencepiece.bpe.model (or GPT-2's encoder.json and vocab.bpe) beside the checkpoint or into "
             "--data"
         )
     if not files:
-        tokenizer = _words(ids)
+        tokenizer = _words(ids, encoding is not None)
     elif files["bpe"] == "gpt2":
         tokenizer = _gpt2(files, ids)
     else:
         tokenizer = _sentencepiece(
             sentencepiece.SentencePieceProcessor(model_file=files["sentencepiece_model"]), ids
         )
+    around = {symbol for part in template for symbol in part.split() if not symbol.startswith("$")}
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A {EOS}",
-        pair=f"{BOS} $A {EOS} {EOS} $B {EOS}",
-        special_tokens=[(BOS, ids[BOS]), (EOS, ids[EOS])],
+        single=template.single,
+        pair=template.pair,
+        special_tokens=[(symbol, ids[symbol]) for symbol in sorted(around)],
     )
-    return PreTrainedTokenizerFast(
+    mask = {"mask_token": MASK} if MASK in ids else {}
+    return LunaTokenizer(
         tokenizer_object=tokenizer,
-        bos_token=BOS,
+        bos_token=BOS if BOS in around else EOS,
         eos_token=EOS,
         cls_token=BOS,
         sep_token=EOS,
         pad_token=PAD,
-        # <unk> stays the tokenizer's own affair: where text has these five characters, they are encoded as
-        # characters. The mask takes the space before it, as in RoBERTa.
-        mask_token=AddedToken(MASK, lstrip=True, special=True),
+        **mask,
+        clean_up_tokenization_spaces=False,
         model_max_length=positions,
         model_input_names=["input_ids", "attention_mask"],
     )
 
 
-def _words(ids: Dict[str, int]) -> Tokenizer:
+def tokenizer_of(task: Any, folders: List[Path], config: Any) -> Any:
+    """The tokenizer of fairseq's ``task``, whose files are in one of ``folders``; None where it reads pixels.
+
+    Raises:
+        InputError: see :func:`build_tokenizer`
+    """
+    dictionary = task.source_dictionary
+    if dictionary is None:
+        return None
+    template = MASKED_LM
+    if getattr(config, "classifier_layers", 0):
+        single = f"{'<CLS> ' if config.prepends_cls else ''}$A {EOS}"
+        template = Template(single, f"{single} $B {EOS}")
+    longest = min(config.max_source_positions, 10**6)
+    return build_tokenizer(find_tokenizer(folders), dictionary, longest, template)
+
+
+def _words(ids: Dict[str, int], pieces: bool = False) -> Tokenizer:
+    """Words, or pieces with ``@@`` where a word goes on, between spaces."""
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Replace(Regex(f"[{_SPACES}]+"), " ")
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.decoder = decoders.Sequence([decoders.Metaspace(replacement=" ", prepend_scheme="never")])
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Metaspace(replacement=" ", prepend_scheme="never"),
+            *([decoders.Replace("@@ ", "")] if pieces else []),
+        ]
+    )
     return tokenizer
 
 
@@ -83,10 +122,8 @@ def _gpt2(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
     pieces = json.loads(Path(files["gpt2_encoder_json"]).read_text(encoding="utf-8"))
     lines = Path(files["gpt2_vocab_bpe"]).read_text(encoding="utf-8").split("\n")[1:]
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
-    vocabulary = _special(ids)
-    for piece, number in pieces.items():
-        if str(number) in ids:
-            vocabulary[piece] = ids[str(number)]
+    symbols = {str(number): piece for piece, number in pieces.items()}
+    vocabulary = {symbols.get(symbol, symbol): index for symbol, index in ids.items()}
     tokenizer = Tokenizer(_byte_pairs(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -100,8 +137,6 @@ def _sentencepiece(model: Any, ids: Dict[str, int]) -> Tokenizer:
         if not (model.is_control(index) or model.is_unknown(index) or model.is_unused(index))
     ]
     _check_kind(model, pieces)
-    vocabulary = _special(ids)
-    vocabulary.update((piece, ids[piece]) for piece in pieces if piece in ids)
     # The pair that makes the piece learnt first is merged first.
     rank = {piece: number for number, piece in enumerate(pieces)}
     pairs = [
@@ -110,15 +145,19 @@ def _sentencepiece(model: Any, ids: Dict[str, int]) -> Tokenizer:
         for cut in range(1, len(piece))
         if piece[:cut] in rank and piece[cut:] in rank
     ]
-    tokenizer = Tokenizer(_byte_pairs(vocabulary, [(left, right) for _, left, right in sorted(pairs)]))
-    space = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
+    tokenizer = Tokenizer(_byte_pairs(ids, [(left, right) for _, left, right in sorted(pairs)]))
     tokenizer.normalizer = normalizers.Sequence(
         [
-            normalizers.Replace(Regex(f"[{space}]+"), " "),
-            normalizers.Replace(Regex("^ | $"), ""),
+            normalizers.Replace(Regex(f"[{_SPACES}]+"), " "),
+            normalizers.Replace(Regex("^ "), ""),
+            # Here and not by the pre-tokenizer, which would not put a space before a text that begins with
+            # this character. Of it, too, sentencepiece drops what stands at the end.
+            normalizers.Prepend(SPACE),
+            normalizers.Replace(" ", SPACE),
+            normalizers.Replace(Regex(f"{SPACE}+$"), ""),
         ]
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never")
     tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     return tokenizer
 
@@ -140,7 +179,3 @@ def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> mo
             "the tokenizer of another vocabulary, or a dictionary of the frequent pieces alone"
         )
     return models.BPE(vocab=vocabulary, merges=merges, unk_token=UNKNOWN, fuse_unk=True)
-
-
-def _special(ids: Dict[str, int]) -> Dict[str, int]:
-    return {symbol: ids[symbol] for symbol in (BOS, PAD, EOS, UNKNOWN, MASK)}

@@ -1,0 +1,228 @@
+"""Models of this package as transformers' classes, and their parameters back under fairseq's names."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+
+import torch
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.huggingface.configuration_luna import DEFAULTS
+from luna_fairseq.huggingface.layers import ACTIVATIONS
+from luna_fairseq.models.luna_classifier import LunaClassifier
+from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
+
+HEADS = {
+    "pooling_classification_head": "maximum",
+    "mean_classification_head": "mean",
+    "attention_classification_head": "attention",
+}
+Names = Tuple[Tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of model.
+
+    Attributes:
+        title: what a person calls it.
+        auto: transformers' class that loads it.
+        module, model: where the exported class is, and its name.
+        names: how fairseq's names of parameters begin, and the exported model's.
+    """
+
+    title: str
+    auto: str
+    module: str
+    model: str
+    names: Names
+
+    def load_class(self) -> Any:
+        """The exported model's class."""
+        return getattr(import_module(f"luna_fairseq.huggingface.{self.module}"), self.model)
+
+    def auto_map(self, configuration: str) -> Dict[str, str]:
+        """What config.json says of the code beside it."""
+        return {"AutoConfig": f"configuration_luna.{configuration}", self.auto: f"{self.module}.{self.model}"}
+
+
+_ENCODER = ("encoder.sentence_encoder.", "luna.")
+MASKED_LM = Kind(
+    "masked language model",
+    "AutoModelForMaskedLM",
+    "modeling_luna",
+    "LunaForMaskedLM",
+    (
+        _ENCODER,
+        ("encoder.lm_head.weight", "lm_head.decoder.weight"),
+        ("encoder.lm_head.bias", "lm_head.decoder.bias"),
+        ("encoder.lm_head.", "lm_head."),
+    ),
+)
+LONG_CLASSIFIER = Kind(
+    "classifier of long sequences",
+    "AutoModelForSequenceClassification",
+    "modeling_luna_classifier",
+    "LunaForLongSequenceClassification",
+    (
+        ("encoder.", "luna."),
+        ("classifier.", "classifier.layers."),
+        ("sentence_projection_layer.", "classifier.out_proj."),
+    ),
+)
+
+
+def fine_tuned(head: str) -> Kind:
+    """The kind of a masked language model with the classification head ``head``."""
+    return Kind(
+        "fine-tuned classifier",
+        "AutoModelForSequenceClassification",
+        "modeling_luna_classifier",
+        "LunaForSequenceClassification",
+        (_ENCODER, (f"classification_heads.{head}.", "classifier.")),
+    )
+
+
+def kind_of(model: Any, head: Optional[str] = None) -> Kind:
+    """The kind of fairseq's ``model``; with the classification head ``head``, if any.
+
+    Raises:
+        InputError: none of these, or a part that the exported models do not have
+    """
+    kinds = {LunaMaskedLM: MASKED_LM, LunaClassifier: LONG_CLASSIFIER}
+    if type(model) not in kinds or getattr(model.args, "layer_type", "luna") != "luna":
+        raise InputError(
+            f"the checkpoint's model is {type(model).__name__}: Luna's translation models, causal and masked "
+            "language models and classifiers can be exported, peers and recurrent models cannot"
+        )
+    if head is None:
+        return kinds[type(model)]
+    heads = getattr(model, "classification_heads", {})
+    if head not in heads:
+        raise InputError(f"--head {head}: the model's heads are {', '.join(heads) or 'none'}")
+    return fine_tuned(head)
+
+
+def exported_name(name: str, names: Names) -> Optional[str]:
+    """The exported model's name of fairseq's parameter ``name``; None where it has none."""
+    for ours, theirs in names:
+        if name.startswith(ours):
+            return theirs + name[len(ours) :]
+    return None
+
+
+def fairseq_name(name: str, names: Names) -> str:
+    """The other way."""
+    for ours, theirs in sorted(names, key=lambda pair: -len(pair[1])):
+        if name.startswith(theirs):
+            return ours + name[len(theirs) :]
+    return name
+
+
+def resolved_options(cfg: Any, names: Any) -> Iterator[Tuple[str, Any]]:
+    """Options ``names`` with their values in fairseq's nested config ``cfg``, in which none is open."""
+    for name in names:
+        side, _, rest = name.partition("_")
+        if name.startswith("quant_noise_"):
+            yield name, getattr(cfg.quant_noise, name[len("quant_noise_") :])
+        elif side in ("encoder", "decoder") and hasattr(getattr(cfg, side), rest):
+            yield name, getattr(getattr(cfg, side), rest)
+        elif hasattr(cfg, name):
+            yield name, getattr(cfg, name)
+
+
+def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
+    """``model`` as transformers' class, in evaluation mode.
+
+    Args:
+        model: fairseq's.
+        kind: what it becomes.
+        dictionary: of its tokens; None where it reads pixels.
+
+    Raises:
+        InputError: its activation function has no counterpart there.
+    """
+    options = _CONFIGURATIONS[kind.model](model, kind)
+    for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):
+        if options.get(name, "gelu") not in ACTIVATIONS:
+            raise InputError(f"transformers has no activation function like {options[name]}")
+    if dictionary is not None:
+        options["vocab_size"] = len(dictionary)
+        options["bos_token_id"], options["eos_token_id"] = dictionary.bos(), dictionary.eos()
+        options["pad_token_id"] = dictionary.pad()
+    exported_class = kind.load_class()
+    configuration = exported_class.config_class
+    config = configuration(**options, auto_map=kind.auto_map(configuration.__name__))
+    exported = exported_class(config).eval()
+    state = {}
+    for name, value in model.state_dict().items():
+        new = exported_name(name, kind.names)
+        if new is not None and not name.endswith((".version", "._float_tensor")):
+            state[new] = value
+    state = {name: value for name, value in state.items() if name in exported.state_dict() or _is_ours(name)}
+    lacking = exported.load_state_dict(state, strict=False)
+    unread = [name for name in lacking.missing_keys if not name.endswith(_BEGIN_AS_THEY_ARE)]
+    if unread or lacking.unexpected_keys:
+        raise InputError(
+            f"the checkpoint does not fit the exported model: {(unread + lacking.unexpected_keys)[0]}; "
+            "please report this"
+        )
+    exported.tie_weights()
+    return exported
+
+
+# The norm of a last P that nothing reads has neither gain nor bias in fairseq.
+_BEGIN_AS_THEY_ARE = ("luna.packed_layer_norm.weight", "luna.packed_layer_norm.bias")
+
+
+def _is_ours(name: str) -> bool:
+    return not name.startswith("luna.embed_positions.")
+
+
+def _encoder_options(model: Any) -> Dict[str, Any]:
+    return dict(resolved_options(model.encoder.sentence_encoder.cfg, DEFAULTS))
+
+
+def _masked_lm(model: Any, kind: Kind) -> Dict[str, Any]:
+    return {**_encoder_options(model), "tie_word_embeddings": not model.args.untie_weights_luna}
+
+
+def _fine_tuned(model: Any, kind: Kind) -> Dict[str, Any]:
+    name = kind.names[-1][0].split(".")[1]
+    head = model.classification_heads[name]
+    return {
+        **_encoder_options(model),
+        "classifier_reads": HEADS.get(name, "first"),
+        "classifier_inner_dim": head.dense.out_features,
+        "pooler_activation_fn": model.args.pooler_activation_fn,
+        "pooler_dropout": model.args.pooler_dropout,
+        "num_labels": head.out_proj.out_features,
+        "tie_word_embeddings": False,
+    }
+
+
+def _long_classifier(model: Any, kind: Kind) -> Dict[str, Any]:
+    args = model.args
+    reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
+    reads = "first" if args.sen_rep_type == "cls" else "tokens"
+    return {
+        **dict(resolved_options(model.encoder.cfg, DEFAULTS)),
+        "layer_repeats": args.encoder_layers if args.tie_layer_weights else 1,
+        "reads_pixels": reads_pixels,
+        "prepends_cls": args.sen_rep_type == "cls" and not args.use_p,
+        "classifier_reads": "mean" if args.use_p else reads,
+        "pair_combination": args.pair_combination if model.pairs else "",
+        "classifier_layers": args.classifier_layers,
+        "classifier_out_dim": args.classifier_out_dim,
+        "classifier_activation_fn": args.classifier_activation_fn,
+        "num_labels": args.sentence_class_num,
+        "tie_word_embeddings": False,
+        **({"vocab_size": 1, "pad_token_id": 0} if reads_pixels else {}),
+    }
+
+
+_CONFIGURATIONS: Dict[str, Callable[[Any, Kind], Dict[str, Any]]] = {
+    "LunaForMaskedLM": _masked_lm,
+    "LunaForSequenceClassification": _fine_tuned,
+    "LunaForLongSequenceClassification": _long_classifier,
+}

@@ -1,0 +1,126 @@
+"""``luna-export-huggingface``: a trained model as a folder that Hugging Face's transformers loads.
+
+FOLDER then holds config.json, model.safetensors, the tokenizer, README.md, and the model's code, so that the
+class that README.md names and AutoTokenizer load it with trust_remote_code=True, without fairseq and without
+this package. Any model of this package can be exported: translation, causal and masked language models,
+classifiers. What was written is loaded again and compared with fairseq's output before the folder appears.
+Needs the extra "huggingface": pip install "luna_fairseq[huggingface]".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Optional
+
+from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.errors import InputError, MissingRequirementError
+from luna_fairseq.files.writing import replacing_folder
+from luna_fairseq.huggingface.shipped_code import shipped_code
+
+PROGRAM = "luna-export-huggingface"
+
+
+def _export(args: argparse.Namespace) -> None:
+    kind = export(args.path, args.data, args.folder, args.head)
+    print(f"{args.folder}: {kind.auto}.from_pretrained({str(args.folder)!r}, trust_remote_code=True)")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("folder", type=Path, metavar="FOLDER", help="folder to write, which must not exist yet")
+    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint of a Luna model")
+    add("--data", required=True, type=Path, metavar="DIR", help="folder of its dictionaries and tokenizer")
+    add(
+        "--head",
+        metavar="NAME",
+        help="of a masked language model: export this classification head (default: the one that it has; "
+        "none: the language model)",
+    )
+    return parser
+
+
+def export(path: Path, data: Path, folder: Path, head: Optional[str] = None) -> Any:
+    """Write ``folder``.
+
+    Args:
+        path: the checkpoint.
+        data: folder of the dictionaries (of input0/dict.txt for a fine-tuned model) and of the tokenizer.
+        folder: must not exist.
+        head: a classification head; by default the one that the model has, "none" for the language model.
+
+    Returns:
+        the :class:`luna_fairseq.huggingface.conversion.Kind` of the model.
+
+    Raises:
+        InputError: the checkpoint, the tokenizer or the folder is not what it should be, or transformers is
+            missing.
+    """
+    if folder.exists():
+        raise InputError(f"{folder} is there already: give another folder, or remove it")
+    if not path.is_file():
+        raise InputError(f"--path {path} does not exist")
+    try:
+        from luna_fairseq.huggingface import conversion
+        from luna_fairseq.huggingface.comparison import compare
+        from luna_fairseq.huggingface.tokenizer import tokenizer_of
+    except ImportError as error:
+        raise MissingRequirementError(
+            'the export needs transformers and safetensors: pip install "luna_fairseq[huggingface]"'
+        ) from error
+    from transformers.utils import logging
+
+    from luna_fairseq.huggingface.checkpoint import load
+    from luna_fairseq.huggingface.model_card import model_card
+
+    logging.disable_progress_bar()
+    checkpoint = load(path, data)
+    kind = conversion.kind_of(checkpoint.model, _choose_head(checkpoint.model, head))
+    model = conversion.convert(checkpoint.model, kind, checkpoint.task.target_dictionary)
+    tokenizer = tokenizer_of(checkpoint.task, [path.parent, data], model.config)
+    with replacing_folder(folder) as temporary:
+        write_model(model, temporary)
+        if tokenizer is not None:
+            write_tokenizer(tokenizer, temporary)
+        (temporary / "README.md").write_text(model_card(checkpoint, kind), encoding="utf-8")
+        compare(checkpoint.model, type(model).from_pretrained(str(temporary)).eval(), kind)
+    return kind
+
+
+def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
+    heads = list(getattr(model, "classification_heads", ()))
+    if head is None and len(heads) > 1:
+        raise InputError(f"give one of the model's heads with --head: {', '.join(heads)}, none")
+    return (heads or [None])[0] if head is None else None if head == "none" else head
+
+
+def write_model(model: Any, folder: Path) -> None:
+    """Write the converted ``model``, and its code beside it."""
+    model.save_pretrained(str(folder))
+    for name, text in shipped_code(type(model).__module__).items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def write_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write ``tokenizer``, and its code beside it."""
+    tokenizer.save_pretrained(str(folder))
+    module = type(tokenizer).__module__
+    for name, text in shipped_code(module).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["tokenizer_class"] = type(tokenizer).__name__
+    content["auto_map"] = {"AutoTokenizer": [None, f"{module.rpartition('.')[2]}.{type(tokenizer).__name__}"]}
+    content.pop("backend", None)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+main = console_script(PROGRAM, build_parser, lambda args: _export(args), place="folder", hides_log=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

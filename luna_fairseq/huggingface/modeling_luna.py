@@ -1,0 +1,247 @@
+"""Luna's encoder (Linear Unified Nested Attention, NeurIPS 2021) for Hugging Face's transformers, and the
+masked language model.
+
+Shapes: B batch, T tokens, L rows of P, C width, V vocabulary. Layers are time-first, what goes in and comes
+out batch-first.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from luna_fairseq.huggingface.configuration_luna import LunaConfig
+from luna_fairseq.huggingface.layers import (
+    Embedding,
+    LunaEncoderLayer,
+    activation,
+    places_of,
+    sinusoidal_table,
+)
+from luna_fairseq.modules.packed_embedding import PackedEmbedding
+
+
+@dataclass
+class LunaModelOutput(ModelOutput):
+    """last_hidden_state [B, T, C]; the last P, normalised: packed [B, L, C]; packed_mask [B, L] and
+    source_mask [B, T], True at rows and at tokens that count; hidden_states, if asked for, after the
+    embedding and after every layer; attentions, if asked for, of every layer over the sequence [B, H, T,
+    T]."""
+
+    last_hidden_state: Optional[Tensor] = None
+    packed: Optional[Tensor] = None
+    packed_mask: Optional[Tensor] = None
+    source_mask: Optional[Tensor] = None
+    hidden_states: Optional[Tuple[Tensor, ...]] = None
+    attentions: Optional[Tuple[Tensor, ...]] = None
+
+
+@dataclass
+class LunaMaskedLMOutput(ModelOutput):
+    """loss, where labels were given; logits [B, T, V]; the rest as in :class:`LunaModelOutput`."""
+
+    loss: Optional[Tensor] = None
+    logits: Optional[Tensor] = None
+    packed: Optional[Tensor] = None
+    packed_mask: Optional[Tensor] = None
+    hidden_states: Optional[Tuple[Tensor, ...]] = None
+    attentions: Optional[Tuple[Tensor, ...]] = None
+
+
+class LunaPreTrainedModel(PreTrainedModel):
+    """What transformers asks of every model: its configuration, its initialisation, its options of a call."""
+
+    config_class = LunaConfig
+    base_model_prefix = "luna"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["LunaEncoderLayer", "LunaDecoderLayer"]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """BERT's initialisation; and what is computed, where a model was made on the meta device."""
+        if isinstance(module, (nn.Linear, nn.Embedding, PackedEmbedding)):
+            nn.init.normal_(module.weight, std=0.02)
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)
+            if getattr(module, "padding_idx", None) is not None:
+                nn.init.zeros_(module.weight[module.padding_idx])
+            if getattr(module, "positions", None) is not None:
+                with torch.no_grad():
+                    module.positions.copy_(sinusoidal_table(*module.positions.shape))
+        elif isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+    def asked(self, **options: Optional[bool]) -> Tuple[bool, ...]:
+        """Each of the ``options`` of a call, from the configuration where it is None."""
+        return tuple(
+            bool(getattr(self.config, name) if value is None else value) for name, value in options.items()
+        )
+
+    def run_layer(self, layer: nn.Module, *args: Any) -> Any:
+        """A layer's results; recomputed in the backward pass where that is wanted."""
+        if self.gradient_checkpointing and self.training:
+            return self._gradient_checkpointing_func(layer.__call__, *args)
+        return layer(*args)
+
+
+class LunaModel(LunaPreTrainedModel, Embedding):
+    """The encoder.
+
+    A model without a decoder (``config.is_encoder_decoder``) normalises the last P in the encoder, and rows
+    of P that are left out begin as zeros. ``config.layer_repeats``: the one layer is applied so many times.
+    """
+
+    def __init__(self, config: LunaConfig):
+        super().__init__(config)
+        C, N = config.encoder_embed_dim, config.encoder_layers
+        alone, pre_norm = not config.is_encoder_decoder, config.encoder_normalize_before
+        self.repeats = getattr(config, "layer_repeats", 1)
+        self.gradient_checkpointing = False
+        self.build_embedding(config, "encoder", config.max_source_positions)
+        sinusoidal = not (config.no_token_positional_embeddings or config.encoder_learned_pos)
+        self.packed_embedding = PackedEmbedding(
+            config.projection_length,
+            C,
+            dropout=config.dropout,
+            scale=not config.no_scale_embedding,
+            positions=sinusoidal_table if sinusoidal else None,
+            layer_norm=config.layernorm_embedding,
+            fix_length=config.fix_projection_length,
+            zero_padding=alone,
+        )
+        last_norm = alone and not (self.repeats > 1 and not pre_norm)
+        self.layers = nn.ModuleList(
+            [LunaEncoderLayer(config, not last_norm or number < N - 1) for number in range(N)]
+        )
+        self.layer_norm = nn.LayerNorm(C) if pre_norm else None
+        self.packed_layer_norm = None
+        if last_norm or (pre_norm and not alone and not config.non_contextual_packed):
+            self.packed_layer_norm = nn.LayerNorm(C)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: Optional[Tensor] = None,
+        attention_mask: Optional[Tensor] = None,
+        position_ids: Optional[Tensor] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        output_hidden_states: Optional[bool] = None,
+        output_attentions: Optional[bool] = None,
+        return_dict: Optional[bool] = None,
+    ) -> LunaModelOutput:
+        """
+        Args:
+            input_ids: [B, T]
+            attention_mask: [B, T], 1 at tokens (default: all that are not padding)
+            position_ids: [B, T], 0 at the first token (default: tokens are counted, padding is not)
+            inputs_embeds: [B, T, C] in place of input_ids
+
+        Raises:
+            ValueError: none of input_ids and inputs_embeds, or both; a sequence longer than the positions
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, one of them")
+        states, weights, as_dict = self.asked(
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            return_dict=return_dict,
+        )
+        if attention_mask is not None:
+            mask = attention_mask.bool()
+        elif input_ids is not None:
+            mask = input_ids.ne(self.config.pad_token_id)
+        else:
+            mask = torch.ones(inputs_embeds.shape[:2], dtype=torch.bool, device=inputs_embeds.device)
+        embedding = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        x = self.embed(embedding, mask, places_of(mask) if position_ids is None else position_ids)
+        x = x.masked_fill(~mask.t().unsqueeze(-1), 0.0)
+        first, left_out = self.packed_embedding(mask.sum(dim=1))
+        anchors = self.layers[0].self_attn.find_anchors(x, first, ~mask, left_out)
+        packed = first
+        hidden_states, attentions = [x], []
+        for layer in [layer for _ in range(self.repeats) for layer in self.layers]:
+            x, packed, of_layer = self.run_layer(layer, x, packed, ~mask, left_out, anchors, weights)
+            packed = first if packed is None else packed
+            hidden_states.append(x)
+            attentions.append(of_layer)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        if self.packed_layer_norm is not None:
+            packed = self.packed_layer_norm(packed)
+        packed = packed.transpose(0, 1)
+        kept = torch.ones_like(packed[..., 0], dtype=torch.bool) if left_out is None else ~left_out
+        out = LunaModelOutput(
+            x.transpose(0, 1),
+            packed,
+            kept,
+            mask,
+            tuple(state.transpose(0, 1) for state in hidden_states) if states else None,
+            tuple(weight.transpose(0, 1) for weight in attentions) if weights else None,
+        )
+        return out if as_dict else out.to_tuple()
+
+
+class LunaLMHead(nn.Module):
+    """RoBERTa's."""
+
+    def __init__(self, config: LunaConfig):
+        super().__init__()
+        C = config.encoder_embed_dim
+        self.dense = nn.Linear(C, C)
+        self.activation = activation(config.activation_fn)
+        self.layer_norm = nn.LayerNorm(C)
+        self.decoder = nn.Linear(C, config.vocab_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [.., V] of features [.., C]."""
+        return self.decoder(self.layer_norm(self.activation(self.dense(x))))
+
+
+class LunaForMaskedLM(LunaPreTrainedModel):
+    """The encoder with RoBERTa's LM head."""
+
+    _tied_weights_keys = {"lm_head.decoder.weight": "luna.embed_tokens.weight"}
+
+    def __init__(self, config: LunaConfig):
+        super().__init__(config)
+        self.luna = LunaModel(config)
+        self.lm_head = LunaLMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.lm_head.decoder = value
+
+    def forward(
+        self,
+        input_ids: Optional[Tensor] = None,
+        attention_mask: Optional[Tensor] = None,
+        position_ids: Optional[Tensor] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        labels: Optional[Tensor] = None,
+        output_hidden_states: Optional[bool] = None,
+        output_attentions: Optional[bool] = None,
+        return_dict: Optional[bool] = None,
+    ) -> LunaMaskedLMOutput:
+        """As :meth:`LunaModel.forward`; labels [B, T], -100 where there is nothing to predict."""
+        (as_dict,) = self.asked(return_dict=return_dict)
+        of_encoder = input_ids, attention_mask, position_ids, inputs_embeds
+        out = self.luna(*of_encoder, output_hidden_states, output_attentions, True)
+        logits = self.lm_head(out.last_hidden_state)
+        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        found = LunaMaskedLMOutput(
+            loss, logits, out.packed, out.packed_mask, out.hidden_states, out.attentions
+        )
+        return found if as_dict else found.to_tuple()

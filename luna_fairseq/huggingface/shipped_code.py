@@ -1,0 +1,56 @@
+"""The code of an exported folder: the files of this package that the model needs, side by side.
+
+transformers copies what a folder's model imports from files beside it, and looks into no folder below. So a
+module's place goes into its file's name, and the lines that import it follow; nothing else in a file changes.
+Before 5.10.2 it copies only what the model's own file imports: that file therefore imports every other one.
+"""
+
+import re
+from pathlib import Path
+from typing import Dict
+
+_PACKAGE = __name__.split(".")[0]
+_ROOT = Path(__file__).parents[1]
+_HERE = __name__.rpartition(".")[0] + "."
+# Docstrings show imports, too, behind ">>>".
+_IMPORT = re.compile(rf"^(\s*)from ({_PACKAGE}(?:\.\w+)+) import", flags=re.MULTILINE)
+
+
+def shipped_code(model: str) -> Dict[str, str]:
+    """Text of each file by its name: of the module ``model`` of this room, and of what it imports."""
+    files: Dict[str, str] = {}
+    _collect(model, files)
+    entry = f"{_flat(model)}.py"
+    # In their order none imports one that is not there yet.
+    every = "".join(f"from .{name[:-3]} import __name__ as _  # noqa\n" for name in files if name != entry)
+    files[entry] = _after_docstring(files[entry], every)
+    return files
+
+
+def _collect(module: str, files: Dict[str, str]) -> None:
+    name = f"{_flat(module)}.py"
+    if name in files:
+        return
+    files[name] = ""  # a package and its modules may import each other
+    text = _source(module).read_text(encoding="utf-8")
+    for found in _IMPORT.findall(text):
+        _collect(found[1], files)
+    del files[name]
+    files[name] = _IMPORT.sub(lambda found: f"{found[1]}from .{_flat(found[2])} import", text)
+
+
+def _after_docstring(text: str, lines: str) -> str:
+    end = text.index('"""\n', 3) + 4
+    return f"{text[:end]}\n{lines}{text[end:]}"
+
+
+def _flat(module: str) -> str:
+    """The module's name in the folder: modeling_luna, configuration_luna, luna_ops_luna_naive, ..."""
+    if module.startswith(_HERE):
+        return module[len(_HERE) :]
+    return "luna_" + module[len(_PACKAGE) + 1 :].replace(".", "_")
+
+
+def _source(module: str) -> Path:
+    path = _ROOT.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

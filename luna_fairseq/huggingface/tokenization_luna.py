@@ -1,0 +1,69 @@
+"""The tokenizer of an exported model: a fast one, in which special symbols of a text are text, as they are
+for fairseq, but for the mask."""
+
+from typing import Any, Optional, Tuple
+
+from tokenizers import AddedToken, Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+MASK = "<mask>"
+
+
+class _LunaTokenizer(PreTrainedTokenizerFast):
+    """transformers' fast tokenizer.
+
+    Args:
+        target_tokenizer_file: the target language's, where it has a vocabulary of its own: ``text_target`` is
+            encoded with it, and ids are decoded
+        args, kwargs: of the class that it extends
+    """
+
+    vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
+
+    def __init__(self, *args: Any, target_tokenizer_file: Optional[str] = None, **kwargs: Any):
+        super().__init__(*args, **{**kwargs, "split_special_tokens": True})
+        self._source = self._tokenizer
+        self._source.encode_special_tokens = True
+        self._target: Optional[Tokenizer] = None
+        if target_tokenizer_file is not None:
+            self._target = Tokenizer.from_file(target_tokenizer_file)
+            self._target.encode_special_tokens = True
+
+    def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
+        # The mask is read in a text, so it is not added as the special tokens are; it takes the space before
+        # it, as in RoBERTa.
+        masks = [token for token in new_tokens if str(token) == MASK]
+        others = [token for token in new_tokens if str(token) != MASK]
+        if masks:
+            self._tokenizer.add_tokens([AddedToken(MASK, lstrip=True, normalized=False, special=False)])
+        return super()._add_tokens(others, special_tokens) if others else 0
+
+    def _switch_to_target_mode(self) -> None:
+        self._use(self._target)
+
+    def _switch_to_input_mode(self) -> None:
+        self._use(self._source)
+
+    def _use(self, tokenizer: Optional[Tokenizer]) -> None:
+        if tokenizer is not None:
+            self._tokenizer = tokenizer
+
+    def _decode(self, *args: Any, **kwargs: Any) -> Any:
+        self._switch_to_target_mode()
+        try:
+            return super()._decode(*args, **kwargs)
+        finally:
+            self._switch_to_input_mode()
+
+    def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
+        names = super()._save_pretrained(save_directory, *args, **kwargs)
+        if self._target is not None:
+            path = f"{save_directory}/target_tokenizer.json"
+            self._target.save(path)
+            names = (*names, path)
+        return names
+
+
+class LunaTokenizer(_LunaTokenizer):
+    """As above. transformers 5 builds a class that has an ``__init__`` of its own anew from parts of its file
+    alone."""

@@ -1,0 +1,54 @@
+"""Load an exported folder where neither fairseq nor this package is: ``load_exported.py CLASS FOLDER INPUTS
+OUTPUTS``.
+
+INPUTS are keyword arguments of a call (and of generate, under that name), OUTPUTS get the logits, and what
+was generated. What transformers expects of every model is tried on the way.
+"""
+
+import sys
+
+sys.modules["fairseq"] = sys.modules["luna_fairseq"] = None
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+
+def check_hooks(model, inputs, logits):
+    """The generic hooks of PreTrainedModel: the same numbers, or shapes that fit."""
+    out = model(**inputs, output_hidden_states=True, output_attentions=True)
+    states = out.decoder_hidden_states if hasattr(out, "decoder_hidden_states") else out.hidden_states
+    assert len(states) == model.config.num_hidden_layers + 1
+    assert torch.equal(model(**inputs, return_dict=False)[0], logits)
+    model.gradient_checkpointing_enable()
+    model.train()
+    model(**inputs)[0].sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    model.eval()
+    model.gradient_checkpointing_disable()
+    if model.get_output_embeddings() is not None:
+        size = model.config.vocab_size
+        model.resize_token_embeddings(size + 7)
+        resized = model(**inputs).logits
+        assert resized.size(-1) == size + 7, resized.shape
+        torch.testing.assert_close(resized[..., :size], logits, rtol=0, atol=1e-5)
+        model.resize_token_embeddings(size)
+    half = model.to(torch.bfloat16)(**inputs)[0]
+    assert half.dtype == torch.bfloat16 and torch.isfinite(half).all()
+
+
+def main(auto, folder, inputs, outputs):
+    """See the module."""
+    model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    assert len(tokenizer) == model.config.vocab_size, (len(tokenizer), model.config.vocab_size)
+    given = torch.load(inputs)
+    generate = given.pop("generate", None)
+    with torch.no_grad():
+        found = {"logits": model(**given).logits}
+    if generate is not None:
+        found["generated"] = model.generate(**generate)
+    check_hooks(model, given, found["logits"])
+    torch.save(found, outputs)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,118 @@
+"""The tokenizer for transformers against fairseq's encoding."""
+
+import json
+from argparse import Namespace
+
+import pytest
+import sentencepiece
+import torch
+
+from fairseq.data import Dictionary, encoders
+from fairseq.models.roberta import RobertaHubInterface
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.masked_lm_hub import AroundMasks, Words
+from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
+from luna_fairseq.text.text_encoding import dictionary_of
+
+transformers = pytest.importorskip("transformers")
+
+from luna_fairseq.huggingface.export import write_tokenizer  # noqa: E402
+from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer  # noqa: E402
+from luna_fairseq.huggingface.tokenizer import build_tokenizer  # noqa: E402
+
+TEXT = [
+    "the cat sat on the mat , and the dog sat on the log .",
+    "a cat is not a dog ; naïve cafés are rare !",
+    "one two three four five six seven eight nine ten",
+]
+HARD = [
+    *TEXT,
+    "",
+    "  two  spaces\u00a0, an \u3000 ideographic one ",
+    "日本 x 日 本 catdog",
+    "a\tb\x1cc",
+    "<unk> < unk >",
+    "ﬁ ①",
+    "a <s> b </s> c <pad> d",
+    "x<s>y</s>",
+    "a <mask> cat",
+]
+UNDERSCORES = ["\u2581", "\u2581the cat", "a\u2581\u2581b \u2581 c"]
+
+
+class Hub(RobertaHubInterface):
+    """fairseq's encode, without a model."""
+
+    def __init__(self, bpe, dictionary):
+        torch.nn.Module.__init__(self)
+        self.bpe = AroundMasks(bpe)
+        self.task = type("Task", (), {"source_dictionary": dictionary})
+
+
+def encoded_alike(files, dictionary, bpe, folder, lines=HARD):
+    dictionary.add_symbol("<mask>")
+    dictionary.pad_to_multiple_(8)
+    tokenizer, hub = build_tokenizer(files, dictionary, 512), Hub(bpe, dictionary)
+    write_tokenizer(tokenizer, folder)
+    for found in (tokenizer, LunaTokenizer.from_pretrained(str(folder))):
+        assert len(found) == len(dictionary)
+        assert found.mask_token_id == dictionary.index("<mask>")
+        for line in lines:
+            assert found(line).input_ids == hub.encode(line).tolist(), line
+        assert found(*TEXT[:2]).input_ids == hub.encode(*TEXT[:2]).tolist()
+    return tokenizer
+
+
+def test_sentencepiece(tmp_path):
+    path = tmp_path / "sentencepiece.bpe.model"
+    path.write_bytes(learn_bpe(iter(TEXT * 3), 60))
+    files = {"bpe": "sentencepiece", "sentencepiece_model": str(path)}
+    dictionary = bpe_dictionary(
+        sentencepiece.SentencePieceProcessor(model_file=str(path)), {"▁the": 5, "▁a": 9}
+    )
+    bpe = encoders.build_bpe(Namespace(**files))
+    tokenizer = encoded_alike(files, dictionary, bpe, tmp_path / "hf", HARD + UNDERSCORES)
+    assert tokenizer.decode(tokenizer(TEXT[1]).input_ids, skip_special_tokens=True) == TEXT[1]
+    assert tokenizer(["a", "the cat"], padding=True).attention_mask[0][-1] == 0
+    other = dictionary_of(["▁the", "<mask>"], {})
+    with pytest.raises(InputError, match="the dictionary lacks .* of the tokenizer's pieces"):
+        build_tokenizer(files, other, 512)
+
+
+def test_another_kind_of_sentencepiece(tmp_path):
+    prefix = tmp_path / "m"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT * 3), model_prefix=str(prefix), vocab_size=35, minloglevel=2
+    )
+    files = {"bpe": "sentencepiece", "sentencepiece_model": f"{prefix}.model"}
+    dictionary = Dictionary()
+    dictionary.add_symbol("<mask>")
+    with pytest.raises(InputError, match="no byte-pair encoding"):
+        build_tokenizer(files, dictionary, 512)
+
+
+def test_gpt2(tmp_path):
+    """Bytes, and three merges; the pieces' numbers are the dictionary's symbols."""
+    from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
+
+    pieces = [*bytes_to_unicode().values(), "th", "the", "Ġthe", "<|endoftext|>"]
+    (tmp_path / "encoder.json").write_text(json.dumps({p: n for n, p in enumerate(pieces)}), encoding="utf-8")
+    (tmp_path / "vocab.bpe").write_text("#version\nt h\nth e\nĠ the\n", encoding="utf-8")
+    files = {"bpe": "gpt2", "gpt2_encoder_json": str(tmp_path / "encoder.json")}
+    files["gpt2_vocab_bpe"] = str(tmp_path / "vocab.bpe")
+    dictionary = dictionary_of([str(n) for n in range(len(pieces))], {"258": 7})
+    # A byte-pair encoding of GPT-2's reads the space before a mask, RoBERTa's tokenizer does not.
+    encoded_alike(files, dictionary, encoders.build_bpe(Namespace(**files)), tmp_path / "hf", HARD[:-1])
+
+
+def test_words(tmp_path):
+    dictionary = dictionary_of(sorted({word for line in TEXT for word in line.split()}), {})
+    encoded_alike({}, dictionary, Words(dictionary), tmp_path / "hf")
+
+
+def test_a_dictionary_of_pieces_without_its_tokenizer_is_refused():
+    dictionary = Dictionary()
+    for piece in ("\u2581the", "\u2581c", "at", "<mask>"):
+        dictionary.add_symbol(piece)
+    with pytest.raises(InputError, match="holds pieces of sentencepiece, and its tokenizer is not there"):
+        build_tokenizer({}, dictionary, 512)
