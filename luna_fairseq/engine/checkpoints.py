@@ -23,7 +23,8 @@ CHECKPOINT_CLASSES = Mend(
     "checkpoint-classes",
     what="loads its own checkpoints, torch.load's check (weights_only) staying on",
     why="they hold argparse.Namespace (configuration) and numpy's arrays and scalars (meters of "
-    "--eval-bleu), which the check refuses; before torch 2.6 it is off by default",
+    "--eval-bleu), which the check refuses, and a run of several processes hands them on with omegaconf's "
+    "classes; before torch 2.6 the check is off by default",
     versions="torch >= 2.6",
     needed=_checks_classes,
 )
@@ -91,6 +92,18 @@ def _or_not_at_all(save: Callable[..., Any], obj: Any, filename: str, *args: Any
 @CHECKPOINT_CLASSES.around()
 def _allow_checkpoint_classes() -> None:
     torch.serialization.add_safe_globals([argparse.Namespace, *_numpy_classes()])
+
+
+@CHECKPOINT_CLASSES.around("fairseq.distributed.utils:_broadcast_object_slow")
+def _handed_on_within_the_run(
+    broadcast: Callable[..., Any], obj: Any, src_rank: int, group: Any, dist_device: Any
+) -> Any:
+    """By torch's own function, which has no check: what another process of this run sends is no file."""
+    if not isinstance(group, torch.distributed.ProcessGroup):  # of TPUs
+        return broadcast(obj, src_rank, group, dist_device)
+    box = [obj]
+    torch.distributed.broadcast_object_list(box, src=src_rank, group=group, device=dist_device)
+    return box[0]
 
 
 def _numpy_classes() -> List[Any]:

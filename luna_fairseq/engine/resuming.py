@@ -1,4 +1,4 @@
-"""What fairseq loses when a run is resumed: the order of the data, float32 weights, patience."""
+"""What fairseq loses when a run is resumed: float32 weights, patience."""
 
 import sys
 from typing import Any, Callable, Dict, Optional
@@ -6,14 +6,6 @@ from typing import Any, Callable, Dict, Optional
 import torch
 
 from luna_fairseq.engine.mend import Mend
-
-FIRST_EPOCH_BATCHES = Mend(
-    "first-epoch-batches",
-    what="makes the batches of a data set that keeps them for all epochs as the first epoch does",
-    why="it makes them at the epoch that the process starts with, from an order seeded with that epoch: a "
-    "resumed run has other batches. (The order of the batches is drawn anew in each epoch, from its "
-    "number)",
-)
 
 FLOAT32_WEIGHTS = Mend(
     "float32-weights",
@@ -28,21 +20,6 @@ PATIENCE = Mend(
     why="it keeps how long the metric has not improved in the process alone: a run that was killed goes on "
     "for longer",
 )
-
-
-@FIRST_EPOCH_BATCHES.around("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
-def _as_in_the_first_epoch(
-    get_batch_iterator: Callable[..., Any], self: Any, dataset: Any, *args: Any, **kwargs: Any
-) -> Any:
-    epoch = kwargs.get("epoch", 1)
-    anew = kwargs.get("disable_iterator_cache", False) or kwargs.get("update_epoch_batch_itr", False)
-    known = dataset in self.dataset_to_epoch_iter
-    if known or anew or epoch <= 1 or not self.can_reuse_epoch_itr(dataset):
-        return get_batch_iterator(self, dataset, *args, **kwargs)
-    iterator = get_batch_iterator(self, dataset, *args, **{**kwargs, "epoch": 1})
-    dataset.set_epoch(epoch)
-    iterator.epoch = epoch
-    return iterator
 
 
 _FP16_OPTIMIZER = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"

@@ -25,12 +25,13 @@ from luna_fairseq.engine.mend import Mend
 from luna_fairseq.engine.newest_checkpoint import NEWEST_CHECKPOINT
 from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
 from luna_fairseq.engine.old_layers import POSITIONS, WEIGHTS_ONCE
+from luna_fairseq.engine.place_in_epoch import PLACE_IN_EPOCH
 from luna_fairseq.engine.possible_options import POSSIBLE_OPTIONS
 from luna_fairseq.engine.precision import BF16_WITHOUT_TPU, CLIPPING, FINITE
 from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import CPU_PROCESSES, ENDING_TOGETHER, LAUNCHER_RANKS, SHARDED_APOLLO
 from luna_fairseq.engine.provenance import PROVENANCE
-from luna_fairseq.engine.resuming import FIRST_EPOCH_BATCHES, FLOAT32_WEIGHTS, PATIENCE
+from luna_fairseq.engine.resuming import FLOAT32_WEIGHTS, PATIENCE
 from luna_fairseq.engine.starting_point import (
     NAMED_VALIDATION,
     ONE_TRAINING,
@@ -53,7 +54,7 @@ TABLE: Tuple[Mend, ...] = (
     SAME_DICTIONARY,
     NEWEST_CHECKPOINT,
     STARTING_POINT,
-    FIRST_EPOCH_BATCHES,
+    PLACE_IN_EPOCH,
     FLOAT32_WEIGHTS,
     PATIENCE,
     SIGTERM,

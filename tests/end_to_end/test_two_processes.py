@@ -15,7 +15,7 @@ import pytest
 from commands import refused
 from forked import ROOT, USER_DIR, forked, split
 from reversal import AUTHORS_COMMAND
-from saved_training import load
+from saved_training import assert_same_training, load
 from test_resuming import ADAM
 
 UPDATES = 10
@@ -132,19 +132,47 @@ def test_terminating_the_parent(data, tmp_path):
     assert load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == stopped[0]
 
 
-@pytest.mark.slow
-def test_torchrun(data, runs, tmp_path):
-    words = (data, AUTHORS_COMMAND, COMMON, "--ddp-backend c10d --save-dir", tmp_path)
-    launcher = "-m torch.distributed.run --nproc_per_node 2 --master_port".split() + [
-        address().split(":")[-1]
-    ]
-    with start(*words, launcher=launcher) as process:
-        output = process.communicate(timeout=300)[0]
-    assert process.returncode == 0, output[-3000:]
-    found, expected = (
-        load(path / "checkpoint_last.pt")["model"] for path in (tmp_path, runs("apollo") / "apollo-c10d")
+SLOW = pytest.mark.slow
+# Two processes that the test starts, that fairseq spawns, that torchrun starts.
+LAUNCHERS = ["forked", pytest.param("spawned", marks=SLOW), pytest.param("torchrun", marks=SLOW)]
+
+
+def launch(launcher, *words):
+    """Train with two processes to the end; returns the log."""
+    if launcher == "forked":
+        two = f"--distributed-world-size 2 --distributed-no-spawn --distributed-init-method {address()}"
+        ((statuses, log),) = forked({"argvs": [(*words, two, f"--distributed-rank {n}") for n in (0, 1)]})
+        assert statuses == [0, 0], log[-3000:]
+        return log
+    torchrun = f"-m torch.distributed.run --nproc_per_node 2 --master_port {address().split(':')[-1]}"
+    if launcher == "torchrun":
+        process = start(*words, launcher=torchrun.split())
+    else:
+        process = start(*words, "--distributed-world-size 2 --cpu")
+    with process:
+        log = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, log[-3000:]
+    return log
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_resumed_in_mid_epoch_it_equals_one_that_never_stopped(launcher, data, runs, tmp_path):
+    """Started again with the same command, as a requeued job is."""
+    words = (data, AUTHORS_COMMAND, COMMON, "--save-dir", tmp_path)
+    for updates in (UPDATES // 2, UPDATES):
+        log = launch(launcher, *words, f"--max-update {updates}")
+    assert f"(epoch 2 @ {UPDATES // 2} updates)" in log
+    folders = (runs("apollo") / "apollo-c10d", tmp_path)
+    assert_same_training(*(load(folder / "checkpoint_last.pt") for folder in folders))
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_starting_from_another_model(launcher, data, runs, tmp_path):
+    path = runs("apollo") / "apollo-one" / "checkpoint_last.pt"
+    log = launch(
+        launcher, data, AUTHORS_COMMAND, COMMON, "--finetune-from-model", path, "--save-dir", tmp_path
     )
-    assert all((found[key] == expected[key]).all() for key in expected)
+    assert f"loading pretrained model from {path}" in log and load(tmp_path / "checkpoint_last.pt")
 
 
 def test_sharding_is_refused_for_apollo(data, tmp_path):

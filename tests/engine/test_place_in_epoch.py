@@ -1,0 +1,80 @@
+"""A resumed epoch goes on after the batches that were read, or begins anew with a line that says so."""
+
+import logging
+
+import pytest
+import torch
+
+import luna_fairseq.engine  # noqa: F401  mends fairseq
+from fairseq.data.iterators import EpochBatchIterator
+
+BATCHES = [[number] for number in range(20)]
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        return index
+
+
+def iterators(processes, batches=BATCHES, **options):
+    return [
+        EpochBatchIterator(Numbers(), list, batches, num_shards=processes, shard_id=rank, **options)
+        for rank in range(processes)
+    ]
+
+
+def read(iterators, steps=None):
+    """What the processes read in an epoch or in some steps of it, and the first one's state then."""
+    found = []
+    for iterator in iterators:
+        epoch = iterator.next_epoch_itr()
+        for _, batch in zip(range(1000 if steps is None else steps), epoch):
+            found += batch
+    return found, iterators[0].state_dict()
+
+
+def resumed(iterators, state):
+    for iterator in iterators:
+        iterator.load_state_dict(state)
+    return iterators
+
+
+@pytest.mark.parametrize(
+    "before, after, steps, twice", [(2, 1, 5, 0), (1, 2, 8, 0), (1, 2, 7, 1), (4, 3, 4, 1)]
+)
+def test_another_number_of_processes(before, after, steps, twice, caplog):
+    first, state = read(iterators(before), steps)
+    with caplog.at_level(logging.WARNING):
+        second, _ = read(resumed(iterators(after), state))
+    assert len(first) == before * steps and sorted({*first, *second}) == list(range(20))
+    assert len(first) + len(second) == 20 + twice
+    said = {record.getMessage() for record in caplog.records}
+    assert len(said) == 1 and f"{before * steps - twice} of the {before * steps} batches" in said.pop()
+
+
+def test_as_many_processes(caplog):
+    first, state = read(iterators(2), 5)
+    second, _ = read(resumed(iterators(2), state))
+    assert sorted([*first, *second]) == list(range(20)) and not caplog.records
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batches": [[2 * number, 2 * number + 1] for number in range(10)]},  # twice the --max-tokens
+        {"batches": [[2 * number, 2 * number + 1] for number in range(5)]},
+        {"batches": BATCHES[::-1]},
+        {"processes": 4, "grouped_shuffling": True},
+    ],
+)
+@pytest.mark.parametrize("lacking", [(), ("processes", "batches")], ids=["ours", "fairseq's"])
+def test_other_batches(change, lacking, caplog):
+    _, state = read(iterators(2, grouped_shuffling="grouped_shuffling" in change), 9)
+    state = {key: value for key, value in state.items() if key not in lacking}
+    new = iterators(**{"processes": 2, **change})
+    if lacking and state["iterations_in_epoch"] < len(new[0]):
+        pytest.skip("fairseq's own state does not tell")
+    with caplog.at_level(logging.WARNING):
+        found, _ = read(resumed(new, state))
+    assert sorted(found) == sorted(sum(new[0].frozen_batches, []))
+    assert {record.getMessage().split(": ")[-1] for record in caplog.records} == {"epoch 1 begins anew"}
