@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import zipfile
 from pathlib import Path
@@ -23,6 +22,8 @@ from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.engine.checkpoints import damage, why_unreadable
 from luna_fairseq.engine.dictionaries import stored_fingerprints
+from luna_fairseq.engine.model_options import differences, plain_options
+from luna_fairseq.engine.same_training import check_identity, stored_identity, stored_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import progress
@@ -30,12 +31,6 @@ from luna_fairseq.progress import progress
 PROGRAM = "luna-average-checkpoints"
 EPOCH_FILE = r"checkpoint(\d+)\.pt"
 UPDATE_FILE = r"checkpoint_\d+_(\d+)\.pt"
-# Settings that change what a model computes without changing the shape of any parameter.
-SHAPELESS_SETTINGS = re.compile(
-    r"_attention_heads$|_normalize_before$|^activation_fn$|projection_length$|^pack_activation$"
-    r"|^no_scale_embedding$|^non_contextual_packed$|^no_token_positional_embeddings$"
-    r"|^local_parts$|^packed_lookup$|attention$|^alibi$|_(window|stride|blocks?|buckets|chunk|hashes)$"
-)
 
 
 def _average(args: argparse.Namespace) -> None:
@@ -44,7 +39,7 @@ def _average(args: argparse.Namespace) -> None:
     )
     output = check_output(args.output, paths)
     print(f"averaging {len(paths)} checkpoints:", *paths, sep="\n  ")
-    save(average_checkpoints(paths), output)
+    save(average_checkpoints(paths, args.force), output)
     print(f"wrote {output}")
 
 
@@ -74,6 +69,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--checkpoint-upper-bound", type=positive, metavar="M", help="leave out epochs (updates) later than M"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="average checkpoints of different runs, too (their models, tasks and languages must agree)",
     )
     return parser
 
@@ -148,7 +148,7 @@ def check_output(name: str, inputs: Sequence[Path]) -> Path:
     return output
 
 
-def average_checkpoints(paths: Sequence[Path]) -> Dict[str, Any]:
+def average_checkpoints(paths: Sequence[Path], force: bool = False) -> Dict[str, Any]:
     """Checkpoint whose parameters are the mean over ``paths``.
 
     Sums are kept in float64, so that the mean of equal values is that value; one sum and one checkpoint are
@@ -158,25 +158,28 @@ def average_checkpoints(paths: Sequence[Path]) -> Dict[str, Any]:
 
     Args:
         paths: at least one fairseq checkpoint of one architecture; order matters only for which one is last.
+        force: whether they may be of different runs.
 
     Returns:
         The last checkpoint with averaged ``"model"``, without optimizer state and without EMA weights.
 
     Raises:
-        InputError: a file cannot be read or is no fairseq checkpoint, or the models differ.
+        InputError: a file cannot be read or is no fairseq checkpoint, or the models or their runs differ.
     """
     if not paths:
         raise InputError("there is no checkpoint to average")
+    luna_fairseq.register()  # whatever models they are of, their options are known
     sums: Dict[str, torch.Tensor] = {}
-    identity = None
+    first: Dict[str, Any] = {}
     state: Dict[str, Any] = {}
     for path in progress(paths, "average", "checkpoints"):
         state = {}  # frees the previous one before the next is read
         state = load(path)
-        if identity is None:
-            identity = describe(state)
-        else:
-            check_same(identity, describe(state), paths[0], path)
+        description = describe(state)
+        first = first or description
+        check_same(first, description, paths[0], path)
+        if not force:
+            check_run(first["run"], description["run"], paths[0], path)
         accumulate(sums, state["model"])
     model = state["model"]
     owners = {name: storage_key(value) for name, value in model.items() if torch.is_tensor(value)}
@@ -195,7 +198,7 @@ def load(path: Path) -> Dict[str, Any]:
     except Exception as error:  # what a damaged file raises depends on where it is damaged
         raise InputError(f"{path} {why_unreadable(path, error)}") from None
     model = state.get("model") if isinstance(state, dict) else None
-    if not isinstance(model, dict) or not model or not model_settings(state):
+    if not isinstance(model, dict) or not model or not stored_options(state):
         raise InputError(f"{path} is no fairseq checkpoint: it lacks the model or its configuration")
     state.pop("last_optimizer_state", None)
     for entry in ("ema", "ema_fp32_params"):
@@ -203,39 +206,44 @@ def load(path: Path) -> Dict[str, Any]:
     return state
 
 
-def model_settings(state: Dict[str, Any]) -> Dict[str, Any]:
-    """The model's part of the configuration; older versions of fairseq store one flat ``args``."""
-    config = (state.get("cfg") or {}).get("model") or state.get("args") or {}
-    return vars(config) if isinstance(config, argparse.Namespace) else dict(config)
-
-
-def describe(state: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
-    """What checkpoints must agree on: the architecture, dictionaries, each entry's shape and type."""
-    config = model_settings(state)
-    settings = {key: value for key, value in config.items() if SHAPELESS_SETTINGS.search(key)}
-    settings["arch"] = config.get("arch") or config.get("_name")
-    settings.update(
-        (f"{name} dictionary", value) for name, value in (stored_fingerprints(state) or {}).items()
-    )
+def describe(state: Dict[str, Any]) -> Dict[str, Any]:
+    """What checkpoints must agree on: the model's options, dictionaries, the task with its languages, each
+    entry's shape and type, and the run."""
     entries = {
         name: f"{tuple(value.shape)} {value.dtype}" if torch.is_tensor(value) else type(value).__name__
         for name, value in state["model"].items()
     }
-    return {"settings": settings, "entries": entries}
+    identity = stored_identity(state)
+    return {
+        "options": stored_options(state),
+        "dictionaries": stored_fingerprints(state) or {},
+        "entries": entries,
+        "run": {"run": identity.pop("run", None), **run_settings(state)},
+        "identity": identity,
+    }
 
 
-def check_same(
-    first: Dict[str, Dict[str, Any]], other: Dict[str, Dict[str, Any]], first_path: Path, path: Path
-) -> None:
-    """Raise InputError unless two checkpoints are of one model: settings, names and shapes."""
-    # A setting that only one of them knows came with newer code, with a default that changes nothing.
-    for key in sorted(first["settings"].keys() & other["settings"].keys()):
-        ours, theirs = first["settings"][key], other["settings"][key]
+def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
+    """What tells one run from another where a checkpoint does not name its run."""
+    groups = state.get("cfg") or {}
+    flat = plain_options(state.get("args") or {})
+    common, checkpoint = (plain_options(groups.get(name) or flat) for name in ("common", "checkpoint"))
+    return {"--seed": common.get("seed"), "--save-dir": checkpoint.get("save_dir")}
+
+
+def check_same(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
+    """Raise InputError unless two checkpoints are of one model: options, task, names and shapes."""
+    found = differences(first["options"], other["options"])
+    stored = first["dictionaries"], other["dictionaries"]
+    shared = stored[0].keys() & stored[1].keys()
+    found += [(f"{name} dictionary", *(one[name] for one in stored)) for name in sorted(shared)]
+    for name, ours, theirs in found:
         if ours != theirs:
             raise InputError(
-                f"{path} is of another architecture or other data: {key} is {theirs}, "
+                f"{path} is of another architecture or other data: {name} is {theirs}, "
                 f"in {first_path} it is {ours}"
             )
+    check_identity(first_path, first["identity"], other["identity"])
     for name in list(first["entries"]) + list(other["entries"]):
         ours, theirs = first["entries"].get(name), other["entries"].get(name)
         if theirs is None:
@@ -244,6 +252,19 @@ def check_same(
             raise InputError(f"{path} has a parameter {name}, which {first_path} has not")
         if ours != theirs:
             raise InputError(f"{path}: parameter {name} is {theirs}, in {first_path} it is {ours}")
+
+
+def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
+    """Raise InputError unless two checkpoints are of one training, or do not say of which."""
+    names = [name for name in first if first[name] is not None and other[name] is not None]
+    # A run that went on in another folder is still that run.
+    names = ["run"] if "run" in names else names
+    for name in names:
+        if first[name] != other[name]:
+            raise InputError(
+                f"{path} is of another training than {first_path} ({name} {other[name]}, not {first[name]}): "
+                "a mean of unrelated weights is no model; give --force where both began from the same weights"
+            )
 
 
 def accumulate(sums: Dict[str, torch.Tensor], model: Dict[str, Any]) -> None:

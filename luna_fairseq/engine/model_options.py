@@ -36,13 +36,21 @@ def model_name(options: Mapping[str, Any]) -> str:
     return ARCH_MODEL_NAME_REGISTRY.get(name, name)
 
 
-def complete(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """``options`` with what they lack from the defaults of the model's dataclass, if it is one of ours."""
+def dataclass_of(options: Mapping[str, Any]) -> Any:
+    """The dataclass of the model that ``options`` are for; None unless it is one of ours."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-    found = dict(options)
-    dataclass = MODEL_DATACLASS_REGISTRY.get(model_name(options))
-    if dataclass is None or not dataclass.__module__.startswith(_OURS):
+    return _ours(MODEL_DATACLASS_REGISTRY.get(model_name(options)))
+
+
+def _ours(dataclass: Any) -> Any:
+    return dataclass if getattr(dataclass, "__module__", "").startswith(_OURS) else None
+
+
+def complete(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """``options`` with what they lack from the defaults of the model's dataclass, if it is one of ours."""
+    found, dataclass = dict(options), dataclass_of(options)
+    if dataclass is None:
         return found
     for name, value in plain_options(dataclass()).items():
         found.setdefault(name, value)
@@ -65,7 +73,7 @@ def lasting(model: str) -> List[str]:
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
-    ours = [d for d in MODEL_DATACLASS_REGISTRY.values() if d.__module__.startswith(_OURS)]
+    ours = list(filter(None, map(_ours, MODEL_DATACLASS_REGISTRY.values())))
     dataclass = MODEL_DATACLASS_REGISTRY.get(model)
     if dataclass in ours:
         declared = fields(dataclass)

@@ -32,6 +32,7 @@ from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import CPU_PROCESSES, ENDING_TOGETHER, LAUNCHER_RANKS, SHARDED_APOLLO
 from luna_fairseq.engine.provenance import PROVENANCE
 from luna_fairseq.engine.resuming import FLOAT32_WEIGHTS, PATIENCE
+from luna_fairseq.engine.same_training import SAME_TRAINING
 from luna_fairseq.engine.starting_point import (
     NAMED_VALIDATION,
     ONE_TRAINING,
@@ -52,6 +53,7 @@ TABLE: Tuple[Mend, ...] = (
     WRITTEN_ONCE,
     CHECKED_DATA,
     SAME_DICTIONARY,
+    SAME_TRAINING,
     NEWEST_CHECKPOINT,
     STARTING_POINT,
     PLACE_IN_EPOCH,

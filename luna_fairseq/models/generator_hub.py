@@ -4,17 +4,22 @@ attention."""
 from typing import Any, Optional
 
 from fairseq import hub_utils
-from luna_fairseq.models.tokenizers import check_encoded, find_tokenizer, folders_of
+from luna_fairseq.models.tokenizers import check_encoded, check_tokenizer, find_tokenizer, folders_of
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
     """What ``from_pretrained`` of these models returns.
 
     Raises:
-        InputError: there is no tokenizer, the dictionary is of pieces, and a text is plain
+        InputError: the tokenizer belongs to other dictionaries; or there is none, the dictionary is of
+            pieces, and a text is plain
     """
 
     bpe: Any  # the tokenizer, of which fairseq has no type
+
+    def __init__(self, cfg: Any, task: Any, models: Any):
+        super().__init__(cfg, task, models)
+        check_tokenizer(self.bpe, self.src_dict, self.tgt_dict)
 
     def apply_bpe(self, sentence: str) -> str:
         """The pieces of a text, between spaces."""

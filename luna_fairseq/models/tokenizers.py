@@ -1,5 +1,6 @@
 """Which tokenizer belongs to a dictionary: its files beside the data, and what is no text for it."""
 
+import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -8,6 +9,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
 
 MASK = "<mask>"
+_LANGUAGE = re.compile(r"__[a-z_A-Z]+__|\[[a-z]+_[A-Z]+\]|<lang:\w+>")
 SPACE = "\u2581"  # sentencepiece's, before the pieces that begin a word
 
 
@@ -65,10 +67,10 @@ def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
     return {}
 
 
-def check_tokenizer(bpe: Any, dictionary: Dictionary) -> None:
-    """Raise InputError when ``bpe``, of sentencepiece or GPT-2, has other pieces than ``dictionary``.
+def check_tokenizer(bpe: Any, *dictionaries: Dictionary) -> None:
+    """Raise InputError when ``bpe``, of sentencepiece or GPT-2, has other pieces than the ``dictionaries``.
 
-    Pieces that the training text did not contain may be missing from the dictionary.
+    Pieces that the training text did not contain may be missing from the dictionaries.
     """
     if hasattr(bpe, "sp"):
         pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}
@@ -76,10 +78,11 @@ def check_tokenizer(bpe: Any, dictionary: Dictionary) -> None:
         pieces = set(map(str, bpe.bpe.encoder.values()))
     else:
         return
-    symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not is_filler(s)]
+    special = dictionaries[0].nspecial
+    symbols = {s: None for each in dictionaries for s in each.symbols[special:] if not is_filler(s)}
     unknown = [symbol for symbol in symbols if symbol not in pieces]
     # Of a smaller vocabulary's encoding all pieces may be in a larger one's, which then has many more.
-    too_large = hasattr(bpe, "sp") and len(symbols) < 0.9 * len(pieces) - dictionary.nspecial
+    too_large = hasattr(bpe, "sp") and len(symbols) < 0.9 * len(pieces) - special
     if unknown or too_large:
         example = f"for example {unknown[0]!r} is no piece of it" if unknown else "it has many more pieces"
         raise InputError(
@@ -89,5 +92,6 @@ def check_tokenizer(bpe: Any, dictionary: Dictionary) -> None:
 
 
 def is_filler(symbol: str) -> bool:
-    """Whether a symbol of a dictionary stands for no text: the mask, or one that only fills it up."""
-    return symbol == MASK or symbol.startswith("madeupword")
+    """Whether a symbol of a dictionary stands for no text: the mask, a language (fairseq's ``__en__``,
+    ``[en_XX]``, ``<lang:en>``), or one that only fills it up."""
+    return symbol == MASK or symbol.startswith("madeupword") or _LANGUAGE.fullmatch(symbol) is not None

@@ -10,10 +10,26 @@ from forked import ROOT, run_module
 from luna_fairseq.commands import average_checkpoints as averaging
 from luna_fairseq.peers.drawing import Drawing
 
-SETTINGS = {"packed_lookup": 4, "attention": "local", "local_window": 16}
+# What an option of a model was, and is in another checkpoint of the same shapes.
+OPTIONS = [
+    ("luna", "encoder_attention_heads", 2, 4),
+    ("luna", "share_all_embeddings", True, False),
+    ("luna_anchored", "packed_lookup", 4, 8),
+    ("luna_lm", "pack_activation", "softplus", "elu"),
+    ("luna_lra_imdb", "sen_rep_type", "cls", "mp"),
+    ("luna_lra_imdb", "classifier_activation_fn", "relu", "gelu"),
+    ("peer_transformer", "cross_attention", None, "linear"),
+    ("peer_transformer", "performer_features", 64, 32),
+    ("peer_roberta", "rfa_dim", 64, 32),
+    ("peer_lra_imdb", "longformer_global_tokens", 1, 2),
+    ("rnn_attention", "score", None, "dot"),
+    ("transformer", "no_scale_embedding", False, True),
+    ("roberta_base", "pooler_activation_fn", "tanh", "relu"),
+    ("an_arch_of_another_plugin", "encoder_normalize_before", False, True),
+]
 
 
-def checkpoint(seed, dtype=torch.float32, width=6, arch="luna", heads=2, **settings):
+def checkpoint(seed, dtype=torch.float32, width=6, arch="luna", groups=(), **settings):
     """A checkpoint laid out as fairseq's trainer does, with tied embeddings and an integer buffer."""
     generator = torch.Generator().manual_seed(seed)
     embedding = torch.randn(50, width, generator=generator).to(dtype)
@@ -28,8 +44,11 @@ def checkpoint(seed, dtype=torch.float32, width=6, arch="luna", heads=2, **setti
     return {
         "args": None,
         "cfg": {
-            "model": Namespace(arch=arch, encoder_attention_heads=heads, **{**SETTINGS, **settings}),
-            "task": {"_name": "translation"},
+            "model": Namespace(arch=arch, **settings),
+            "task": {"_name": "translation", "source_lang": "en", "target_lang": "de"},
+            "common": {"seed": 1},
+            "checkpoint": {"save_dir": "run"},
+            **dict(groups),
         },
         "model": model,
         "optimizer_history": [{"num_updates": 100 * seed, "optimizer_name": "FairseqAdam"}],
@@ -153,10 +172,14 @@ def test_latest_of_a_folder(tmp_path, capsys, option, pattern, bound, expected):
     "change, message",
     [
         (dict(arch="transformer"), "another architecture or other data: arch is transformer"),
-        (dict(heads=4), "another architecture or other data: encoder_attention_heads is 4"),
-        (dict(packed_lookup=8), "another architecture or other data: packed_lookup is 8"),
-        (dict(attention="linear"), "another architecture or other data: attention is linear"),
-        (dict(local_window=3), "another architecture or other data: local_window is 3"),
+        (
+            dict(groups={"task": {"_name": "translation", "source_lang": "de", "target_lang": "en"}}),
+            "was trained to translate en to de, not de to en",
+        ),
+        (
+            dict(groups={"task": {"_name": "masked_lm"}}),
+            "was trained for translation, not for masked language",
+        ),
         (dict(width=8), "encoder.embed_tokens.weight is (50, 8)"),
         (dict(dtype=torch.float16), "torch.float16"),
     ],
@@ -166,6 +189,53 @@ def test_differing_models_are_refused(tmp_path, capsys, change, message):
     output = tmp_path / "out.pt"
     assert message in refused(capsys, "--inputs", *paths, "--output", output)
     assert not output.exists()
+
+
+@pytest.mark.parametrize("arch, option, first, second", OPTIONS)
+def test_options_that_no_shape_shows_are_compared(tmp_path, capsys, arch, option, first, second):
+    states = [checkpoint(1, arch=arch, **{option: value}) for value in (first, second)]
+    line = refused(capsys, "--inputs", *write(tmp_path, *states), "--output", tmp_path / "out.pt")
+    assert f"another architecture or other data: {option} is {second}, in " in line
+
+
+@pytest.mark.parametrize(
+    "arch, changed",
+    [
+        ("luna", {"dropout": 0.3, "luna_backend": "chunk"}),
+        ("luna", {"encoder_projected_attention_heads": 8}),  # as by default
+        ("peer_transformer", {"attention_dropout": 0.2, "cross_attention": "softmax"}),
+        ("transformer", {"dropout": 0.3}),
+        ("luna_base", {}),  # another name of the same
+    ],
+)
+def test_what_may_change_does_not_matter(tmp_path, arch, changed):
+    states = [
+        checkpoint(1, arch="luna" if arch == "luna_base" else arch),
+        checkpoint(2, arch=arch, **changed),
+    ]
+    averaging.average_checkpoints(write(tmp_path, *states))
+
+
+@pytest.mark.parametrize(
+    "runs, groups, message",
+    [
+        ((None, None), {"common": {"seed": 2}}, "(--seed 2, not 1)"),
+        ((None, None), {"checkpoint": {"save_dir": "other"}}, "(--save-dir other, not run)"),
+        (("a", "b"), {}, "(run b, not a)"),
+        (("a", "a"), {"checkpoint": {"save_dir": "moved"}}, None),
+        ((None, "b"), {}, None),
+    ],
+)
+def test_unrelated_runs_are_averaged_only_when_asked_for(tmp_path, capsys, runs, groups, message):
+    states = [checkpoint(1), checkpoint(2, groups=groups)]
+    for state, run_name in zip(states, runs):
+        if run_name is not None:
+            state["extra_state"]["luna_fairseq.training"] = {"task": "translation", "run": run_name}
+    words = ["--inputs", *write(tmp_path, *states), "--output", tmp_path / "out.pt"]
+    if message is not None:
+        assert message in refused(capsys, *words)
+        words.append("--force")
+    assert run(*words) == 0
 
 
 @pytest.mark.parametrize("extra_in, message", [(0, "has no parameter bias"), (1, "has a parameter bias")])

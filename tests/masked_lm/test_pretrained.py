@@ -20,7 +20,7 @@ MODELS = [
     [ANCHORED],
     [ANCHORED, "--local-parts", "0"],
     [ANCHORED, "--share-token-projections"],
-    [PEER, "--attention", "softmax", "--alibi"],
+    [PEER, "--attention", "softmax", "--alibi", "--no-token-positional-embeddings"],
     [PEER, "--attention", "linformer", "--linformer-k", "6", "--linformer-sharing", "none"],
     [PEER, "--attention", "local", "--local-window", "3"],
     [PEER, "--attention", "linear", "--information-block", "--information-kernel", "4"],

@@ -1,14 +1,18 @@
 """Text is never read as words where the dictionary is of pieces: from Python, exporting, preparing a task."""
 
+from argparse import Namespace
+from contextlib import nullcontext
+
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.prepare_task import _tokenizer
 from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
-from luna_fairseq.models.masked_lm_hub import Words
+from luna_fairseq.models.masked_lm_hub import MaskedLMHub, Words
 from luna_fairseq.models.tokenizers import check_encoded, encoding_of, folders_of
 
 PIECES = {
@@ -63,6 +67,30 @@ def test_translating_and_sampling():
     with pytest.raises(InputError, match="pieces of sentencepiece"):
         hub.encode("the cat")
     assert len(hub.encode(ENCODED["sentencepiece"])) == 4
+
+
+class Pieces:
+    """A sentencepiece model of these."""
+
+    def __init__(self, *pieces):
+        self.pieces, self.sp = ["<unk>", "<s>", "</s>", *pieces], self
+        self.id_to_piece, self.get_piece_size = self.pieces.__getitem__, self.pieces.__len__
+
+
+@pytest.mark.parametrize("pieces, fits", [(PIECES["sentencepiece"], True), (["\u2581dog", "s", "a"], False)])
+@pytest.mark.parametrize("hub", [GeneratorHub, MaskedLMHub])
+def test_a_tokenizer_of_another_dictionary_is_refused_by_every_hub(hub, pieces, fits, monkeypatch):
+    """Such as a stale sentencepiece.bpe.model beside the checkpoint."""
+    source, target = dictionary("sentencepiece"), dictionary("sentencepiece")
+    source.add_symbol("__en__")  # languages of multilingual models are no pieces
+    monkeypatch.setattr("fairseq.data.encoders.build_bpe", lambda cfg: Pieces(*pieces))
+    task = Namespace(source_dictionary=source, target_dictionary=target, max_positions=lambda: None)
+    cfg = OmegaConf.create({"bpe": None, "tokenizer": None, "generation": {"replace_unk": None}})
+    model = torch.nn.Linear(1, 1)
+    model.max_positions = model.prepare_for_inference_ = lambda *_: None
+    refusal = pytest.raises(InputError, match="is not the one of the dictionary .* is no piece of it")
+    with nullcontext() if fits else refusal:
+        hub(cfg, task, [model] if hub is GeneratorHub else model)
 
 
 def test_preparing_a_task_without_the_tokenizer(tmp_path):

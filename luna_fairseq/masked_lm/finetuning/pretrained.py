@@ -11,7 +11,7 @@ import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from luna_fairseq.engine.dictionaries import check_fingerprints, fingerprint, stored_fingerprints
-from luna_fairseq.engine.model_options import command_line, plain_options
+from luna_fairseq.engine.model_options import command_line, model_name, plain_options
 from luna_fairseq.errors import InputError
 
 
@@ -42,11 +42,12 @@ class Pretrained:
         embeddings = {
             name.rsplit(".", 2)[-2]: value for name, value in state["model"].items() if _is_embedding(name)
         }
-        if set(embeddings) != {"embed_tokens", "embed_positions"}:
-            raise InputError(f"{path} is no masked language model with learned positions")
-        # Two positions are those of padding and before it.
-        positions = embeddings["embed_positions"].size(0) - 2
-        options = command_line({**plain_options(state["cfg"]["model"]), "max_positions": positions})
+        model = plain_options(state["cfg"]["model"])
+        if "embed_tokens" not in embeddings or "max_positions" not in model:
+            raise InputError(f"{path} is no masked language model: its model is {model_name(model)}")
+        if "embed_positions" in embeddings:  # two are those of padding and before it
+            model["max_positions"] = embeddings["embed_positions"].size(0) - 2
+        options, positions = command_line(model), int(model["max_positions"])
         size = embeddings["embed_tokens"].size(0)
         return cls(path, options, positions, size, stored_fingerprints(state))
 

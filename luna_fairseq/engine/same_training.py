@@ -1,0 +1,204 @@
+"""What a checkpoint was trained as: which run, task and languages, and the options of its model. Compared
+wherever it is loaded, and by luna-average-checkpoints.
+
+Of what this package wrote, extra_state says the run, task and languages; of anything else, its configuration.
+"""
+
+import logging
+import uuid
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+
+from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.model_options import dataclass_of, differences, plain_options
+from luna_fairseq.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+SAME_TRAINING = Mend(
+    "same-training",
+    what="keeps in a checkpoint which run it is of, its task and languages; refuses to go on, generate or "
+    "evaluate with another task or direction, and to go on with model options that its weights do not mean",
+    why="with a joint dictionary everything fits, and the result is nonsense without a word",
+)
+
+_KEY = "luna_fairseq.training"  # in extra_state, and in memory in task_state
+_LANGUAGES = ("source_lang", "target_lang")
+# Options of a task without which the model reads its input as something else.
+_READING = (
+    "encoder_langtok",
+    "decoder_langtok",
+    "init_token",
+    "separator_token",
+    "pixel_normalization",
+    "num_classes",
+    "regression_target",
+)
+# Tasks whose models nothing but fine-tuning makes into those of another.
+_KINDS = {
+    "translation": "translation",
+    "language_modeling": "language modelling",
+    "masked_lm": "masked language modelling",
+    "sentence_prediction": "sentence prediction",
+    "sentence_ranking": "sentence ranking",
+    "lra-text": "classifying sequences of tokens",
+    "long_range_arena": "classifying sequences of tokens",
+    "lra-image": "classifying images",
+}
+
+Identity = Dict[str, Any]
+
+
+def identity_of(task: Any) -> Identity:
+    """Name, languages and what decides how a task reads its input, as far as it has them."""
+    from fairseq.tasks import TASK_REGISTRY  # the table is read where there is no fairseq, too
+
+    options = getattr(task, "cfg", None) or getattr(task, "args", None) or {}
+    name = next((name for name, one in TASK_REGISTRY.items() if one is type(task)), None)
+    return _identity({**plain_options(options), "_name": name})
+
+
+def stored_identity(state: Mapping[str, Any]) -> Identity:
+    """That of the task of a checkpoint; of one of this package also ``run``, which is all checkpoints' of one
+    run."""
+    found = (state.get("extra_state") or {}).get(_KEY)
+    if found is not None:
+        return dict(found)
+    options = (state.get("cfg") or {}).get("task") or state.get("args") or {}
+    return _identity(plain_options(options))
+
+
+def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
+    """Those of a checkpoint's model; older versions of fairseq store one flat ``args``."""
+    return plain_options((state.get("cfg") or {}).get("model") or state.get("args") or {})
+
+
+def _identity(options: Mapping[str, Any]) -> Identity:
+    known = {"task": options.get("_name") or options.get("task")}
+    known.update((name, options[name]) for name in (*_LANGUAGES, *_READING) if name in options)
+    return known
+
+
+def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Compare the task and languages of the checkpoint ``path`` with those it is used for.
+
+    Raises:
+        InputError: it was trained for another task or direction, or reads its input as something else
+    """
+    kinds = _KINDS.get(stored.get("task")), _KINDS.get(ours.get("task"))
+    if None not in kinds and kinds[0] != kinds[1]:
+        raise InputError(
+            f"{path} was trained for {kinds[0]}, not for {kinds[1]}: give --task {stored['task']}, or a "
+            f"checkpoint of --task {ours['task']}"
+        )
+    both = [(stored[name], ours[name]) for name in _LANGUAGES if stored.get(name) and ours.get(name)]
+    if any(theirs != mine for theirs, mine in both):
+        theirs, mine = (" to ".join(str(one.get(name)) for name in _LANGUAGES) for one in (stored, ours))
+        source, target = (stored.get(name) for name in _LANGUAGES)
+        raise InputError(
+            f"{path} was trained to translate {theirs}, not {mine}: give -s {source} -t {target}, or a "
+            f"checkpoint of that direction"
+        )
+    for name in _READING if stored.get("task") == ours.get("task") else ():
+        if name in stored and name in ours and stored[name] != ours[name]:
+            raise InputError(
+                f"{path} was trained with --{name.replace('_', '-')} {stored[name]}, which is {ours[name]} "
+                "here: give what it was trained with"
+            )
+
+
+def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raise InputError where the weights of ``path`` would compute something else with options ``ours``."""
+    found = differences(stored, ours)
+    if found:
+        raise InputError(
+            f"{path} was trained with {_words(found, 1)}, this run has {_words(found, 2)}: its weights fit, "
+            "and would compute something else; go on with the options of the training, or into another "
+            "--save-dir"
+        )
+
+
+def _words(found: Sequence[Tuple[str, Any, Any]], place: int) -> str:
+    """Options of :func:`differences` as on a command line, with their values at ``place`` of each."""
+    words = []
+    for difference in found:
+        option, value = f"--{difference[0].replace('_', '-')}", difference[place]
+        given = f"no {option}" if value is None or value is False else option
+        words.append(given if value is None or isinstance(value, bool) else f"{option} {value}")
+    return ", ".join(words)
+
+
+@SAME_TRAINING.around("fairseq.trainer:Trainer.save_checkpoint")
+def _stored(
+    save: Callable[..., Any], self: Any, filename: str, extra_state: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if getattr(self, "run_name", None) is None:
+        self.run_name = uuid.uuid4().hex
+    known = {**identity_of(self.task), "run": self.run_name}
+    return save(self, filename, {**extra_state, _KEY: known}, *args, **kwargs)
+
+
+@SAME_TRAINING.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
+def _remembered(
+    load: Callable[..., Any], path: str, arg_overrides: Optional[Dict[str, Any]] = None, *args: Any, **kw: Any
+) -> Any:
+    """The checkpoint, with what it was trained as where the trainer and a task meet it.
+
+    Languages among ``arg_overrides`` (those of fairseq-validate, from_pretrained) are compared with its own.
+    """
+    from fairseq.dataclass.utils import overwrite_args_by_name
+
+    asked = {name: (arg_overrides or {}).get(name) for name in _LANGUAGES}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    others = arg_overrides and {name: v for name, v in arg_overrides.items() if name not in asked}
+    state = load(path, others, *args, **kw)
+    identity = stored_identity(state)
+    check_identity(path, identity, asked)
+    # A task that found its languages in the names of files has none in the configuration.
+    languages = {**{name: identity.get(name) for name in _LANGUAGES}, **asked}
+    if state.get("cfg") is not None:
+        overwrite_args_by_name(state["cfg"], {name: value for name, value in languages.items() if value})
+    known = {"path": str(path), "identity": identity}
+    state["task_state"] = {**(state.get("task_state") or {}), _KEY: known}
+    if state.get("extra_state") is not None:  # all that the trainer hands back of a checkpoint
+        known = {**identity, "options": stored_options(state)}
+        state["extra_state"] = {**state["extra_state"], _KEY: known}
+    return state
+
+
+@SAME_TRAINING.around("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
+def _compared_in_use(load_state_dict: Callable[..., Any], self: Any, state_dict: Any) -> Any:
+    state_dict = dict(state_dict)
+    known = state_dict.pop(_KEY, None)
+    if known is not None:
+        check_identity(known["path"], known["identity"], identity_of(self))
+    return load_state_dict(self, state_dict)
+
+
+@SAME_TRAINING.around("fairseq.trainer:Trainer.load_checkpoint")
+def _compared_in_training(
+    load_checkpoint: Callable[..., Any],
+    self: Any,
+    filename: str,
+    reset_optimizer: bool = False,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    extra_state = load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
+    known = (extra_state or {}).pop(_KEY, None)
+    if known is None:
+        return extra_state
+    options, ours = known.pop("options", {}), plain_options(self.cfg.model)
+    if dataclass_of(options) is None:
+        options = {}
+    if not reset_optimizer:
+        check_identity(filename, known, identity_of(self.task))
+        check_options(filename, options, ours)
+        self.run_name = known.get("run")
+    else:  # another task, direction or model is what fine-tuning is for
+        found = differences(options, ours) if options else []
+        if found:
+            logger.warning(
+                f"{filename} was trained with {_words(found, 1)}, this run has {_words(found, 2)}: its "
+                "weights begin as something else"
+            )
+    return extra_state

@@ -1,0 +1,83 @@
+"""A checkpoint used for another direction, or gone on with as another model: dictionary and weights fit, and
+it is refused in one line wherever a checkpoint is loaded."""
+
+import pytest
+import torch
+from commands import plugin, refused, succeed
+from reversal import AUTHORS_COMMAND
+from saved_training import load
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.models import LunaModel
+
+SWAPPED = "-s tgt -t src"
+DIRECTION = "was trained to translate src to tgt, not tgt to src: give -s src -t tgt, or a checkpoint of that"
+USES = {
+    "generate": ("--beam 1 --batch-size 8 --cpu", DIRECTION),
+    "interactive": ("--beam 1 --cpu", DIRECTION),
+    "validate": ("--task translation --batch-size 8 --cpu", DIRECTION),
+    "eval_lm": ("--batch-size 8 --cpu", "was trained for translation, not for language modelling"),
+}
+RESUMED = {
+    SWAPPED: DIRECTION,
+    "--pack-activation elu": "with --pack-activation softplus, this run has --pack-activation elu: its",
+    "--activation-fn gelu": "with --activation-fn relu, this run has --activation-fn gelu",
+    "--encoder-attention-heads 2": "--encoder-attention-heads 4, this run has --encoder-attention-heads 2",
+    "--no-scale-embedding": "with no --no-scale-embedding, this run has --no-scale-embedding",
+}
+SLOW = [pytest.param(words, marks=[pytest.mark.slow] * (words not in list(RESUMED)[:2])) for words in RESUMED]
+
+
+@pytest.mark.parametrize("command", USES)
+def test_used_for_something_else(command, trained, data):
+    options, message = USES[command]
+    swapped = () if command == "eval_lm" else (SWAPPED,)
+    folder = data if command != "eval_lm" else data / "lm"
+    if command == "eval_lm":
+        folder.mkdir()
+        for name in ("dict.src.txt", "test.src-tgt.src.bin", "test.src-tgt.src.idx"):
+            new = name.replace("test.src-tgt.src", "test").replace(".src", "")
+            (folder / new).write_bytes((data / name).read_bytes())
+    path = ("--path", trained / "checkpoint_best.pt")
+    assert message in refused(command, *plugin(folder), *path, *swapped, options)
+
+
+def test_from_python(trained, data):
+    LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data), source_lang="src")
+    with pytest.raises(InputError, match=DIRECTION):
+        LunaModel.from_pretrained(
+            str(trained), "checkpoint_last.pt", str(data), source_lang="tgt", target_lang="src"
+        )
+
+
+@pytest.mark.parametrize("words", SLOW)
+def test_gone_on_with_as_another(words, trained, data, tmp_path):
+    start = ("--max-update 20 --restore-file", trained / "checkpoint_last.pt", "--save-dir", tmp_path)
+    assert RESUMED[words] in refused("train", *plugin(data), AUTHORS_COMMAND, words, *start)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_may_change_changes_and_the_run_stays_what_it_is(trained, data, tmp_path):
+    words = (AUTHORS_COMMAND, "--dropout 0.3 --luna-backend chunk --max-update 13")
+    start = ("--restore-file", trained / "checkpoint_last.pt", "--save-dir", tmp_path)
+    succeed("train", *plugin(data), *words, *start)
+    before, after = (load(folder / "checkpoint_last.pt")["extra_state"] for folder in (trained, tmp_path))
+    assert before["luna_fairseq.training"] == after["luna_fairseq.training"]
+    assert before["luna_fairseq.training"]["run"]
+
+
+def test_fine_tuning_on_another_direction_is_no_fault(trained, data, tmp_path):
+    words = (AUTHORS_COMMAND, SWAPPED, "--pack-activation elu --max-update 1")
+    log = succeed(
+        "train", *plugin(data), *words, "--finetune-from-model", trained / "checkpoint_last.pt", "--save-dir",
+        tmp_path,
+    )  # fmt: skip
+    assert "with --pack-activation softplus, this run has --pack-activation elu: its weights begin" in log
+
+
+def test_a_checkpoint_of_another_program_says_it_by_its_configuration(trained, data, tmp_path):
+    state = load(trained / "checkpoint_last.pt")
+    del state["extra_state"]["luna_fairseq.training"]
+    torch.save(state, str(tmp_path / "other.pt"))
+    options = (SWAPPED, "--beam 1 --batch-size 8 --cpu")
+    assert DIRECTION in refused("generate", *plugin(data), "--path", tmp_path / "other.pt", *options)
