@@ -29,3 +29,14 @@ def add_workers(parser: argparse.ArgumentParser, what: str = "processes") -> Non
         metavar="N",
         help=f"{what} (default: one for each core); the output does not depend on it",
     )
+
+
+def add_max_unknown(parser: argparse.ArgumentParser) -> None:
+    """``--max-unknown``; see :func:`luna_fairseq.text.encoders.check_unknown`."""
+    parser.add_argument(
+        "--max-unknown",
+        type=float,
+        default=2.0,
+        metavar="PERCENT",
+        help="refuse text of whose tokens more are unknown to the encoding (default: %(default)g)",
+    )

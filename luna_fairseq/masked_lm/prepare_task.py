@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 from fairseq.data import Dictionary, encoders
-from luna_fairseq.commands.arguments import add_workers
+from luna_fairseq.commands.arguments import add_max_unknown, add_workers
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
@@ -25,12 +25,12 @@ from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
 from luna_fairseq.models.tokenizers import check_tokenizer, encoding_of, find_tokenizer
-from luna_fairseq.progress import progress
-from luna_fairseq.text.text_encoding import (
-    EncodeLines,
-    encode_lines,
+from luna_fairseq.text.encoders import (
+    Encoder,
+    check_unknown,
+    foreign_sentencepiece_encoder,
     gpt2_encoder,
-    sentencepiece_encoder,
+    share_unknown,
     words_encoder,
 )
 
@@ -52,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="folder of the pretrained model's dict.txt and tokenizer, as luna-prepare-text made it",
     )
     add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add_max_unknown(parser)
     add_workers(parser)
     return parser
 
@@ -73,7 +74,7 @@ class TaskPreparation:
         if not path.is_file():
             raise InputError(f"{path} does not exist: give the folder of the pretrained model's data")
         self.dictionary = Dictionary.load(str(path))
-        self.make_encoder, self.tokenizer = _tokenizer(args.vocabulary, self.dictionary)
+        self.encoder, self.tokenizer = _tokenizer(args.vocabulary, self.dictionary, args.workers)
 
     def run(self) -> None:
         """Read and check all splits, then encode and write them, and print their sizes."""
@@ -91,14 +92,11 @@ class TaskPreparation:
         splits = [name for name in self.task.splits if self._is_there(name)]
         examples = {split: self.task.read(self.args.folder, split) for split in splits}
         writer = PreparedWriter(self.args.destdir, self.task, self.dictionary)
-        tokenizer = [str(path) for path in self.tokenizer]
         for split in splits:
-            texts = [[example.inputs[n] for example in examples[split]] for n in range(self.task.inputs)]
-            encoded = (
-                encode_lines(progress(t, f"encode {split}"), self.make_encoder, tokenizer, self.args.workers)
-                for t in texts
-            )
-            writer.write(split, examples[split], encoded)
+            writer.write(split, examples[split], self.encoder)
+            if writer.unknown[split]:
+                print(f"{split}: {share_unknown(writer.unknown[split], writer.tokens[split])}")
+        check_unknown(writer.unknown, writer.tokens, self.args.max_unknown)
         forget_checksums(self.args.destdir)
         writer.finish()
         for path in self.tokenizer:
@@ -118,7 +116,7 @@ class TaskPreparation:
         return split in ("train", "valid") or (self.args.folder / self.task.splits[split]).exists()
 
 
-def _tokenizer(folder: Path, dictionary: Dictionary) -> Tuple[Callable[..., EncodeLines], List[Path]]:
+def _tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[Encoder, List[Path]]:
     """How the text is encoded, and the tokenizer's files in ``folder``, none where text is words."""
     options = find_tokenizer([folder])
     if not options:
@@ -128,10 +126,11 @@ def _tokenizer(folder: Path, dictionary: Dictionary) -> Tuple[Callable[..., Enco
                 f"{folder / DICTIONARY} holds pieces of {encoding}, and its tokenizer is not beside it: put "
                 "sentencepiece.bpe.model (or GPT-2's encoder.json and vocab.bpe) there"
             )
-        return words_encoder, []
+        return words_encoder(), []
     check_tokenizer(encoders.build_bpe(argparse.Namespace(**options)), dictionary)
-    make: Callable[..., EncodeLines] = gpt2_encoder if options["bpe"] == "gpt2" else sentencepiece_encoder
-    return make, [Path(path) for name, path in options.items() if name != "bpe"]
+    make: Callable[..., Encoder] = gpt2_encoder if options["bpe"] == "gpt2" else foreign_sentencepiece_encoder
+    files = [Path(path) for name, path in options.items() if name != "bpe"]
+    return make(*files, workers), files
 
 
 main = console_script(PROGRAM, build_parser, lambda args: TaskPreparation(args).run(), place="destdir")

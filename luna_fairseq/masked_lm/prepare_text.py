@@ -3,7 +3,8 @@ read.
 
 Text is UTF-8, one sentence or paragraph a line; empty lines separate documents. It is encoded with GPT-2's
 byte-pair encoding when its files are given, otherwise with one of sentencepiece that is learnt from the
-training text, and binarised by fairseq-preprocess. All text is streamed. DIR then holds the binarised data,
+training text, and written as fairseq-preprocess does. All text is streamed. DIR then holds the binarised
+data,
 dict.txt, and the tokenizer's files under the names by which LunaMaskedLM.from_pretrained finds them. With
 --shards the documents of the training text are dealt to DIR/shard0, DIR/shard1, ...; an epoch of training
 reads one of them. Started again, it does only what is left or has changed.
@@ -17,29 +18,33 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
+import numpy as np
 import sentencepiece
 
 from fairseq.data import Dictionary
-from luna_fairseq.commands.arguments import add_workers, positive
-from luna_fairseq.commands.binarise import binarise
+from luna_fairseq.commands.arguments import add_max_unknown, add_workers, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, sha256, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.files.regular import regular_file
-from luna_fairseq.files.writing import copy_file, replacing, replacing_lines
+from luna_fairseq.files.writing import copy_file, replace_file
 from luna_fairseq.progress import progress
 from luna_fairseq.text.bitext import read_lines
-from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
-from luna_fairseq.text.text_encoding import (
-    dictionary_of,
-    encode_lines,
+from luna_fairseq.text.dictionaries import dictionary_of
+from luna_fairseq.text.encoders import (
+    Encoder,
+    check_unknown,
+    counts_of,
     gpt2_encoder,
     gpt2_pieces,
     sentencepiece_encoder,
+    share_unknown,
 )
+from luna_fairseq.text.indexed import EncodedText, chosen, encoded_texts
+from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 PROGRAM = "luna-prepare-text"
 SENTENCEPIECE, ENCODER, MERGES, DICTIONARY = (
@@ -48,10 +53,10 @@ SENTENCEPIECE, ENCODER, MERGES, DICTIONARY = (
     "vocab.bpe",
     "dict.txt",
 )
-LEARNING_LINES = 5_000_000  # sentencepiece keeps all it learns from in memory: more is thinned out evenly
 # Tokens that the presets read at a time; a line of more is none of --sample-break-mode complete's samples.
 SAMPLE = 512
-VERSION = 2  # part of every key: a change of what a step does must not take the old output for finished
+Part = Tuple[str, str]  # split, folder
+VERSION = 3  # part of every key: a change of what a step does must not take the old output for finished
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -74,6 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="dictionary to use (default: all pieces, by their frequency)",
     )
     add("--shards", type=positive, default=1, metavar="N", help="parts of the training text (default: 1)")
+    add_max_unknown(parser)
     add_workers(parser)
     return parser
 
@@ -96,10 +102,10 @@ class TextPreparation:
         self.files = {split: [path.absolute() for path in paths] for split, paths in parts.items() if paths}
         names = [SENTENCEPIECE] if args.vocab_size else [ENCODER, MERGES]
         self.tokenizer = [args.destdir.absolute() / name for name in names]
-        # Where the parts of the data go: the encoded text's name -> (folder, split).
         shards = [f"shard{n}" for n in range(args.shards)] if args.shards > 1 else ["."]
-        self.parts = {f"train{n}": (shard, "train") for n, shard in enumerate(shards)}
-        self.parts.update({split: (shards[0], split) for split in self.files if split != "train"})
+        # Validation and test text go to the first shard, where fairseq looks for them.
+        self.parts: List[Part] = [("train", shard) for shard in shards]
+        self.parts += [(split, shards[0]) for split in self.files if split != "train"]
 
     def run(self) -> None:
         """Do all steps that are not finished yet, and print the counts."""
@@ -110,19 +116,24 @@ class TextPreparation:
         self.steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
         files = {str(path): sha256(path) for path in given}
         key = digest(VERSION, read["train"][1], self.args.vocab_size, files, sentencepiece.__version__)
-        self.steps.do("tokenizer", key, lambda: self._make_tokenizer(read["train"][0]))
+        self.steps.do("tokenizer", key, self._make_tokenizer)
         key = digest(key, read, self.args.shards)
         facts = self.steps.do("encode", key, lambda: self._encode(given_dictionary))
-        self.steps.do("binarise", key, self._binarise)
-        for split, (lines, _) in read.items():
-            print(f"{split}: {lines:,} lines, {facts[split]:,} tokens")
+        check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
+        self._report({split: lines for split, (lines, _) in read.items()}, facts)
+
+    def _report(self, lines: Mapping[str, int], facts: Mapping[str, Any]) -> None:
+        for split, number in lines.items():
+            print(f"{split}: {number:,} lines, {facts['tokens'][split]:,} tokens")
+            if facts["unknown"][split]:
+                print(f"{split}: {share_unknown(facts['unknown'][split], facts['tokens'][split])}")
             if facts["long"][split]:
                 print(
                     f"{split}: {facts['long'][split]:,} lines have {SAMPLE - 1} pieces or more: with "
                     f"--sample-break-mode complete and --tokens-per-sample {SAMPLE}, as in the presets, "
                     "fairseq leaves them out: break them, or give --sample-break-mode none"
                 )
-        data = os.pathsep.join(dict.fromkeys(str(self._folder(part)) for part in self.parts))
+        data = os.pathsep.join(dict.fromkeys(str(self.args.destdir / folder) for _, folder in self.parts))
         print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {data}")
 
     def _check(self, split: str) -> Tuple[int, str]:
@@ -149,52 +160,59 @@ class TextPreparation:
                 yield ""
             yield from read_lines(path)
 
-    def _make_tokenizer(self, lines: int) -> Tuple[List[str], Dict[str, Any]]:
+    def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
         if self.gpt2:
             gpt2_pieces(self.gpt2[0])
             for source, target in zip(self.gpt2, self.tokenizer):
                 copy_file(source, target)
         else:
-            text = (line for line in self._lines("train") if line)
-            stride = -(-lines // LEARNING_LINES)
-            chosen = (line for number, line in enumerate(text) if number % stride == 0)
-            model = learn_bpe(progress(chosen, "learn"), self.args.vocab_size)
-            with replacing(self.tokenizer[0]) as temporary:
-                temporary.write_bytes(model)
+            model = learn_bpe(progress(self._lines("train"), "learn"), self.args.vocab_size)
+            replace_file(self.tokenizer[0], lambda path: path.write_bytes(model))
         return [path.name for path in self.tokenizer], {}
 
     def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
-        forget_checksums(self.args.destdir)
-        counts: Counter = Counter()
-        facts: Dict[str, Any] = {"long": {}}
-        for split in self.files:
-            pieces, facts["long"][split] = self._encode_split(split)
-            facts[split] = sum(pieces.values())
-            counts.update(pieces if split == "train" else {})
-        dictionary = given_dictionary or self._dictionary(counts)
-        with replacing(self.args.destdir / DICTIONARY) as temporary:
-            dictionary.save(str(temporary))
-        facts["dictionary"] = len(dictionary)
-        return [*(f"encoded/{part}" for part in self.parts), DICTIONARY], facts
-
-    def _encode_split(self, split: str) -> Tuple[Counter, int]:
-        """Encode one split into its parts, document by document in turn; counts pieces and long lines."""
-        parts = [part for part, (_, name) in self.parts.items() if name == split]
-        make = gpt2_encoder if self.gpt2 else sentencepiece_encoder
-        encoded = encode_lines(
-            self._lines(split), make, [str(path) for path in self.tokenizer], self.args.workers
+        """All text as numbers of pieces, then, when the dictionary is known, fairseq's files."""
+        destdir = self.args.destdir
+        forget_checksums(destdir)
+        encoder = self._encoder()
+        with encoded_texts(destdir / "encode.tmp", self.parts) as texts:
+            long = {split: self._encode_split(split, encoder, texts) for split in self.files}
+            dictionary = given_dictionary or self._dictionary(encoder, texts)
+            table = encoder.table(dictionary)
+            tokens, unknown = Counter(), Counter()  # type: Counter, Counter
+            for (split, _), text in texts.items():
+                tokens[split] += int(text.counts.sum())
+                unknown[split] += text.unknown(table, dictionary)
+            check_unknown(unknown, tokens, self.args.max_unknown)
+            for (split, folder), text in texts.items():
+                text.write(destdir / folder / split, table, dictionary)
+        dictionaries = dict.fromkeys(
+            [DICTIONARY, *(str(Path(folder) / DICTIONARY) for _, folder in self.parts)]
         )
-        pieces: Counter = Counter()
+        for name in dictionaries:
+            replace_file(destdir / name, lambda path: dictionary.save(str(path)))
+        names = [*self._binarised(), *dictionaries]
+        names.append(write_checksums(destdir, [*names, *(path.name for path in self.tokenizer)]))
+        return names, {"tokens": tokens, "unknown": unknown, "long": long, "dictionary": len(dictionary)}
+
+    def _encoder(self) -> Encoder:
+        if self.gpt2:
+            return gpt2_encoder(*self.tokenizer, self.args.workers)
+        return sentencepiece_encoder(*self.tokenizer)
+
+    def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
+        """Deal the documents to the split's parts in turn; how many lines are too long for the presets."""
+        parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0
-        with replacing_lines([self.args.destdir / "encoded" / part for part in parts]) as files:
-            for line in progress(encoded, f"encode {split}"):
-                found = line.split()
-                pieces.update(found)
-                long += len(found) >= SAMPLE - 1  # <s> and </s> come to it
-                documents += bool(line) and not inside
-                inside = bool(line)
-                files[(documents - 1) % len(files)].write(line + "\n")
-        return pieces, long
+        for batch in encoder.encode(progress(self._lines(split), f"encode {split}")):
+            text = batch[1] > 0
+            begins = text & ~np.append(inside, text[:-1])
+            document = documents + np.cumsum(begins)
+            documents, inside = int(document[-1]), bool(text[-1])
+            long += int((batch[1] >= SAMPLE - 1).sum())  # <s> and </s> come to it
+            for number, part in enumerate(parts):
+                part.add(*chosen(batch, (document - 1) % len(parts) == number))
+        return long
 
     def _given_dictionary(self) -> Optional[Dictionary]:
         if not self.args.dict:
@@ -204,31 +222,15 @@ class TextPreparation:
         except ValueError as error:
             raise InputError(f"{self.args.dict} is no dictionary of fairseq: {error}") from error
 
-    def _dictionary(self, counts: Counter) -> Dictionary:
+    def _dictionary(self, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> Dictionary:
+        counts = counts_of(encoder, [text for (split, _), text in texts.items() if split == "train"])
         if self.gpt2:
             return dictionary_of(gpt2_pieces(self.tokenizer[0]), counts)
         return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(self.tokenizer[0])), counts)
 
-    def _binarise(self) -> Tuple[List[str], Dict[str, Any]]:
-        destdir = self.args.destdir.absolute()
-        forget_checksums(destdir)
-        for folder in dict.fromkeys(folder for folder, _ in self.parts.values()):
-            here = {split: part for part, (where, split) in self.parts.items() if where == folder}
-            parts = {split: [destdir / "encoded" / part] for split, part in here.items()}
-            names = [DICTIONARY, *(f"{split}.{end}" for split in here for end in ("bin", "idx"))]
-            binarise(parts, destdir / DICTIONARY, destdir / folder, names, self.args.workers)
-        shards = [str(Path(folder) / DICTIONARY) for folder, _ in self.parts.values()]
-        beside = [DICTIONARY, *shards, *(path.name for path in self.tokenizer)]
-        return [*self._binarised(), write_checksums(destdir, [*self._binarised(), *beside])], {}
-
-    def _folder(self, part: str) -> Path:
-        return self.args.destdir / self.parts[part][0]
-
     def _binarised(self) -> List[str]:
         return [
-            str(Path(folder) / f"{split}.{end}")
-            for folder, split in self.parts.values()
-            for end in ("bin", "idx")
+            str(Path(folder) / f"{split}.{end}") for split, folder in self.parts for end in ("bin", "idx")
         ]
 
 

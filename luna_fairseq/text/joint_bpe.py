@@ -10,28 +10,28 @@ import tempfile
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator, Mapping
+from typing import Iterable, Iterator, Mapping
 
 import sentencepiece
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
+from luna_fairseq.text.dictionaries import dictionary_of
 
 # The number is stored in the model file, so a constant one makes the file reproducible on any machine.
 LEARNING_THREADS = 4
 LONGEST_LINE_BYTES = 2**30  # sentencepiece's limit; by default it skips lines beyond 4,192 bytes
 _OWN_SYMBOLS = re.compile("(<unk|<s|</s)>")
-PADDING_FACTOR = 8  # as fairseq-preprocess pads
 
 
-def learn_bpe(lines: Iterator[str], vocab_size: int) -> bytes:
+def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
     """Learn a byte-pair encoding.
 
     Text is encoded as it is: all its characters are covered and none is normalised, save that every run of
     white space, of whatever kind, is one space. Decoding gives the text back up to white space.
 
     Args:
-        lines: the training text, both languages. They are drawn while the current folder is another one.
+        lines: the training text, both languages; its different words are in memory.
         vocab_size: number of pieces, with the three special ones of sentencepiece.
 
     Returns:
@@ -40,13 +40,17 @@ def learn_bpe(lines: Iterator[str], vocab_size: int) -> bytes:
     Raises:
         InputError: the text does not fit the vocabulary size.
     """
+    words: Counter = Counter()
+    for line in lines:
+        words.update(line.split())
     model = io.BytesIO()
     with _temporary_current_folder():
         rules = Path("whitespace.tsv")
         rules.write_text(_whitespace_rules(), encoding="ascii")
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=map(_broken, lines),
+                sentence_iterator=(f"{_broken(word)}\t{count}" for word, count in words.items()),
+                input_format="tsv",
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=vocab_size,
@@ -102,23 +106,14 @@ def _explain(message: str, vocab_size: int) -> str:
 
 
 def bpe_dictionary(model: sentencepiece.SentencePieceProcessor, counts: Mapping[str, int]) -> Dictionary:
-    """The dictionary of all pieces, most frequent first.
-
-    All are listed, with those that the training text does not contain: other text may, and would lose them as
-    unknown.
+    """The dictionary of all pieces of ``model``; see :func:`dictionary_of`.
 
     Args:
         model: the sentencepiece model.
         counts: piece -> how often it occurs in the encoded training text.
     """
-    dictionary = Dictionary()
-    pieces = [
-        model.id_to_piece(index) for index in range(model.get_piece_size()) if not _is_special(model, index)
-    ]
-    for piece, count in Counter({piece: counts.get(piece, 0) for piece in pieces}).most_common():
-        dictionary.add_symbol(piece, n=count)
-    dictionary.pad_to_multiple_(PADDING_FACTOR)
-    return dictionary
+    pieces = (model.id_to_piece(i) for i in range(model.get_piece_size()) if not _is_special(model, i))
+    return dictionary_of(pieces, counts)
 
 
 def _is_special(model: sentencepiece.SentencePieceProcessor, index: int) -> bool:

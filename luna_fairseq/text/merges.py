@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-from functools import lru_cache
-from typing import Iterator, List, Mapping
+from typing import Iterator, Mapping
 
-from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import is_shown
-from luna_fairseq.text.joint_bpe import PADDING_FACTOR
 
 
 def learn_merges(words: Mapping[str, int], merges: int) -> bytes:
@@ -52,34 +48,3 @@ def _quiet_unless_watched() -> Iterator[None]:
         if not is_shown():
             stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
         yield
-
-
-@lru_cache(maxsize=1)
-def _encoder(codes: str) -> BPE:
-    with open(codes, encoding="utf-8") as file:
-        return BPE(file)
-
-
-def encode_lines(codes: str, lines: List[str]) -> List[List[str]]:
-    """Pieces of each line.
-
-    Args:
-        codes: path of the code file.
-        lines: tokens joined by spaces.
-    """
-    encoder = _encoder(codes)
-    return [encoder.segment_tokens(line.split()) for line in lines]
-
-
-def merges_dictionary(counts: Mapping[str, int]) -> Dictionary:
-    """fairseq's dictionary of the pieces in the training text, most frequent first, as fairseq-preprocess
-    builds it.
-
-    Args:
-        counts: piece -> how often it occurs in the encoded training text.
-    """
-    dictionary = Dictionary()
-    for piece, count in counts.items():
-        dictionary.add_symbol(piece, n=count)
-    dictionary.finalize(padding_factor=PADDING_FACTOR)
-    return dictionary

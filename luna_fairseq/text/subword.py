@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -12,12 +11,12 @@ import sacremoses
 import sentencepiece
 
 from fairseq.data import Dictionary
-from luna_fairseq.text.batches import map_batches
+from luna_fairseq.text.dictionaries import dictionary_of_text
+from luna_fairseq.text.encoders import Encoder, sentencepiece_encoder, subword_nmt_encoder
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
-from luna_fairseq.text.merges import encode_lines, learn_merges, merges_dictionary
+from luna_fairseq.text.merges import learn_merges
 from luna_fairseq.text.moses import tokenize_pairs
 
-BATCH_LINES = 10000
 Pairs = Callable[[List[Tuple[str, str]]], List[Tuple[str, ...]]]
 
 
@@ -44,11 +43,9 @@ class SentencePiece:
         """Contents of the model file; ``vocab_size`` is the number of pieces (of merges, in Moses)."""
         return learn_bpe(lines, vocab_size)
 
-    def encode(self, model: Path, lines: Iterator[str], workers: int) -> Iterator[List[str]]:
-        """Pieces of every line, in order."""
-        processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-        for batch in iter(lambda: list(islice(lines, BATCH_LINES)), []):
-            yield from processor.encode(batch, out_type=str, num_threads=workers)
+    def encoder(self, model: Path) -> Encoder:
+        """By the model file."""
+        return sentencepiece_encoder(model)
 
     def dictionary(self, model: Path, counts: Mapping[str, int]) -> Dictionary:
         """fairseq's dictionary, from the model and the number of times each piece occurs in the training
@@ -73,11 +70,11 @@ class Moses:
             words.update(line.split())
         return learn_merges(words, vocab_size)
 
-    def encode(self, model: Path, lines: Iterator[str], workers: int) -> Iterator[List[str]]:
-        return map_batches(partial(encode_lines, str(model)), lines, workers)
+    def encoder(self, model: Path) -> Encoder:
+        return subword_nmt_encoder(model)
 
     def dictionary(self, model: Path, counts: Mapping[str, int]) -> Dictionary:
-        return merges_dictionary(counts)
+        return dictionary_of_text(counts)
 
 
 ROUTES: Dict[str, Any] = {route.name: route for route in (SentencePiece(), Moses())}

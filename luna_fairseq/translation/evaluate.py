@@ -101,7 +101,9 @@ class Evaluation:
         if not args.path.is_file():
             raise InputError(f"--path {args.path} does not exist")
         self.route: Any = _route(args.data)
-        self.languages = _languages(args.data)
+        first = args.data / "shard0"  # with --shards, that of the text that is no training text
+        self.folder = first if first.is_dir() else args.data
+        self.languages = _languages(self.folder)
         self.steps = FinishedSteps(args.results, "evaluate.json", ["scores.json"])
 
     def run(self) -> None:
@@ -139,7 +141,7 @@ class Evaluation:
         """fairseq-generate's output, from this run or an earlier one."""
         name = f"generate-{subset}-lenpen{penalty:g}.txt"
         options = self._generate_options(subset, penalty)
-        read = [*self.args.data.glob(f"{subset}.*"), *self.args.data.glob("dict.*.txt")]
+        read = [*self.folder.glob(f"{subset}.*"), *self.folder.glob("dict.*.txt")]
         files = [self.args.path, *sorted(read)]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
@@ -157,7 +159,7 @@ class Evaluation:
     def _generate_options(self, subset: str, penalty: float) -> List[str]:
         source, target = self.languages
         return [
-            *[str(self.args.data), "--user-dir", USER_DIR, "--path", str(self.args.path)],
+            *[str(self.folder), "--user-dir", USER_DIR, "--path", str(self.args.path)],
             *["--source-lang", source, "--target-lang", target, "--gen-subset", subset],
             *["--beam", str(self.args.beam), "--lenpen", str(penalty), "--remove-bpe", self.route.remove_bpe],
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.

@@ -1,41 +1,49 @@
 """``luna-prepare-bitext``: from parallel text to the folder that fairseq-train reads.
 
-Checks the text, learns a joint byte-pair encoding on the training part, encodes all parts and calls
-fairseq-preprocess with a joint dictionary. Training pairs with an empty side are dropped and counted. In
+Checks the text, learns a joint byte-pair encoding on the training part, encodes all parts and writes them
+with
+a joint dictionary as fairseq-preprocess does. Training pairs with an empty side are dropped and counted. In
 validation and test text they are an error: scores count every line, so no line may vanish. DIR then holds the
-binarised data, the encoding (sentencepiece.bpe.model, or bpe.codes), the encoded text, and plain copies of
-the validation and test text. Started again, it does only what is left or what has changed.
+data (with --shards in DIR/shard0, DIR/shard1, ...; an epoch of training reads one of them), the encoding
+(sentencepiece.bpe.model, or bpe.codes), and plain copies of the validation and test text. Started again, it
+does
+only what is left or what has changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
 from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from luna_fairseq.commands.arguments import add_workers, at_least_one, positive
-from luna_fairseq.commands.binarise import binarise, binarised_names
+import numpy as np
+
+from fairseq.data import Dictionary
+from luna_fairseq.commands.arguments import add_max_unknown, add_workers, at_least_one, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.files.same_run import CONTENT
-from luna_fairseq.files.writing import replacing, replacing_lines
+from luna_fairseq.files.writing import replace_file, replacing, replacing_lines
 from luna_fairseq.progress import progress
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
+from luna_fairseq.text.encoders import Encoder, check_unknown, counts_of, share_unknown
+from luna_fairseq.text.indexed import EncodedText, chosen, encoded_texts
 from luna_fairseq.text.length_filter import LengthFilter
 from luna_fairseq.text.subword import ROUTES
 
 PROGRAM = "luna-prepare-bitext"
-DICTIONARY = "dict.txt"
 # Part of every key: a change of what a step does must not take the old output for finished.
-VERSION = 4
+VERSION = 5
 # Positions of the presets (--max-source-positions, --max-target-positions), one being the sentence's end.
 POSITIONS = 1024
+Part = Tuple[str, str, str]  # split, language, folder
 SKIP = "--skip-invalid-size-inputs-valid-test"
 
 
@@ -91,6 +99,10 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="drop training pairs of which one side has more than R times the pieces of the other",
     )
+    parser.add_argument(
+        "--shards", type=positive, default=1, metavar="N", help="parts of the training text (default: 1)"
+    )
+    add_max_unknown(parser)
     add_workers(parser)
 
 
@@ -109,6 +121,8 @@ class Preparation:
         self.filter = LengthFilter(args.max_length, args.max_ratio)
         self.languages = (args.source_lang, args.target_lang)
         self.text: Dict[str, Bitext] = {}
+        self.folders = [f"shard{number}" for number in range(args.shards)] if args.shards > 1 else ["."]
+        self.data = os.pathsep.join(str(args.destdir / folder) for folder in self.folders)
         self.prefixes = {"train": args.trainpref}
         for split, prefixes in (("valid", args.validpref), ("test", args.testpref)):
             for number, prefix in enumerate(prefixes.split(",") if prefixes else ()):
@@ -144,14 +158,15 @@ class Preparation:
         key = digest(key, digests["train"], self.args.vocab_size)
         self.steps.do("learn", key, self._learn)
         key = digest(key, digests, self.args.max_length, self.args.max_ratio)
-        facts = self.steps.do("encode", key, self._encode)
-        self.steps.do("binarise", key, self._binarise)
+        facts = self.steps.do("encode", digest(key, self.args.shards), self._encode)
+        check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
         self.longest = facts["longest"]
         self._report(facts)
 
     def _report(self, facts: Dict[str, Any]) -> None:
         for split, part in self.text.items():
-            tokens = ", ".join(f"{facts[f'{split}.{language}']:,} {language}" for language in self.languages)
+            sides = [f"{split}.{language}" for language in self.languages]
+            tokens = ", ".join(f"{facts['tokens'][side]:,} {side.split('.')[1]}" for side in sides)
             reasons = Counter(facts["dropped"]) if split == "train" else Counter()
             if part.empty:
                 reasons["an empty side"] += part.empty
@@ -159,9 +174,11 @@ class Preparation:
             print(f"{split}: {part.lines - sum(reasons.values()):,} pairs, tokens: {tokens}{dropped}")
             if part.controls:
                 print(f"{split}: control characters or U+2581 in {part.controls:,} lines were read as spaces")
-            self._report_long(split, max(self.longest[f"{split}.{language}"] for language in self.languages))
-        print(f"dictionary: {facts['dictionary']:,} entries; data in {self.args.destdir}")
-
+            for side in sides:
+                if facts["unknown"][side]:
+                    print(f"{side}: {share_unknown(facts['unknown'][side], facts['tokens'][side])}")
+            self._report_long(split, max(self.longest[side] for side in sides))
+        print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {self.data}")
         if "valid1" in self.text:
             named = ",".join(split for split in self.text if split.startswith("valid"))
             print(f"several validation texts: give fairseq-train --valid-subset {named}")
@@ -208,7 +225,7 @@ class Preparation:
         """The pairs that the encoding is learnt from and applied to."""
         if not self._tokenizer():
             return progress(self.text[split].pairs(), description)
-        paths = [self._path("tokenised", split, language) for language in self.languages]
+        paths = [self.args.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
@@ -219,71 +236,99 @@ class Preparation:
         return [self.route.model_file], {}
 
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
-        pieces: Counter = Counter()
-        tokens: Counter = Counter()
+        """All text as numbers of pieces, then, when the dictionary is known, fairseq's files."""
+        forget_checksums(self.args.destdir)
+        encoder = self.route.encoder(self._model())
         dropped: Counter = Counter()
-        longest: Counter = Counter()
-        names = [f"encoded/{DICTIONARY}"]
-        for split, part in self.text.items():
-            names += self._write("encoded", split, self._encoded(split, pieces, tokens, dropped, longest))
-            if split != "train":  # what translations are scored against
-                names += self._write("plain", split, part.pairs())
-            elif not pieces:
-                raise InputError("--max-length and --max-ratio leave no training pair: give larger ones")
-        dictionary = self.route.dictionary(self._model(), pieces)
-        with replacing(self.args.destdir / names[0]) as temporary:
-            dictionary.save(str(temporary))
-        return names, {**tokens, "dictionary": len(dictionary), "dropped": dropped, "longest": longest}
+        with encoded_texts(self.args.destdir / "encode.tmp", self._parts()) as texts:
+            for split in self.prefixes:
+                self._encode_split(split, encoder, texts, dropped)
+            counts = counts_of(encoder, [texts[part] for part in texts if part[0] == "train"])
+            dictionary = self.route.dictionary(self._model(), counts)
+            facts = self._facts(texts, encoder.table(dictionary), dictionary)
+            check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
+            for (split, language, folder), text in texts.items():
+                prefix = self.args.destdir / folder / f"{split}.{'-'.join(self.languages)}.{language}"
+                text.write(prefix, encoder.table(dictionary), dictionary)
+        for name in self._dictionaries():
+            replace_file(self.args.destdir / name, lambda path: dictionary.save(str(path)))
+        plain = [name for split in self.prefixes if split != "train" for name in self._write("plain", split)]
+        names = [*self._binarised(), *plain]
+        checksums = write_checksums(self.args.destdir, [*names, self.route.model_file])
+        return [*names, checksums], {**facts, "dropped": dropped, "dictionary": len(dictionary)}
 
-    def _encoded(
-        self, split: str, pieces: Counter, tokens: Counter, dropped: Counter, longest: Counter
-    ) -> Iterator[Tuple[str, ...]]:
-        """Pairs as pieces, those that the filter drops left out; counted in ``pieces`` if they are for
-        training."""
+    def _encode_split(
+        self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText], dropped: Counter
+    ) -> None:
+        """Numbers of pieces, without the pairs that the filter drops; pairs are dealt to the shards in
+        turn."""
+        shards = [part[2] for part in texts if part[:2] == (split, self.languages[0])]
         lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
-        encoded = self.route.encode(self._model(), lines, self.args.workers)
-        for pair in zip(encoded, encoded):  # the sides take turns
+        pairs = 0
+        for batch in encoder.encode(lines):
+            place = np.arange(len(batch[1]))
+            sides = [chosen(batch, place % 2 == side) for side in (0, 1)]
             if split == "train":
-                reason = self.filter.reason(*pair)
-                if reason is not None:
-                    dropped[reason] += 1
-                    continue
-                pieces.update(chain(*pair))
-            for language, side in zip(self.languages, pair):
-                tokens[f"{split}.{language}"] += len(side)
-                longest[f"{split}.{language}"] = max(longest[f"{split}.{language}"], len(side))
-            yield tuple(" ".join(side) for side in pair)
+                kept = self.filter.kept(sides[0][1], sides[1][1], dropped)
+                sides = [chosen(side, kept) for side in sides]
+            shard = (pairs + np.arange(len(sides[0][1]))) % len(shards)
+            pairs += len(shard)
+            for number, folder in enumerate(shards):
+                for language, side in zip(self.languages, sides):
+                    texts[split, language, folder].add(*chosen(side, shard == number))
+        if split == "train" and pairs < len(shards):
+            if not pairs:
+                raise InputError("--max-length and --max-ratio leave no training pair: give larger ones")
+            raise InputError(f"{pairs:,} training pairs are left, for --shards {len(shards)}: give fewer")
 
-    def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
-        """Write pairs of lines to two files of DIR/folder; returns their names."""
+    def _facts(
+        self, texts: Mapping[Part, EncodedText], table: np.ndarray, dictionary: Dictionary
+    ) -> Dict[str, Dict[str, int]]:
+        """Of each side of each split."""
+        facts: Dict[str, Dict[str, int]] = {"tokens": {}, "longest": {}, "unknown": {}}
+        for (split, language, _), text in texts.items():
+            name = f"{split}.{language}"
+            facts["longest"][name] = max(text.longest, facts["longest"].get(name, 0))
+            for fact, number in (
+                ("tokens", int(text.counts.sum())),
+                ("unknown", text.unknown(table, dictionary)),
+            ):
+                facts[fact][name] = number + facts[fact].get(name, 0)
+        return facts
+
+    def _write(self, folder: str, split: str, pairs: Optional[Iterable[Sequence[str]]] = None) -> List[str]:
+        """Write pairs of lines (default: the plain text) to two files of DIR/folder; returns their names."""
         names = [f"{folder}/{split}.{language}" for language in self.languages]
         with replacing_lines([self.args.destdir / name for name in names]) as files:
-            for pair in pairs:
+            for pair in self.text[split].pairs() if pairs is None else pairs:
                 for file, line in zip(files, pair):
                     file.write(line + "\n")
         return names
 
-    def _path(self, folder: str, split: str, language: str) -> Path:
-        return self.args.destdir / folder / f"{split}.{language}"
-
     def _model(self) -> Path:
         return self.args.destdir / self.route.model_file
 
-    def _binarise(self) -> Tuple[List[str], Dict[str, Any]]:
-        folder, names = self.args.destdir, self._binarised()
-        encoded = folder / "encoded"
-        parts = {
-            kind: [encoded / split for split in self.prefixes if split.startswith(kind)]
-            for kind in ("train", "valid", "test")
-        }
-        forget_checksums(folder)
-        binarise(parts, encoded / DICTIONARY, folder, names, self.args.workers, self.languages)
-        plain = [f"plain/{split}.{side}" for split in self.prefixes for side in self.languages]
-        kept = [name for name in plain if not name.startswith("plain/train.")]
-        return [*names, write_checksums(folder, [*names, *kept, self.route.model_file])], {}
+    def _parts(self) -> List[Part]:
+        """What is written apart. Validation and test text go to the first shard, where fairseq looks for
+        them."""
+        return [
+            (split, language, folder)
+            for split in self.prefixes
+            for folder in (self.folders if split == "train" else self.folders[:1])
+            for language in self.languages
+        ]
+
+    def _dictionaries(self) -> List[str]:
+        return [str(Path(folder) / f"dict.{side}.txt") for folder in self.folders for side in self.languages]
 
     def _binarised(self) -> List[str]:
-        return binarised_names(self.languages, self.prefixes)
+        pair = "-".join(self.languages)
+        files = [
+            str(Path(folder) / f"{split}.{pair}.{language}.{end}")
+            for split, language, folder in self._parts()
+            for end in ("bin", "idx")
+        ]
+        return [*self._dictionaries(), *files]
 
 
 main = console_script(PROGRAM, build_parser, lambda args: Preparation(args).run(), place="destdir")

@@ -100,6 +100,8 @@ def preparation_arguments(args: argparse.Namespace) -> argparse.Namespace:
         subword=args.subword,
         max_length=args.max_length,
         max_ratio=args.max_ratio,
+        shards=args.shards,
+        max_unknown=args.max_unknown,
         workers=args.workers,
     )
 

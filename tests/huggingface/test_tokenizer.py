@@ -12,7 +12,7 @@ from fairseq.models.roberta import RobertaHubInterface
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.masked_lm_hub import AroundMasks, Words
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
-from luna_fairseq.text.text_encoding import dictionary_of
+from luna_fairseq.text.dictionaries import dictionary_of
 
 transformers = pytest.importorskip("transformers")
 

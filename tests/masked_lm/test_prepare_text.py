@@ -81,7 +81,7 @@ def test_sentencepiece_in_shards(text, capsys):
 
     before = (data / "shard1" / "train.bin").stat().st_mtime_ns
     assert prepare(text, "--vocab-size", 40, "--shards", 3) == 0
-    assert capsys.readouterr().out.count("finished before") == 3
+    assert capsys.readouterr().out.count("finished before") == 2
     assert (data / "shard1" / "train.bin").stat().st_mtime_ns == before
 
 

@@ -1,15 +1,11 @@
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import sentencepiece
 from demo_corpus import draw_corpus, write_corpus
 
-from fairseq import options
 from fairseq.data import Dictionary, indexed_dataset
-from fairseq_cli import preprocess
-from luna_fairseq.commands import binarise
 from luna_fairseq.text import subword
 from luna_fairseq.translation import prepare_bitext
 
@@ -50,18 +46,6 @@ def prepare(text, tmp_path, capsys):
     return prepare
 
 
-@pytest.fixture(autouse=True)
-def preprocess_in_this_process(monkeypatch):
-    """The same program without the seconds that importing it takes; test_train_bitext runs the real
-    process."""
-
-    def run(command, log, watch=None):
-        assert command[:3] == [sys.executable, "-m", "fairseq_cli.preprocess"]
-        preprocess.main(options.get_preprocessing_parser().parse_args(command[3:]))
-
-    monkeypatch.setattr(binarise, "run_logged", run)
-
-
 def read(path):
     return path.read_bytes().decode("utf-8").split("\n")[:-1]
 
@@ -78,20 +62,49 @@ def refuse(*args):
     raise AssertionError("this step is finished and must not be done again")
 
 
-def test_binarised_text_decodes_to_the_text(prepare, text, tmp_path):
+def text_of(folder, split, language, encoding="sentencepiece"):
+    """What the prepared data says, in words."""
+    dictionary = Dictionary.load(str(folder / f"dict.{language}.txt"))
+    data = indexed_dataset.make_dataset(str(folder / f"{split}.en-de.{language}"), "mmap")
+    return [dictionary.string(tokens, encoding) for tokens in data]
+
+
+def test_data_decodes_to_the_text(prepare, text, tmp_path):
     status, out, err = prepare()
-    assert (status, err) == (0, "")
+    assert (status, err) == (0, "") and "unknown" not in out
     folder = tmp_path / "out"
     dictionary = Dictionary.load(str(folder / "dict.de.txt"))
     assert dictionary == Dictionary.load(str(folder / "dict.en.txt")) and len(dictionary) % 8 == 0
     for split in ("train", "valid", "test"):
         for language in ("en", "de"):
-            data = indexed_dataset.make_dataset(str(folder / f"{split}.en-de.{language}"), "mmap")
-            lines = [dictionary.string(tokens, "sentencepiece") for tokens in data]
-            assert lines == read(text / f"{split}.{language}")
-    tokens = sum(len(line.split()) for line in read(folder / "encoded" / "train.de"))
-    assert "train: 200 pairs, tokens: " in out and f"{tokens:,} de" in out
+            assert text_of(folder, split, language) == read(text / f"{split}.{language}")
+    data = indexed_dataset.make_dataset(str(folder / "train.en-de.de"), "mmap")
+    assert "train: 200 pairs, tokens: " in out and f"{data.sizes.sum() - 200:,} de" in out
     assert not list(folder.rglob("*.tmp"))
+
+
+def test_shards_hold_the_pairs_in_turn(prepare, text, tmp_path):
+    status, out, _ = prepare("--shards", "3")
+    shards = [tmp_path / "out" / f"shard{number}" for number in range(3)]
+    assert status == 0 and out.strip().endswith(":".join(map(str, shards)))
+    for language in ("en", "de"):
+        lines = read(text / f"train.{language}")
+        assert [text_of(shard, "train", language) for shard in shards] == [lines[n::3] for n in range(3)]
+        assert text_of(shards[0], "test", language) == read(text / f"test.{language}")
+        assert len({(shard / f"dict.{language}.txt").read_bytes() for shard in shards}) == 1
+    assert prepare("--shards", "3")[1].count("finished before") == 2
+    assert "200 training pairs are left, for --shards 201" in prepare("--shards", "201")[2]
+
+
+def test_unknown_characters_are_counted_and_refused_above_a_share(prepare, text):
+    (text / "valid.en").write_text(
+        "\u4e2d \u6587\n" + "\n".join(read(text / "valid.en")[1:]) + "\n", encoding="utf-8"
+    )
+    _, out, _ = prepare("--max-unknown", "50")
+    assert "valid.en: 2 of " in out and "tokens unknown" in out and "train.en" not in out
+    for _ in range(2):  # also of data that stands
+        status, _, err = prepare("--max-unknown", "0.1")
+        assert status == 1 and "valid.en: 2 of " in err and "--max-unknown" in err
 
 
 def test_every_piece_of_the_model_is_in_the_dictionary(prepare, tmp_path):
@@ -112,21 +125,21 @@ def test_two_runs_write_the_same_bytes(prepare, tmp_path):
 def test_finished_steps_are_not_done_again(prepare, tmp_path, monkeypatch):
     prepare()
     before = contents(tmp_path / "out")
-    for name in ("_learn", "_encode", "_binarise"):
+    for name in ("_learn", "_encode"):
         monkeypatch.setattr(prepare_bitext.Preparation, name, refuse)
     status, out, _ = prepare()
-    assert status == 0 and out.count("finished before") == 3 and "train: 200 pairs" in out
+    assert status == 0 and out.count("finished before") == 2 and "train: 200 pairs" in out
     assert contents(tmp_path / "out") == before
 
 
-@pytest.mark.parametrize("name", ["train.en-de.de.bin", "encoded/train.en", MODEL])
+@pytest.mark.parametrize("name", ["train.en-de.de.bin", "plain/valid.en", MODEL])
 def test_a_lost_or_shortened_file_is_made_again(prepare, tmp_path, name):
     prepare()
     before = contents(tmp_path / "out")
     path = tmp_path / "out" / name
     path.write_bytes(path.read_bytes()[:-1])
     status, out, _ = prepare()
-    assert status == 0 and out.count("finished before") == 2
+    assert status == 0 and out.count("finished before") == 1
     assert contents(tmp_path / "out") == before
 
 
@@ -154,7 +167,7 @@ def test_other_text_and_other_options_are_done_again(prepare, text, tmp_path):
     (text / "test.de").write_text("\n".join(["Neu.", *lines[1:]]) + "\n", encoding="utf-8")
     _, out, _ = prepare(vocab_size=210)
     assert out.count("finished before") == 1
-    assert read(tmp_path / "out" / "encoded" / "test.de")[0].replace(" ", "") == "\u2581Neu."
+    assert text_of(tmp_path / "out", "test", "de")[0] == "Neu."
 
 
 def test_white_space_and_odd_characters(prepare, text, tmp_path):
@@ -164,15 +177,14 @@ def test_white_space_and_odd_characters(prepare, text, tmp_path):
     model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out" / MODEL))
     plain = "Der Hund heißt ﬁdo ½ Ａ naïve\u0301."
     assert model.decode(model.encode(odd)) == model.decode(model.encode(plain)) == plain
-    data = indexed_dataset.make_dataset(str(tmp_path / "out" / "train.en-de.de"), "mmap")
-    assert len(data) == 200
-    assert Dictionary.load(str(tmp_path / "out" / "dict.de.txt")).string(data[0], "sentencepiece") == plain
+    lines = text_of(tmp_path / "out", "train", "de")
+    assert len(lines) == 200 and lines[0] == plain
 
 
 def test_byte_order_mark_is_dropped(prepare, text, tmp_path):
     (text / "train.en").write_bytes(b"\xef\xbb\xbf" + (text / "train.en").read_bytes())
     prepare()
-    assert "\ufeff" not in (tmp_path / "out" / "encoded" / "train.en").read_text(encoding="utf-8")
+    assert "\ufeff" not in "".join(text_of(tmp_path / "out", "train", "en"))
 
 
 def test_training_pairs_with_an_empty_side_are_dropped(prepare, text, tmp_path):
@@ -182,9 +194,7 @@ def test_training_pairs_with_an_empty_side_are_dropped(prepare, text, tmp_path):
     (text / "train.de").write_text("\n".join(german) + "\n", encoding="utf-8")
     status, out, _ = prepare()
     assert status == 0 and "train: 197 pairs" in out and "3 dropped" in out
-    kept = [line.replace(" ", "") for line in read(tmp_path / "out" / "encoded" / "train.de")]
-    expected = [line for index, line in enumerate(german) if index not in (3, 5, 7)]
-    assert kept == ["\u2581" + line.replace(" ", "\u2581") for line in expected]
+    assert text_of(tmp_path / "out", "train", "de") == [german[n] for n in range(200) if n not in (3, 5, 7)]
 
 
 def test_several_test_texts(prepare, text, tmp_path):
@@ -270,7 +280,7 @@ def test_a_broken_record(prepare, tmp_path):
 def test_record_names_only_files_that_are_there(prepare, tmp_path):
     prepare()
     record = json.loads((tmp_path / "out" / "prepare_bitext.json").read_text())
-    assert set(record) == {"learn", "encode", "binarise"}
+    assert set(record) == {"learn", "encode"}
     for step in record.values():
         for name, size in step["files"].items():
             assert Path(tmp_path / "out" / name).stat().st_size == size
@@ -287,10 +297,7 @@ def test_moses_tokens_and_merges(prepare, text, tmp_path):
     assert read(folder / "tokenised" / "train.de")[0] == tokens
     dictionary = Dictionary.load(str(folder / "dict.de.txt"))
     assert dictionary == Dictionary.load(str(folder / "dict.en.txt")) and len(dictionary) % 8 == 0
-    data = indexed_dataset.make_dataset(str(folder / "train.en-de.de"), "mmap")
-    assert [dictionary.string(line, "subword_nmt") for line in data] == read(
-        folder / "tokenised" / "train.de"
-    )
+    assert text_of(folder, "train", "de", "subword_nmt") == read(folder / "tokenised" / "train.de")
     assert read(folder / "plain" / "test.de") == read(text / "test.de")
     assert len(read(folder / "bpe.codes")) == 100 + 1  # a version line, and merges
 
@@ -300,7 +307,7 @@ def test_moses_output_does_not_depend_on_the_workers(prepare, tmp_path):
     _, out, _ = prepare("--subword", "moses", "--workers", "2", vocab_size=60, out="second")
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
     _, out, _ = prepare("--subword", "moses", vocab_size=60, out="second")
-    assert out.count("finished before") == 4
+    assert out.count("finished before") == 3
 
 
 def test_more_merges_than_the_text_gives(prepare):
@@ -318,7 +325,7 @@ def test_long_and_unequal_pairs_are_dropped_from_training_text_only(prepare, tex
     status, out, _ = prepare("--max-length", "250", "--max-ratio", "3")
     assert status == 0 and "train: 198 pairs" in out and "test: 10 pairs" in out
     assert "1 dropped (lengths in a ratio above 3)" in out and "1 dropped (more than 250 pieces)" in out
-    assert len(read(tmp_path / "out" / "encoded" / "train.en")) == 198
+    assert len(text_of(tmp_path / "out", "train", "en")) == 198
     status, _, err = prepare("--max-length", "1", out="none")
     assert status == 1 and "leave no training pair" in err
 
@@ -334,7 +341,7 @@ def test_nothing_is_left_of_an_earlier_preparation(prepare, tmp_path):
 def test_nothing_is_left_of_a_preparation_that_was_broken_off(prepare, tmp_path, monkeypatch):
     prepare()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(prepare_bitext, "binarise", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(prepare_bitext, "write_checksums", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         prepare(test=False)
     prepare(test=False)
     prepare(test=False, out="fresh")
@@ -352,13 +359,14 @@ def files(folder):
 
 
 def test_control_characters_are_read_as_spaces_and_counted(prepare, text, tmp_path):
-    change(text, "train.en", lambda data: b"one\x01two\x7f \xc2\x92three\n" + data.split(b"\n", 1)[1])
+    change(
+        text,
+        "train.en",
+        lambda data: b"one\x01two\x7f \xc2\x92three\xe2\x96\x81four\n" + data.split(b"\n", 1)[1],
+    )
     _, out, _ = prepare()
     assert "train: control characters or U+2581 in 1 lines were read as spaces" in out
-    assert (
-        read(tmp_path / "out" / "encoded" / "train.en")[0].replace(" ", "").replace("▁", " ")
-        == " one two three"
-    )
+    assert text_of(tmp_path / "out", "train", "en")[0] == "one two three four"
     symbols = Dictionary.load(str(tmp_path / "out" / "dict.en.txt")).symbols
     assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for symbol in symbols for c in symbol)
 

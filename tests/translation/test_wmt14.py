@@ -2,9 +2,11 @@
 
 import re
 import threading
+from collections import Counter
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pytest
 from wmt14_archives import contents, corpus, sgml, write_archive, write_archives
 
@@ -224,14 +226,16 @@ def test_sgml(tmp_path):
 
 
 def test_length_filter():
-    pieces = ["x"] * 250
-    both = LengthFilter(250, 1.5)
-    assert (
-        both.reason(pieces, pieces) is None and both.reason(pieces, [*pieces, "x"]) == "more than 250 pieces"
-    )
-    assert both.reason(pieces[:3], pieces[:2]) is None
-    assert both.reason(pieces[:2], pieces[:4]) == "lengths in a ratio above 1.5"
-    assert (
-        LengthFilter().reason(pieces * 9, ["x"]) is None
-        and LengthFilter().reason([], ["x"]) == "an empty side"
-    )
+    source, target = np.array([0, 3, 5, 2, 2]), np.array([1, 3, 2, 5, 3])
+    dropped = Counter({"an empty side": 1})
+    assert LengthFilter(4, 1.5).kept(source, target, dropped).tolist() == [False, True, False, False, True]
+    assert dropped == {"an empty side": 2, "more than 4 pieces": 2}
+    assert LengthFilter(None, 1.4).kept(source, target, dropped).tolist() == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert dropped["lengths in a ratio above 1.4"] == 3
+    assert LengthFilter().kept(source, target, dropped).tolist() == [False, True, True, True, True]

@@ -6,15 +6,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Sequence
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
-from fairseq.data import Dictionary, indexed_dataset
+import numpy as np
+
+from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
+from luna_fairseq.progress import progress
+from luna_fairseq.text.encoders import Encoder, words_encoder
+from luna_fairseq.text.indexed import encoded_texts
 
 DESCRIPTION = "task.json"
 DICTIONARY = "dict.txt"
@@ -59,11 +65,16 @@ class PreparedWriter:
         folder: the folder to be.
         task: the task.
         dictionary: dictionary of the pretrained model.
+
+    Attributes:
+        tokens, unknown: split -> tokens, and those that the dictionary has not.
     """
 
     def __init__(self, folder: Path, task: FineTuningTask, dictionary: Dictionary) -> None:
         self.folder, self.task, self.dictionary = folder, task, dictionary
         self.temporary = folder / "prepare.tmp"
+        self.tokens: Counter = Counter()
+        self.unknown: Counter = Counter()
         self.facts: Dict[str, Any] = {"task": task.name, "examples": {}, "longest": {}, "labelled": []}
         shutil.rmtree(str(self.temporary), ignore_errors=True)
         self.names = [f"input{number}" for number in range(task.inputs)] + ["label"]
@@ -72,20 +83,24 @@ class PreparedWriter:
             if name != "label":
                 dictionary.save(str(self.temporary / name / DICTIONARY))
 
-    def write(self, split: str, examples: Sequence[Example], encoded: Iterable[Iterable[str]]) -> None:
+    def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
         """One split.
 
         Args:
             split: fairseq's name.
             examples: its examples.
-            encoded: for each input the encoded texts of all examples.
+            encoder: of their texts.
         """
-        lengths = [
-            self._binarise(self.temporary / f"input{number}" / split, lines, self.dictionary)
-            for number, lines in enumerate(encoded)
-        ]
+        lengths = []
+        for number in range(self.task.inputs):
+            texts = progress([example.inputs[number] for example in examples], f"encode {split}")
+            path = self.temporary / f"input{number}" / split
+            found, unknown = _binarise(path, texts, encoder, self.dictionary)
+            lengths.append(found)
+            self.tokens[split] += int(found.sum())
+            self.unknown[split] += unknown
         self.facts["examples"][split] = len(examples)
-        self.facts["longest"][split] = max(map(self._length, zip(*lengths)))
+        self.facts["longest"][split] = int(self._lengths(np.stack(lengths)).max())
         labels = [example.label for example in examples if example.label is not None]
         if len(labels) == len(examples):
             self.facts["labelled"].append(split)
@@ -106,12 +121,12 @@ class PreparedWriter:
         paths = (path for name in self.names for path in sorted((self.folder / name).iterdir()))
         return [DESCRIPTION, *(str(path.relative_to(self.folder)) for path in paths)]
 
-    def _length(self, lengths: Sequence[int]) -> int:
-        """Tokens of an example from those of its inputs, which end in ``</s>``: with ``<s>`` and a
-        separator."""
+    def _lengths(self, pieces: np.ndarray) -> np.ndarray:
+        """Tokens of examples [B] from the pieces of their inputs [inputs, B]: with ``<s>``, ends, and
+        a separator."""
         if self.task.is_multiple_choice:
-            return 2 + lengths[0] + max(lengths[1:])
-        return len(lengths) + sum(lengths)
+            return 4 + pieces[0] + pieces[1:].max(axis=0)
+        return 2 * len(pieces) + pieces.sum(axis=0)
 
     def _write_labels(self, path: Path, labels: Sequence[str]) -> None:
         if self.task.is_multiple_choice:
@@ -123,18 +138,20 @@ class PreparedWriter:
             for label in self.task.labels:
                 dictionary.add_symbol(label)
             dictionary.save(str(path.with_name(DICTIONARY)))
-            self._binarise(path, labels, dictionary)
+            _binarise(path, labels, words_encoder(), dictionary)
             return
         path.with_name(f"{path.name}.label").write_text("".join(f"{v}\n" for v in values), encoding="utf-8")
 
-    @staticmethod
-    def _binarise(path: Path, lines: Iterable[str], dictionary: Dictionary) -> List[int]:
-        """fairseq's binary form of ``lines``; their lengths, ``</s>`` included."""
-        builder = indexed_dataset.make_builder(f"{path}.bin", impl="mmap", vocab_size=len(dictionary))
-        lengths = []
-        for line in lines:
-            tokens = dictionary.encode_line(line, append_eos=True, add_if_not_exist=False)
-            builder.add_item(tokens)
-            lengths.append(len(tokens))
-        builder.finalize(f"{path}.idx")
-        return lengths
+
+def _binarise(
+    path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
+) -> Tuple[np.ndarray, int]:
+    """fairseq's binary form of ``lines``; the number of pieces of each [B], and of unknown ones in all."""
+    with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:
+        lengths = [np.zeros(0, np.int64)]
+        for batch in encoder.encode(lines):
+            texts[path.name].add(*batch)
+            lengths.append(batch[1])
+        table = encoder.table(dictionary)
+        texts[path.name].write(path, table, dictionary)
+        return np.concatenate(lengths), texts[path.name].unknown(table, dictionary)

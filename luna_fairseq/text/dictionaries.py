@@ -1,0 +1,41 @@
+"""fairseq's dictionaries of pieces and of words, most frequent first, padded as fairseq-preprocess pads
+them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Iterable, Mapping
+
+from fairseq.data import Dictionary
+
+PADDING_FACTOR = 8
+
+
+def dictionary_of(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
+    """All ``pieces``, with those that the training text does not contain: other text may, and would lose
+    them as
+    unknown.
+
+    Args:
+        pieces: of an encoding.
+        counts: piece -> how often it occurs in the encoded training text.
+    """
+    dictionary = Dictionary()
+    for piece, count in Counter({piece: counts.get(piece, 0) for piece in pieces}).most_common():
+        dictionary.add_symbol(piece, n=count)
+    dictionary.pad_to_multiple_(PADDING_FACTOR)
+    return dictionary
+
+
+def dictionary_of_text(counts: Mapping[str, int], least: int = 1) -> Dictionary:
+    """The pieces or words that occur ``least`` times or more; all others are fairseq's unknown word.
+
+    Args:
+        counts: piece -> how often it occurs in the training text.
+        least: how often one of the dictionary occurs.
+    """
+    dictionary = Dictionary()
+    for piece, count in counts.items():
+        dictionary.add_symbol(piece, n=count)
+    dictionary.finalize(threshold=least, padding_factor=PADDING_FACTOR)
+    return dictionary

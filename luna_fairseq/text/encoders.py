@@ -1,0 +1,194 @@
+"""Text into numbers of pieces, in batches of lines and on several cores: sentencepiece, subword-nmt, GPT-2,
+words."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache, partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Callable, Collection, Dict, Iterable, Iterator, List, Mapping, Sequence
+
+import numpy as np
+import sentencepiece
+from subword_nmt.apply_bpe import BPE
+
+from fairseq.data import Dictionary
+from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.regular import regular_file
+from luna_fairseq.text.batches import map_batches
+from luna_fairseq.text.indexed import Encoded, EncodedText, flat
+
+LINES = 10000  # of a batch; even, so that it never parts the two sides of a pair
+WORDS = 1_000_000  # that are known by heart
+
+
+def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], most: float) -> None:
+    """Raise InputError where more than ``most`` percent of a text's tokens are the unknown word.
+
+    Args:
+        unknown, tokens: name of a text -> how many there are.
+        most: percent.
+    """
+    for name, number in unknown.items():
+        if number > most / 100 * tokens[name]:
+            raise InputError(
+                f"{name}: {share_unknown(number, tokens[name])}: is the text in another language, or the "
+                "dictionary "
+                f"of another encoding? --max-unknown {100 * number / tokens[name]:.2g} takes it as it is"
+            )
+
+
+def share_unknown(unknown: int, tokens: int) -> str:
+    """In words."""
+    return f"{unknown:,} of {tokens:,} tokens unknown ({100 * unknown / max(tokens, 1):.2g} %)"
+
+
+class Encoder:
+    """
+    Attributes:
+        pieces: what the numbers stand for; there may be more of them when more text is encoded.
+    """
+
+    pieces: Collection[str]
+
+    def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
+        """Batches of ``LINES`` lines, in order; an empty line has no pieces."""
+        raise NotImplementedError
+
+    def table(self, dictionary: Dictionary) -> np.ndarray:
+        """Index in ``dictionary`` of every piece; fairseq's unknown word where it has none."""
+        return np.array([dictionary.index(piece) for piece in self.pieces], dtype=np.int64)
+
+
+def counts_of(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, int]:
+    """How often the pieces occur in texts that ``encoder`` encoded; those that do not are left out."""
+    counts = np.zeros(len(encoder.pieces), dtype=np.int64)
+    for text in texts:
+        counts[: len(text.counts)] += text.counts
+    return {piece: count for piece, count in zip(encoder.pieces, counts.tolist()) if count}
+
+
+class LineEncoder(Encoder):
+    """Line by line, in several processes.
+
+    Args:
+        encode: lines -> numbers of their pieces; sent to the processes.
+        pieces: what these stand for.
+        workers: processes.
+    """
+
+    def __init__(
+        self, encode: Callable[[List[str]], List[List[int]]], pieces: Collection[str], workers: int
+    ) -> None:
+        self._encode, self.pieces, self._workers = encode, pieces, workers
+
+    def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
+        encoded = map_batches(self._encode, lines, self._workers)
+        return map(flat, iter(lambda: list(islice(encoded, LINES)), []))
+
+
+class WordEncoder(Encoder):
+    """Word by word, each of them encoded once: for encodings none of whose pieces goes beyond a word.
+
+    Args:
+        encode: words -> numbers of their pieces.
+        pieces: what these stand for; may grow as words are encoded.
+    """
+
+    def __init__(self, encode: Callable[[List[str]], List[List[int]]], pieces: Collection[str]) -> None:
+        self._encode, self.pieces = encode, pieces
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known: Dict[str, int] = {}
+        self._ids, self._lengths = np.zeros(0, np.int32), np.zeros(0, np.int32)
+
+    def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
+        lines = iter(lines)
+        for batch in iter(lambda: [line.split() for line in islice(lines, LINES)], []):
+            words = list(chain.from_iterable(batch))
+            self._learn(words)
+            numbers = np.fromiter(map(self._known.__getitem__, words), dtype=np.int64, count=len(words))
+            lengths = self._lengths[numbers]
+            ends = np.cumsum(lengths)
+            # Of every piece: where its word begins, and how many of the word's come before it.
+            starts = (np.cumsum(self._lengths) - self._lengths)[numbers]
+            ids = self._ids[np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if words else 0)]
+            bounds = np.cumsum([0, *map(len, batch)])
+            yield ids, np.diff(np.append(0, ends)[bounds])
+
+    def _learn(self, words: List[str]) -> None:
+        """Encode the words that are new; memory does not grow with the text."""
+        if len(self._known) > WORDS:
+            self._forget()
+        new = [word for word in dict.fromkeys(words) if word not in self._known]
+        ids, lengths = flat(self._encode(new))
+        self._known.update(zip(new, range(len(self._known), len(self._known) + len(new))))
+        self._ids, self._lengths = np.append(self._ids, ids), np.append(self._lengths, lengths)
+
+
+def sentencepiece_encoder(model: Path) -> Encoder:
+    """Plain text, by a model of :func:`luna_fairseq.text.joint_bpe.learn_bpe`."""
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    return WordEncoder(processor.encode, _pieces(processor))
+
+
+def foreign_sentencepiece_encoder(model: Path, workers: int) -> Encoder:
+    """Plain text, by any model of sentencepiece: its pieces may go beyond words."""
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    return LineEncoder(partial(processor.encode, num_threads=workers), _pieces(processor), 1)
+
+
+def subword_nmt_encoder(codes: Path) -> Encoder:
+    """Tokenised text, by subword-nmt's file of merges."""
+    with codes.open(encoding="utf-8") as file:
+        merges = BPE(file)
+    return _numbered(lambda word: merges.segment_tokens([word]))
+
+
+def words_encoder() -> Encoder:
+    """Text that is tokenised already: the words between spaces."""
+    return _numbered(lambda word: [word])
+
+
+def _numbered(segment: Callable[[str], List[str]]) -> Encoder:
+    """Pieces are numbered as they come."""
+    numbers: Dict[str, int] = {}
+
+    def encode(words: List[str]) -> List[List[int]]:
+        return [[numbers.setdefault(piece, len(numbers)) for piece in segment(word)] for word in words]
+
+    return WordEncoder(encode, numbers)
+
+
+def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
+    """Plain text, by GPT-2's two files; the pieces are numbers, as fairseq writes them."""
+    most = max(map(int, gpt2_pieces(encoder_json)))
+    pieces = [str(number) for number in range(most + 1)]
+    return LineEncoder(partial(_gpt2_lines, str(encoder_json), str(vocab_bpe)), pieces, workers)
+
+
+def gpt2_pieces(encoder_json: Path) -> List[str]:
+    """The numbers of all pieces, as text.
+
+    Raises:
+        InputError: the file is missing or is no table of pieces.
+    """
+    try:
+        table: Dict[str, int] = json.loads(regular_file(encoder_json).read_text(encoding="utf-8"))
+        return [str(number) for number in sorted(table.values())]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"{encoder_json} is not GPT-2's encoder.json: {error}") from error
+
+
+def _pieces(processor: sentencepiece.SentencePieceProcessor) -> List[str]:
+    return processor.id_to_piece(list(range(processor.get_piece_size())))
+
+
+def _gpt2_lines(encoder_json: str, vocab_bpe: str, lines: List[str]) -> List[List[int]]:
+    return [_gpt2(encoder_json, vocab_bpe).encode(line) for line in lines]
+
+
+_gpt2 = lru_cache(maxsize=1)(get_encoder)

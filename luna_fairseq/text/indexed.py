@@ -1,0 +1,135 @@
+"""Encoded text on disk: numbers of pieces while the dictionary is not known yet, then fairseq's indexed
+format."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, Dict, Hashable, Iterator, List, Sequence, Tuple, TypeVar
+
+import numpy as np
+
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
+from luna_fairseq.files.writing import replacing
+
+# Numbers of pieces of some sentences [N], one after the other, and the length of each sentence [B].
+Encoded = Tuple[np.ndarray, np.ndarray]
+Name = TypeVar("Name", bound=Hashable)
+SENTENCES = 1 << 16  # that are in memory at a time
+
+
+class EncodedText:
+    """Sentences whose pieces are numbered as the encoding numbers them, in two scratch files.
+
+    Memory does not grow with the text.
+
+    Args:
+        path: of the files, without their endings.
+
+    Attributes:
+        counts: how often each piece occurs [number of pieces].
+        longest: pieces of the longest sentence.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._ids, self._sizes = (Path(f"{path}.{end}").open("w+b") for end in ("ids", "sizes"))
+        self.counts = np.zeros(0, dtype=np.int64)
+        self.longest = 0
+
+    def add(self, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Append sentences: their pieces [N], and how many each of them has [B]."""
+        counts = np.bincount(ids, minlength=len(self.counts))
+        counts[: len(self.counts)] += self.counts
+        self.counts = counts
+        self.longest = max(self.longest, int(lengths.max(initial=0)))
+        ids.astype(np.int32, copy=False).tofile(self._ids)
+        lengths.astype(np.int32, copy=False).tofile(self._sizes)
+
+    def unknown(self, table: np.ndarray, dictionary: Dictionary) -> int:
+        """Tokens that ``table`` makes the unknown word."""
+        return int(self.counts[table[: len(self.counts)] == dictionary.unk()].sum())
+
+    def write(self, prefix: Path, table: np.ndarray, dictionary: Dictionary) -> None:
+        """Write ``PREFIX.bin`` and ``PREFIX.idx``, bit for bit as fairseq-preprocess does.
+
+        Args:
+            prefix: path without the ending.
+            table: number of a piece -> index in the dictionary.
+            dictionary: fairseq's.
+        """
+        dtype = best_fitting_int_dtype(len(dictionary))
+        table = table.astype(dtype)
+        with replacing(Path(f"{prefix}.bin")) as binary, replacing(Path(f"{prefix}.idx")) as index:
+            with binary.open("wb") as file:
+                for ids, lengths in self._sentences():
+                    _ended(table[ids], lengths, dictionary.eos()).tofile(file)
+            with MMapIndexedDataset.Index.writer(str(index), dtype) as writer:
+                self._write_index(writer._file, dtype)
+
+    def _write_index(self, file: IO[bytes], dtype: Any) -> None:
+        """What follows the header: the writer's own ``write`` needs all of it in lists."""
+        file.write(struct.pack("<Q", self._sizes.seek(0, 2) // np.dtype(np.int32).itemsize))
+        for lengths in self._lengths():
+            (lengths + 1).astype(np.int32).tofile(file)
+        start = 0
+        for lengths in self._lengths():
+            ends = start + np.cumsum((lengths + 1).astype(np.int64)) * np.dtype(dtype).itemsize
+            np.concatenate([[start], ends[:-1]]).astype(np.int64).tofile(file)
+            start = int(ends[-1])
+
+    def _lengths(self) -> Iterator[np.ndarray]:
+        self._sizes.seek(0)
+        lengths = np.fromfile(self._sizes, dtype=np.int32, count=SENTENCES)
+        while len(lengths):
+            yield lengths
+            lengths = np.fromfile(self._sizes, dtype=np.int32, count=SENTENCES)
+
+    def _sentences(self) -> Iterator[Encoded]:
+        self._ids.seek(0)
+        for lengths in self._lengths():
+            yield np.fromfile(self._ids, dtype=np.int32, count=int(lengths.sum())), lengths
+
+    def close(self) -> None:
+        """What is written is lost; see :func:`encoded_texts`."""
+        self._ids.close()
+        self._sizes.close()
+
+
+@contextmanager
+def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, EncodedText]]:
+    """An :class:`EncodedText` for each name, with a folder of scratch files that is removed at the end."""
+    shutil.rmtree(str(folder), ignore_errors=True)  # of a process that was killed
+    folder.mkdir(parents=True)
+    texts = {name: EncodedText(folder / str(number)) for number, name in enumerate(names)}
+    try:
+        yield texts
+    finally:
+        for text in texts.values():
+            text.close()
+        shutil.rmtree(str(folder))
+
+
+def chosen(encoded: Encoded, sentences: np.ndarray) -> Encoded:
+    """The sentences [B] that are true."""
+    ids, lengths = encoded
+    return ids[np.repeat(sentences, lengths)], lengths[sentences]
+
+
+def flat(sentences: List[List[int]]) -> Encoded:
+    """Lists of numbers, as arrays."""
+    lengths = np.fromiter(map(len, sentences), dtype=np.int32, count=len(sentences))
+    return np.fromiter(chain.from_iterable(sentences), dtype=np.int32, count=int(lengths.sum())), lengths
+
+
+def _ended(tokens: np.ndarray, lengths: np.ndarray, eos: int) -> np.ndarray:
+    """The sentences [N], each with its end [N + B]."""
+    ends = np.cumsum(lengths + 1) - 1
+    inside = np.ones(len(tokens) + len(lengths), dtype=bool)
+    inside[ends] = False
+    ended = np.full(len(inside), eos, dtype=tokens.dtype)
+    ended[inside] = tokens
+    return ended
