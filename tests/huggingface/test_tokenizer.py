@@ -11,8 +11,8 @@ from fairseq.data import Dictionary, encoders
 from fairseq.models.roberta import RobertaHubInterface
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.masked_lm_hub import AroundMasks, Words
-from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 from luna_fairseq.text.dictionaries import dictionary_of
+from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 transformers = pytest.importorskip("transformers")
 
