@@ -24,8 +24,6 @@ BYTE_ORDER_MARK = "\ufeff"
 # Those that are no white space: str.split and the encodings would keep them.
 _CONTROL = re.compile("[\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 _CONTROL_OR_SPACE = re.compile(f"{_CONTROL.pattern}|\u2581")
-# The same in UTF-8, and U+2581.
-_CONTROL_BYTES = re.compile(rb"[\x01-\x08\x0e-\x1b\x7f]|\xc2[\x80-\x84\x86-\x9f]|\xe2\x96\x81")
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,9 @@ def read_lines(path: Path, pieces: bool = False) -> Iterator[str]:
         InputError: the file is missing, a pipe, or cannot be read, or a line is not UTF-8 or holds a NUL.
     """
     read_as_spaces = _CONTROL if pieces else _CONTROL_OR_SPACE
-    return (_decode(raw, path, number, read_as_spaces) for number, raw in enumerate(_raw_lines(path), 1))
+    return (
+        _spaced(_decode(raw, path, number), read_as_spaces) for number, raw in enumerate(_raw_lines(path), 1)
+    )
 
 
 def check_bitext(
@@ -94,11 +94,12 @@ def check_bitext(
         for raw in pair:
             digest.update(b"\0" if raw is None else raw + b"\n")
         counts = [count + (text is not None) for count, text in zip(counts, texts)]
-        controls += sum(_CONTROL_BYTES.search(raw or b"") is not None for raw in pair)
-        if "" in texts:
+        plain = [text and _spaced(text) for text in texts]
+        controls += sum(before != after for before, after in zip(texts, plain))
+        if "" in plain:
             empty += 1
             if not drop_empty:
-                path = paths[texts.index("")]
+                path = paths[plain.index("")]
                 raise InputError(f"{path}, line {number} is empty: remove this line from both files")
     _check_counts(paths, counts, empty)
     source, target = (path.absolute() for path in paths)
@@ -127,7 +128,7 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _decode(raw: bytes, path: Path, number: int, read_as_spaces: Pattern[str] = _CONTROL_OR_SPACE) -> str:
+def _decode(raw: bytes, path: Path, number: int) -> str:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -139,4 +140,11 @@ def _decode(raw: bytes, path: Path, number: int, read_as_spaces: Pattern[str] = 
             f"{path}, line {number} holds a NUL, as no text does: is the file UTF-16 (convert it to UTF-8) "
             "or damaged?"
         )
+    return text.strip()
+
+
+def _spaced(text: str, read_as_spaces: Pattern[str] = _CONTROL_OR_SPACE) -> str:
+    """The line with spaces for what is read as such; most have nothing of the kind, which is quickly seen."""
+    if text.isprintable() and "\u2581" not in text:
+        return text
     return read_as_spaces.sub(" ", text).strip()
