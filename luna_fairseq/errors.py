@@ -3,9 +3,37 @@
 import contextlib
 import multiprocessing
 import os
+import re
 import sys
+import traceback
 from pathlib import Path
-from typing import Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
+
+_EXPLAINING = {
+    *("AssertionError", "ValueError", "RuntimeError", "ImportError", "NotImplementedError", "Exception"),
+    "FloatingPointError",
+}
+_OF_OPTIONS = {"MissingMandatoryValue", "ConfigCompositionException", "ValidationError"}
+_MISSING_VALUE = re.compile(r"Missing mandatory value: (?:\w+\.)*(\w+)|(\w+)=null")
+_BEYOND_MEMORY = re.compile(r"allocate memory|out of memory|not enough memory|overflow|bad_alloc")
+_TO_INSTALL = re.compile(r"pip install|[Pp]lease install")
+_INPUT_ERROR = "luna_fairseq.errors.InputError: "
+_OS_ERROR = re.compile(r"\w+Error: \[Errno \d+\] (.+): '(.+)'$")
+_FRAME = re.compile(r'^  File "(.+)", line \d+, in .+\n +(.*)', re.MULTILINE)
+_RAISED = re.compile(r"^(?:\w+\.)*(\w+): (.+)", re.MULTILINE)
+# What fairseq says, and what is said in its place.
+_BETTER_WORDS = (
+    (r"np\.\w+\(([^()]*)\)", r"\1"),
+    (
+        r"^Sentences lengths should not exceed max_tokens=(\d+)$",
+        r"a sentence has more than the \1 tokens of a batch: give a larger --max-tokens (for validation "
+        "--max-tokens-valid)",
+    ),
+    (
+        r"^Provided Search parameters are mutually exclusive\.$",
+        "give one of --sampling, --diverse-beam-groups, --diversity-rate and --match-source-len alone",
+    ),
+)
 
 
 class InputError(ValueError):
@@ -18,35 +46,105 @@ class MissingRequirementError(InputError, ImportError):
 
 def find_input_error(error: Optional[BaseException]) -> Optional[InputError]:
     """The InputError behind ``error``, which fairseq may have caught and raised again as something vaguer."""
-    while error is not None and not isinstance(error, InputError):
+    return next((one for one in _chain(error) if isinstance(one, InputError)), None)
+
+
+def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
         error = error.__cause__ or error.__context__
-    return error
 
 
-def _about_a_path(error: Exception) -> Optional[str]:
-    """What an OSError says, if it is about a file or folder."""
-    if not isinstance(error, OSError) or isinstance(
-        error, (ConnectionError, ChildProcessError, TimeoutError)
-    ):
+def one_line_for(error: BaseException) -> Optional[str]:
+    """What a user did wrong, where ``error`` says it: an InputError, a path that cannot be read or written,
+    or what fairseq explains by an exception of its own; else None."""
+    found = find_input_error(error)
+    if found is not None:
+        return str(found)
+    if isinstance(error, OSError):
+        return _about_a_path(error)
+    # What fairseq looks at after a loss that is not finite may fail in its turn.
+    error = next((one for one in _chain(error) if isinstance(one, FloatingPointError)), error)
+    frames = traceback.extract_tb(error.__traceback__)
+    place, line = (frames[-1].filename, frames[-1].line or "") if frames else ("", "")
+    text = " ".join(str(error).split())
+    if "Duplicate word found" in text:
+        return f"{_dictionary_read(error.__traceback__)} holds {text.split(': ')[1].split('. ')[0]} twice"
+    return explained_by_fairseq(type(error).__name__, text, place, line)
+
+
+def one_line_of_another_process(traceback_text: str) -> Optional[str]:
+    """As one_line_for, of the traceback that another process has printed."""
+    for line in traceback_text.splitlines():
+        about_a_path = _OS_ERROR.match(line)
+        if about_a_path:
+            return f"{about_a_path[2]}: {about_a_path[1]}"
+        if line.startswith(_INPUT_ERROR):
+            return line[len(_INPUT_ERROR) :]
+    frames, raised = _FRAME.findall(traceback_text), _RAISED.findall(traceback_text)
+    return explained_by_fairseq(*raised[-1], *frames[-1]) if frames and raised else None
+
+
+def explained_by_fairseq(kind: str, text: str, place: str, line: str) -> Optional[str]:
+    """What an exception of fairseq's own, or of a package that it asks for, explains to its user.
+
+    Args:
+        kind: name of the exception's class.
+        text: its message.
+        place: file that raised it.
+        line: the line of that file, by which a ``raise`` with words is told from a defect.
+
+    Returns:
+        one line; None where the exception explains nothing.
+    """
+    missing = _MISSING_VALUE.search(text) if kind in _OF_OPTIONS else None
+    if missing:
+        return f"--{(missing[1] or missing[2]).replace('_', '-')} is missing"
+    if kind in ("RuntimeError", "OutOfMemoryError", "MemoryError") and _BEYOND_MEMORY.search(text):
+        return (
+            f"it does not fit into memory ({text[:200]}): give a smaller batch, --projection-length, width "
+            "or dictionary"
+        )
+    if kind in ("RuntimeError", "ImportError", "ModuleNotFoundError") and _TO_INSTALL.search(text):
+        return text
+    by_fairseq = {"fairseq", "fairseq_cli"} & set(Path(place).parts)
+    if not (by_fairseq and text and kind in _EXPLAINING):
+        return None
+    if kind != "AssertionError" and not line.strip().startswith("raise"):
+        return None
+    for words, better in _BETTER_WORDS:
+        text = re.sub(words, better, text)
+    return text
+
+
+def in_one_line(before: Callable[..., Any]) -> Callable[..., Any]:
+    """A sys.excepthook that has bad input end a command with one line on stderr, and status 1, wherever it
+    is noticed; ``before`` is given what is no such thing.
+
+    In a program of one's own (see in_command) the traceback has to stay, because it leads to the call that
+    was wrong.
+    """
+
+    def report(kind: Any, error: Any, trace: Any) -> None:
+        said = one_line_for(error) if isinstance(error, Exception) else None
+        if said is None:
+            return before(kind, error, trace)
+        print(f"luna_fairseq: error: {said}", file=sys.stderr)
+
+    return report
+
+
+def _about_a_path(error: OSError) -> Optional[str]:
+    """What it says, if it is about a file or folder."""
+    if isinstance(error, (ConnectionError, ChildProcessError, TimeoutError)):
         return None
     return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error) or None
 
 
-@contextlib.contextmanager
-def one_line_in_commands() -> Iterator[None]:
-    """Have bad input end a command with one line on stderr and status 1: an InputError, or a path that cannot
-    be read or written.
-
-    In a program of one's own the traceback stays, because it leads to the call that was wrong.
-    """
-    try:
-        yield
-    except Exception as error:
-        found = find_input_error(error) or _about_a_path(error)
-        if found is None or not in_command():
-            raise
-        print(f"luna_fairseq: error: {found}", file=sys.stderr)
-        sys.exit(1)
+def _dictionary_read(trace: Any) -> str:
+    """The file that fairseq's Dictionary.add_from_file was reading."""
+    named = [frame.f_locals.get("f") for frame, _ in traceback.walk_tb(trace)]
+    return next((name for name in named if isinstance(name, str)), "the dictionary")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from luna_fairseq.errors import explained_by_fairseq, one_line_of_another_process
+
 ROOT = Path(__file__).resolve().parents[1]
 PRELUDE = f"""
 import importlib.util, sys
@@ -13,8 +15,9 @@ sys.path[:] = [entry for entry in sys.path if "fairseq" not in entry]
 spec = importlib.util.spec_from_file_location('errors', {str(ROOT / "luna_fairseq" / "errors.py")!r})
 errors = importlib.util.module_from_spec(spec); spec.loader.exec_module(errors)
 def cli_main(error=errors.InputError('width 3')):
-    with errors.one_line_in_commands():
-        raise error
+    if errors.in_command():
+        sys.excepthook = errors.in_one_line(sys.excepthook)
+    raise error
 """
 
 
@@ -33,28 +36,94 @@ def test_one_line_in_a_command(program, tmp_path):
 
 def test_the_error_behind_the_one_raised_last(tmp_path):
     code = """
-with errors.one_line_in_commands():
-    try:
-        raise errors.InputError('width 3')
-    except Exception:
-        raise Exception('cannot load')
+sys.excepthook = errors.in_one_line(sys.excepthook)
+try:
+    raise errors.InputError('width 3')
+except Exception:
+    raise Exception('cannot load')
 """
     assert run(tmp_path / "luna-score", code) == (1, "luna_fairseq: error: width 3\n")
 
 
-def test_a_path_that_cannot_be_read(tmp_path):
-    program = tmp_path / "fairseq_cli" / "train.py"
-    code = "def cli_main():\n    with errors.one_line_in_commands(): {}\ncli_main()"
-    missing = run(program, code.format("open('/nowhere/at all')"))
-    assert missing == (1, "luna_fairseq: error: /nowhere/at all: No such file or directory\n")
-    plain = run(program, code.format("raise OSError('Model file not found: x.pt')"))
-    assert plain == (1, "luna_fairseq: error: Model file not found: x.pt\n")
-    status, text = run(program, code.format("raise ConnectionResetError('by the other side')"))
-    assert status == 1 and text.startswith("Traceback")
+@pytest.mark.parametrize(
+    "error, line",
+    [
+        (
+            "FileNotFoundError(2, 'No such file or directory', '/nowhere/at all')",
+            "/nowhere/at all: No such file or directory",
+        ),
+        ("OSError('Model file not found: x.pt')", "Model file not found: x.pt"),
+        ("ConnectionResetError('by the other side')", None),
+    ],
+)
+def test_a_path_that_cannot_be_read(error, line, tmp_path):
+    status, text = run(
+        tmp_path / "fairseq_cli" / "train.py",
+        f"cli_main({error})",
+    )
+    assert status == 1 and (text == f"luna_fairseq: error: {line}\n" if line else "Traceback" in text)
+
+
+BATCH = "a sentence has more than the 3 tokens of a batch: give a larger --max-tokens"
+FAIRSEQ = "/lib/fairseq_cli/train.py"
 
 
 @pytest.mark.parametrize(
-    "program, code", [("mine.py", "cli_main()"), ("fairseq_cli/train.py", "cli_main(ValueError('width 3'))")]
+    "kind, text, place, line, said",
+    [
+        ("AssertionError", "Must specify batch size", FAIRSEQ, "args.max_tokens", "Must specify batch size"),
+        ("AssertionError", "Sentences lengths should not exceed max_tokens=3", "fairseq/x.pyx", "", BATCH),
+        ("Exception", "(np.int32(4), 5) too long", FAIRSEQ, "raise Exception(", "(4, 5) too long"),
+        ("ImportError", "Please install nltk", "/lib/other.py", "raise", "Please install nltk"),
+        (
+            "MissingMandatoryValue",
+            "Missing mandatory value: bpe.bpe_codes key",
+            "x",
+            "",
+            "--bpe-codes is missing",
+        ),
+        (
+            "ConfigCompositionException",
+            "lr_scheduler.total_num_update=null",
+            "x",
+            "",
+            "--total-num-update is",
+        ),
+        (
+            "RuntimeError",
+            "can't allocate memory: 10 bytes",
+            "/lib/torch/x.py",
+            "",
+            "it does not fit into memory",
+        ),
+        ("MemoryError", "std::bad_alloc", "/lib/torch/x.py", "", "it does not fit into memory"),
+        # Defects: without words, not raised on purpose, of another package.
+        ("AssertionError", "", FAIRSEQ, "assert x", None),
+        ("ValueError", "not enough values to unpack", FAIRSEQ, "a, b = c", None),
+        ("RuntimeError", "mat1 and mat2", FAIRSEQ, "x = self.fc1(x)", None),
+        ("KeyError", "bleu", FAIRSEQ, "raise KeyError", None),
+        ("ValueError", "no", "/lib/luna_fairseq/x.py", "raise ValueError", None),
+    ],
+)
+def test_what_fairseq_explains(kind, text, place, line, said):
+    printed = f'Traceback\n  File "{place}", line 3, in main\n    {line}\nsome.{kind}: {text}\n'
+    for found in (explained_by_fairseq(kind, text, place, line), one_line_of_another_process(printed)):
+        assert found is None if said is None else found.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("luna_fairseq.errors.InputError: width 3", "width 3"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'x.pt'", "x.pt: No such file or directory"),
+    ],
+)
+def test_what_another_process_printed(line, said):
+    assert one_line_of_another_process(f"-- Process 1\nTraceback\n{line}\n") == said
+
+
+@pytest.mark.parametrize(
+    "program, code", [("mine.py", "cli_main()"), ("fairseq_cli/train.py", "cli_main(TypeError('width 3'))")]
 )
 def test_tracebacks_stay_in_other_programs_and_for_other_errors(program, code, tmp_path):
     status, text = run(tmp_path / program, code)

@@ -4,10 +4,15 @@ Importing this makes the changes of ``table.py``; ``luna-engine`` lists them. fa
 options stay in charge.
 """
 
+import os
+import sys
+
 from luna_fairseq.engine.table import mend_fairseq
 from luna_fairseq.engine.underneath import require_fairseq
-from luna_fairseq.errors import one_line_in_commands
+from luna_fairseq.errors import in_command, in_one_line
 
-with one_line_in_commands():
-    require_fairseq()
-    mend_fairseq()
+if in_command():
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # otherwise Hydra prints it
+    sys.excepthook = in_one_line(sys.excepthook)
+require_fairseq()
+mend_fairseq()

@@ -1,12 +1,16 @@
-"""What fairseq's commands do first and last: import the plugin, end with an error."""
+"""What fairseq's commands do first: import the plugin, look at their options."""
 
+import logging
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any, Callable
 
 from luna_fairseq.engine.mend import Mend
-from luna_fairseq.errors import InputError, one_line_in_commands
+from luna_fairseq.engine.possible_options import check_options
+from luna_fairseq.errors import InputError, in_command
+
+logger = logging.getLogger(__name__)
 
 ONE_PLUGIN = Mend(
     "one-plugin",
@@ -15,11 +19,12 @@ ONE_PLUGIN = Mend(
     why='it compares paths as they are written, and says "not globally unique"',
 )
 
-ONE_LINE_ERRORS = Mend(
-    "one-line-errors",
-    what="ends its commands with one line for bad input (an option value, a file, a checkpoint), and status "
-    "1",
-    why="a traceback hides it. (In a program of one's own the traceback stays)",
+POSSIBLE_OPTIONS = Mend(
+    "possible-options",
+    what="refuses options that cannot be (a dropout of 2, --clip-norm -1, --fp16 on a CPU, no task, a metric "
+    "that validation lacks, constraints where none are read) in one line, when it starts",
+    why="it takes some of them without a word (a negative norm clips nothing) and ends in a traceback with "
+    "others, some of them after an epoch",
 )
 
 
@@ -44,21 +49,50 @@ def _import_once(import_user_module: Callable[..., Any], args: Any) -> Any:
     )
 
 
-@ONE_LINE_ERRORS.around(
-    "fairseq.options:parse_args_and_arch",
-    "fairseq.distributed.utils:call_main",
-    # These two have no call_main around their work.
-    "fairseq_cli.generate:main",
-    "fairseq_cli.preprocess:main",
-    # fairseq-hydra-train imports a plugin inside of call_main and of main, so what main does next is taken by
-    # itself: Hydra prints what reaches it, and sys.excepthook never sees it.
-    "fairseq.tasks:setup_task",
-    "fairseq.models:build_model",
-    "fairseq.criterions:build_criterion",
-    "fairseq.trainer:Trainer.__init__",
-    "fairseq.checkpoint_utils:load_checkpoint",
-    "fairseq_cli.train:train",
-)
-def _in_one_line(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with one_line_in_commands():
-        return work(*args, **kwargs)
+@POSSIBLE_OPTIONS.around("fairseq.options:parse_args_and_arch")
+def _parsed_and_checked(parse: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        parsed = parse(*args, **kwargs)
+    except KeyError as error:
+        if error.args != (None,):
+            raise
+        # Of all commands fairseq-validate alone has no task of its own.
+        raise InputError("--task is missing: give that of the training, such as --task translation") from None
+    check_options(parsed[0] if isinstance(parsed, tuple) else parsed)
+    return parsed
+
+
+@POSSIBLE_OPTIONS.around("fairseq.tasks:setup_task")
+def _checked_for_hydra(setup_task: Callable[..., Any], cfg: Any, *args: Any, **kwargs: Any) -> Any:
+    """fairseq-hydra-train, which reads a plugin after its options."""
+    main = getattr(sys.modules.get("__main__"), "cli_main", None)
+    if in_command() and Path(main.__code__.co_filename if main else "").name == "hydra_train.py":
+        check_options(_flat(cfg._get_root()))
+    return setup_task(cfg, *args, **kwargs)
+
+
+@POSSIBLE_OPTIONS.around("fairseq_cli.train:get_valid_stats")
+def without_the_metric(
+    get_valid_stats: Callable[..., Any], cfg: Any, trainer: Any, stats: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """A --best-checkpoint-metric that validation had not this time (BLEU of empty translations alone)."""
+    metric = cfg.checkpoint.best_checkpoint_metric
+    if metric in stats:
+        return get_valid_stats(cfg, trainer, stats, *args, **kwargs)
+    logger.warning(
+        f"validation has no {metric}, which --best-checkpoint-metric asks for, but {', '.join(stats)}: it "
+        "decides nothing this time"
+    )
+    return {**stats, "num_updates": trainer.get_num_updates(), metric: None}
+
+
+def _flat(config: Any) -> Namespace:
+    """The options of all groups under the names of the command line."""
+    from omegaconf import OmegaConf  # the table is read where there is no fairseq, too
+
+    options = {}
+    for group, values in OmegaConf.to_container(config, resolve=False).items():
+        if isinstance(values, dict):
+            options.update(values)
+            options["arch" if group == "model" else group] = values.get("_name")
+    return Namespace(**options)

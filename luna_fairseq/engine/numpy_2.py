@@ -14,11 +14,19 @@ def _lacks_compat() -> bool:
 
 NUMPY_COMPAT = Mend(
     "numpy-compat",
-    what="makes blocks of sentences (--sample-break-mode eos), and lets language models generate",
-    why="fairseq asks for numpy.compat.long there, which numpy 2 no longer has",
+    what="makes blocks of sentences (--sample-break-mode eos) and batches of a few lengths "
+    "(--num-batch-buckets), and lets language models generate",
+    why="fairseq asks there for numpy.compat.long and percentile(interpolation=), which numpy no longer has",
     versions="numpy >= 2",
     needed=_lacks_compat,
 )
+
+
+@NUMPY_COMPAT.around("fairseq.data.data_utils:get_buckets")
+def _with_todays_name(_: Any, sizes: Any, num_buckets: int) -> Any:
+    """numpy 2.4 no longer takes method by its older name, interpolation."""
+    shares = numpy.linspace(0, 100, num_buckets + 1)
+    return numpy.unique(numpy.percentile(sizes, shares, method="lower")[1:])
 
 
 @NUMPY_COMPAT.around("fairseq.data.language_pair_dataset:np", "fairseq.data.token_block_dataset:np")

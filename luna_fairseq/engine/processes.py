@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import random
-import re
 import signal
 import sys
 import threading
@@ -14,11 +13,9 @@ import torch
 
 from luna_fairseq.engine.mend import Mend
 from luna_fairseq.engine.termination import TERMINATED
-from luna_fairseq.errors import InputError, in_command
+from luna_fairseq.errors import InputError, in_command, one_line_of_another_process
 
 _LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
-# As FileNotFoundError is written in the traceback of another process.
-_ABOUT_A_PATH = re.compile(r"\w+Error: \[Errno \d+\] (.+): '(.+)'$")
 # Seconds that processes are given to end by themselves after one of them failed.
 PATIENCE = 60
 
@@ -152,14 +149,10 @@ def _in_charge_of_children(
             sys.exit(TERMINATED)
         sys.exit(f"luna_fairseq: error: {error}; the others were ended too: start again to go on")
     except ProcessRaisedException as error:
-        prefix = "luna_fairseq.errors.InputError: "
-        for line in str(error).splitlines():
-            about_a_path = _ABOUT_A_PATH.match(line)
-            if line.startswith(prefix):
-                raise InputError(line[len(prefix) :]) from None
-            if about_a_path:
-                raise InputError(f"{about_a_path[2]}: {about_a_path[1]}") from None
-        raise
+        said = one_line_of_another_process(str(error))
+        if said is None:
+            raise
+        raise InputError(said) from None
     finally:
         ended.set()
         signal.signal(signal.SIGTERM, previous)

@@ -18,7 +18,8 @@ from luna_fairseq.engine.checkpoints import (
     WRITTEN_ONCE,
 )
 from luna_fairseq.engine.dictionaries import SAME_DICTIONARY
-from luna_fairseq.engine.entry_points import ONE_LINE_ERRORS, ONE_PLUGIN
+from luna_fairseq.engine.diverse_beams import DIVERSE_BEAMS
+from luna_fairseq.engine.entry_points import ONE_PLUGIN, POSSIBLE_OPTIONS
 from luna_fairseq.engine.figures import FIGURES
 from luna_fairseq.engine.memory import KEPT_MEMORY
 from luna_fairseq.engine.mend import Mend
@@ -26,7 +27,7 @@ from luna_fairseq.engine.newest_checkpoint import NEWEST_CHECKPOINT
 from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
 from luna_fairseq.engine.old_layers import POSITIONS, WEIGHTS_ONCE
 from luna_fairseq.engine.place_in_epoch import PLACE_IN_EPOCH
-from luna_fairseq.engine.possible_options import POSSIBLE_OPTIONS
+from luna_fairseq.engine.plain_text import PLAIN_TEXT
 from luna_fairseq.engine.precision import BF16_WITHOUT_TPU, CLIPPING, FINITE
 from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import CPU_PROCESSES, ENDING_TOGETHER, LAUNCHER_RANKS, SHARDED_APOLLO
@@ -61,6 +62,8 @@ TABLE: Tuple[Mend, ...] = (
     PATIENCE,
     SIGTERM,
     INCOMPLETE_BATCHES,
+    DIVERSE_BEAMS,
+    PLAIN_TEXT,
     SOMETHING_TO_READ,
     NAMED_VALIDATION,
     ONE_TRAINING,
@@ -81,7 +84,6 @@ TABLE: Tuple[Mend, ...] = (
     BF16_WITHOUT_TPU,
     POSSIBLE_OPTIONS,
     ONE_PLUGIN,
-    ONE_LINE_ERRORS,
 )
 
 

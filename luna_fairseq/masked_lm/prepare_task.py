@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from fairseq.data import Dictionary, encoders
 from luna_fairseq.commands.arguments import add_max_unknown, add_workers
 from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.engine.plain_text import encoding_of
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
@@ -24,7 +25,7 @@ from luna_fairseq.files.regular import is_data
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
-from luna_fairseq.models.tokenizers import check_tokenizer, encoding_of, find_tokenizer
+from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer
 from luna_fairseq.text.encoders import (
     Encoder,
     check_unknown,

@@ -4,7 +4,8 @@ attention."""
 from typing import Any, Optional
 
 from fairseq import hub_utils
-from luna_fairseq.models.tokenizers import check_encoded, check_tokenizer, find_tokenizer, folders_of
+from luna_fairseq.engine.plain_text import check_encoded
+from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer, folders_of
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):

@@ -1,16 +1,12 @@
 """Which tokenizer belongs to a dictionary: its files beside the data, and what is no text for it."""
 
-import re
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 from fairseq.data import Dictionary
+from luna_fairseq.engine.plain_text import is_filler
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
-
-MASK = "<mask>"
-_LANGUAGE = re.compile(r"__[a-z_A-Z]+__|\[[a-z]+_[A-Z]+\]|<lang:\w+>")
-SPACE = "\u2581"  # sentencepiece's, before the pieces that begin a word
 
 
 def folders_of(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
@@ -25,32 +21,6 @@ def folders_of(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
         if not path.exists() and "://" not in f"{model_name_or_path} {data}":
             raise InputError(f"{path} does not exist: give from_pretrained the folder of the {what}")
     return folders
-
-
-def encoding_of(dictionary: Dictionary) -> Optional[str]:
-    """fairseq's name of the encoding whose pieces the dictionary holds; None where it holds words."""
-    symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not is_filler(s)]
-    if any(symbol.startswith(SPACE) for symbol in symbols):
-        return "sentencepiece"
-    if any(symbol.endswith("@@") for symbol in symbols):
-        return "subword_nmt"
-    return "gpt2" if symbols and all(symbol.isdigit() for symbol in symbols) else None
-
-
-def check_encoded(text: str, dictionary: Dictionary) -> None:
-    """Raise InputError when ``text`` is plain and the dictionary of pieces: its words are unknown to it.
-
-    Text that is encoded already may be given: pieces between spaces.
-    """
-    encoding = encoding_of(dictionary)
-    words = text.split()
-    unknown = any(dictionary.index(word) == dictionary.unk() for word in words)
-    plain = not any(word.startswith(SPACE) for word in words) if encoding == "sentencepiece" else unknown
-    if encoding is not None and words and plain:
-        raise InputError(
-            f"the dictionary holds pieces of {encoding}, and no tokenizer was found beside the checkpoint or "
-            f"the data: give from_pretrained bpe={encoding!r} and its files, or put them there"
-        )
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
@@ -89,9 +59,3 @@ def check_tokenizer(bpe: Any, *dictionaries: Dictionary) -> None:
             f"the tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} "
             f"symbols): {example}; give the tokenizer with which the data was prepared"
         )
-
-
-def is_filler(symbol: str) -> bool:
-    """Whether a symbol of a dictionary stands for no text: the mask, a language (fairseq's ``__en__``,
-    ``[en_XX]``, ``<lang:en>``), or one that only fills it up."""
-    return symbol == MASK or symbol.startswith("madeupword") or _LANGUAGE.fullmatch(symbol) is not None

@@ -1,8 +1,10 @@
 """Bad input ends fairseq's commands with one line that names it, and a status other than zero."""
 
+import shutil
+
 import pytest
 import torch
-from commands import plugin, refused
+from commands import lines, plugin, refused, succeed
 from reversal import AUTHORS_COMMAND, preprocess, write_corpus
 
 GENERATE = "-s src -t tgt --batch-size 8 --beam 1"
@@ -14,26 +16,60 @@ REFUSED_CLASS = "holds what torch.load refuses: .*ExitCode" if CHECKED else "no 
 @pytest.mark.parametrize(
     "words, message",
     [
+        # Said by a model's configuration, by a module, by the parser, by a check, by fairseq, by Hydra.
         ("--encoder-attention-heads 5", "width 32 is not divisible by 5"),
-        ("--decoder-attention-heads 5", "width 32 is not divisible by 5"),
-        ("--encoder-projected-attention-heads 3", "width 32 is not divisible by 3"),
         ("--decoder-projected-attention-heads 3", "width 32 is not divisible by 3"),
         ("--decoder-embed-dim 16", "--decoder-embed-dim 16 differs from --encoder-embed-dim 32"),
         ("--projection-length 0", "projection length is 0"),
         ("--pack-activation gelu", "argument --pack-activation: invalid choice: 'gelu'"),
-        ("--luna-backend fast", "argument --luna-backend: invalid choice: 'fast'"),
+        ("--warmup-init-lr 0.2", "--warmup-init-lr 0.2 must not be above the peak rate --lr 0.1"),
+        ("--dropout 1.5", "--dropout 1.5: a probability is between 0 and 1"),
+        ("--max-tokens-valid 3", "more than the 3 tokens of a batch: give a larger --max-tokens (for valid"),
+        ("--max-source-positions 3", "is invalid (=("),
         pytest.param(
             "--luna-backend triton",
             "--luna-backend triton cannot be used here: ",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU it can be used"),
         ),
-        ("--warmup-init-lr 0.2", "--warmup-init-lr 0.2 must not be above the peak rate --lr 0.1"),
     ],
 )
 def test_options(words, message, data, tmp_path):
     line = refused("train", *plugin(data), AUTHORS_COMMAND, words, "--save-dir", tmp_path)
     assert message in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--constraints", "fairseq-generate reads no constraints"),
+        ("--bpe sentencepiece", "--sentencepiece-model is missing"),
+        ("--replace-unk", "--replace-unk requires a raw text dataset"),
+        ("--max-tokens 3", "a sentence has more than the 3 tokens of a batch"),
+        ("--scoring meteor", "Please install nltk to use METEOR scorer"),
+    ],
+)
+def test_decoding_options(words, message, trained, data):
+    path = ("--path", trained / "checkpoint_last.pt")
+    assert message in refused("generate", *plugin(data), *path, "-s src -t tgt --beam 2", words)
+
+
+def test_an_entry_twice_in_a_dictionary(trained, data, tmp_path):
+    shutil.copytree(data, tmp_path / "bin")
+    dictionary = tmp_path / "bin" / "dict.src.txt"
+    symbols = dictionary.read_text(encoding="utf-8")
+    dictionary.write_text(symbols + symbols.split("\n", 1)[0] + "\n", encoding="utf-8")
+    line = refused("generate", *plugin(tmp_path / "bin"), "--path", trained / "checkpoint_last.pt", GENERATE)
+    assert line.startswith(f"luna_fairseq: error: {dictionary} holds 'w") and line.endswith(" twice")
+
+
+def test_decoding_in_shards(trained, data):
+    """Every sentence in one of them."""
+    path, found = ("--path", trained / "checkpoint_last.pt"), []
+    for shard in ("0", "1"):
+        words = (GENERATE, "--num-shards 2 --shard-id", shard)
+        found.append(set(lines(succeed("generate", *plugin(data), *path, *words), "H")))
+    assert found[0] and found[1] and not found[0] & found[1] and found[0] | found[1] == set(range(12))
 
 
 @pytest.mark.parametrize("words", ["--encoder-ffn-embed-dim 24", "--untie-luna-kv"])

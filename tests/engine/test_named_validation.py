@@ -6,7 +6,6 @@ import pytest
 
 import luna_fairseq.engine  # noqa: F401  mends fairseq
 from fairseq.data import data_utils
-from luna_fairseq.errors import InputError
 
 
 def check(folder, subsets):
@@ -25,5 +24,5 @@ def test_named_and_not_named(tmp_path):
         for end in ("en.bin", "en.idx", "de.bin", "de.idx"):
             (tmp_path / f"{split}.en-de.{end}").touch()
     check(tmp_path, "valid,valid1,valid2")
-    with pytest.raises(InputError, match=r"Valid paths \['valid2'\] will be ignored"):
+    with pytest.raises(ValueError, match=r"Valid paths \['valid2'\] will be ignored"):
         check(tmp_path, "valid,valid1")

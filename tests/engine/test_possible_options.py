@@ -1,49 +1,124 @@
-"""Options that cannot be are refused in one line, when the model or the trainer is built."""
+"""Options that cannot be are refused in one line, when they are parsed."""
 
+from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from fairseq import models, options
-from fairseq.criterions import build_criterion
-from luna_fairseq.engine.possible_options import check_values
+import luna_fairseq.engine  # noqa: F401  mends fairseq
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.search import DiverseBeamSearch
+from luna_fairseq.engine.entry_points import without_the_metric
+from luna_fairseq.engine.plain_text import encoded
+from luna_fairseq.engine.possible_options import check_options
 from luna_fairseq.errors import InputError
+
+TRAIN = {"max_update": 0}
+GENERATE = {"beam": 5, "nbest": 1, "temperature": 1.0, "min_len": 1, "max_len_b": 200, "path": "x.pt"}
+GENERATE.update(replace_unk=None)
+INTERACTIVE = {**GENERATE, "buffer_size": 0}
+VALIDATE = {"path": "x.pt"}
+EVAL_LM = {"path": "x.pt", "context_window": 0}
+METRIC = {**TRAIN, "criterion": "masked_lm", "best_checkpoint_metric": "accuracy"}
+WIDTHS = {"decoder_embed_dim": 32, "encoder_embed_dim": 32}
+GPU = torch.cuda.is_available()
 
 
 @pytest.mark.parametrize(
-    "options, message",
+    "given, message",
     [
-        ({"dropout": 1.5}, "--dropout 1.5: a probability is at least 0 and less than 1"),
+        ({"dropout": 1.5}, "--dropout 1.5: a probability is between 0 and 1"),
         ({"word_dropout": -0.1}, "--word-dropout -0.1: a probability"),
-        ({"encoder_layerdrop": 2}, "--encoder-layerdrop 2: a probability"),
-        ({"label_smoothing": 1.0}, "--label-smoothing 1: a probability"),
         ({"attention_dropout": float("nan")}, "--attention-dropout nan: a probability"),
-        ({"encoder_layers": 0}, "--encoder-layers 0: must be at least 1"),
+        ({"encoder_layers": -1}, "--encoder-layers -1: must be at least 0"),
         ({"decoder_attention_heads": 0}, "--decoder-attention-heads 0: must be at least 1"),
         ({"encoder_ffn_embed_dim": -4}, "--encoder-ffn-embed-dim -4: must be at least 1"),
         ({"update_freq": [2, 0]}, "--update-freq 0: must be at least 1"),
         ({"max_tokens": 0}, "--max-tokens 0: must be at least 1"),
         ({"clip_norm": -1.0}, "--clip-norm -1: must be at least 0"),
+        ({"save_dir": "a${x}b"}, "a${x}b: fairseq replaces what begins with ${"),
+        ({**TRAIN, "fp16": True, "cpu": True}, "--fp16 needs a GPU"),
+        ({"quant_noise_scalar": 0.5}, "" if GPU else "--quant-noise-scalar needs a GPU"),
+        ({"tpu": True}, "--tpu needs the package torch_xla"),
+        (METRIC, "--best-checkpoint-metric accuracy: validation with --criterion masked_lm"),
+        (
+            {**METRIC, "best_checkpoint_metric": "bleu", "task": "translation"},
+            "--best-checkpoint-metric bleu",
+        ),
+        ({"mask_prob": 0.0}, "--mask-prob 0: must be above 0 and below 1"),
+        ({"leave_unmasked_prob": 0.6, "random_token_prob": 0.6}, "--leave-unmasked-prob and --random"),
+        ({"task": "masked_lm", "mask_whole_words": True}, "--mask-whole-words does not work"),
+        (
+            {**WIDTHS, "share_all_embeddings": True, "decoder_output_dim": 16},
+            "--decoder-output-dim 16 differs",
+        ),
+        (
+            {"decoder_embed_dim": 32, "share_decoder_input_output_embed": True, "decoder_input_dim": 16},
+            "--decoder-output-dim 32 differs from --decoder-input-dim 16",
+        ),
+        ({"criterion": "adaptive_loss"}, "--criterion adaptive_loss needs a model with adaptive softmax"),
+        ({"eval_bleu_args": "{x"}, "--eval-bleu-args {x is not JSON"),
+        ({"model_overrides": "{x"}, "--model-overrides {x is not a Python dictionary"),
+        ({"path": None}, "--path is missing"),
+        ({**GENERATE, "beam": 0}, "--beam 0: must be at least 1"),
+        ({**GENERATE, "sampling": True}, "--sampling needs --nbest 5"),
+        ({**GENERATE, "temperature": 0}, "--temperature 0: must be above 0"),
+        ({**GENERATE, "min_len": 300}, "--min-len 300 is above --max-len-b 200"),
+        (
+            {**GENERATE, "print_step": True, "task": "translation"},
+            "--retain-iter-history and --print-step are",
+        ),
+        ({**GENERATE, "constraints": "ordered"}, "fairseq-generate reads no constraints"),
+        (
+            {**GENERATE, "task": "language_modeling", "sample_break_mode": "none"},
+            "fairseq-generate goes on with",
+        ),
+        ({**EVAL_LM, "context_window": 8, "tokens_per_sample": 8}, "--context-window 8 must be below"),
+        ({**EVAL_LM, "post_process": "sentencepiece"}, "fairseq-eval-lm joins no pieces"),
+        ({**GENERATE, "num_shards": 2, "shard_id": 2}, "--shard-id 2: must be at least 0 and below"),
+        (
+            {**INTERACTIVE, "num_shards": 2},
+            "--num-shards 2 divides the data of fairseq-generate and -eval-lm",
+        ),
+        ({**VALIDATE, "num_shards": 2}, "--num-shards 2 divides the data"),
     ],
 )
-def test_what_cannot_be(options, message):
-    with pytest.raises(InputError) as error:
-        check_values({"arch": "luna", **options})
-    assert str(error.value).startswith(message)
+def test_what_cannot_be(given, message):
+    with pytest.raises(InputError) if message else pytest.MonkeyPatch.context() as error:
+        check_options(Namespace(**given))
+    assert str(error.value).startswith(message) if message else True
 
 
-def test_what_can_be():
-    check_values(
-        {"dropout": 0.0, "clip_norm": 0.0, "encoder_layers": 1, "max_tokens": None, "update_freq": [1, 2]}
-    )
-    check_values(
-        {
-            "base_layers": 0,
-            "encoder_layers_to_keep": "0,2",
-            "share_all_embeddings": False,
-            "max_tokens_valid": "${x}",
-        }
-    )
+@pytest.mark.parametrize(
+    "given",
+    [
+        # What fairseq runs.
+        {"dropout": 1, "activation_dropout": 1.0, "label_smoothing": 1.0, "decoder_layers": 0},
+        {"clip_norm": 0.0, "encoder_layers": 1, "max_tokens": None, "update_freq": [1, 2], "base_layers": 0},
+        {"encoder_layers_to_keep": "0,2", "share_all_embeddings": False, "max_tokens_valid": "${x.y}"},
+        {**METRIC, "best_checkpoint_metric": "ppl"},
+        {**METRIC, "criterion": "lra_cross_entropy"},
+        {**METRIC, "criterion": "cross_entropy", "best_checkpoint_metric": "bleu", "eval_bleu": True},
+        {**WIDTHS, "decoder_output_dim": 16},
+        {**WIDTHS, "share_all_embeddings": True, "decoder_input_dim": 512},
+        {**GENERATE, "sampling": True, "nbest": 5},
+        {**GENERATE, "task": "language_modeling", "sample_break_mode": "eos"},
+        {**INTERACTIVE, "constraints": "ordered"},
+        {**EVAL_LM, "num_shards": 2, "shard_id": 1},
+        {"criterion": "composite_loss", "underlying_criterion": "adaptive_loss"},
+    ],
+)
+def test_what_can_be(given):
+    check_options(Namespace(**given))
+
+
+def test_options_that_become_what_is_meant():
+    args = Namespace(**{**GENERATE, "num_shards": 2, "shard_id": 1, "replace_unk": "@@ "})
+    for _ in range(2):
+        check_options(args)
+        assert (args.distributed_world_size, args.distributed_rank, args.replace_unk) == (2, 1, "")
 
 
 def test_a_command_without_a_task():
@@ -53,51 +128,45 @@ def test_a_command_without_a_task():
     assert str(error.value) == "--task is missing: give that of the training, such as --task translation"
 
 
-def broken(error):
-    class Broken:
-        @classmethod
-        def build_model(cls, cfg, task):
-            raise error
-
-    return Broken
+def test_a_metric_that_validation_has_not_this_time(caplog):
+    cfg = SimpleNamespace(checkpoint=SimpleNamespace(best_checkpoint_metric="bleu"))
+    stats = without_the_metric(None, cfg, SimpleNamespace(get_num_updates=lambda: 3), {"loss": 2.0})
+    assert stats == {"loss": 2.0, "num_updates": 3, "bleu": None}
+    assert "validation has no bleu, which --best-checkpoint-metric asks for, but loss" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "error, message",
-    [
-        (ValueError("--share-all-embeddings requires a joined dictionary"), "requires a joined dictionary"),
-        (Exception("two\nlines"), "^two lines$"),
-        (
-            RuntimeError("DefaultCPUAllocator: can't allocate memory: 10 bytes\nat"),
-            "not fit into memory .*10 bytes",
-        ),
-        (MemoryError("std::bad_alloc"), "does not fit into memory"),
-    ],
-)
-def test_what_fairseq_and_torch_say_while_a_model_is_built(error, message, monkeypatch):
-    monkeypatch.setitem(models.ARCH_MODEL_REGISTRY, "broken", broken(error))
-    with pytest.raises(InputError, match=message) as raised:
-        models.build_model(SimpleNamespace(arch="broken"), None)
-    assert "\n" not in str(raised.value)
+def test_plain_text_for_a_dictionary_of_pieces(monkeypatch):
+    """Before anything is translated; encoded text, words, and text with --bpe pass."""
+    dictionary = Dictionary()
+    dictionary.add_symbol("\u2581A")
+    words, task = Dictionary(), SimpleNamespace(source_dictionary=dictionary)
+    passed = lambda lines, cfg, task, *_: "passed"  # noqa: E731
+    for line, bpe, known in (
+        ("\u2581A x", None, dictionary),
+        ("A", "sentencepiece", dictionary),
+        ("A", None, words),
+    ):
+        there = SimpleNamespace(source_dictionary=known)
+        assert encoded(passed, [line], SimpleNamespace(bpe=bpe), there) == "passed"
+    with pytest.raises(
+        InputError, match="holds pieces of sentencepiece, and the text is plain: give --bpe sent"
+    ):
+        encoded(passed, ["A man.\tMann"], SimpleNamespace(bpe=None), task)
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("a defect"), AssertionError(), KeyError("x"), NotImplementedError("x")]
-)
-def test_defects_stay_what_they_are(error, monkeypatch):
-    monkeypatch.setitem(models.ARCH_MODEL_REGISTRY, "broken", broken(error))
-    with pytest.raises(type(error)) as raised:
-        models.build_model(SimpleNamespace(arch="broken"), None)
-    assert raised.value is error
+def test_penalties_of_diverse_beams_are_of_the_sentence():
+    """Sentence by sentence as in one batch, whatever the numbers in the test set."""
+    dictionary = Dictionary()
+    dictionary.add_symbol("w")
+    lprobs = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
 
+    def search(ids, rows):
+        found, one = [], DiverseBeamSearch(dictionary, 2, 0.5)
+        for step in range(2):
+            scores = torch.zeros(len(rows), 4, step + 1)
+            found.append(one.step(step, lprobs[step, rows], scores, None, torch.tensor(ids))[0])
+        return torch.stack(found)
 
-def test_options_are_looked_at_before_the_model_is_built(monkeypatch):
-    monkeypatch.setitem(models.ARCH_MODEL_REGISTRY, "broken", broken(RuntimeError("built")))
-    with pytest.raises(InputError, match="--encoder-layers 0: must be at least 1"):
-        models.build_model(SimpleNamespace(arch="broken", encoder_layers=0), None)
-
-
-def test_a_criterion_that_does_not_fit():
-    with pytest.raises(InputError, match="AdaptiveLoss is not compatible with the PyTorch version"):
-        config = SimpleNamespace(criterion="adaptive_loss", sentence_avg=False, ddp_backend="c10d")
-        build_criterion(config, None)
+    together = search([7, 40, 3], [0, 1, 2])
+    for row, number in enumerate((7, 40, 3)):
+        assert torch.equal(search([number], [row])[:, 0], together[:, row])

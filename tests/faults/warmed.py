@@ -144,9 +144,12 @@ def _status_of(words: List[str]) -> int:
             sys.argv = rest
             runpy.run_path(rest[0], run_name="__main__")
             return 0
+        from luna_fairseq import errors
+
         if program.startswith("fairseq-"):
             module = importlib.import_module(f"fairseq_cli.{program[len('fairseq-') :]}")
             sys.modules["__main__"].cli_main = module.cli_main  # type: ignore[attr-defined]
+            sys.excepthook = errors.in_one_line(sys.excepthook)
             result = module.cli_main()
         else:
             result = importlib.import_module(PROGRAMS[program]).main()

@@ -8,12 +8,13 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq.data import Dictionary
+from luna_fairseq.engine.plain_text import check_encoded, encoding_of
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.prepare_task import _tokenizer
 from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub, Words
-from luna_fairseq.models.tokenizers import check_encoded, encoding_of, folders_of
+from luna_fairseq.models.tokenizers import folders_of
 
 PIECES = {
     "sentencepiece": ["\u2581the", "\u2581c", "at", "a"],
@@ -46,7 +47,7 @@ def test_a_dictionary_tells_its_encoding(encoding):
 @pytest.mark.parametrize("encoding", ["sentencepiece", "subword_nmt", "gpt2"])
 def test_plain_text_is_refused_where_there_is_no_tokenizer(encoding):
     words = Words(dictionary(encoding))
-    with pytest.raises(InputError, match=f"pieces of {encoding}, and no tokenizer .* bpe='{encoding}'"):
+    with pytest.raises(InputError, match=f"pieces of {encoding}, and the text is plain: .* bpe='{encoding}'"):
         words.encode("the cat")
     assert words.encode(ENCODED[encoding]) == ENCODED[encoding]
 
