@@ -26,8 +26,6 @@ NAMED = {
 }
 # hydra: not fairseq's. user_dir, data: given by the command line.
 LEFT_OUT = (("hydra", None), ("common", "user_dir"), ("task", "data"))
-# Presets of models for fairseq-hydra-train, no recipes.
-MODELS = "model"
 
 Settings = Dict[str, Dict[str, Any]]
 
@@ -71,7 +69,7 @@ def folder() -> Path:
 
 def names() -> List[str]:
     """All recipes, as family/row."""
-    found = (path for path in folder().glob("*/*.yaml") if path.parent.name != MODELS and is_data(path.name))
+    found = (path for path in folder().glob("*/*.yaml") if is_data(path.name))
     return sorted(f"{path.parent.name}/{path.stem}" for path in found)
 
 
