@@ -11,8 +11,9 @@ import sacremoses
 import sentencepiece
 
 from fairseq.data import Dictionary
+from luna_fairseq.errors import InputError
 from luna_fairseq.text.dictionaries import dictionary_of_text
-from luna_fairseq.text.encoders import Encoder, sentencepiece_encoder, subword_nmt_encoder
+from luna_fairseq.text.encoders import Encoder, sentencepiece_encoder, subword_nmt_encoder, words_encoder
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 from luna_fairseq.text.merges import learn_merges
 from luna_fairseq.text.moses import tokenize_pairs
@@ -25,7 +26,8 @@ class SentencePiece:
 
     Attributes:
         name: value of --subword.
-        model_file: what ``learn`` makes, in the folder of the data.
+        model_file: what ``learn`` makes, in the folder of the data; None where nothing is learnt.
+        is_joint: whether both languages have one dictionary.
         remove_bpe: value of fairseq-generate's --remove-bpe.
         versions: of the libraries that the output depends on.
     """
@@ -33,6 +35,7 @@ class SentencePiece:
     name = "sentencepiece"
     model_file = "sentencepiece.bpe.model"
     remove_bpe = "sentencepiece"
+    is_joint = True
     versions = (sentencepiece.__version__,)
 
     def tokenizer(self, languages: Sequence[str]) -> Optional[Pairs]:
@@ -59,6 +62,7 @@ class Moses:
     name = "moses"
     model_file = "bpe.codes"
     remove_bpe = "subword_nmt"
+    is_joint = True
     versions = (sacremoses.__version__,)
 
     def tokenizer(self, languages: Sequence[str]) -> Optional[Pairs]:
@@ -75,6 +79,34 @@ class Moses:
 
     def dictionary(self, model: Path, counts: Mapping[str, int]) -> Dictionary:
         return dictionary_of_text(counts)
+
+
+class Words:
+    """Text that is tokenised already: whole words, a dictionary for each language.
+
+    Args:
+        least: how often a word of a dictionary occurs in the training text; all others are unknown.
+    """
+
+    name = "words"
+    model_file = None
+    is_joint = False
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+        self.versions = (least,)
+
+    def tokenizer(self, languages: Sequence[str]) -> Optional[Pairs]:
+        return None
+
+    def encoder(self, model: Path) -> Encoder:
+        return words_encoder()
+
+    def dictionary(self, model: Path, counts: Mapping[str, int]) -> Dictionary:
+        dictionary = dictionary_of_text(counts, self.least)
+        if all(symbol.startswith("madeupword") for symbol in dictionary.symbols[dictionary.nspecial :]):
+            raise InputError(f"no word occurs {self.least} times: give a smaller --min-count")
+        return dictionary
 
 
 ROUTES: Dict[str, Any] = {route.name: route for route in (SentencePiece(), Moses())}

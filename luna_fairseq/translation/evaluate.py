@@ -102,7 +102,7 @@ class Evaluation:
             raise InputError(f"--path {args.path} does not exist")
         self.route: Any = _route(args.data)
         first = args.data / "shard0"  # with --shards, that of the text that is no training text
-        self.folder = first if first.is_dir() else args.data
+        self.folder = first if any(first.glob("*.idx")) else args.data
         self.languages = _languages(self.folder)
         self.steps = FinishedSteps(args.results, "evaluate.json", ["scores.json"])
 

@@ -16,6 +16,7 @@ import argparse
 import os
 import sys
 from collections import Counter
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -107,17 +108,19 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Preparation:
-    """One run of the command: check, tokenise if so asked, learn, encode, binarise.
+    """One run of the command: check, tokenise if so asked, learn, encode.
 
     Args:
         args: the parsed command line.
+        route: from text to pieces (default: the one of ``--subword``).
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, route: Any = None) -> None:
         if args.source_lang == args.target_lang:
             raise InputError(f"--source-lang and --target-lang are both {args.source_lang}")
         self.args = args
-        self.route: Any = ROUTES[args.subword]
+        self.route: Any = route or ROUTES[args.subword]
+        self.models = [self.route.model_file] if self.route.model_file else []
         self.filter = LengthFilter(args.max_length, args.max_ratio)
         self.languages = (args.source_lang, args.target_lang)
         self.text: Dict[str, Bitext] = {}
@@ -149,14 +152,16 @@ class Preparation:
         """Do all steps that are not finished yet, and print the counts."""
         if not self.text:
             self.check()
-        owned = [self.route.model_file, *self._binarised()]
-        self.steps = FinishedSteps(self.args.destdir, "prepare_bitext.json", owned)
+        self.steps = FinishedSteps(
+            self.args.destdir, "prepare_bitext.json", [*self.models, *self._binarised()]
+        )
         digests = {split: part.digest for split, part in self.text.items()}
         key = digest(VERSION, self.route.name, self.route.versions, self.languages)
         if self._tokenizer():
             self.steps.do("tokenise", digest(key, digests), self._tokenise)
         key = digest(key, digests["train"], self.args.vocab_size)
-        self.steps.do("learn", key, self._learn)
+        if self.models:
+            self.steps.do("learn", key, self._learn)
         key = digest(key, digests, self.args.max_length, self.args.max_ratio)
         facts = self.steps.do("encode", digest(key, self.args.shards), self._encode)
         check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
@@ -178,7 +183,11 @@ class Preparation:
                 if facts["unknown"][side]:
                     print(f"{side}: {share_unknown(facts['unknown'][side], facts['tokens'][side])}")
             self._report_long(split, max(self.longest[side] for side in sides))
-        print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {self.data}")
+        entries = facts["dictionary"]
+        sizes = [f"{entries[language]:,} {language}" for language in self.languages]
+        if self.route.is_joint:
+            sizes = [f"{entries[self.languages[0]]:,}"]
+        print(f"dictionary: {', '.join(sizes)} entries; data for fairseq-train: {self.data}")
         if "valid1" in self.text:
             named = ",".join(split for split in self.text if split.startswith("valid"))
             print(f"several validation texts: give fairseq-train --valid-subset {named}")
@@ -243,19 +252,27 @@ class Preparation:
         with encoded_texts(self.args.destdir / "encode.tmp", self._parts()) as texts:
             for split in self.prefixes:
                 self._encode_split(split, encoder, texts, dropped)
-            counts = counts_of(encoder, [texts[part] for part in texts if part[0] == "train"])
-            dictionary = self.route.dictionary(self._model(), counts)
-            facts = self._facts(texts, encoder.table(dictionary), dictionary)
+            dictionaries = {side: self._dictionary(side, encoder, texts) for side in self.languages}
+            tables = {side: encoder.table(dictionary) for side, dictionary in dictionaries.items()}
+            facts = self._facts(texts, tables, dictionaries)
             check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
-            for (split, language, folder), text in texts.items():
-                prefix = self.args.destdir / folder / f"{split}.{'-'.join(self.languages)}.{language}"
-                text.write(prefix, encoder.table(dictionary), dictionary)
-        for name in self._dictionaries():
-            replace_file(self.args.destdir / name, lambda path: dictionary.save(str(path)))
+            for (split, side, folder), text in texts.items():
+                prefix = self.args.destdir / folder / f"{split}.{'-'.join(self.languages)}.{side}"
+                text.write(prefix, tables[side], dictionaries[side])
+        for folder in self.folders:
+            for side, dictionary in dictionaries.items():
+                replace_file(self._dictionary_file(folder, side), partial(_save, dictionary))
         plain = [name for split in self.prefixes if split != "train" for name in self._write("plain", split)]
         names = [*self._binarised(), *plain]
-        checksums = write_checksums(self.args.destdir, [*names, self.route.model_file])
-        return [*names, checksums], {**facts, "dropped": dropped, "dictionary": len(dictionary)}
+        names.append(write_checksums(self.args.destdir, [*names, *self.models]))
+        facts["dictionary"] = {side: len(dictionary) for side, dictionary in dictionaries.items()}
+        return names, {**facts, "dropped": dropped}
+
+    def _dictionary(self, side: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> Dictionary:
+        """Of the pieces in the training text of both sides, or of this one."""
+        read = [text for (split, language, _), text in texts.items()
+                if split == "train" and (self.route.is_joint or language == side)]  # fmt: skip
+        return self.route.dictionary(self._model(), counts_of(encoder, read))
 
     def _encode_split(
         self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText], dropped: Counter
@@ -282,17 +299,18 @@ class Preparation:
             raise InputError(f"{pairs:,} training pairs are left, for --shards {len(shards)}: give fewer")
 
     def _facts(
-        self, texts: Mapping[Part, EncodedText], table: np.ndarray, dictionary: Dictionary
+        self,
+        texts: Mapping[Part, EncodedText],
+        tables: Mapping[str, np.ndarray],
+        dictionaries: Mapping[str, Dictionary],
     ) -> Dict[str, Dict[str, int]]:
         """Of each side of each split."""
         facts: Dict[str, Dict[str, int]] = {"tokens": {}, "longest": {}, "unknown": {}}
         for (split, language, _), text in texts.items():
             name = f"{split}.{language}"
             facts["longest"][name] = max(text.longest, facts["longest"].get(name, 0))
-            for fact, number in (
-                ("tokens", int(text.counts.sum())),
-                ("unknown", text.unknown(table, dictionary)),
-            ):
+            unknown = text.unknown(tables[language], dictionaries[language])
+            for fact, number in (("tokens", int(text.counts.sum())), ("unknown", unknown)):
                 facts[fact][name] = number + facts[fact].get(name, 0)
         return facts
 
@@ -306,7 +324,7 @@ class Preparation:
         return names
 
     def _model(self) -> Path:
-        return self.args.destdir / self.route.model_file
+        return self.args.destdir / (self.route.model_file or "")
 
     def _parts(self) -> List[Part]:
         """What is written apart. Validation and test text go to the first shard, where fairseq looks for
@@ -318,8 +336,8 @@ class Preparation:
             for language in self.languages
         ]
 
-    def _dictionaries(self) -> List[str]:
-        return [str(Path(folder) / f"dict.{side}.txt") for folder in self.folders for side in self.languages]
+    def _dictionary_file(self, folder: str, side: str) -> Path:
+        return self.args.destdir / folder / f"dict.{side}.txt"
 
     def _binarised(self) -> List[str]:
         pair = "-".join(self.languages)
@@ -328,7 +346,13 @@ class Preparation:
             for split, language, folder in self._parts()
             for end in ("bin", "idx")
         ]
-        return [*self._dictionaries(), *files]
+        return [
+            f"{Path(folder) / f'dict.{side}.txt'}" for folder in self.folders for side in self.languages
+        ] + files
+
+
+def _save(dictionary: Dictionary, path: Path) -> None:
+    dictionary.save(str(path))
 
 
 main = console_script(PROGRAM, build_parser, lambda args: Preparation(args).run(), place="destdir")

@@ -12,35 +12,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
-
-import numpy as np
+from typing import Mapping, Optional
 
 from luna_fairseq.commands.arguments import add_workers, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import forget_checksums, write_checksums
 from luna_fairseq.files.download import RemoteFile, fetch
-from luna_fairseq.files.finished_steps import FinishedSteps, digest
-from luna_fairseq.files.writing import replace_file, replacing_lines
-from luna_fairseq.progress import progress
-from luna_fairseq.text.bitext import Bitext, check_bitext
-from luna_fairseq.text.dictionaries import dictionary_of_text
-from luna_fairseq.text.encoders import Encoder, counts_of, share_unknown, words_encoder
-from luna_fairseq.text.indexed import chosen, encoded_texts
-from luna_fairseq.text.length_filter import LengthFilter
+from luna_fairseq.text.bitext import Bitext
+from luna_fairseq.text.subword import Words
+from luna_fairseq.translation.prepare_bitext import Preparation
 
 PROGRAM = "luna-prepare-iwslt15-en-vi"
 SITE = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 LANGUAGES = ("en", "vi")
 # Split -> name of the published files, without the language, and their lines.
 PARTS = {"train": ("train", 133317), "valid": ("tst2012", 1553), "test": ("tst2013", 1268)}
-# Part of every key: a change of what a step does must not take the old output for finished.
-VERSION = 2
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -73,97 +60,44 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Get the files, encode, binarise, and print the counts."""
-    text = {split: get(split, args.destdir / "archives", args.mirror) for split in PARTS}
-    steps = FinishedSteps(args.destdir, "prepare_iwslt15.json", binarised())
-    digests = [part.digest for part in text.values()]
-    key = digest(VERSION, digests, args.max_length, args.min_count)
-    facts = steps.do("encode", key, partial(encode, args, text))
-    dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in facts["dropped"].items())
-    print(f"train: {facts['train']:,} pairs{dropped}")
-    for split in ("valid", "test"):
-        print(f"{split}: {text[split].lines:,} pairs")
-    sizes = ", ".join(f"{facts['entries'][language]:,} {language}" for language in LANGUAGES)
-    print(*(f"{name}: {said}" for name, said in facts["unknown"].items()), sep="\n")
-    print(f"dictionary entries: {sizes}; data in {args.destdir}")
+    """Get the files, check and encode them, and print the counts."""
+    preparation = Preparation(
+        argparse.Namespace(
+            source_lang=LANGUAGES[0],
+            target_lang=LANGUAGES[1],
+            **{f"{split}pref": get(split, args.destdir / "archives", args.mirror) for split in PARTS},
+            destdir=args.destdir,
+            vocab_size=None,
+            max_length=args.max_length,
+            max_ratio=None,
+            max_unknown=100.0,  # rare words are
+            shards=1,
+            workers=args.workers,
+        ),
+        Words(args.min_count),
+    )
+    preparation.check()
+    if args.mirror is None:
+        check_published(preparation.text)
+    preparation.run()
 
 
-def get(split: str, folder: Path, mirror: Optional[str]) -> Bitext:
-    """Both sides of a part, checked. Raises InputError where they are not the published ones."""
-    name, lines = PARTS[split]
+def get(split: str, folder: Path, mirror: Optional[str]) -> str:
+    """What the names of both sides of a part begin with."""
+    name = PARTS[split][0]
     files = [fetch(RemoteFile(f"{SITE}/{name}.{language}", None), folder, mirror) for language in LANGUAGES]
-    text = check_bitext(str(files[0].with_suffix("")), *LANGUAGES, drop_empty=split == "train")
-    if mirror is None and text.lines != lines:
-        raise InputError(
-            f"{files[0]} has {text.lines:,} lines instead of {lines:,}: it is not the published file; "
-            f"remove it, "
-            "or give its folder as --mirror"
-        )
-    return text
+    return str(files[0].with_suffix(""))
 
 
-def encode(args: argparse.Namespace, text: Dict[str, Bitext]) -> Tuple[List[str], Dict[str, Any]]:
-    """Write both dictionaries, the training text that stays and the rest as fairseq's files, and plain
-    text."""
-    dropped: Counter = Counter({"an empty side": text["train"].empty} if text["train"].empty else {})
-    forget_checksums(args.destdir)
-    encoder = words_encoder()
-    entries, unknown = {}, {}
-    with encoded_texts(
-        args.destdir / "encode.tmp", [(s, side) for s in PARTS for side in LANGUAGES]
-    ) as texts:
-        pairs = sum(encode_part(split, part, encoder, texts, args, dropped) for split, part in text.items())
-        if not pairs:
-            raise InputError(f"--max-length {args.max_length} leaves no training pair: give a larger one")
-        for side in LANGUAGES:
-            dictionary = dictionary_of_text(counts_of(encoder, [texts["train", side]]), args.min_count)
-            if all(symbol.startswith("madeupword") for symbol in dictionary.symbols[dictionary.nspecial :]):
-                raise InputError(
-                    f"no word of {side} occurs {args.min_count} times: give a smaller --min-count"
-                )
-            replace_file(args.destdir / f"dict.{side}.txt", lambda path, of=dictionary: of.save(str(path)))
-            entries[side] = len(dictionary)
-            table = encoder.table(dictionary)
-            for split in PARTS:
-                texts[split, side].write(
-                    args.destdir / f"{split}.{'-'.join(LANGUAGES)}.{side}", table, dictionary
-                )
-                counted = texts[split, side].unknown(table, dictionary), int(texts[split, side].counts.sum())
-                unknown[f"{split}.{side}"] = share_unknown(*counted)
-    plain = [f"plain/{split}.{side}" for split in ("valid", "test") for side in LANGUAGES]
-    for name, split in zip(plain[::2], ("valid", "test")):
-        with replacing_lines([args.destdir / name for name in plain if f"/{split}." in name]) as files:
-            for pair in text[split].pairs():
-                for side, file in zip(pair, files):
-                    file.write(" ".join(side.split()) + "\n")
-    names = [*binarised(), *plain]
-    names.append(write_checksums(args.destdir, names))
-    return names, {"train": pairs, "dropped": dropped, "entries": entries, "unknown": unknown}
-
-
-def encode_part(
-    split: str, text: Bitext, encoder: Encoder, texts: Any, args: argparse.Namespace, dropped: Counter
-) -> int:
-    """Number the words of a part; the number of pairs that stay, of training text."""
-    kept, pairs = LengthFilter(args.max_length), 0
-    for batch in encoder.encode(chain.from_iterable(progress(text.pairs(), f"encode {split}"))):
-        sides = [chosen(batch, np.arange(len(batch[1])) % 2 == side) for side in (0, 1)]
-        if split == "train":
-            stays = kept.kept(sides[0][1], sides[1][1], dropped)
-            sides = [chosen(side, stays) for side in sides]
-            pairs += int(stays.sum())
-        for language, side in zip(LANGUAGES, sides):
-            texts[split, language].add(*side)
-    return pairs
-
-
-def binarised() -> List[str]:
-    """Names of fairseq's files."""
-    files = [f"{split}.{'-'.join(LANGUAGES)}.{side}" for split in PARTS for side in LANGUAGES]
-    return [
-        *(f"dict.{side}.txt" for side in LANGUAGES),
-        *(f"{name}.{end}" for name in files for end in ("bin", "idx")),
-    ]
+def check_published(text: Mapping[str, Bitext]) -> None:
+    """Raise InputError where the numbers of lines are not the published ones."""
+    for split, part in text.items():
+        if part.lines != PARTS[split][1]:
+            raise InputError(
+                f"{part.source} has {part.lines:,} lines instead of {PARTS[split][1]:,}: it is not the "
+                "published file; "
+                "remove it, or give its folder as --mirror"
+            )
 
 
 main = console_script(PROGRAM, build_parser, prepare, place="destdir")
