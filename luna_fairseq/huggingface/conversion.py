@@ -1,11 +1,12 @@
 """Models of this package as transformers' classes, and their parameters back under fairseq's names."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 import torch
 
+from luna_fairseq.engine.model_options import plain_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.configuration_luna import DEFAULTS
 from luna_fairseq.huggingface.layers import ACTIVATIONS
@@ -131,6 +132,14 @@ def resolved_options(cfg: Any, names: Any) -> Iterator[Tuple[str, Any]]:
             yield name, getattr(cfg, name)
 
 
+def declared_options(model: Any) -> Dict[str, Any]:
+    """The options of the dataclass of a flat model, with their values: a new one reaches config.json by
+    itself."""
+    built = plain_options(getattr(model, "args", {}))
+    declared = fields(type(model).__dataclass) if built else ()
+    return {field.name: built[field.name] for field in declared if field.name in built}
+
+
 def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
     """``model`` as transformers' class, in evaluation mode.
 
@@ -142,7 +151,7 @@ def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
     Raises:
         InputError: its activation function has no counterpart there.
     """
-    options = _CONFIGURATIONS[kind.model](model, kind)
+    options = {**declared_options(model), **_CONFIGURATIONS[kind.model](model, kind)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):
         if options.get(name, "gelu") not in ACTIVATIONS:
             raise InputError(f"transformers has no activation function like {options[name]}")
