@@ -1,0 +1,142 @@
+"""Documents: their borders in a parallel text, cut into pieces of a bounded number of tokens, and put
+together again.
+
+A piece is what a model reads and writes at once: sentences that follow one another in a document, with
+:data:`SEPARATOR`, a symbol of its own in the dictionary, between them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.text.bitext import Bitext, read_lines
+
+SEPARATOR = "<sep>"
+# The third file of a text without empty lines: which document each line is of.
+IDS = "doc"
+
+
+class Piece(NamedTuple):
+    """
+    Attributes:
+        document: its number, from 0.
+        sentences: how many of the text's sentences it holds, those that follow the piece before it.
+    """
+
+    document: int
+    sentences: int
+
+
+def document_lengths(prefix: str, text: Bitext) -> List[int]:
+    """How many sentences each document of a parallel text has.
+
+    Documents are what empty lines divide, the same in both files, or, where ``PREFIX.doc`` is there, lines of
+    one id.
+
+    Args:
+        prefix: path without ``.LANG``.
+        text: the checked files.
+
+    Raises:
+        InputError: the sides differ in where a document ends, a document is empty, or the separator stands in
+            the text; names the file, the document and the line
+    """
+    ids = Path(f"{prefix}.{IDS}")
+    lines = zip(read_lines(text.source), read_lines(text.target))
+    if ids.is_file():
+        return _by_ids(ids, lines, text)
+    lengths = [0]
+    for number, pair in enumerate(lines, 1):
+        _check_separator(pair, text, number)
+        if all(pair):
+            lengths[-1] += 1
+        elif any(pair):
+            path = text.source if not pair[0] else text.target
+            raise InputError(
+                f"{path}, line {number} is empty, and that of the other side is not: in document "
+                f"{len(lengths)} the sides differ in their sentences"
+            )
+        elif not lengths[-1]:
+            raise InputError(f"{text.source}, line {number}: document {len(lengths)} is empty")
+        else:
+            lengths.append(0)
+    return lengths if lengths[-1] else lengths[:-1]  # an empty line may end the text
+
+
+def _by_ids(path: Path, lines: Iterator[Tuple[str, str]], text: Bitext) -> List[int]:
+    lengths: List[int] = []
+    latest: Optional[str] = None
+    ids = list(read_lines(path))
+    if len(ids) != text.lines:
+        raise InputError(f"{path} has {len(ids):,} lines, {text.source} has {text.lines:,}: an id for each")
+    for number, (name, pair) in enumerate(zip(ids, lines), 1):
+        _check_separator(pair, text, number)
+        if not all(pair):
+            side = text.source if not pair[0] else text.target
+            raise InputError(f"{side}, line {number} is empty: with {path} every line is a sentence")
+        if name != latest:
+            lengths.append(0)
+        latest = name
+        lengths[-1] += 1
+    return lengths
+
+
+def _check_separator(pair: Tuple[str, str], text: Bitext, number: int) -> None:
+    for path, line in zip((text.source, text.target), pair):
+        if SEPARATOR in line:
+            raise InputError(
+                f"{path}, line {number} holds {SEPARATOR}, which stands between the sentences of a piece: "
+                "write it in another way"
+            )
+
+
+def cut(documents: Sequence[int], sentences: Iterator[Tuple[int, ...]], limit: int) -> Iterator[Piece]:
+    """Pieces of no more than ``limit`` tokens on a side, separators counted, as long as can be. A longer
+    sentence is a piece of its own.
+
+    Args:
+        documents: sentences of each.
+        sentences: tokens of each sentence, on every side.
+        limit: tokens.
+    """
+    for document, number in enumerate(documents):
+        held, lengths = 0, None  # type: int, Optional[Tuple[int, ...]]
+        for _ in range(number):
+            new = next(sentences)
+            joined = None if lengths is None else tuple(a + 1 + b for a, b in zip(lengths, new))
+            if joined is not None and max(joined) <= limit:
+                held, lengths = held + 1, joined
+                continue
+            if held:
+                yield Piece(document, held)
+            held, lengths = 1, new
+        if held:
+            yield Piece(document, held)
+
+
+def join(sentences: Sequence[str]) -> str:
+    """One line of pieces of words from those of its sentences."""
+    return f" {SEPARATOR} ".join(sentences)
+
+
+def split(text: str, sentences: int) -> Optional[List[str]]:
+    """The sentences of a translated piece; None where it has another number of them, or an empty one."""
+    found = [" ".join(part.split()) for part in text.split(SEPARATOR)]
+    return found if len(found) == sentences and all(found) else None
+
+
+def write_pieces(path: Path, pieces: Sequence[Piece]) -> None:
+    """Write to ``path``, a line a piece: document and sentences, with a tab between."""
+    path.write_text("".join(f"{piece.document}\t{piece.sentences}\n" for piece in pieces), encoding="ascii")
+
+
+def read_pieces(path: Path) -> List[Piece]:
+    """What :func:`write_pieces` wrote. Raises InputError where it is something else."""
+    try:
+        return [Piece(*map(int, line.split("\t"))) for line in read_lines(path)]
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} does not say how many sentences each piece holds: prepare the data again"
+        ) from error
