@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "optim": set(),
     "engine": {"optim", "files"},
     "modules": GROUND,
-    "models": {"ops", "modules", "engine", "files"},
+    "models": {"ops", "modules", "engine", "files", "text"},
     "peers": {*MODELS, "engine"},
     "files": set(),
     "text": {"files"},

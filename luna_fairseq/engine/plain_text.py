@@ -7,6 +7,7 @@ from luna_fairseq.engine.mend import Mend
 from luna_fairseq.errors import InputError
 
 MASK = "<mask>"
+SEPARATOR = "<sep>"
 _LANGUAGE = re.compile(r"__[a-z_A-Z]+__|\[[a-z]+_[A-Z]+\]|<lang:\w+>")
 SPACE = "\u2581"  # sentencepiece's, before the pieces that begin a word
 
@@ -28,9 +29,13 @@ def encoding_of(dictionary: Any) -> Optional[str]:
 
 
 def is_filler(symbol: str) -> bool:
-    """Whether a symbol of a dictionary stands for no text: the mask, a language (fairseq's ``__en__``,
-    ``[en_XX]``, ``<lang:en>``), or one that only fills it up."""
-    return symbol == MASK or symbol.startswith("madeupword") or _LANGUAGE.fullmatch(symbol) is not None
+    """Whether a symbol of a dictionary stands for no text: the mask, what stands between the sentences of a
+    document, a language (fairseq's ``__en__``, ``[en_XX]``, ``<lang:en>``), or one that only fills it up."""
+    return (
+        symbol in (MASK, SEPARATOR)
+        or symbol.startswith("madeupword")
+        or _LANGUAGE.fullmatch(symbol) is not None
+    )
 
 
 def check_encoded(text: str, dictionary: Any) -> None:

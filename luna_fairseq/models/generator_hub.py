@@ -1,10 +1,11 @@
 """A trained translation or causal language model for use from Python: fairseq's generator interface, and its
 attention."""
 
-from typing import Any, Optional
+from typing import Any, List, Optional, Sequence
 
 from fairseq import hub_utils
 from luna_fairseq.engine.plain_text import check_encoded
+from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer, folders_of
 
 
@@ -27,6 +28,12 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
         return super().apply_bpe(sentence)
+
+    def translate_document(
+        self, sentences: Sequence[str], tokens: int, beam: int = 5, **kwargs: Any
+    ) -> List[str]:
+        """See :func:`luna_fairseq.models.document_translation.translate_document`."""
+        return translate_document(self, sentences, tokens, beam, **kwargs)
 
     def attention_maps(self, text: str, target: Optional[str] = None, beam: int = 5) -> Any:
         """What each attention weighs in a line of ``text``: see

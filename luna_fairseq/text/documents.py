@@ -7,11 +7,17 @@ A piece is what a model reads and writes at once: sentences that follow one anot
 
 from __future__ import annotations
 
+from itertools import islice, tee
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.bitext import Bitext, read_lines
+
+# Numbers of pieces of words [N], and the length of each sentence [B].
+Encoded = Tuple[np.ndarray, np.ndarray]
 
 SEPARATOR = "<sep>"
 # The third file of a text without empty lines: which document each line is of.
@@ -114,6 +120,40 @@ def cut(documents: Sequence[int], sentences: Iterator[Tuple[int, ...]], limit: i
             held, lengths = 1, new
         if held:
             yield Piece(document, held)
+
+
+def in_pieces(
+    batches: Iterable[Sequence[Encoded]], documents: Sequence[int], limit: int, separator: int, alone: bool
+) -> Iterator[Tuple[Optional[Piece], List[np.ndarray]]]:
+    """The pieces of an encoded text, and where they are to stand ``alone``, too, the sentences of each.
+
+    Args:
+        batches: sentences of both sides, as numbers.
+        documents: sentences of each.
+        limit: tokens of a piece.
+        separator: its number.
+
+    Returns:
+        piece and its numbers on each side; None for a sentence of a piece that has others
+    """
+    one, other = tee(_sentences(batches))
+    for piece in cut(documents, (tuple(map(len, sides)) for sides in one), limit):
+        sentences = list(islice(other, piece.sentences))
+        yield piece, [_joined(side, separator) for side in zip(*sentences)]
+        if alone and len(sentences) > 1:
+            for sides in sentences:
+                yield None, list(sides)
+
+
+def _sentences(batches: Iterable[Sequence[Encoded]]) -> Iterator[Tuple[np.ndarray, ...]]:
+    for sides in batches:
+        yield from zip(*(np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in sides if len(lengths)))
+
+
+def _joined(sentences: Sequence[np.ndarray], separator: int) -> np.ndarray:
+    between = np.array([separator], dtype=sentences[0].dtype)
+    parts = [part for sentence in sentences for part in (between, sentence)]
+    return np.concatenate(parts[1:])
 
 
 def join(sentences: Sequence[str]) -> str:

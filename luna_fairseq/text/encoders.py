@@ -7,7 +7,7 @@ import json
 from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Callable, Collection, Dict, Iterable, Iterator, List, Mapping, Sequence
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Mapping, Sequence
 
 import numpy as np
 import sentencepiece
@@ -51,11 +51,21 @@ class Encoder:
         pieces: what the numbers stand for; there may be more of them when more text is encoded.
     """
 
-    pieces: Collection[str]
+    pieces: Any
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
         """Batches of ``LINES`` lines, in order; an empty line has no pieces."""
         raise NotImplementedError
+
+    def add(self, piece: str) -> int:
+        """The number of one more ``piece``, which no text is encoded with, but which may stand between
+        texts."""
+        number = len(self.pieces)
+        if isinstance(self.pieces, dict):
+            self.pieces[piece] = number
+        else:
+            self.pieces = [*self.pieces, piece]
+        return number
 
     def table(self, dictionary: Dictionary) -> np.ndarray:
         """Index in ``dictionary`` of every piece; fairseq's unknown word where it has none."""

@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterable, Iterator, Mapping
+from typing import Iterable, Iterator, Mapping, Sequence
 
 import sentencepiece
 
@@ -105,15 +105,18 @@ def _explain(message: str, vocab_size: int) -> str:
     return f"sentencepiece cannot learn from this text: {message}"
 
 
-def bpe_dictionary(model: sentencepiece.SentencePieceProcessor, counts: Mapping[str, int]) -> Dictionary:
+def bpe_dictionary(
+    model: sentencepiece.SentencePieceProcessor, counts: Mapping[str, int], separators: Sequence[str] = ()
+) -> Dictionary:
     """The dictionary of all pieces of ``model``; see :func:`dictionary_of`.
 
     Args:
         model: the sentencepiece model.
         counts: piece -> how often it occurs in the encoded training text.
+        separators: pieces that the model does not know.
     """
     pieces = (model.id_to_piece(i) for i in range(model.get_piece_size()) if not _is_special(model, i))
-    return dictionary_of(pieces, counts)
+    return dictionary_of([*pieces, *separators], counts)
 
 
 def _is_special(model: sentencepiece.SentencePieceProcessor, index: int) -> bool:

@@ -50,10 +50,12 @@ class SentencePiece:
         """By the model file."""
         return sentencepiece_encoder(model)
 
-    def dictionary(self, model: Path, counts: Mapping[str, int]) -> Dictionary:
+    def dictionary(
+        self, model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()
+    ) -> Dictionary:
         """fairseq's dictionary, from the model and the number of times each piece occurs in the training
-        text."""
-        return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(model)), counts)
+        text, and ``separators``, which the model does not know."""
+        return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(model)), counts, separators)
 
 
 class Moses:
@@ -77,8 +79,10 @@ class Moses:
     def encoder(self, model: Path) -> Encoder:
         return subword_nmt_encoder(model)
 
-    def dictionary(self, model: Path, counts: Mapping[str, int]) -> Dictionary:
-        return dictionary_of_text(counts)
+    def dictionary(
+        self, model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()
+    ) -> Dictionary:
+        return dictionary_of_text({**dict.fromkeys(separators, 1), **counts})
 
 
 class Words:
@@ -102,7 +106,9 @@ class Words:
     def encoder(self, model: Path) -> Encoder:
         return words_encoder()
 
-    def dictionary(self, model: Path, counts: Mapping[str, int]) -> Dictionary:
+    def dictionary(
+        self, model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()
+    ) -> Dictionary:
         dictionary = dictionary_of_text(counts, self.least)
         if all(symbol.startswith("madeupword") for symbol in dictionary.symbols[dictionary.nspecial :]):
             raise InputError(f"no word occurs {self.least} times: give a smaller --min-count")

@@ -26,7 +26,15 @@ from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_sai
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import counter
 from luna_fairseq.text.bitext import read_lines
+from luna_fairseq.text.documents import read_pieces
 from luna_fairseq.text.subword import ROUTES
+from luna_fairseq.translation.document_output import (
+    hypothesis_lines,
+    misdivided,
+    number_of_sentences,
+    write_sentences,
+    write_singly,
+)
 from luna_fairseq.translation.generated import Generated
 from luna_fairseq.translation.score import build_parser as build_score_parser
 from luna_fairseq.translation.score import score
@@ -120,6 +128,8 @@ class Evaluation:
         options += ["--scores", str(self.args.results / "scores.json"), "--samples", str(self.args.samples)]
         if self.route.name == "moses":
             options += ["--detokenize", "moses"]
+        if self._pieces("test").is_file():
+            options += ["--documents", str(self._pieces("test"))]
         print(f"test: beam {self.args.beam}, length penalty {penalty:g}")
         score(build_score_parser().parse_args(options))
 
@@ -138,15 +148,37 @@ class Evaluation:
         return max(penalties, key=lambda penalty: scores[penalty])
 
     def _generate(self, subset: str, penalty: float) -> Path:
-        """fairseq-generate's output, from this run or an earlier one."""
-        name = f"generate-{subset}-lenpen{penalty:g}.txt"
-        options = self._generate_options(subset, penalty)
-        read = [*self.folder.glob(f"{subset}.*"), *self.folder.glob("dict.*.txt")]
+        """fairseq-generate's output, from this run or an earlier one; of pieces of documents, their
+        sentences."""
+        name, path = f"generate-{subset}-lenpen{penalty:g}.txt", self._pieces(subset)
+        if not path.is_file():
+            return self._generate_from(self.folder, subset, penalty, name)
+        check_files(path)
+        pieces = read_pieces(path)
+        found = self._generate_from(self.folder, subset, penalty, f"pieces-{name}")
+        other, text = misdivided(found, pieces), {}  # type: List[int], Dict[int, str]
+        if other:
+            folder = self.args.results / f"{subset}-singly"
+            write_singly(self.folder, subset, self.languages, other, folder)
+            singly = self._generate_from(folder, subset, penalty, f"singly-{name}")
+            text = dict(enumerate(hypothesis_lines(singly)))
+        sentences = sum(piece.sentences for piece in pieces)
+        again = sum(pieces[number].sentences for number in other)
+        print(
+            f"{subset}: {sentences:,} sentences in {len(pieces):,} pieces; {len(other):,} pieces had another "
+            f"number of sentences, whose {again:,} were translated again one by one"
+        )
+        write_sentences(found, pieces, text, self.args.results / name)
+        return self.args.results / name
+
+    def _generate_from(self, data: Path, subset: str, penalty: float, name: str) -> Path:
+        options = self._generate_options(data, subset, penalty)
+        read = [*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")]
         files = [self.args.path, *sorted(read)]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.args.results / "generate.log"
-            sentences = sum(1 for _ in read_lines(self._plain(subset)))
+            sentences = number_of_sentences(data, subset, self.languages)
             bar = counter(f"translate {subset}", sentences, "sentences")
             with bar, replacing(self.args.results / name) as output:
                 command = fairseq("generate", options)
@@ -156,16 +188,21 @@ class Evaluation:
         self.steps.do(name, digest(options, stamps(files)), generate, nothing_said)
         return self.args.results / name
 
-    def _generate_options(self, subset: str, penalty: float) -> List[str]:
+    def _generate_options(self, data: Path, subset: str, penalty: float) -> List[str]:
         source, target = self.languages
+        # fairseq stops after 200 tokens, a sentence's length.
+        long = ["--max-len-a", "1.5", "--max-len-b", "20"] if self._pieces(subset).is_file() else []
         return [
-            *[str(self.folder), "--user-dir", USER_DIR, "--path", str(self.args.path)],
+            *[str(data), "--user-dir", USER_DIR, "--path", str(self.args.path)],
             *["--source-lang", source, "--target-lang", target, "--gen-subset", subset],
             *["--beam", str(self.args.beam), "--lenpen", str(penalty), "--remove-bpe", self.route.remove_bpe],
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
             *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
-            *["--log-format", "none", *_positions(self.args.path), *self.extra],
+            *[*long, "--log-format", "none", *_positions(self.args.path), *self.extra],
         ]
+
+    def _pieces(self, subset: str) -> Path:
+        return self.args.data / "plain" / f"{subset}.pieces"
 
     def _plain(self, subset: str) -> Path:
         path = self.args.data / "plain" / f"{subset}.{self.languages[1]}"

@@ -17,7 +17,7 @@ import os
 import sys
 from collections import Counter
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -34,8 +34,9 @@ from luna_fairseq.files.writing import replace_file, replacing, replacing_lines
 from luna_fairseq.progress import progress
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
-from luna_fairseq.text.encoders import Encoder, check_unknown, counts_of, share_unknown
-from luna_fairseq.text.indexed import EncodedText, chosen, encoded_texts
+from luna_fairseq.text.documents import SEPARATOR, Piece, document_lengths, in_pieces, write_pieces
+from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, counts_of, share_unknown
+from luna_fairseq.text.indexed import Encoded, EncodedText, chosen, encoded_texts
 from luna_fairseq.text.length_filter import LengthFilter
 from luna_fairseq.text.subword import ROUTES
 
@@ -101,6 +102,13 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         help="drop training pairs of which one side has more than R times the pieces of the other",
     )
     parser.add_argument(
+        "--documents",
+        type=positive,
+        metavar="N",
+        help="the text has documents, divided by empty lines or named in PREFIX.doc, a line each: join their "
+        "sentences to pieces of up to N tokens, in training with the single sentences beside them",
+    )
+    parser.add_argument(
         "--shards", type=positive, default=1, metavar="N", help="parts of the training text (default: 1)"
     )
     add_max_unknown(parser)
@@ -124,6 +132,9 @@ class Preparation:
         self.filter = LengthFilter(args.max_length, args.max_ratio)
         self.languages = (args.source_lang, args.target_lang)
         self.text: Dict[str, Bitext] = {}
+        self.documents: Dict[str, List[int]] = {}
+        self.pieces: Dict[str, List[Piece]] = {}
+        self.separator: Optional[int] = None  # its number
         self.folders = [f"shard{number}" for number in range(args.shards)] if args.shards > 1 else ["."]
         self.data = os.pathsep.join(str(args.destdir / folder) for folder in self.folders)
         self.prefixes = {"train": args.trainpref}
@@ -133,15 +144,24 @@ class Preparation:
 
     def check(self) -> None:
         """Read all text, before anything is written."""
-        self.text = {
-            split: check_bitext(prefix, *self.languages, drop_empty=split == "train")
-            for split, prefix in self.prefixes.items()
-        }
+        apart = self.args.documents is not None  # empty lines divide documents then
+        for split, prefix in self.prefixes.items():
+            self.text[split] = check_bitext(prefix, *self.languages, drop_empty=apart or split == "train")
+            if apart:
+                self.documents[split] = document_lengths(prefix, self.text[split])
 
     def identity(self) -> Dict[str, str]:
         """What a model that is trained on the text depends on; see
         :func:`luna_fairseq.files.same_run.same_run`."""
-        names = ("source_lang", "target_lang", "vocab_size", "subword", "max_length", "max_ratio")
+        names = (
+            "source_lang",
+            "target_lang",
+            "vocab_size",
+            "subword",
+            "max_length",
+            "max_ratio",
+            "documents",
+        )
         given = {name: getattr(self.args, name) for name in names}
         options = {
             f"--{name.replace('_', '-')}": str(value) for name, value in given.items() if value is not None
@@ -163,6 +183,8 @@ class Preparation:
         if self.models:
             self.steps.do("learn", key, self._learn)
         key = digest(key, digests, self.args.max_length, self.args.max_ratio)
+        if self.documents:
+            key = digest(key, self.args.documents, self.documents)
         facts = self.steps.do("encode", digest(key, self.args.shards), self._encode)
         check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
         self.longest = facts["longest"]
@@ -173,10 +195,17 @@ class Preparation:
             sides = [f"{split}.{language}" for language in self.languages]
             tokens = ", ".join(f"{facts['tokens'][side]:,} {side.split('.')[1]}" for side in sides)
             reasons = Counter(facts["dropped"]) if split == "train" else Counter()
-            if part.empty:
-                reasons["an empty side"] += part.empty
             dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in reasons.items())
-            print(f"{split}: {part.lines - sum(reasons.values()):,} pairs, tokens: {tokens}{dropped}")
+            if self.documents:
+                found = (
+                    f"{sum(self.documents[split]):,} sentences of {len(self.documents[split]):,} documents"
+                )
+                print(f"{split}: {found} in {facts['pieces'][split]:,} pieces, tokens: {tokens}{dropped}")
+            else:
+                if part.empty:
+                    dropped += f", {part.empty:,} dropped (an empty side)"
+                pairs = part.lines - part.empty - sum(reasons.values())
+                print(f"{split}: {pairs:,} pairs, tokens: {tokens}{dropped}")
             if part.controls:
                 print(f"{split}: control characters or U+2581 in {part.controls:,} lines were read as spaces")
             for side in sides:
@@ -263,8 +292,9 @@ class Preparation:
             for side, dictionary in dictionaries.items():
                 replace_file(self._dictionary_file(folder, side), partial(_save, dictionary))
         plain = [name for split in self.prefixes if split != "train" for name in self._write("plain", split)]
-        names = [*self._binarised(), *plain]
+        names = [*self._binarised(), *plain, *self._write_pieces()]
         names.append(write_checksums(self.args.destdir, [*names, *self.models]))
+        facts["pieces"] = {split: len(pieces) for split, pieces in self.pieces.items()}
         facts["dictionary"] = {side: len(dictionary) for side, dictionary in dictionaries.items()}
         return names, {**facts, "dropped": dropped}
 
@@ -272,7 +302,8 @@ class Preparation:
         """Of the pieces in the training text of both sides, or of this one."""
         read = [text for (split, language, _), text in texts.items()
                 if split == "train" and (self.route.is_joint or language == side)]  # fmt: skip
-        return self.route.dictionary(self._model(), counts_of(encoder, read))
+        separators = [SEPARATOR] if self.documents else []
+        return self.route.dictionary(self._model(), counts_of(encoder, read), separators)
 
     def _encode_split(
         self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText], dropped: Counter
@@ -280,11 +311,8 @@ class Preparation:
         """Numbers of pieces, without the pairs that the filter drops; pairs are dealt to the shards in
         turn."""
         shards = [part[2] for part in texts if part[:2] == (split, self.languages[0])]
-        lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
         pairs = 0
-        for batch in encoder.encode(lines):
-            place = np.arange(len(batch[1]))
-            sides = [chosen(batch, place % 2 == side) for side in (0, 1)]
+        for sides in self._batches(split, encoder):
             if split == "train":
                 kept = self.filter.kept(sides[0][1], sides[1][1], dropped)
                 sides = [chosen(side, kept) for side in sides]
@@ -297,6 +325,35 @@ class Preparation:
             if not pairs:
                 raise InputError("--max-length and --max-ratio leave no training pair: give larger ones")
             raise InputError(f"{pairs:,} training pairs are left, for --shards {len(shards)}: give fewer")
+
+    def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
+        """Sentences, or pieces of documents, of both sides as numbers."""
+        lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
+        sentences = (
+            [chosen(batch, np.arange(len(batch[1])) % 2 == side) for side in (0, 1)]
+            for batch in encoder.encode(lines)
+        )
+        if not self.documents:
+            yield from sentences
+            return
+        self.pieces[split] = []
+        separator = self.separator if self.separator is not None else encoder.add(SEPARATOR)
+        self.separator = separator
+        found = in_pieces(
+            sentences, self.documents[split], self.args.documents, separator, alone=split == "train"
+        )
+        for batch in iter(lambda: list(islice(found, LINES)), []):
+            self.pieces[split] += [piece for piece, _ in batch if piece is not None]
+            sides = zip(*(numbers for _, numbers in batch))
+            yield [(np.concatenate(side), np.array(list(map(len, side)))) for side in sides]
+
+    def _write_pieces(self) -> List[str]:
+        """Which sentences each piece of validation and test text holds; names of the files."""
+        names = [f"plain/{split}.pieces" for split in self.pieces if split != "train"]
+        for name in names:
+            pieces = self.pieces[name.split("/")[1].split(".")[0]]
+            replace_file(self.args.destdir / name, lambda path, pieces=pieces: write_pieces(path, pieces))
+        return names
 
     def _facts(
         self,

@@ -72,6 +72,7 @@ def prepare(args: argparse.Namespace) -> None:
             max_ratio=None,
             max_unknown=100.0,  # rare words are
             shards=1,
+            documents=None,
             workers=args.workers,
         ),
         Words(args.min_count),

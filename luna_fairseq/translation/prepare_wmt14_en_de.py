@@ -101,6 +101,7 @@ def preparation_arguments(args: argparse.Namespace) -> argparse.Namespace:
         max_length=args.max_length,
         max_ratio=args.max_ratio,
         shards=args.shards,
+        documents=None,
         max_unknown=args.max_unknown,
         workers=args.workers,
     )

@@ -22,11 +22,13 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.bitext import read_lines
+from luna_fairseq.text.documents import read_pieces
 from luna_fairseq.translation.generated import Generated
 from luna_fairseq.translation.scores import (
     TEST_SETS,
     Score,
     Translations,
+    document_scores,
     plain_scores,
     split_score,
     unigram_score,
@@ -77,6 +79,13 @@ def build_parser() -> argparse.ArgumentParser:
         "--target-lang", metavar="LANG", help="language, for --detokenize and --split-compounds"
     )
     parser.add_argument(
+        "--documents",
+        type=Path,
+        metavar="FILE",
+        help="the text has documents, whose pieces this file of luna-prepare-bitext --documents names: print "
+        "BLEU of sentences (s-BLEU) and of documents, each joined to a line (d-BLEU)",
+    )
+    parser.add_argument(
         "--test-set",
         choices=[*TEST_SETS, "none"],
         default="none",
@@ -109,6 +118,8 @@ def score(args: argparse.Namespace) -> List[Score]:
     text = Translations.read(hypotheses, references, args.detokenize, args.target_lang)
     test_set = TEST_SETS.get(args.test_set)
     scores = plain_scores(text, args.tokenize, test_set)
+    if args.documents:
+        scores[:1] = document_scores(text, read_pieces(args.documents), scores[0], args.tokenize)
     if args.bleu_1:
         scores.append(unigram_score(text, args.tokenize))
     if args.split_compounds:

@@ -14,6 +14,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
+from luna_fairseq.text.documents import Piece
 from luna_fairseq.text.moses import HYPHEN, detokenize, tokenize
 
 
@@ -120,6 +121,42 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
             signature.update("lang", test_set.languages)
         scores.append(Score(score.name, score.score, str(score), str(signature)))
     return scores
+
+
+def document_scores(
+    text: Translations, pieces: Sequence[Piece], sentences: Score, tokenizer: str
+) -> List[Score]:
+    """s-BLEU, which is ``sentences`` under that name, and d-BLEU: BLEU of documents, each joined to a line.
+
+    Args:
+        text: a line for each sentence.
+        pieces: which sentences each document has.
+        sentences: BLEU of the sentences.
+        tokenizer: sacreBLEU's name of one.
+
+    Raises:
+        InputError: the pieces are not those of the text
+    """
+    number = sum(piece.sentences for piece in pieces)
+    if number != len(text.references):
+        raise InputError(
+            f"the documents have {number:,} sentences and the reference {len(text.references):,} lines: give "
+            "the file of this text"
+        )
+    of_lines = [piece.document for piece in pieces for _ in range(piece.sentences)]
+    joined: List[List[str]] = []
+    for lines in (text.hypotheses, text.references):
+        documents: Dict[int, List[str]] = {}
+        for document, line in zip(of_lines, lines):
+            documents.setdefault(document, []).append(line)
+        joined.append([" ".join(parts) for parts in documents.values()])
+    metric = BLEU(tokenize=tokenizer)
+    score = metric.corpus_score(joined[0], [joined[1]])
+    signature = f"{metric.get_signature()}|documents:{len(joined[0])}"
+    return [
+        Score("s-BLEU", sentences.value, f"s-{sentences.details}", sentences.signature),
+        Score("d-BLEU", score.score, f"d-{score}", signature),
+    ]
 
 
 def unigram_score(text: Translations, tokenizer: str) -> Score:

@@ -97,7 +97,7 @@ def test_a_tokenizer_of_another_dictionary_is_refused_by_every_hub(hub, pieces, 
 def test_preparing_a_task_without_the_tokenizer(tmp_path):
     with pytest.raises(InputError, match="holds pieces of gpt2, and its tokenizer is not beside it"):
         _tokenizer(tmp_path, dictionary("gpt2"), 1)
-    assert _tokenizer(tmp_path, dictionary(None))[1] == []
+    assert _tokenizer(tmp_path, dictionary(None), 1)[1] == []
 
 
 def test_where_a_tokenizer_is_looked_for(tmp_path):

@@ -1,0 +1,101 @@
+"""Documents from text to a score: prepared in pieces, translated, a line for each sentence."""
+
+import json
+
+import demo_corpus
+import numpy as np
+import pytest
+from test_train_bitext import LANGUAGES, TINY
+
+from fairseq.data import Dictionary, indexed_dataset
+from luna_fairseq.errors import InputError
+from luna_fairseq.models import LunaModel
+from luna_fairseq.text.documents import Piece, in_pieces, read_pieces
+from luna_fairseq.translation import train_bitext
+from luna_fairseq.translation.document_output import misdivided, write_sentences
+from luna_fairseq.translation.scores import Translations, document_scores, plain_scores
+
+LIMIT = 40
+SIZES = {"train": 60, "valid": 6, "test": 9}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of luna-train-bitext on documents of three sentences."""
+    folder = tmp_path_factory.mktemp("documents")
+    corpus = folder / "corpus"
+    sizes = [word for split, number in SIZES.items() for word in (f"--{split}", str(number))]
+    demo_corpus.main(["--destdir", str(corpus), *sizes])
+    words = [*LANGUAGES, "--recipe", "demo", "--average", "1", "--destdir", str(folder / "out")]
+    for split in SIZES:
+        words += [f"--{split}pref", str(corpus / split)]
+        for language in ("en", "de"):
+            path = corpus / f"{split}.{language}"
+            lines = path.read_text(encoding="utf-8").splitlines()
+            documents = ["\n".join(lines[start : start + 3]) + "\n" for start in range(0, len(lines), 3)]
+            path.write_text("\n".join(documents), encoding="utf-8")
+    words += ["--vocab-size", "150", "--documents", str(LIMIT), "--", *TINY, "--max-epoch", "1"]
+    assert train_bitext.main(words) == 0
+    return folder / "out", corpus
+
+
+def test_pieces_are_of_bounded_length_with_single_sentences_beside_them(trained):
+    out, _ = trained
+    dictionary = Dictionary.load(str(out / "data" / "dict.en.txt"))
+    separator = dictionary.index("<sep>")
+    assert separator != dictionary.unk() and len(dictionary) % 8 == 0
+    counts = []
+    for language in ("en", "de"):
+        text = indexed_dataset.make_dataset(str(out / "data" / f"train.en-de.{language}"), "mmap")
+        held = [int((tokens == separator).sum()) + 1 for tokens in text]
+        assert all(len(tokens) - 1 <= LIMIT for tokens, number in zip(text, held) if number > 1)
+        counts.append(held)
+    joined = [number for number in counts[0] if number > 1]
+    assert counts[0] == counts[1] and joined and counts[0].count(1) >= sum(joined)
+
+
+def test_there_is_a_line_for_each_sentence_and_a_score_of_documents(trained):
+    out, corpus = trained
+    pieces = read_pieces(out / "data" / "plain" / "test.pieces")
+    assert sum(piece.sentences for piece in pieces) == SIZES["test"]
+    assert {piece.document for piece in pieces} == {0, 1, 2}
+    assert len((out / "hypotheses.de").read_text(encoding="utf-8").splitlines()) == SIZES["test"]
+    names = [score["name"] for score in json.loads((out / "scores.json").read_text(encoding="utf-8"))]
+    assert names[:3] == ["s-BLEU", "d-BLEU", "chrF2"]
+    hub = LunaModel.from_pretrained(str(out / "checkpoints"), "averaged.pt", str(out / "data"))
+    sentences = (corpus / "test.en").read_text(encoding="utf-8").split("\n")[:3]
+    assert len(hub.translate_document(sentences, tokens=LIMIT)) == 3
+    with pytest.raises(InputError, match="sentence 2 is empty"):
+        hub.translate_document(["A man.", " "], tokens=LIMIT)
+
+
+def test_another_number_of_sentences_shifts_no_line(tmp_path):
+    pieces = [Piece(0, 2), Piece(0, 1), Piece(1, 2)]
+    generated = tmp_path / "generate.txt"
+    lines = ["S-2\te<sep> f", "T-2\tE<sep> F", "H-2\t-1\tE<sep> F", "S-0\ta<sep> b", "T-0\tA<sep> B"]
+    lines += ["H-0\t-2\tA B", "S-1\tc", "T-1\tC", "H-1\t-3\tC"]
+    generated.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    assert misdivided(generated, pieces) == [0]
+    write_sentences(generated, pieces, {0: "X", 1: "Y"}, tmp_path / "lines.txt")
+    found = [line.split("\t") for line in (tmp_path / "lines.txt").read_text().splitlines()]
+    for kind, expected in (("S", "abcef"), ("T", "ABCEF"), ("H", "XYCEF")):
+        assert [line[-1] for line in found if line[0].startswith(kind)] == list(expected)
+
+
+def test_bleu_of_documents_is_that_of_their_joined_lines():
+    pieces = [Piece(0, 2), Piece(0, 1), Piece(1, 1)]
+    references = ["a b c d", "e f g h", "i j k l", "m n o p q"]
+    text = Translations(["a b c d e", "f g h", "i j k l", "m n o p x"], references)
+    sentences = plain_scores(text, "none")[0]
+    of_sentences, of_documents = document_scores(text, pieces, sentences, "none")
+    assert of_sentences.name == "s-BLEU" and of_sentences.value == sentences.value < of_documents.value
+    assert of_documents.signature.endswith("documents:2")
+    with pytest.raises(InputError, match="the documents have 4 sentences and the reference 3 lines"):
+        document_scores(Translations(references[:3], references[:3]), pieces, sentences, "none")
+
+
+def test_pieces_of_numbers():
+    sides = [(np.arange(9), np.array([2, 3, 4])), (np.arange(5), np.array([1, 1, 3]))]
+    found = list(in_pieces([sides], [3], 6, 99, alone=True))
+    assert [piece for piece, _ in found] == [Piece(0, 2), None, None, Piece(0, 1)]
+    assert [side.tolist() for side in found[0][1]] == [[0, 1, 99, 2, 3, 4], [0, 99, 1]]
