@@ -160,12 +160,13 @@ def until_nobody_reads() -> Iterator[None]:
         sys.exit(1)
 
 
-def in_command() -> bool:
+def in_command(spawned: bool = False) -> bool:
     """Whether this process runs one of fairseq's commands or of ours, as opposed to a program of one's own.
 
-    A spawned process does not: its parent reports what it ended by.
+    A process that such a command spawned does not, unless ``spawned`` counts it: its parent reports what it
+    ended by.
     """
-    if multiprocessing.parent_process() is not None:
+    if multiprocessing.parent_process() is not None and not spawned:
         return False
     code = getattr(getattr(sys.modules.get("__main__"), "cli_main", None), "__code__", None)
     program = Path(sys.argv[0] if sys.argv else "").absolute()

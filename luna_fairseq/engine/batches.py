@@ -4,7 +4,7 @@ from typing import Any, Callable
 
 import numpy
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import RIGHT, Mend
 
 
 def _throws_away() -> bool:
@@ -19,6 +19,7 @@ def _throws_away() -> bool:
 
 INCOMPLETE_BATCHES = Mend(
     "incomplete-batches",
+    RIGHT,
     what="translates, validates and trains on every sentence",
     why="--required-batch-size-multiple (default 8) asks for batches of at most 8 sentences or a multiple "
     "of it; a last batch of fewer is thrown away silently, also when decoding: a score is then of "

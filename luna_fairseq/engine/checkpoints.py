@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Optional
 import numpy
 import torch
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import RIGHT, RUNS, Mend
 from luna_fairseq.engine.underneath import at_least
 from luna_fairseq.errors import InputError
 
@@ -21,6 +21,7 @@ def _checks_classes() -> bool:
 
 CHECKPOINT_CLASSES = Mend(
     "checkpoint-classes",
+    RUNS,
     what="loads its own checkpoints, torch.load's check (weights_only) staying on",
     why="they hold argparse.Namespace (configuration) and numpy's arrays and scalars (meters of "
     "--eval-bleu), which the check refuses, and a run of several processes hands them on with omegaconf's "
@@ -29,50 +30,22 @@ CHECKPOINT_CLASSES = Mend(
     needed=_checks_classes,
 )
 
-OLDER_OPTIONS = Mend(
-    "older-options",
-    what="loads options of --eval-bleu that older versions of fairseq stored as None",
-    why="it takes them for text, and generating or validating from such a checkpoint fails",
-)
-
-TRAINED_OPTIONS = Mend(
-    "trained-options",
-    what="loads a model without the options that were not there when it was trained",
-    why="what its configuration lacks is filled in from --arch as it is today, whose preset may have gained "
-    "an option since: the weights then do not fit",
-)
-
-DAMAGED_CHECKPOINTS = Mend(
-    "damaged-checkpoints",
-    what="checks a checkpoint's checksums before it is loaded; says in one line which one is damaged, and "
-    "which one beside it is intact",
-    why="torch loads weights with a flipped bit without a word; what a truncated file raises names neither "
-    "the file nor the reason",
-)
-
-WHOLE_COPIES = Mend(
-    "whole-copies",
-    what="copies a checkpoint under a temporary name and renames it, so that the target is old or new, never "
-    "half",
-    why="checkpoint_last.pt and checkpoint_best.pt are copied in place: a run killed during the copy could "
-    "not go on although an intact file lies beside the half one",
+WHOLE_FILES = Mend(
+    "whole-files",
+    RIGHT,
+    what="writes checkpoints whole or not at all: copies under a temporary name that is then renamed, "
+    "and ends training with one line on a full disk",
+    why="checkpoint_last.pt and checkpoint_best.pt are copied in place, so that a killed run leaves half a "
+    "file; a write that fails is tried three times, each time behind what it wrote before",
 )
 
 
-WRITTEN_ONCE = Mend(
-    "written-once",
-    what="ends training with one line where a checkpoint cannot be written (a full disk), and removes the "
-    "half",
-    why="it tries three times, each time behind what it wrote before, and logs a traceback",
-)
-
-
-@WRITTEN_ONCE.around("fairseq.checkpoint_utils:_torch_persistent_save")
+@WHOLE_FILES.around("fairseq.checkpoint_utils:_torch_persistent_save")
 def _written_once(save: Callable[..., Any], obj: Any, f: Any) -> Any:
     return save(obj, f) if isinstance(f, str) else torch.save(obj, f)
 
 
-@WRITTEN_ONCE.around("fairseq.checkpoint_utils:torch_persistent_save")
+@WHOLE_FILES.around("fairseq.checkpoint_utils:torch_persistent_save")
 def _or_not_at_all(save: Callable[..., Any], obj: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
     try:
         return save(obj, filename, *args, **kwargs)
@@ -117,62 +90,6 @@ def _numpy_classes() -> List[Any]:
     return allowed
 
 
-@OLDER_OPTIONS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
-def _with_options_filled_in(load: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
-    state = load(path, *args, **kwargs)
-    options = state.get("args")
-    for name in ("eval_bleu_args", "eval_bleu_detok_args"):
-        if getattr(options, name, "") is None:
-            setattr(options, name, "{}")
-    return state
-
-
-@TRAINED_OPTIONS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
-def _with_what_it_lacks_left_out(load: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
-    from omegaconf import OmegaConf, open_dict
-
-    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
-
-    state = load(path, *args, **kwargs)
-    model: Any = (state.get("cfg") or {}).get("model")
-    # Before fairseq kept configurations it kept args: those of the authors, for whom presets are right.
-    if state.get("args") is not None or not OmegaConf.is_config(model):
-        return state
-    options = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(model.get("_name")))
-    if options is not None and options.__module__.startswith("luna_fairseq."):
-        with open_dict(model):
-            for name, default in vars(options()).items():
-                if name not in model:
-                    model[name] = getattr(default, "value", default)
-    return state
-
-
-@DAMAGED_CHECKPOINTS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
-def _naming_the_fault(load: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
-    if zipfile.is_zipfile(path) and damage(Path(path)) is not None:
-        raise InputError(f"{path} is damaged{_intact_neighbour(Path(path))}")
-    try:
-        return load(path, *args, **kwargs)
-    except Exception:
-        fault = _fault_of_file(path)
-        if fault is None:
-            raise
-        raise InputError(f"{path} {fault}{_intact_neighbour(Path(path))}") from None
-
-
-def _fault_of_file(path: str) -> Optional[str]:
-    """What makes ``path`` no checkpoint, or None when the failure must have another reason."""
-    try:
-        state = torch.load(path, map_location="cpu")
-    except OSError:
-        return None
-    except Exception as error:  # what a damaged file raises depends on where it is damaged
-        return why_unreadable(Path(path), error)
-    if not isinstance(state, dict) or "model" not in state or not {"args", "cfg"}.intersection(state):
-        return "is no fairseq checkpoint: there is no model with its configuration in it"
-    return None
-
-
 def why_unreadable(path: Path, error: Exception) -> str:
     """What is wrong with a file that torch.load raised ``error`` for, in words that follow its name.
 
@@ -182,8 +99,8 @@ def why_unreadable(path: Path, error: Exception) -> str:
         return "cannot be read: it is truncated, or no checkpoint"
     found = re.search(r"(?:GLOBAL|function|class) ([\w.]+\.\w+)", str(error))
     return (
-        f"holds what torch.load refuses: {found.group(1) if found else 'a class that it does not know'}, "
-        "which fairseq puts into no checkpoint"
+        f"holds what torch.load refuses: {found.group(1) if found else 'a class that it does not know'}. If "
+        "you trust the file, allow it by torch.serialization.add_safe_globals"
     )
 
 
@@ -202,7 +119,8 @@ def damage(path: Path) -> Optional[str]:
     return None
 
 
-def _intact_neighbour(path: Path) -> str:
+def intact_neighbour(path: Path) -> str:
+    """What to go on with instead of ``path``, in words that follow what is wrong with it."""
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     newest = next((p for p in others if p.name != path.name and damage(p) is None), None)
     if newest is None:
@@ -213,7 +131,7 @@ def _intact_neighbour(path: Path) -> str:
     )
 
 
-@WHOLE_COPIES.around("fairseq.file_io:PathManager.copy")
+@WHOLE_FILES.around("fairseq.file_io:PathManager.copy")
 def _copy_whole(copy: Callable[..., Any], src_path: str, dst_path: str, overwrite: bool = False) -> Any:
     from fairseq.file_io import PathManager
 

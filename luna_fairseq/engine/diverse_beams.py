@@ -2,10 +2,11 @@
 
 from typing import Any, Callable
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import RIGHT, Mend
 
 DIVERSE_BEAMS = Mend(
     "diverse-beams",
+    RIGHT,
     what="searches with --diverse-beam-groups in every batch",
     why="it looks up a sentence's penalties by its number in the test set, not by its place in the batch: an "
     "IndexError, or without a word another sentence's penalties",

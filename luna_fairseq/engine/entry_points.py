@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Callable
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import KIND, RUNS, Mend
 from luna_fairseq.engine.possible_options import check_options
 from luna_fairseq.errors import InputError, in_command
 
@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 ONE_PLUGIN = Mend(
     "one-plugin",
+    RUNS,
     what="takes one folder by two names for what it is, and names both places of a plugin that is there "
     "twice",
     why='it compares paths as they are written, and says "not globally unique"',
@@ -21,6 +22,7 @@ ONE_PLUGIN = Mend(
 
 POSSIBLE_OPTIONS = Mend(
     "possible-options",
+    KIND,
     what="refuses options that cannot be (a dropout of 2, --clip-norm -1, --fp16 on a CPU, no task, a metric "
     "that validation lacks, constraints where none are read) in one line, when it starts",
     why="it takes some of them without a word (a negative norm clips nothing) and ends in a traceback with "

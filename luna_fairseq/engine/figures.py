@@ -7,10 +7,11 @@ from typing import Any, Callable, DefaultDict, Dict, Iterator, List, Tuple
 
 import torch
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import KIND, Mend
 
 FIGURES = Mend(
     "figures",
+    KIND,
     what="with --tensorboard-logdir, --wandb-project or --aim-repo, logs what attentions and the optimizer "
     "tell of "
     "themselves, too: gamma, entropy and coverage of pack attention, Apollo's curvature",

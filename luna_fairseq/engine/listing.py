@@ -42,6 +42,7 @@ def _entry(mend: Mend) -> Iterator[str]:
     yield f"  {mend.name}"
     changed = ", ".join(target.replace(":", ".") for target, _ in mend.changes if target)
     for word, text in (
+        ("class", mend.importance),
         ("fairseq", mend.what),
         ("because", mend.why),
         ("for", mend.versions),

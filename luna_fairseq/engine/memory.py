@@ -3,10 +3,11 @@
 import ctypes
 from typing import Any, Callable
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import KIND, Mend
 
 KEPT_MEMORY = Mend(
     "kept-memory",
+    KIND,
     what="keeps the memory that training on a CPU frees, for the next update",
     why="glibc gives large blocks back to the system and fetches them again page by page: a fifth of the "
     "time of a small model. What is kept is some 15 per cent more memory",

@@ -1,8 +1,8 @@
 """One change to fairseq's own behaviour, and the decorator by which it is made.
 
-    WHOLE_COPIES = Mend("whole-copies", what="...", why="...", versions="...")
+    WHOLE_FILES = Mend("whole-files", RIGHT, what="...", why="...", versions="...")
 
-    @WHOLE_COPIES.around("fairseq.file_io:PathManager.copy")
+    @WHOLE_FILES.around("fairseq.file_io:PathManager.copy")
     def copy_whole(copy, src_path, dst_path, overwrite=False):
         ...  # takes the place of PathManager.copy, which is its first argument
 
@@ -20,6 +20,10 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 logger = logging.getLogger(__name__)
 
 MENDED, NOT_NEEDED, LEFT_OUT, GONE = "mended", "not needed here", "left out", "not possible here"
+# Classes of entries.
+RUNS = "a, without which fairseq does not run on some of these versions or machines"
+RIGHT = "b, without which a result is wrong, or work is lost"
+KIND = "c, a kindness"
 
 
 def _everywhere() -> bool:
@@ -32,6 +36,7 @@ class Mend:
 
     Args:
         name: what the switch calls it.
+        importance: RUNS, RIGHT or KIND.
         what: what fairseq does with it, a sentence without a subject.
         why: what happens without it.
         versions: which versions of fairseq, torch or numpy it is for.
@@ -39,6 +44,7 @@ class Mend:
     """
 
     name: str
+    importance: str
     what: str
     why: str
     versions: str = "every version so far"
@@ -51,7 +57,8 @@ class Mend:
 
         Args:
             targets: ``module:attribute`` or ``module:Class.attribute``. A function of that name is from
-                then on this one, called with the original as its first argument. Anything else (a module's
+                then on this one, called with the original as its first argument, and has to take and pass
+                on all that the original takes. Anything else (a module's
                 ``np``) is what this one returns for the original. Without a target it is called once.
                 One entry changes a target once.
         """

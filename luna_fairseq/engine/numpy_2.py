@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import RUNS, Mend
 
 
 def _lacks_compat() -> bool:
@@ -14,6 +14,7 @@ def _lacks_compat() -> bool:
 
 NUMPY_COMPAT = Mend(
     "numpy-compat",
+    RUNS,
     what="makes blocks of sentences (--sample-break-mode eos) and batches of a few lengths "
     "(--num-batch-buckets), and lets language models generate",
     why="fairseq asks there for numpy.compat.long and percentile(interpolation=), which numpy no longer has",

@@ -2,7 +2,7 @@
 
 from typing import Any, Callable
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import RUNS, Mend
 
 _ENCODER_LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
 _COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
@@ -14,40 +14,27 @@ def _holds_weights_twice() -> bool:
     return "_load_from_state_dict" in vars(TransformerEncoderLayerBase)
 
 
-def _saves_memory() -> bool:
-    from fairseq.modules import SinusoidalPositionalEmbedding
-
-    return "_float_tensor" in SinusoidalPositionalEmbedding(4, 0, 2).state_dict()
-
-
-WEIGHTS_ONCE = Mend(
-    "weights-once",
-    what="keeps every weight of its Transformer encoder layers once, as later versions do",
+OLD_LAYERS = Mend(
+    "old-layers",
+    RUNS,
+    what="keeps every weight of its Transformer encoder layers once, and saves no uninitialised memory with "
+    "sinusoidal positions, as later versions do",
     why="a second set for torch's fused layer, filled when a checkpoint is loaded, gets no gradient, at "
     'which distributed training stops, for a layer that torch 1.13 refuses ("Mask Type should be '
-    'defined")',
+    'defined"); positions save a number whose value is what the memory held: equal runs save unequal models',
     versions="fairseq 0.12.2",
     needed=_holds_weights_twice,
 )
 
-POSITIONS = Mend(
-    "positions",
-    what="saves no uninitialised memory with sinusoidal positions, and reads none: equal runs save equal "
-    "models",
-    why="they save a number that says where they are by its device, and whose value is what the memory held",
-    versions="fairseq 0.12.2",
-    needed=_saves_memory,
-)
 
-
-@WEIGHTS_ONCE.around(f"{_ENCODER_LAYER}.__init__")
+@OLD_LAYERS.around(f"{_ENCODER_LAYER}.__init__")
 def _build_without_copies(init: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
     init(self, *args, **kwargs)
     for name in _COPIES:
         delattr(self, name)
 
 
-@WEIGHTS_ONCE.around(f"{_ENCODER_LAYER}._load_from_state_dict")
+@OLD_LAYERS.around(f"{_ENCODER_LAYER}._load_from_state_dict")
 def _load_without_copies(_: Callable[..., Any], self: Any, state_dict: Any, prefix: str, *args: Any) -> None:
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
@@ -56,7 +43,7 @@ def _load_without_copies(_: Callable[..., Any], self: Any, state_dict: Any, pref
     super(TransformerEncoderLayerBase, self)._load_from_state_dict(state_dict, prefix, *args)
 
 
-@POSITIONS.around("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
+@OLD_LAYERS.around("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
 def _with_nothing_to_save(init: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
     init(self, *args, **kwargs)
     if "_float_tensor" in self._buffers:

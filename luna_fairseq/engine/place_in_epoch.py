@@ -6,12 +6,13 @@ from typing import Any, Callable, Dict
 
 import numpy
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import RIGHT, Mend
 
 logger = logging.getLogger(__name__)
 
 PLACE_IN_EPOCH = Mend(
     "place-in-epoch",
+    RIGHT,
     what="resumes in the same batches, after those that were read, on any number of processes; where the "
     "batches are others, begins the epoch anew and says so",
     why="it makes batches that are kept for all epochs from an order seeded with the epoch that the process "

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Callable, Optional
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import RIGHT, Mend
 from luna_fairseq.errors import InputError
 
 MASK = "<mask>"
@@ -13,6 +13,7 @@ SPACE = "\u2581"  # sentencepiece's, before the pieces that begin a word
 
 PLAIN_TEXT = Mend(
     "plain-text",
+    RIGHT,
     what="refuses plain text in fairseq-interactive when the dictionary holds pieces and no --bpe is given",
     why="it translates unknown words without a word",
 )

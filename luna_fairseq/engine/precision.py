@@ -1,63 +1,67 @@
 """--fp16 and --bf16."""
 
-import importlib.util
-import sys
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict
 
-from luna_fairseq.engine.mend import Mend
-from luna_fairseq.errors import InputError
+import torch
 
-
-def _has_no_tpu() -> bool:
-    return importlib.util.find_spec("torch_xla") is None
-
-
-BF16_WITHOUT_TPU = Mend(
-    "bf16-without-tpu",
-    what="takes --bf16 to mean bfloat16 on the GPU or CPU there is",
-    why="fairseq's command line takes it to ask for a TPU, and fails without torch_xla",
-    versions="every version so far, where torch_xla is not installed",
-    needed=_has_no_tpu,
-)
+from luna_fairseq.engine.mend import RIGHT, Mend
 
 CLIPPING = Mend(
     "clipping",
+    RIGHT,
     what="leaves clipping to an optimizer that does it itself (--clip-mode each)",
     why="the wrappers of --fp16 and --bf16 clip to the total norm before the optimizer's step; overflow "
     "check and logged norm stay as they are",
 )
 
-
-FINITE = Mend(
-    "finite",
-    what="ends training whose loss or gradients are infinite or NaN with one line",
-    why="a traceback hides what to do",
+FLOAT32_WEIGHTS = Mend(
+    "float32-weights",
+    RIGHT,
+    what="stores the float32 weights of --fp16 and --bf16, and the loss scaler's counters, with the "
+    "optimizer's state",
+    why="it stores the weights of the model only, rounded to 16 bits, and a resumed run starts from them",
 )
 
-
-@FINITE.around("fairseq.trainer:Trainer.train_step")
-def _of_finite_gradients(train_step: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return train_step(self, *args, **kwargs)
-    except Exception as error:
-        # fairseq looks for the place with hooks, which fail in turn where an encoder's output is a dict.
-        found: Optional[BaseException] = error
-        while found is not None and not isinstance(found, FloatingPointError):
-            found = found.__context__
-        if found is None:
-            raise
-        reason = str(found).strip().split("\n")[0].rstrip(".")
-        raise InputError(
-            f"update {self.get_num_updates() + 1}: {reason}. Checkpoints of earlier updates are as they "
-            "were: go on from one with a lower --lr, a longer warm-up, or --clip-norm"
-        ) from error
+_FP16_OPTIMIZER = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
+_COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
-@BF16_WITHOUT_TPU.around("fairseq.distributed.utils:call_main")
-def _without_tpu(call_main: Callable[..., Any], cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-    if cfg.common.bf16 and "--tpu" not in sys.argv:
-        cfg.common.tpu = False
-    return call_main(cfg, main, **kwargs)
+@FLOAT32_WEIGHTS.around(f"{_FP16_OPTIMIZER}.state_dict")
+def _with_float32_weights(state_dict: Callable[..., Any], self: Any) -> Dict[str, Any]:
+    state = state_dict(self)
+    state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
+    if self.scaler is not None:
+        state["scaler"] = {name: getattr(self.scaler, name) for name in _COUNTERS}
+    return state
+
+
+@FLOAT32_WEIGHTS.around(f"{_FP16_OPTIMIZER}.load_state_dict")
+@torch.no_grad()
+def _restoring_float32_weights(
+    load_state_dict: Callable[..., Any],
+    self: Any,
+    state_dict: Dict[str, Any],
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    load_state_dict(self, state_dict, *args, **kwargs)
+    weights, saved = _float32_weights(self), state_dict.get("fp32_params", [])
+    # Weights that were changed since (averaged, loaded from elsewhere) no longer round to the model's.
+    if [p.shape for p in weights] == [p.shape for p in saved]:
+        for p, q in zip(weights, saved):
+            p.copy_(torch.where(_rounded(q, self).to(p.device) == p, q.to(p.device), p))
+    if self.scaler is not None:
+        for name, value in state_dict.get("scaler", {}).items():
+            setattr(self.scaler, name, value)
+
+
+def _rounded(weights: torch.Tensor, optimizer: Any) -> torch.Tensor:
+    return weights.to(optimizer.fp16_params[0].dtype).float()
+
+
+def _float32_weights(optimizer: Any) -> Any:
+    weights = optimizer.fp32_params
+    return list(weights.values()) if isinstance(weights, dict) else list(weights)
 
 
 @CLIPPING.around(
@@ -68,9 +72,10 @@ def _without_own_clipping(
     clip_grad_norm: Callable[..., Any],
     self: Any,
     max_norm: float,
-    aggregate_norm_fn: Optional[Callable[..., Any]] = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     inner = self.fp32_optimizer if hasattr(self, "fp32_optimizer") else self.wrapped_optimizer
     if getattr(inner, "clips_each_parameter", False):
         max_norm = 0.0
-    return clip_grad_norm(self, max_norm, aggregate_norm_fn)
+    return clip_grad_norm(self, max_norm, *args, **kwargs)

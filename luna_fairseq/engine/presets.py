@@ -2,10 +2,11 @@
 
 from typing import Any, Callable
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import RIGHT, Mend
 
 ARCHITECTURES = Mend(
     "architectures",
+    RIGHT,
     what="gives a model that a configuration names by --arch (model._name) that architecture's preset",
     why="it fills in the model's defaults first, and the preset then changes nothing, without a word",
 )

@@ -1,5 +1,6 @@
 """Several processes: without a GPU, under torchrun, and what becomes of the others when one of them ends."""
 
+import importlib.util
 import multiprocessing
 import os
 import random
@@ -7,11 +8,12 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, List
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List
 
 import torch
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import RUNS, Mend
 from luna_fairseq.engine.termination import TERMINATED
 from luna_fairseq.errors import InputError, in_command, one_line_of_another_process
 
@@ -20,34 +22,16 @@ _LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 PATIENCE = 60
 
 
-CPU_PROCESSES = Mend(
-    "cpu-processes",
-    what="trains with --distributed-world-size processes on this machine's CPUs too",
-    why="it starts a process per GPU only",
+PROCESSES = Mend(
+    "processes",
+    RUNS,
+    what="trains with --distributed-world-size processes on this machine's CPUs, too, believes torchrun "
+    "how many there are, takes --bf16 for the device there is, and ends all of them when one fails,"
+    " or the run is terminated; refuses to shard what Apollo needs whole",
+    why="it starts a process per GPU only, divides what torchrun says by the GPUs that it sees, takes "
+    "--bf16 to ask for a TPU, and has processes wait for one that failed. (fairseq-hydra-train "
+    "reads a plugin too late for torchrun: name the world size there)",
 )
-
-LAUNCHER_RANKS = Mend(
-    "launcher-ranks",
-    what="believes torchrun how many processes there are, and which one this is",
-    why="it looks at what torchrun says only when this process sees several GPUs, and divides by their "
-    "number: nodes of one GPU would train one model each. (fairseq-hydra-train reads a plugin too late "
-    "for that: name the world size there)",
-)
-
-ENDING_TOGETHER = Mend(
-    "ending-together",
-    what="ends all processes of a run when one fails or the run is terminated, and says why in one line",
-    why="the others would wait for the one that failed",
-)
-
-SHARDED_APOLLO = Mend(
-    "sharded-apollo",
-    what="refuses --ddp-backend fully_sharded with --optimizer apollo",
-    why="Apollo's norms are of whole parameters, not of flattened shards: it would train otherwise than it "
-    "should",
-)
-
-_CALL_MAIN = "fairseq.distributed.utils:call_main"
 
 
 def _launched() -> bool:
@@ -55,95 +39,104 @@ def _launched() -> bool:
     return all(name in os.environ for name in _LAUNCHED) and int(os.environ["WORLD_SIZE"]) > 1
 
 
-@CPU_PROCESSES.around(_CALL_MAIN)
-def _on_cpus(call_main: Callable[..., Any], cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-    """What fairseq does with a process per GPU."""
-    distributed = cfg.distributed_training
-    on_cpu = (cfg.common.cpu or not torch.cuda.is_available()) and not cfg.common.tpu
-    if not on_cpu or distributed.distributed_world_size == 1:
-        return call_main(cfg, main, **kwargs)
-    distributed.distributed_backend = "gloo"
-    if distributed.distributed_no_spawn:
-        return call_main(cfg, main, **kwargs)
-    if distributed.distributed_init_method is None:
-        port = distributed.distributed_port
-        port = port if port > 0 else random.randint(10000, 60000)
-        distributed.distributed_init_method = f"tcp://localhost:{port}"
-    distributed.distributed_rank = None  # assigned to each process by fairseq
-    from fairseq.distributed.utils import distributed_main
-
-    torch.multiprocessing.spawn(
-        distributed_main, args=(main, cfg, kwargs), nprocs=distributed.distributed_world_size
-    )
-
-
-@CPU_PROCESSES.around("fairseq.models.distributed_fairseq_model:DistributedDataParallel")
-def _on_any_device(
-    data_parallel: Callable[..., Any],
-    module: Any,
-    device_ids: Any = None,
-    output_device: Any = None,
-    **kwargs: Any,
-) -> Any:
-    """torch's takes the number of a device only for one that has a number."""
-    if all(p.device.type == "cpu" for p in module.parameters()):
-        device_ids = output_device = None
-    return data_parallel(module, device_ids=device_ids, output_device=output_device, **kwargs)
-
-
-@LAUNCHER_RANKS.around(_CALL_MAIN)
-def _with_ranks_of_the_launcher(
+@PROCESSES.around("fairseq.distributed.utils:call_main")
+def _with_its_processes(
     call_main: Callable[..., Any], cfg: Any, main: Callable[..., Any], **kwargs: Any
 ) -> Any:
+    refuse_shards(cfg)
+    if cfg.common.bf16 and "--tpu" not in sys.argv and importlib.util.find_spec("torch_xla") is None:
+        cfg.common.tpu = False
     distributed = cfg.distributed_training
     if _launched() and distributed.distributed_init_method is None:
-        distributed.distributed_init_method = "env://"
-        distributed.distributed_world_size = int(os.environ["WORLD_SIZE"])
-        distributed.distributed_rank = int(os.environ["RANK"])
-        distributed.device_id = int(os.environ.get("LOCAL_RANK", 0))
-        distributed.distributed_no_spawn = True
-    return call_main(cfg, main, **kwargs)
+        take_ranks(distributed)
+    if distributed.distributed_world_size == 1:
+        return call_main(cfg, main, **kwargs)
+    on_cpu = (cfg.common.cpu or not torch.cuda.is_available()) and not cfg.common.tpu
+    if on_cpu:
+        distributed.distributed_backend = "gloo"
+    if distributed.distributed_no_spawn:
+        return call_main(cfg, main, **kwargs)
+    with _in_charge_of_children():
+        return _spawn(cfg, main, kwargs) if on_cpu else call_main(cfg, main, **kwargs)
 
 
-@LAUNCHER_RANKS.around("fairseq.trainer:Trainer.__init__")
-def _refusing_to_train_apart(
-    init: Callable[..., Any], self: Any, cfg: Any, *args: Any, **kwargs: Any
-) -> None:
-    """fairseq-hydra-train imports a plugin when call_main is over."""
-    if in_command() and _launched() and cfg.distributed_training.distributed_world_size == 1:
-        raise InputError(
-            "each of the processes that torchrun started would train a model of its own: "
-            f"give distributed_training.distributed_world_size={os.environ['WORLD_SIZE']}"
-        )
-    init(self, cfg, *args, **kwargs)
-
-
-@SHARDED_APOLLO.around(_CALL_MAIN)
-def _refusing_shards(call_main: Callable[..., Any], cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
+def refuse_shards(cfg: Any) -> None:
+    """Raise InputError where Apollo would be given shards."""
     sharded = cfg.distributed_training.ddp_backend == "fully_sharded"
     if sharded and getattr(cfg.optimizer, "_name", None) == "apollo":
         raise InputError(
             "--ddp-backend fully_sharded does not work with --optimizer apollo, whose norms are of whole "
             "parameters, not of flattened shards: use --ddp-backend c10d or legacy_ddp, or --optimizer adam"
         )
-    return call_main(cfg, main, **kwargs)
 
 
-@ENDING_TOGETHER.around(_CALL_MAIN)
-def _in_charge_of_children(
-    call_main: Callable[..., Any], cfg: Any, main: Callable[..., Any], **kwargs: Any
+def take_ranks(distributed: Any) -> None:
+    """Those that torchrun says in the environment."""
+    distributed.distributed_init_method = "env://"
+    distributed.distributed_world_size = int(os.environ["WORLD_SIZE"])
+    distributed.distributed_rank = int(os.environ["RANK"])
+    distributed.device_id = int(os.environ.get("LOCAL_RANK", 0))
+    distributed.distributed_no_spawn = True
+
+
+def refuse_to_train_apart(cfg: Any) -> None:
+    """Raise InputError where fairseq-hydra-train, which imports a plugin when call_main is over, would train
+    one model in each process."""
+    if in_command() and _launched() and cfg.distributed_training.distributed_world_size == 1:
+        raise InputError(
+            "each of the processes that torchrun started would train a model of its own: "
+            f"give distributed_training.distributed_world_size={os.environ['WORLD_SIZE']}"
+        )
+
+
+def _spawn(cfg: Any, main: Callable[..., Any], kwargs: Any) -> None:
+    """What fairseq does with a process per GPU."""
+    from fairseq.distributed.utils import distributed_main
+
+    distributed = cfg.distributed_training
+    if distributed.distributed_init_method is None:
+        port = distributed.distributed_port
+        port = port if port > 0 else random.randint(10000, 60000)
+        distributed.distributed_init_method = f"tcp://localhost:{port}"
+    distributed.distributed_rank = None  # assigned to each process by fairseq
+    torch.multiprocessing.spawn(
+        distributed_main, args=(main, cfg, kwargs), nprocs=distributed.distributed_world_size
+    )
+
+
+@PROCESSES.around("fairseq.models.distributed_fairseq_model:DistributedDataParallel")
+def _on_any_device(
+    data_parallel: Callable[..., Any],
+    module: Any,
+    device_ids: Any = None,
+    output_device: Any = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
+    """torch's takes the number of a device only for one that has a number."""
+    if all(p.device.type == "cpu" for p in module.parameters()):
+        device_ids = output_device = None
+    return data_parallel(module, device_ids, output_device, *args, **kwargs)
+
+
+@PROCESSES.around("fairseq.models.distributed_fairseq_model:DistributedTimeoutWrapper")
+def _ended_for_certain(
+    watched: Callable[..., Any], module: Any, timeout: int, *args: Any, **kwargs: Any
+) -> Any:
+    """--heartbeat-timeout: a process that waits for another one in a sum over all heeds no SIGINT."""
+    return watched(module, timeout, *args, **(kwargs if args else {"signal": signal.SIGKILL, **kwargs}))
+
+
+@contextmanager
+def _in_charge_of_children() -> Iterator[None]:
     """Hand SIGTERM on to the processes that are started here, end all when one fails."""
     from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
-    distributed = cfg.distributed_training
-    if distributed.distributed_no_spawn or distributed.distributed_world_size == 1:
-        return call_main(cfg, main, **kwargs)
     previous = signal.signal(signal.SIGTERM, _terminate_children)
     ended = threading.Event()
     threading.Thread(target=_kill_survivors, args=(ended,), daemon=True).start()
     try:
-        return call_main(cfg, main, **kwargs)
+        yield
     except ProcessExitedException as error:
         if error.exit_code in (TERMINATED, -signal.SIGTERM):
             sys.exit(TERMINATED)
@@ -156,12 +149,6 @@ def _in_charge_of_children(
     finally:
         ended.set()
         signal.signal(signal.SIGTERM, previous)
-
-
-@ENDING_TOGETHER.around("fairseq.distributed.distributed_timeout_wrapper:DistributedTimeoutWrapper.__init__")
-def _ended_for_certain(init: Callable[..., None], self: Any, module: Any, timeout: int, **_: Any) -> None:
-    """--heartbeat-timeout: a process that waits for another one in a sum over all heeds no SIGINT."""
-    init(self, module, timeout, signal=signal.SIGKILL)
 
 
 def _terminate_children(*_: Any) -> None:

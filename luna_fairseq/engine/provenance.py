@@ -1,34 +1,25 @@
 """Which version of this package trains a model: in the log of the training, and in its checkpoints."""
 
+import functools
 import logging
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Optional
 
 import luna_fairseq
-from luna_fairseq.engine.mend import Mend
 
-PROVENANCE = Mend(
-    "provenance",
-    what="logs the version of luna_fairseq that trains, of a checkout with its commit, and keeps it in "
-    "checkpoints",
-    why="it tells of itself alone, and whoever looks at a run later cannot know what it was made with",
-)
 KEY = "luna_fairseq"  # in a checkpoint's extra_state
 
 
-@PROVENANCE.around("fairseq.trainer:Trainer.__init__")
-def _say(init: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
-    # The one logger that --log-file is given.
-    # Once: the checkout may change while the process runs what it was.
-    self.made_with = provenance()
-    logging.getLogger("fairseq_cli.train").info(self.made_with)
-    init(self, *args, **kwargs)
+@functools.lru_cache(maxsize=None)
+def of_this_process() -> str:
+    """:func:`provenance`, found once: the checkout may change while the process runs what it was."""
+    return provenance()
 
 
-@PROVENANCE.around("fairseq.trainer:Trainer.save_checkpoint")
-def _keep(save: Callable[..., Any], self: Any, filename: str, extra_state: Dict[str, Any]) -> Any:
-    return save(self, filename, {**extra_state, KEY: self.made_with})
+def say() -> None:
+    """Say it in the log of the training."""
+    logging.getLogger("fairseq_cli.train").info(of_this_process())  # the one logger that --log-file is given
 
 
 def provenance() -> str:

@@ -6,22 +6,14 @@ Of what this package wrote, extra_state says the run, task and languages; of any
 
 import logging
 import uuid
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from luna_fairseq.engine.mend import Mend
 from luna_fairseq.engine.model_options import dataclass_of, differences, plain_options
 from luna_fairseq.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-SAME_TRAINING = Mend(
-    "same-training",
-    what="keeps in a checkpoint which run it is of, its task and languages; refuses to go on, generate or "
-    "evaluate with another task or direction, and to go on with model options that its weights do not mean",
-    why="with a joint dictionary everything fits, and the result is nonsense without a word",
-)
-
-_KEY = "luna_fairseq.training"  # in extra_state, and in memory in task_state
+KEY = "luna_fairseq.training"  # in a checkpoint's extra_state
 _LANGUAGES = ("source_lang", "target_lang")
 # Options of a task without which the model reads its input as something else.
 _READING = (
@@ -60,7 +52,7 @@ def identity_of(task: Any) -> Identity:
 def stored_identity(state: Mapping[str, Any]) -> Identity:
     """That of the task of a checkpoint; of one of this package also ``run``, which is all checkpoints' of one
     run."""
-    found = (state.get("extra_state") or {}).get(_KEY)
+    found = (state.get("extra_state") or {}).get(KEY)
     if found is not None:
         return dict(found)
     options = (state.get("cfg") or {}).get("task") or state.get("args") or {}
@@ -127,78 +119,54 @@ def _words(found: Sequence[Tuple[str, Any, Any]], place: int) -> str:
     return ", ".join(words)
 
 
-@SAME_TRAINING.around("fairseq.trainer:Trainer.save_checkpoint")
-def _stored(
-    save: Callable[..., Any], self: Any, filename: str, extra_state: Any, *args: Any, **kwargs: Any
-) -> Any:
-    if getattr(self, "run_name", None) is None:
-        self.run_name = uuid.uuid4().hex
-    known = {**identity_of(self.task), "run": self.run_name}
-    return save(self, filename, {**extra_state, _KEY: known}, *args, **kwargs)
+def kept_identity(trainer: Any) -> Identity:
+    """That of the trainer's task and run."""
+    if getattr(trainer, "run_name", None) is None:
+        trainer.run_name = uuid.uuid4().hex
+    return {**identity_of(trainer.task), "run": trainer.run_name}
 
 
-@SAME_TRAINING.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
-def _remembered(
-    load: Callable[..., Any], path: str, arg_overrides: Optional[Dict[str, Any]] = None, *args: Any, **kw: Any
-) -> Any:
-    """The checkpoint, with what it was trained as where the trainer and a task meet it.
+def asked_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    """Those that fairseq-validate or from_pretrained ask a checkpoint for."""
+    found = {name: (arg_overrides or {}).get(name) for name in _LANGUAGES}
+    return {name: value for name, value in found.items() if value is not None}
 
-    Languages among ``arg_overrides`` (those of fairseq-validate, from_pretrained) are compared with its own.
-    """
+
+def give_languages(path: Any, state: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Compare a checkpoint's languages with those that are asked for, and write them into its configuration:
+    a task that found them in the names of files has none there."""
     from fairseq.dataclass.utils import overwrite_args_by_name
 
-    asked = {name: (arg_overrides or {}).get(name) for name in _LANGUAGES}
-    asked = {name: value for name, value in asked.items() if value is not None}
-    others = arg_overrides and {name: v for name, v in arg_overrides.items() if name not in asked}
-    state = load(path, others, *args, **kw)
     identity = stored_identity(state)
     check_identity(path, identity, asked)
-    # A task that found its languages in the names of files has none in the configuration.
     languages = {**{name: identity.get(name) for name in _LANGUAGES}, **asked}
     if state.get("cfg") is not None:
         overwrite_args_by_name(state["cfg"], {name: value for name, value in languages.items() if value})
-    known = {"path": str(path), "identity": identity}
-    state["task_state"] = {**(state.get("task_state") or {}), _KEY: known}
-    if state.get("extra_state") is not None:  # all that the trainer hands back of a checkpoint
-        known = {**identity, "options": stored_options(state)}
-        state["extra_state"] = {**state["extra_state"], _KEY: known}
-    return state
 
 
-@SAME_TRAINING.around("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
-def _compared_in_use(load_state_dict: Callable[..., Any], self: Any, state_dict: Any) -> Any:
-    state_dict = dict(state_dict)
-    known = state_dict.pop(_KEY, None)
-    if known is not None:
-        check_identity(known["path"], known["identity"], identity_of(self))
-    return load_state_dict(self, state_dict)
+def compare_with_run(path: Any, trainer: Any, known: Mapping[str, Any], reset_optimizer: bool) -> None:
+    """Compare what a checkpoint was trained as with the run that loads it; go on under its name.
 
+    Args:
+        path: of the checkpoint.
+        trainer: of the run.
+        known: the checkpoint's identity, with the options of its model under "options".
+        reset_optimizer: whether the run begins another training with its weights.
 
-@SAME_TRAINING.around("fairseq.trainer:Trainer.load_checkpoint")
-def _compared_in_training(
-    load_checkpoint: Callable[..., Any],
-    self: Any,
-    filename: str,
-    reset_optimizer: bool = False,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    extra_state = load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
-    known = (extra_state or {}).pop(_KEY, None)
-    if known is None:
-        return extra_state
-    options, ours = known.pop("options", {}), plain_options(self.cfg.model)
+    Raises:
+        InputError: going on, it is another task, direction or model
+    """
+    options, ours = known.get("options", {}), plain_options(trainer.cfg.model)
     if dataclass_of(options) is None:
         options = {}
     if not reset_optimizer:
-        check_identity(filename, known, identity_of(self.task))
-        check_options(filename, options, ours)
-        self.run_name = known.get("run")
-    else:  # another task, direction or model is what fine-tuning is for
-        found = differences(options, ours) if options else []
-        if found:
-            logger.warning(
-                f"{filename} was trained with {_words(found, 1)}, this run has {_words(found, 2)}: its "
-                "weights begin as something else"
-            )
-    return extra_state
+        check_identity(path, known, identity_of(trainer.task))
+        check_options(path, options, ours)
+        trainer.run_name = known.get("run")
+        return
+    found = differences(options, ours) if options else []
+    if found:
+        logger.warning(
+            f"{path} was trained with {_words(found, 1)}, this run has {_words(found, 2)}: its weights begin "
+            "as something else"
+        )

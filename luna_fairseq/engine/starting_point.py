@@ -1,142 +1,140 @@
-"""What a run starts from and reads: it is there, and not nothing, before anything is trained."""
+"""The beginning of a training: alone in its folder, from the checkpoint that is meant."""
 
+import copy
+import logging
+import re
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator, Optional
 
-from luna_fairseq.engine.mend import Mend
-from luna_fairseq.errors import InputError
+import torch
+
+from luna_fairseq.engine.checkpoints import damage
+from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.processes import refuse_to_train_apart
+from luna_fairseq.errors import InputError, in_command
 from luna_fairseq.files.sole_writer import claim
+
+logger = logging.getLogger(__name__)
 
 STARTING_POINT = Mend(
     "starting-point",
-    what="refuses a --restore-file or --finetune-from-model that does not exist, and a checkpoint_last.pt "
-    "that is a folder",
-    why="it trains from the beginning instead, and overwrites what --save-dir holds",
+    RIGHT,
+    what="refuses to train into a folder into which another process is training, from a --restore-file that "
+    "is not there, and on validation text that cannot be read; goes on from the newest intact checkpoint "
+    "when checkpoint_last.pt is damaged, and says which one is newer than it",
+    why="it starts from the beginning instead, or ends after an epoch; two runs replace each other's "
+    "checkpoints",
 )
 
-SOMETHING_TO_READ = Mend(
-    "something-to-read",
-    what="refuses to train, generate or evaluate when no sequence is left to do it on, and looks at the "
-    "validation text before training",
-    why="fairseq-eval-lm says perplexity 1.00 of no token, training ends in a traceback after an epoch",
-)
-
-NAMED_VALIDATION = Mend(
-    "named-validation",
-    what="takes validation texts that --valid-subset names (valid,valid1) for named",
-    why="it compares the names with those of files (valid1.en-de.en), and refuses a folder of pairs that has "
-    "several",
-)
-
-
-ONE_TRAINING = Mend(
-    "one-training",
-    what="refuses to train into a folder into which another process is training",
-    why="two runs replace each other's checkpoints, and what is left is of neither",
-)
-
-
-@ONE_TRAINING.around("fairseq.checkpoint_utils:load_checkpoint")
-def _alone(load_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-    if trainer.is_data_parallel_master and not cfg.no_save and Path(cfg.save_dir).is_dir():
-        claim(Path(cfg.save_dir))
-    return load_checkpoint(cfg, trainer, **kwargs)
-
-
-@NAMED_VALIDATION.around("fairseq.data.data_utils:_find_extra_valid_paths")
-def _splits_of_files(find_extra_valid_paths: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return {name.split(".")[0] for name in find_extra_valid_paths(*args, **kwargs)}
+# fairseq writes checkpoint7.pt, checkpoint_2_500.pt, checkpoint_best.pt, checkpoint.best_bleu_27.3.pt.
+_NAME = r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+){suffix}\.pt"
+_BY_ITSELF = "checkpoint_last.pt"  # the default of --restore-file
 
 
 @STARTING_POINT.around("fairseq.checkpoint_utils:load_checkpoint")
-def _from_what_is_there(load_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-    from fairseq.file_io import PathManager
+def _begin(load_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
+    from fairseq.trainer import Trainer
 
-    suffix = trainer.checkpoint_suffix or ""
-    last = f"{cfg.save_dir}/checkpoint_last{suffix}.pt"
-    if PathManager.exists(last) and not PathManager.isfile(last):
-        raise InputError(f"{last} is a folder, where the checkpoint to go on from should be: remove it")
-    given = {"--finetune-from-model": cfg.finetune_from_model}
-    if cfg.restore_file != "checkpoint_last.pt":
-        given["--restore-file"] = cfg.restore_file.replace(".pt", f"{suffix}.pt")
-    for option, path in given.items():
-        if path is None or PathManager.isfile(path):
-            continue
-        if option == "--finetune-from-model" and PathManager.isfile(last):
-            continue  # the run goes on, and no longer needs it
-        beside = f"{cfg.save_dir}/{path}"
-        hint = f"; {beside} does: give that path" if PathManager.isfile(beside) else ""
-        raise InputError(f"{option} {path} does not exist, or is no file{hint}")
-    return load_checkpoint(cfg, trainer, **kwargs)
+    if not isinstance(trainer, Trainer):  # a program of one's own may hand over what it likes
+        return load_checkpoint(cfg, trainer, **passthrough_args)
+    refuse_to_train_apart(trainer.cfg)
+    rank = torch.distributed.get_rank() if _several_processes() else 0
+    if rank == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
+        claim(Path(cfg.save_dir))
+    look_at_validation_text(trainer)
+    return load_checkpoint(_with_an_intact_file(cfg, trainer), trainer, **passthrough_args)
 
 
-@SOMETHING_TO_READ.around("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
-def _with_a_batch(
-    get_batch_iterator: Callable[..., Any], self: Any, dataset: Any, *args: Any, **kwargs: Any
-) -> Any:
-    iterator = get_batch_iterator(self, dataset, *args, **kwargs)
-    # One that is around a split (a language model's context window), or what somebody types.
-    inner = getattr(dataset, "dataset", None)
-    split = next((name for name, one in self.datasets.items() if one is dataset or one is inner), None)
-    if split is not None and not len(iterator.frozen_batches):
-        raise InputError(_why_nothing_is_left(split, len(dataset), kwargs.get("max_positions")))
-    return iterator
+def _several_processes() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-@SOMETHING_TO_READ.around("fairseq.data.data_utils:load_indexed_dataset")
-def _of_some_sequence(load_indexed_dataset: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return load_indexed_dataset(path, *args, **kwargs)
-    except ValueError as error:
-        if "mmap an empty file" not in str(error):
-            raise
-        raise InputError(f"{path}.bin is empty: there is nothing to read") from None
-
-
-@SOMETHING_TO_READ.around("fairseq.data.data_utils:batch_by_size")
-def _batches_of_nothing(batch_by_size: Callable[..., Any], indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """None, where fairseq ends in an IndexError."""
-    if hasattr(indices, "__len__") and not len(indices):
-        return []
-    return batch_by_size(indices, *args, **kwargs)
-
-
-def _why_nothing_is_left(split: str, sequences: int, longest: Any) -> str:
-    if not sequences:
-        return f"the split {split} is empty: there is nothing to read"
-    return (
-        f"nothing of the split {split} is left: all of its {sequences:,} sequences are longer than the "
-        f"{longest} tokens that model and task allow: give larger --max-source-positions and "
-        "--max-target-positions in training (to fairseq-eval-lm: --sample-break-mode and --tokens-per-sample "
-        "as in training)"
-    )
-
-
-@SOMETHING_TO_READ.around("fairseq.tasks.fairseq_task:FairseqTask.filter_indices_by_size")
-def _too_long_in_one_line(filter_indices: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return filter_indices(self, *args, **kwargs)
-    except Exception as error:
-        if type(error) is not Exception:  # fairseq's class of what it explains
-            raise
-        raise InputError(str(error)) from None
-
-
-@SOMETHING_TO_READ.around("fairseq.checkpoint_utils:load_checkpoint")
-def _validation_text_first(load_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-    from fairseq import utils
-
-    dataset, task = trainer.cfg.dataset, trainer.task
+def look_at_validation_text(trainer: Any) -> None:
+    """Make its batches, at which it is noticed what is empty or too long: not after an epoch."""
+    dataset = trainer.cfg.dataset
     if not dataset.disable_validation:
         for split in ["valid"] if dataset.combine_valid_subsets else dataset.valid_subset.split(","):
-            task.get_batch_iterator(
-                task.dataset(split),
-                max_tokens=dataset.max_tokens_valid,
-                max_sentences=dataset.batch_size_valid,
-                max_positions=utils.resolve_max_positions(
-                    task.max_positions(), trainer.model.max_positions()
-                ),
-                ignore_invalid_inputs=dataset.skip_invalid_size_inputs_valid_test,
-                disable_iterator_cache=True,
+            trainer.get_valid_iterator(split, disable_iterator_cache=True)
+
+
+def _with_an_intact_file(cfg: Any, trainer: Any) -> Any:
+    """``cfg``, of a run that goes on by itself and whose last checkpoint is damaged with another to go on
+    from."""
+    suffix = trainer.checkpoint_suffix or ""
+    if cfg.restore_file != _BY_ITSELF:
+        path = cfg.restore_file.replace(".pt", f"{suffix}.pt")
+        if in_command(spawned=True) and not Path(path).is_file() and "://" not in path:
+            beside = Path(cfg.save_dir) / path
+            hint = f"; {beside} does: give that path" if beside.is_file() else ""
+            raise InputError(f"--restore-file {path} does not exist, or is no file{hint}")
+        return cfg
+    # Each process of a sharded run has a file of its own.
+    if cfg.no_last_checkpoints or suffix != (cfg.checkpoint_suffix or ""):
+        return cfg
+    found = [find_intact(Path(cfg.save_dir), suffix) if trainer.data_parallel_rank == 0 else None]
+    if trainer.data_parallel_world_size > 1:
+        torch.distributed.broadcast_object_list(found, src=0, group=trainer.data_parallel_process_group)
+    if found[0] is None:
+        return cfg
+    cfg = copy.copy(cfg)
+    cfg.restore_file, cfg.finetune_from_model = str(found[0])[: -len(f"{suffix}.pt")] + ".pt", None
+    return cfg
+
+
+def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
+    """The checkpoint to go on from where the last one is damaged; None where it is intact or missing.
+
+    Says what it takes. A last one that is intact is what somebody may have put there, and none at all begins
+    anew: then a newer one is named only.
+
+    Args:
+        folder: where the run writes its checkpoints.
+        suffix: of the files' names, before ".pt".
+
+    Raises:
+        InputError: the last checkpoint is a folder
+    """
+    last = folder / f"checkpoint_last{suffix}.pt"
+    if last.exists() and not last.is_file():
+        raise InputError(f"{last} is a folder, where the checkpoint to go on from should be: remove it")
+    fault = damage(last) if last.is_file() else None
+    have = updates_of(last) if last.is_file() and fault is None else None
+    for path in _newest_first(folder, suffix):
+        if fault is None and last.is_file() and path.stat().st_mtime_ns <= last.stat().st_mtime_ns:
+            return None
+        updates = updates_of(path)
+        if updates is None:
+            logger.warning(f"{path} is no intact checkpoint of a run: passed over")
+        elif fault is not None:
+            logger.warning(f"{last} {fault}: going on from {path}, the newest intact one ({updates} updates)")
+            return path
+        elif updates > (have or 0):
+            state = f"has {have} updates" if last.is_file() else "is missing"
+            logger.warning(
+                f"{last} {state}, {path} has {updates} updates: --restore-file {path} would go on from it"
             )
-    return load_checkpoint(cfg, trainer, **kwargs)
+            return None
+    return None
+
+
+def _newest_first(folder: Path, suffix: str) -> Iterator[Path]:
+    name = re.compile(_NAME.format(suffix=re.escape(suffix)))
+    found = [path for path in folder.glob("checkpoint*.pt") if name.fullmatch(path.name)]
+    # Of files of one age, such as a checkpoint and its copy, the one with more updates in its name.
+    return iter(sorted(found, key=lambda path: (path.stat().st_mtime_ns, _numbers(path)), reverse=True))
+
+
+def _numbers(path: Path) -> Any:
+    return [int(number) for number in re.findall(r"\d+", path.stem)]
+
+
+def updates_of(path: Path) -> Optional[int]:
+    """Finished updates of the run that wrote ``path``; None when one cannot train on from it."""
+    if damage(path) is not None:
+        return None
+    try:
+        state = torch.load(str(path), map_location="cpu")
+        whole = state["model"] and state["extra_state"]["train_iterator"] and "last_optimizer_state" in state
+        return int(state["optimizer_history"][-1]["num_updates"]) if whole else None
+    except Exception:  # any content whatever
+        return None

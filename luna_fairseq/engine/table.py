@@ -1,45 +1,29 @@
-"""Every change to fairseq's own behaviour, in the order in which they are made.
+"""Every change to fairseq's own behaviour: what it needs to run, to be right, to be kind.
 
-Where two are around one function, the later one is around the earlier one. An entry stands beside the code
-that does it, in the file of its subject; a new one is added there and here.
+What is around one function of fairseq is one function, whose steps stand in order. An entry stands beside the
+code that does it, in the file of its subject; a new one is added there and here.
 """
 
 import os
 from typing import FrozenSet, Tuple
 
 from luna_fairseq.engine.batches import INCOMPLETE_BATCHES
-from luna_fairseq.engine.checked_data import CHECKED_DATA
-from luna_fairseq.engine.checkpoints import (
-    CHECKPOINT_CLASSES,
-    DAMAGED_CHECKPOINTS,
-    OLDER_OPTIONS,
-    TRAINED_OPTIONS,
-    WHOLE_COPIES,
-    WRITTEN_ONCE,
-)
-from luna_fairseq.engine.dictionaries import SAME_DICTIONARY
+from luna_fairseq.engine.checkpoint_contents import CHECKED_CHECKPOINTS
+from luna_fairseq.engine.checkpoints import CHECKPOINT_CLASSES, WHOLE_FILES
 from luna_fairseq.engine.diverse_beams import DIVERSE_BEAMS
 from luna_fairseq.engine.entry_points import ONE_PLUGIN, POSSIBLE_OPTIONS
 from luna_fairseq.engine.figures import FIGURES
 from luna_fairseq.engine.memory import KEPT_MEMORY
 from luna_fairseq.engine.mend import Mend
-from luna_fairseq.engine.newest_checkpoint import NEWEST_CHECKPOINT
 from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
-from luna_fairseq.engine.old_layers import POSITIONS, WEIGHTS_ONCE
+from luna_fairseq.engine.old_layers import OLD_LAYERS
 from luna_fairseq.engine.place_in_epoch import PLACE_IN_EPOCH
 from luna_fairseq.engine.plain_text import PLAIN_TEXT
-from luna_fairseq.engine.precision import BF16_WITHOUT_TPU, CLIPPING, FINITE
+from luna_fairseq.engine.precision import CLIPPING, FLOAT32_WEIGHTS
 from luna_fairseq.engine.presets import ARCHITECTURES
-from luna_fairseq.engine.processes import CPU_PROCESSES, ENDING_TOGETHER, LAUNCHER_RANKS, SHARDED_APOLLO
-from luna_fairseq.engine.provenance import PROVENANCE
-from luna_fairseq.engine.resuming import FLOAT32_WEIGHTS, PATIENCE
-from luna_fairseq.engine.same_training import SAME_TRAINING
-from luna_fairseq.engine.starting_point import (
-    NAMED_VALIDATION,
-    ONE_TRAINING,
-    SOMETHING_TO_READ,
-    STARTING_POINT,
-)
+from luna_fairseq.engine.processes import PROCESSES
+from luna_fairseq.engine.reading import CHECKED_DATA, NAMED_VALIDATION, SOMETHING_TO_READ
+from luna_fairseq.engine.starting_point import STARTING_POINT
 from luna_fairseq.engine.termination import SIGTERM
 from luna_fairseq.errors import InputError
 
@@ -47,41 +31,25 @@ SWITCH = "LUNA_FAIRSEQ_LEAVE_OUT"
 
 TABLE: Tuple[Mend, ...] = (
     CHECKPOINT_CLASSES,
-    OLDER_OPTIONS,
-    TRAINED_OPTIONS,
-    DAMAGED_CHECKPOINTS,
-    WHOLE_COPIES,
-    WRITTEN_ONCE,
+    NUMPY_COMPAT,
+    OLD_LAYERS,
+    PROCESSES,
+    CHECKED_CHECKPOINTS,
+    WHOLE_FILES,
     CHECKED_DATA,
-    SAME_DICTIONARY,
-    SAME_TRAINING,
-    NEWEST_CHECKPOINT,
-    STARTING_POINT,
-    PLACE_IN_EPOCH,
-    FLOAT32_WEIGHTS,
-    PATIENCE,
-    SIGTERM,
+    SOMETHING_TO_READ,
+    NAMED_VALIDATION,
     INCOMPLETE_BATCHES,
     DIVERSE_BEAMS,
     PLAIN_TEXT,
-    SOMETHING_TO_READ,
-    NAMED_VALIDATION,
-    ONE_TRAINING,
-    CLIPPING,
-    FINITE,
-    FIGURES,
-    PROVENANCE,
-    KEPT_MEMORY,
-    NUMPY_COMPAT,
     ARCHITECTURES,
-    WEIGHTS_ONCE,
-    POSITIONS,
-    # Around call_main, from the inside: who starts processes, who looks after them, how many there are.
-    CPU_PROCESSES,
-    ENDING_TOGETHER,
-    LAUNCHER_RANKS,
-    SHARDED_APOLLO,
-    BF16_WITHOUT_TPU,
+    STARTING_POINT,
+    PLACE_IN_EPOCH,
+    FLOAT32_WEIGHTS,
+    CLIPPING,
+    SIGTERM,
+    FIGURES,
+    KEPT_MEMORY,
     POSSIBLE_OPTIONS,
     ONE_PLUGIN,
 )

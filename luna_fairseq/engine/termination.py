@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.mend import RIGHT, Mend
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ _run = _Run()
 
 SIGTERM = Mend(
     "sigterm",
+    RIGHT,
     what="finishes the update, saves and exits with status 143 when fairseq-train receives SIGTERM; starting "
     "it again goes on",
     why="a batch system sends it before its time limit, and what was trained since the last save would be "
@@ -72,17 +73,11 @@ SIGTERM = Mend(
 )
 
 
-@SIGTERM.around("fairseq.checkpoint_utils:load_checkpoint")
-def _beginning_of_run(load_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-    _run.cfg, _run.trainer = cfg, trainer
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _run.request)
-    return load_checkpoint(cfg, trainer, **kwargs)
-
-
 @SIGTERM.around("fairseq.checkpoint_utils:save_checkpoint")
-def _noting_when_it_saved(save_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, *args: Any) -> Any:
-    saved = save_checkpoint(cfg, trainer, *args)
+def _noting_when_it_saved(
+    save_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, *args: Any, **kw: Any
+) -> Any:
+    saved = save_checkpoint(cfg, trainer, *args, **kw)
     _run.saved_at = trainer.get_num_updates()
     return saved
 
@@ -90,8 +85,9 @@ def _noting_when_it_saved(save_checkpoint: Callable[..., Any], cfg: Any, trainer
 @SIGTERM.around("fairseq.trainer:Trainer.get_train_iterator")
 def _noting_the_iterator(get_train_iterator: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     iterator = get_train_iterator(self, *args, **kwargs)
-    if self is _run.trainer:
-        _run.epoch_itr = iterator
+    if self is not _run.trainer and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _run.request)
+    _run.cfg, _run.trainer, _run.epoch_itr = self.cfg.checkpoint, self, iterator
     return iterator
 
 

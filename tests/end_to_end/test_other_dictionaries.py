@@ -28,7 +28,7 @@ def other(tmp_path_factory):
 def old(trained, tmp_path_factory):
     """A checkpoint as versions before wrote it."""
     state = load(trained / "checkpoint_last.pt")
-    assert set(state["extra_state"].pop("dictionaries")) == {"source", "target"}
+    assert set(state["extra_state"].pop("luna_fairseq.dictionaries")) == {"source", "target"}
     path = tmp_path_factory.mktemp("old") / "checkpoint_last.pt"
     torch.save(state, str(path))
     return path
@@ -68,4 +68,4 @@ def test_training_goes_on_from_one_that_does_not_say(old, data, tmp_path):
     words = (AUTHORS_COMMAND, "--max-update 13 --restore-file", old, "--save-dir", tmp_path)
     log = succeed("train", *plugin(data), *words)
     assert log.count("does not say which dictionaries") == 1
-    assert "source" in load(tmp_path / "checkpoint_last.pt")["extra_state"]["dictionaries"]
+    assert "source" in load(tmp_path / "checkpoint_last.pt")["extra_state"]["luna_fairseq.dictionaries"]

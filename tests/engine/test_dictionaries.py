@@ -2,11 +2,15 @@
 
 import logging
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from fairseq.data import Dictionary, TruncatedDictionary
 from fairseq.tasks.fairseq_task import LegacyFairseqTask
+from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from luna_fairseq.engine import checkpoint_contents
 from luna_fairseq.engine.dictionaries import check_fingerprints, fingerprint, fingerprints_of
 from luna_fairseq.errors import InputError
 
@@ -34,6 +38,48 @@ def test_what_a_task_has():
     task = SimpleNamespace(source_dictionary=a, target_dictionary=None, label_dictionary=b)
     assert fingerprints_of(task) == {"source": fingerprint(a), "label": fingerprint(b)}
     assert fingerprints_of(LegacyFairseqTask(None)) == {}
+
+
+def saved(task, **state):
+    """What a trainer of this task keeps in a checkpoint."""
+    trainer, kept = SimpleNamespace(task=task), {"task_state": {"dictionaries": ["HuBERT's own"]}, **state}
+    checkpoint_contents._kept(lambda self, name, extra: kept.update(extra_state=extra), trainer, "x.pt", {})
+    return kept
+
+
+def loaded(state, task):
+    """What the task is handed of it."""
+    state = checkpoint_contents._read(lambda path: state, "x.pt")
+    return checkpoint_contents._compared_in_use(lambda self, found: found, task, state.get("task_state", {}))
+
+
+def test_it_acts_for_tasks_that_it_knows_and_under_a_key_of_its_own():
+    ab, cd = (
+        TranslationTask(TranslationConfig(), dictionary(words), dictionary(words)) for words in ("a b", "c d")
+    )
+    assert loaded(saved(ab), ab) == {"dictionaries": ["HuBERT's own"]}
+    with pytest.raises(InputError, match="another source dictionary"):
+        loaded(saved(ab), cd)
+    for task in (LegacyFairseqTask(None), MagicMock(spec=MultilingualTranslationTask)):
+        assert "luna_fairseq.dictionaries" not in saved(task)["extra_state"]
+        assert loaded(saved(ab), task) == loaded(saved(task), ab) == {"dictionaries": ["HuBERT's own"]}
+
+
+@pytest.mark.parametrize("model, said", [("luna_base", 1), ("transformer", 0), (None, 0)])
+def test_what_fairseq_alone_wrote_is_left_alone(model, said, caplog):
+    task = TranslationTask(TranslationConfig(), dictionary("a"), dictionary("a"))
+    with caplog.at_level(logging.WARNING):
+        loaded({"cfg": {"model": {"_name": model}} if model else None}, task)
+    assert len(caplog.records) == said
+
+
+def test_checkpoints_of_version_0_1(caplog):
+    task = TranslationTask(TranslationConfig(), dictionary("a"), dictionary("a"))
+    state = {"extra_state": {"dictionaries": fingerprints_of(task)}}
+    loaded(state, task)
+    state["extra_state"]["dictionaries"]["source"] = "5 entries, 0"
+    with pytest.raises(InputError, match="another source dictionary"):
+        loaded(state, task)
 
 
 def test_another_one_is_refused_and_none_is_said(caplog):

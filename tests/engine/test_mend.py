@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from luna_fairseq.engine.mend import GONE, LEFT_OUT, MENDED, NOT_NEEDED, Mend
+from luna_fairseq.engine.mend import GONE, KIND, LEFT_OUT, MENDED, NOT_NEEDED, Mend
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ table = type("Table", (), {})()
 
 
 def doubling(name="doubling", *targets, **options):
-    mend = Mend(name, what="says everything twice", why="once is missed", **options)
+    mend = Mend(name, KIND, what="says everything twice", why="once is missed", **options)
 
     @mend.around(*(targets or ("engine:shout",)))
     def twice(shout, *args, **kwargs):
@@ -59,7 +59,7 @@ def test_applied_twice_it_is_there_once(engine):
 
 def test_the_later_one_is_around_the_earlier_one(engine):
     doubling().apply()
-    marked = Mend("marked", what="", why="")
+    marked = Mend("marked", KIND, what="", why="")
     marked.around("engine:shout")(lambda shout, *args: shout(*args) + "!")
     marked.apply()
     assert engine.shout("a") == "AA!" and engine.shout.mended_by == ("doubling", "marked")
@@ -72,14 +72,14 @@ def test_methods_and_static_methods(engine):
 
 
 def test_a_class_is_replaced_by_what_makes_its_objects(engine):
-    mend = Mend("upper", what="", why="")
+    mend = Mend("upper", KIND, what="", why="")
     mend.around("engine:Path")(lambda make, name: make(name.upper()))
     mend.apply()
     assert engine.Path("x").name == "X"
 
 
 def test_what_is_no_function_is_replaced_by_what_is_made_of_it(engine):
-    mend = Mend("other", what="", why="")
+    mend = Mend("other", KIND, what="", why="")
     mend.around("engine:table")(lambda table: types.SimpleNamespace(before=table))
     mend.apply()
     first = engine.table
@@ -89,7 +89,7 @@ def test_what_is_no_function_is_replaced_by_what_is_made_of_it(engine):
 
 def test_without_a_target_it_is_done_once(engine):
     done = []
-    mend = Mend("told", what="", why="")
+    mend = Mend("told", KIND, what="", why="")
     mend.around()(lambda: done.append(1))
     mend.apply()
     assert done == [1]

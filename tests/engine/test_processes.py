@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import pytest
 
-from luna_fairseq.engine.processes import _with_ranks_of_the_launcher
+from luna_fairseq.engine.processes import _with_its_processes
 
 
 def options(method=None):
@@ -14,6 +14,8 @@ def options(method=None):
         distributed_rank=0,
         device_id=0,
         distributed_no_spawn=False,
+        distributed_backend="nccl",
+        ddp_backend="c10d",
     )
 
 
@@ -26,12 +28,11 @@ def test_ranks_of_the_launcher(method, size, taken, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCAL_RANK", "1")
     found = options(method)
-    called = _with_ranks_of_the_launcher(
-        lambda cfg, main: (cfg, main), Namespace(distributed_training=found), "main"
-    )
-    assert called == (Namespace(distributed_training=found), "main")
+    cfg = Namespace(distributed_training=found, common=Namespace(bf16=False, cpu=True, tpu=False))
+    assert _with_its_processes(lambda cfg, main: (cfg, main), cfg, "main") == (cfg, "main")
     if not taken:
         assert found == options(method)
         return
     assert (found.distributed_world_size, found.distributed_rank, found.device_id) == (4, 3, 1)
     assert found.distributed_init_method == "env://" and found.distributed_no_spawn
+    assert found.distributed_backend == "gloo"

@@ -1,8 +1,6 @@
-"""Which version trained a model: read from git's files, said in the log, kept in checkpoints."""
+"""Which version trained a model: read from git's files."""
 
-import re
 import subprocess
-from argparse import Namespace
 
 import pytest
 
@@ -52,13 +50,3 @@ def test_what_is_no_checkout_has_no_commit(tmp_path):
 def test_an_installed_package_tells_its_version_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(luna_fairseq, "__file__", str(tmp_path / "luna_fairseq" / "__init__.py"))
     assert provenance.provenance() == f"luna_fairseq {luna_fairseq.__version__}"
-
-
-def test_it_is_added_to_what_a_checkpoint_keeps(monkeypatch):
-    """Of the process as it was started: the checkout may have changed since."""
-    trainer, kept, given = Namespace(), {}, {"best": 1.0}
-    provenance._say(lambda self: None, trainer)
-    monkeypatch.setattr(provenance, "provenance", lambda: "another commit")
-    provenance._keep(lambda self, name, extra: kept.update(extra), trainer, "name", given)
-    assert kept["best"] == 1.0 and re.match(r"luna_fairseq \d", kept["luna_fairseq"])
-    assert given == {"best": 1.0}

@@ -1,0 +1,168 @@
+"""What a checkpoint is asked when it is loaded, and what is kept in it for that."""
+
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+
+import torch
+
+from luna_fairseq.engine import provenance, same_training
+from luna_fairseq.engine.checkpoints import damage, intact_neighbour, why_unreadable
+from luna_fairseq.engine.dictionaries import (
+    KEY,
+    check_fingerprints,
+    fingerprints_of,
+    is_known,
+    stored_fingerprints,
+)
+from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.model_options import dataclass_of, plain_options
+from luna_fairseq.errors import InputError
+
+CHECKED_CHECKPOINTS = Mend(
+    "checked-checkpoints",
+    RIGHT,
+    what="checks a checkpoint's checksums before it is loaded and names a damaged one, and an intact one"
+    " beside it; keeps the dictionaries of the training in it (extra_state) and refuses to train, "
+    "generate or evaluate with others; builds its model with the options that it was trained with; "
+    "goes on counting --patience; says which version of luna_fairseq trains, and keeps that",
+    why="torch loads weights with a flipped bit without a word, a dictionary of the same size is accepted, "
+    "whatever stands in it, and options that an architecture has gained since do not fit the weights",
+)
+
+_DICTIONARIES = KEY
+_IN_MEMORY = "luna_fairseq"  # in the state of a task that is handed one
+_OURS = "luna_fairseq."
+
+
+@CHECKED_CHECKPOINTS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
+def _read(
+    load: Callable[..., Any], path: str, arg_overrides: Optional[Dict[str, Any]] = None, *args: Any, **kw: Any
+) -> Any:
+    if zipfile.is_zipfile(path) and damage(Path(path)) is not None:
+        raise InputError(f"{path} is damaged{intact_neighbour(Path(path))}")
+    asked = same_training.asked_languages(arg_overrides)
+    others = arg_overrides and {name: v for name, v in arg_overrides.items() if name not in asked}
+    try:
+        state = load(path, others, *args, **kw)
+    except Exception:
+        fault = _fault_of_file(path)
+        if fault is None:
+            raise
+        raise InputError(f"{path} {fault}{intact_neighbour(Path(path))}") from None
+    fill_in_options(state)
+    same_training.give_languages(path, state, asked)
+    # A task is given its own state alone when a model is loaded for use, the trainer gets extra_state back.
+    identity, dictionaries = same_training.stored_identity(state), stored_fingerprints(state)
+    found = {"path": str(path), "identity": identity, "ours": _is_ours(state), _DICTIONARIES: dictionaries}
+    state["task_state"] = {**(state.get("task_state") or {}), _IN_MEMORY: found}
+    if state.get("extra_state") is not None:
+        known = {**identity, "options": same_training.stored_options(state)}
+        state["extra_state"] = {**state["extra_state"], same_training.KEY: known}
+    return state
+
+
+def _fault_of_file(path: str) -> Optional[str]:
+    """What makes ``path`` no checkpoint, or None when the failure must have another reason."""
+    try:
+        state = torch.load(path, map_location="cpu")
+    except OSError:
+        return None
+    except Exception as error:  # what a damaged file raises depends on where it is damaged
+        return why_unreadable(Path(path), error)
+    if not isinstance(state, dict) or "model" not in state or not {"args", "cfg"}.intersection(state):
+        return "is no fairseq checkpoint: there is no model with its configuration in it"
+    return None
+
+
+def fill_in_options(state: Mapping[str, Any]) -> None:
+    """Give a configuration, in place, what it lacks: the defaults of what its model has gained since, where
+    fairseq would ask today's preset, and {} for a None of --eval-bleu's that older versions stored."""
+    from omegaconf import OmegaConf, open_dict
+
+    for name in ("eval_bleu_args", "eval_bleu_detok_args"):
+        if getattr(state.get("args"), name, "") is None:
+            setattr(state["args"], name, "{}")
+    model: Any = (state.get("cfg") or {}).get("model")
+    # Before fairseq kept configurations it kept args: those of the authors, for whom presets are right.
+    if state.get("args") is not None or not OmegaConf.is_config(model):
+        return
+    dataclass = dataclass_of(plain_options(model))
+    if dataclass is not None:
+        with open_dict(model):
+            for name, default in plain_options(dataclass()).items():
+                if name not in model:
+                    model[name] = default
+
+
+def _is_ours(state: Mapping[str, Any]) -> bool:
+    return dataclass_of(same_training.stored_options(state)) is not None
+
+
+@CHECKED_CHECKPOINTS.around("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
+def _compared_in_use(load_state_dict: Callable[..., Any], self: Any, state_dict: Any) -> Any:
+    state_dict = dict(state_dict)
+    known = state_dict.pop(_IN_MEMORY, None)
+    if known is not None:
+        same_training.check_identity(known["path"], known["identity"], same_training.identity_of(self))
+        if is_known(self) and (known["ours"] or known[_DICTIONARIES] is not None):
+            check_fingerprints(known["path"], known[_DICTIONARIES], fingerprints_of(self))
+    return load_state_dict(self, state_dict)
+
+
+@CHECKED_CHECKPOINTS.around("fairseq.trainer:Trainer.save_checkpoint")
+def _kept(
+    save_checkpoint: Callable[..., Any],
+    self: Any,
+    filename: str,
+    extra_state: Dict[str, Any],
+    *args: Any,
+    **kw: Any,
+) -> Any:
+    kept: Dict[str, Any] = {provenance.KEY: provenance.of_this_process()}
+    kept[same_training.KEY] = same_training.kept_identity(self)
+    if is_known(self.task):
+        kept[_DICTIONARIES] = fingerprints_of(self.task)
+    counter = _early_stopping()
+    if hasattr(counter, "best"):
+        kept["patience"] = [float(counter.best), counter.num_runs]
+    return save_checkpoint(self, filename, {**extra_state, **kept}, *args, **kw)
+
+
+@CHECKED_CHECKPOINTS.around("fairseq.trainer:Trainer.load_checkpoint")
+def _compared_in_training(
+    load_checkpoint: Callable[..., Any],
+    self: Any,
+    filename: str,
+    reset_optimizer: bool = False,
+    reset_lr_scheduler: bool = False,
+    optimizer_overrides: Any = None,
+    reset_meters: bool = False,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    given = (filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
+    provenance.say()
+    extra_state = load_checkpoint(self, *given, *args, **kwargs)
+    if extra_state is None:
+        return None
+    known = extra_state.pop(same_training.KEY, None)
+    if known is not None:
+        same_training.compare_with_run(filename, self, known, reset_optimizer)
+    stored = stored_fingerprints({"extra_state": extra_state})
+    ours = type(self.get_model()).__module__.startswith(_OURS)
+    if is_known(self.task) and (stored is not None or ours):
+        # The classes of another task are what fine-tuning is for.
+        left_out: Sequence[str] = ("label",) if reset_optimizer else ()
+        check_fingerprints(filename, stored, fingerprints_of(self.task), left_out)
+    counter = _early_stopping()
+    if counter is not None and "patience" in extra_state and not reset_meters:
+        counter.best, counter.num_runs = extra_state["patience"]
+    return extra_state
+
+
+def _early_stopping() -> Any:
+    """fairseq-train's function that counts, on which it keeps the count; None in another program."""
+    programs = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
+    return next((f for f in (getattr(m, "should_stop_early", None) for m in programs) if f), None)

@@ -1,0 +1,92 @@
+"""Data that is read: whole, named, and not nothing."""
+
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import check_files
+
+CHECKED_DATA = Mend(
+    "checked-data",
+    RIGHT,
+    what="checks data that luna-prepare-* made by its checksums (checksums.sha256) when it is read",
+    why="it trains on whatever tokens a damaged file holds. (Data of fairseq-preprocess has no checksums)",
+)
+
+SOMETHING_TO_READ = Mend(
+    "something-to-read",
+    RIGHT,
+    what="refuses to train, generate or evaluate when no sequence is left to do it on",
+    why="fairseq-eval-lm says perplexity 1.00 of no token; others end in a traceback",
+)
+
+NAMED_VALIDATION = Mend(
+    "named-validation",
+    RIGHT,
+    what="takes validation texts that --valid-subset names (valid,valid1) for named",
+    why="it compares the names with those of files (valid1.en-de.en), and refuses a folder of pairs that has "
+    "several",
+)
+
+
+@CHECKED_DATA.around("fairseq.data.indexed_dataset:make_dataset")
+def _as_it_was_prepared(make_dataset: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
+    _check(path)
+    return make_dataset(path, *args, **kwargs)
+
+
+@CHECKED_DATA.around("fairseq.data.dictionary:Dictionary.add_from_file")
+def _with_its_dictionary(add_from_file: Callable[..., Any], self: Any, f: Any) -> Any:
+    if isinstance(f, str):
+        _check(f)
+    return add_from_file(self, f)
+
+
+def _check(path: str) -> None:
+    """In one process of a run: when it ends, all do."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_rank()):
+        check_files(Path(path))
+
+
+@NAMED_VALIDATION.around("fairseq.data.data_utils:_find_extra_valid_paths")
+def _splits_of_files(find_extra_valid_paths: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return {name.split(".")[0] for name in find_extra_valid_paths(*args, **kwargs)}
+
+
+@SOMETHING_TO_READ.around("fairseq.data.data_utils:load_indexed_dataset")
+def _of_some_sequence(load_indexed_dataset: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return load_indexed_dataset(path, *args, **kwargs)
+    except ValueError as error:
+        if "mmap an empty file" not in str(error):
+            raise
+        raise InputError(f"{path}.bin is empty: there is nothing to read") from None
+
+
+@SOMETHING_TO_READ.around("fairseq.tasks.fairseq_task:FairseqTask.filter_indices_by_size")
+def _with_a_sequence_left(
+    filter_indices: Callable[..., Any], self: Any, indices: Any, dataset: Any, *args: Any, **kwargs: Any
+) -> Any:
+    left = filter_indices(self, indices, dataset, *args, **kwargs)
+    # A dataset that is around a split (a language model's context window), or what somebody types.
+    inner = getattr(dataset, "dataset", None)
+    split = next((name for name, one in self.datasets.items() if one is dataset or one is inner), None)
+    if split is not None and not len(left):
+        longest = kwargs.get("max_positions", args[0] if args else None)
+        raise InputError(_why_nothing_is_left(split, len(dataset), longest))
+    return left
+
+
+def _why_nothing_is_left(split: str, sequences: int, longest: Any) -> str:
+    if not sequences:
+        return f"the split {split} is empty: there is nothing to read"
+    return (
+        f"nothing of the split {split} is left: all of its {sequences:,} sequences are longer than the "
+        f"{longest} tokens that model and task allow: give larger --max-source-positions and "
+        "--max-target-positions in training (to fairseq-eval-lm: --sample-break-mode and --tokens-per-sample "
+        "as in training)"
+    )

@@ -1,0 +1,44 @@
+"""fairseq's own tests pass with this package imported as without it.
+
+    LUNA_FAIRSEQ_TESTS=/path/to/fairseq/tests make test-slow
+
+The folder is that of fairseq's repository (no package has it), with examples/ beside it. Words of
+LUNA_FAIRSEQ_TESTS_WORDS go to pytest, as "test_train.py -k resume".
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = os.environ.get("LUNA_FAIRSEQ_TESTS", "")
+# Passes without and fails with it, as meant.
+INTENDED = {}
+
+
+def outcomes(imported):
+    """{test: PASSED, FAILED ...}."""
+    folder = Path(FOLDER).resolve()
+    names = [str(Path(folder.name, path.name)) for path in sorted(folder.iterdir()) if path.name != "gpu"]
+    given = os.environ.get("LUNA_FAIRSEQ_TESTS_WORDS", "").split()
+    words = [f"{folder.name}/{word}" if (folder / word).exists() else word for word in given] or names
+    paths = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}
+    environment.update({"LUNA_FAIRSEQ_IMPORTED": "1"} if imported else {})
+    options = "-p fairseq_alone -p no:cacheprovider -q -rA --tb=no --continue-on-collection-errors".split()
+    line = [sys.executable, "-m", "pytest", *options, *words]
+    done = subprocess.run(line, cwd=str(folder.parent), env=environment, capture_output=True, text=True)
+    found = re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED) (\S+::\S+)", done.stdout, re.MULTILINE)
+    assert found, (done.stdout + done.stderr)[-3000:]
+    return {test: outcome for outcome, test in found}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FOLDER, reason="LUNA_FAIRSEQ_TESTS names no folder with fairseq's tests")
+def test_what_passes_without_it_passes_with_it():
+    without, having = outcomes(imported=False), outcomes(imported=True)
+    worse = {test for test, outcome in without.items() if outcome == "PASSED" and having.get(test) != outcome}
+    assert worse <= set(INTENDED), sorted(worse - set(INTENDED))
