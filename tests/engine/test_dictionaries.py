@@ -49,7 +49,7 @@ def saved(task, **state):
 
 def loaded(state, task):
     """What the task is handed of it."""
-    state = checkpoint_contents._read(lambda path: state, "x.pt")
+    state = checkpoint_contents._read(lambda path, overrides: state, "x.pt")
     return checkpoint_contents._compared_in_use(lambda self, found: found, task, state.get("task_state", {}))
 
 
