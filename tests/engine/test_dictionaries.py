@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from omegaconf import OmegaConf
 
 from fairseq.data import Dictionary, TruncatedDictionary
 from fairseq.tasks.fairseq_task import LegacyFairseqTask
@@ -69,7 +70,7 @@ def test_it_acts_for_tasks_that_it_knows_and_under_a_key_of_its_own():
 def test_what_fairseq_alone_wrote_is_left_alone(model, said, caplog):
     task = TranslationTask(TranslationConfig(), dictionary("a"), dictionary("a"))
     with caplog.at_level(logging.WARNING):
-        loaded({"cfg": {"model": {"_name": model}} if model else None}, task)
+        loaded({"cfg": OmegaConf.create({"model": {"_name": model}}) if model else None}, task)
     assert len(caplog.records) == said
 
 
