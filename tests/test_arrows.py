@@ -12,7 +12,7 @@ GROUND = {"ops"}
 MODELS = {"ops", "modules", "models"}
 BELOW_COMMANDS = {*MODELS, "engine", "optim", "files", "text"}
 BELOW_WINGS = {*BELOW_COMMANDS, "commands"}
-BELOW_ALL = {*BELOW_WINGS, "peers", "translation", "masked_lm", "lra", "huggingface", "costs"}
+BELOW_ALL = {*BELOW_WINGS, "peers", "translation", "masked_lm", "lra", "huggingface"}
 MAY_IMPORT = {
     "ops": set(),
     "optim": set(),
@@ -27,7 +27,6 @@ MAY_IMPORT = {
     "masked_lm": BELOW_WINGS,
     "lra": BELOW_WINGS,
     "huggingface": BELOW_WINGS,
-    "costs": {*BELOW_WINGS, "peers"},
     "report": BELOW_ALL,
     "benchmark": BELOW_ALL,
 }

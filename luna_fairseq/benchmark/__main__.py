@@ -2,167 +2,158 @@
 
 import argparse
 import sys
-import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Type
 
 import torch
-from tqdm import tqdm
 
-from luna_fairseq.benchmark import exponents, plot, profiles
+from luna_fairseq.benchmark import plot, profiles
 from luna_fairseq.benchmark.apollo import OptimizerStep
-from luna_fairseq.benchmark.attention_tasks import CausalAttention, PackAndUnpack
-from luna_fairseq.benchmark.complexity import Complexity
+from luna_fairseq.benchmark.attention import PackAndUnpack
+from luna_fairseq.benchmark.causal import CausalAttention
 from luna_fairseq.benchmark.decode import Decode
-from luna_fairseq.benchmark.environment import check_device, environment
 from luna_fairseq.benchmark.measure import Settings, compare
-from luna_fairseq.benchmark.options import OneLineParser, at_least
-from luna_fairseq.benchmark.public import Public
-from luna_fairseq.benchmark.report import Section, Table, records, write_json
-from luna_fairseq.benchmark.task import Comparison, Task, lay_out
-from luna_fairseq.benchmark.training_tasks import LongRangeArena, Train
+from luna_fairseq.benchmark.page import environment, table_of, write_sections
+from luna_fairseq.benchmark.task import Section, Task, lay_out
+from luna_fairseq.benchmark.train import LongRangeArena, Train
+from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.plots import check_plot
+from luna_fairseq.commands.reporting import reported
 from luna_fairseq.engine.memory import keep_freed_memory
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable
+from luna_fairseq.progress import progress, say
 
 PROGRAM = "python -m luna_fairseq.benchmark"
 DESCRIPTION = """Speed and memory of Luna beside named peers. Every figure is a median (with quartiles) of
-interleaved repetitions, every ratio is of speeds in one run, above 1 where the row is faster than the peer.
-All sub-commands run where none is given. What is measured is printed and written at once."""
-COMMANDS: Dict[str, Type[Task]] = {
-    "causal": CausalAttention,
-    "attention": PackAndUnpack,
-    "train": Train,
-    "lra": LongRangeArena,
-    "decode": Decode,
-    "apollo": OptimizerStep,
-    "complexity": Complexity,
-    "public": Public,
+interleaved repetitions, every ratio (/ peer) is of speeds in one run, above 1 where the row is faster than
+the peer. All tasks run where none is given. What is measured is printed and written at once."""
+TASKS: Dict[str, Type[Task]] = {
+    task.name: task for task in (CausalAttention, PackAndUnpack, Train, LongRangeArena, Decode, OptimizerStep)
 }
-# The JSON file is written at the end of every case, and within a case not more often than so [s].
-SECONDS_BETWEEN_WRITES = 10.0
+# Values of the options that are common to all.
+COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1, "device": "cpu", "json": None}
+COMMON.update(plot=None, profile=False, check=False)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point.
-
-    Args:
-        argv: command-line arguments, those of the process by default
-
-    Returns:
-        exit status: 0, or 1 after one line on stderr
-    """
+    """Console entry point: 0, or 1 after one line on stderr."""
     parser = build_parser()
     args = parser.parse_args(argv)
-    try:
-        run(parser, args)
-    except InputError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return reported(PROGRAM, lambda: run(parser, args))
 
 
-def build_parser() -> OneLineParser:
+def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = OneLineParser(prog=PROGRAM, description=DESCRIPTION)
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION)
     add_common_options(parser)
-    commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(COMMANDS) + "}")
-    for name, task in COMMANDS.items():
-        command = commands.add_parser(name, help=task.help, description=task.help)
-        # Given before or after the sub-command; what is not given after it must not undo what came before.
-        add_common_options(command, default=argparse.SUPPRESS)
+    parser.set_defaults(**COMMON)
+    commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(TASKS) + "}")
+    for name, task in TASKS.items():
+        text = " ".join(task.notes.split())
+        command = commands.add_parser(name, help=task.notes.splitlines()[0], description=text)
+        add_common_options(command)
         task.add_options(command)
         add = command.add_argument
-        add("--with", dest="with_", nargs="+", default=[], metavar="FORM", help="add these optional rows")
-        add("--without", nargs="+", default=[], metavar="FORM", help="leave these rows out")
+        add("--with", dest="with_", nargs="+", default=[], metavar="ROW", help="add these optional rows")
+        add("--without", nargs="+", default=[], metavar="ROW", help="leave these rows out")
     return parser
 
 
-def add_common_options(parser: argparse.ArgumentParser, **override: str) -> None:
-    """Options that the program and every sub-command have."""
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Options that the program and every sub-command have: what is not given after that must not undo what
+    came before it."""
+    for name in ("repetitions", "threads", "seed"):
+        text = f"(default: {COMMON[name]})"
+        parser.add_argument(f"--{name}", type=positive, default=argparse.SUPPRESS, metavar="N", help=text)
+    for name, value, text in (
+        ("device", "NAME", "cpu, cuda or cuda:N (default: cpu)"),
+        ("json", "FILE", "write everything measured to FILE"),
+        ("plot", "FILE", "draw everything measured into FILE, a PNG"),
+    ):
+        kind = str if name == "device" else Path
+        parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar=value, help=text)
+    for name, text in (
+        ("profile", "say where the time of each job goes"),
+        ("check", "compare the rows with their definitions, and time nothing"),
+    ):
+        parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
 
-    def add(name: str, **keywords: object) -> None:
-        parser.add_argument(name, **{**keywords, **override})  # type: ignore[arg-type]
 
-    add("--repetitions", type=at_least(2), default=7, metavar="N", help="samples of each form (default: 7)")
-    add(
-        "--threads",
-        type=at_least(1),
-        default=None,
-        metavar="N",
-        help="of the CPU (default: torch's own choice)",
-    )
-    add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--seed", type=at_least(0), default=1, metavar="N", help="of whatever is random (default: 1)")
-    add("--json", type=Path, default=None, metavar="FILE", help="write everything measured to FILE")
-    add("--plot", type=Path, default=None, metavar="FILE", help="draw everything measured into FILE, a PNG")
-    add("--profile", action="store_true", help="say where the time of each job goes (on a CPU)")
+def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Measure; print, and write to what ``--json`` names, as it comes; draw what ``--plot`` names.
 
-
-def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> List[Section]:
-    """Measure; print, and write to what ``--json`` names, as it comes; draw what ``--plot`` names."""
+    Raises:
+        InputError: bad options, or a row that is wrong or failed, after the others were measured
+    """
     if args.json is not None:
         check_writable(args.json, "--json")
     if args.plot is not None:
         check_plot(args.plot, "--plot")
+    if args.repetitions < 2:
+        raise InputError("--repetitions 1 has no quartiles: give 2 or more")
     check_device(args.device)
-    if args.profile:
-        profiles.check_device(args.device)
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
+    torch.set_num_threads(args.threads)
     if args.device == "cpu":
         keep_freed_memory()  # as training does
-    settings = Settings(args.repetitions, torch.get_num_threads(), args.device, args.seed)
+    settings = Settings(args.repetitions, args.threads, args.device, args.seed)
     where = environment(settings)
     print("\n".join(f"{name}: {value}" for name, value in where.items()), flush=True)
     sections: List[Section] = []
-    for name in [args.command] if args.command else COMMANDS:
-        options = args if args.command else parser.parse_args([name])
-        comparison = lay_out(COMMANDS[name].of(options, settings))
-        sections.append(comparison.section)
-        measure(comparison, settings, sections, args.json, where, profiles.roof() if args.profile else None)
-    if args.plot is not None:
-        plot.write_png(args.plot, sections, where)
-    return sections
+    for name in [args.command] if args.command else TASKS:
+        options = argparse.Namespace(**{**vars(parser.parse_args([name])), **vars(args), "command": name})
+        measure(TASKS[name](options, settings), sections, where)
+    if args.plot is not None and any(section.results for section in sections):
+        plot.write_png(args.plot, [section for section in sections if section.results], where)
+    wrong = [f"{form} is not measured: {why}" for s in sections for form, why in s.failed.items()]
+    if wrong:
+        raise InputError("; ".join(wrong))
 
 
-def measure(
-    comparison: Comparison,
-    settings: Settings,
-    sections: List[Section],
-    path: Optional[Path],
-    where: Dict[str, Any],
-    roof: Optional[float] = None,
-) -> None:
-    """Fill the section of a comparison, printing each case and writing ``path`` as the results come; with
-    profiles, if their ``roof`` is given."""
-    section, cases, counts = comparison
-    if roof:
-        section.notes.extend(profiles.notes(roof))
-    names = [form.name for _, forms in cases for form in forms]
-    table = Table(section, [case for case, _ in cases], names)
-    print(table.head(), flush=True)
-    written = time.monotonic()
-    with tqdm(total=len(names) * (settings.repetitions + 2), leave=False) as progress:
-        for (case, forms), count in zip(cases, counts):
-            before = len(section.results)
-            for rounds, results in enumerate(compare(case, forms, count, settings, progress), start=2):
-                section.results[before:] = results
-                now = time.monotonic()
-                finished = rounds == settings.repetitions
-                if path is not None and (finished or now - written > SECONDS_BETWEEN_WRITES):
-                    write_json(path, where, sections)
-                    written = now
-            with tqdm.external_write_mode():
-                print(table.rows(results), flush=True)
-            if roof:
-                section.profiles += profiles.of_case(results, forms, roof)
-                print(profiles.table(section.profiles[-len(forms) :]), flush=True)
-                if path is not None:
-                    write_json(path, where, sections)
-    if section.theory:
-        print(exponents.table(exponents.exponents(records(section), section.theory)), flush=True)
+def check_device(name: str) -> None:
+    """Raise InputError unless the device is the CPU or a GPU that is there."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"unknown device {name!r}: give --device cpu, cuda or cuda:N")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise InputError(f"there is no device {name}: torch sees {count} GPUs; use --device cpu")
+        torch.cuda.set_device(device.index or 0)
+
+
+def measure(task: Task, sections: List[Section], where: Dict[str, Any]) -> None:
+    """Add the section of a task, printing each case and writing the file as the results come."""
+    args = task.args
+
+    def write(section: Section) -> None:
+        if args.json is not None:
+            write_sections(args.json, where, [*sections, section])
+
+    def begin(form: str) -> None:
+        section.running = form
+        write(section)
+
+    section, cases = lay_out(task, write)
+    print("", f"== {task.name} ==", *section.notes, "", sep="\n", flush=True)
+    for case, forms, count in () if args.check else progress(cases, task.name, "cases"):
+        records = compare(case, forms, section.peers, task.settings, begin, section.fail)
+        for record in records if task.rate else ():
+            record[f"{task.rate}_per_second"] = count / record["seconds"]["median"]
+        section.results += records
+        if records:
+            say(table_of(records, task.rate, section.peers))
+        if args.profile:
+            found = [profiles.profile(form, r) for form in forms for r in records if r["form"] == form.name]
+            section.profiles += found
+            say(profiles.table_of(found))
+    for form, error in section.checks.items() if args.check else ():
+        print(f"{form}: equal to its definition; its largest error is {error:.1g} of what is allowed")
+    begin("")
+    sections.append(section)
 
 
 if __name__ == "__main__":

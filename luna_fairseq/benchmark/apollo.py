@@ -1,111 +1,96 @@
 """``apollo``: one step of the Apollo optimizer beside torch's AdamW, on the parameters of fairseq's
-Transformer.
-"""
+Transformer."""
 
 import argparse
-import copy
+from functools import partial
 from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-from fairseq.models.transformer import TransformerModel, base_architecture
-from luna_fairseq.benchmark.equality import relative_rms, require_equal
-from luna_fairseq.benchmark.measure import Case, Job, Settings
-from luna_fairseq.benchmark.models import (
-    TRANSLATION_PRESETS,
-    ModelTask,
-    add_size_options,
-    translation_options,
-    translation_task,
-)
-from luna_fairseq.benchmark.peers import OPTIMIZERS, Optimizer
-from luna_fairseq.benchmark.task import Task
+from luna_fairseq.benchmark.measure import Case, Job
+from luna_fairseq.benchmark.models import MODELS, ModelTask
+from luna_fairseq.benchmark.task import BatchSize, Row, require_equal
+from luna_fairseq.optim.apollo import Apollo
 
 STEPS = 3
+SMALL = [(33, 7), (5,), (2, 3, 4)]
 # Small enough to leave the parameters where they are.
 RATE = 1e-6
-Sizes = Sequence[Tuple[int, ...]]
+OPTIMIZERS = {
+    "adamw": Row(partial(torch.optim.AdamW, foreach=False), peer=True),
+    "adamw-foreach": Row(partial(torch.optim.AdamW, foreach=True), equals="adamw", peer=True),
+    "adamw-fused": Row(partial(torch.optim.AdamW, fused=True), equals="adamw", peer=True),
+    "apollo-single": Row(partial(Apollo, foreach=False)),
+    "apollo-foreach": Row(partial(Apollo, foreach=True), equals="apollo-single"),
+    "apollo": Row(Apollo, equals="apollo-single"),
+}
 
 
-class OptimizerStep(Task):
+class OptimizerStep(ModelTask):
     """``apollo``."""
 
     name = "apollo"
-    help = "one optimizer step: Apollo beside torch's AdamW, on the parameters of fairseq's Transformer"
-    notes = """
-    optimizer.step() with random gradients that stay the same; float32. Apollo and AdamW (weight decay 0.01)
+    task = "translate"
+    notes = """one optimizer step: Apollo beside torch's AdamW, on the parameters of fairseq's Transformer
+    with random gradients that stay the same; float32. Apollo and AdamW (weight decay 0.01)
     with torch's defaults for the rest. adamw and apollo-single go through the parameters one by one, foreach
     takes many in one operation, fused is torch's one kernel for all, apollo is the default: foreach on a GPU,
     blocks on a CPU. Extra memory is that of the first step: the optimizer's state and what else it needs at a
     time. Before anything is timed, parameters after three steps were compared between the forms of each
     optimizer.
     """
+    length = ""
 
-    def __init__(self, args: argparse.Namespace, settings: Settings):
+    def __init__(self, args: argparse.Namespace, settings: Any):
         super().__init__(args, settings)
-        options = argparse.Namespace(**translation_options(TRANSLATION_PRESETS[args.preset or "base"], 1024))
-        base_architecture(options)
-        self.dictionary_size = args.dictionary_size or ModelTask.default_dictionary_size
-        model = TransformerModel.build_model(options, translation_task(self.dictionary_size))
-        self.shapes: Sizes = [tuple(p.shape) for p in model.parameters()]
-        self.size = sum(p.numel() for p in model.parameters())
+        model = self.make_model(MODELS["transformer"], BatchSize(1, 1))
+        self.shapes: List[Tuple[int, ...]] = [tuple(p.shape) for p in model.parameters()]
 
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        add_size_options(parser)
-
-    def rows(self) -> Dict[str, Optimizer]:
+    def rows(self) -> Dict[str, Row]:  # type: ignore[override]
         return OPTIMIZERS
 
     def cases(self) -> List[Case]:
-        return [{"parameters": f"{self.size:,}"}]
+        return [{"parameters": f"{sum(torch.Size(shape).numel() for shape in self.shapes):,}"}]
 
-    def why_not(self, row: Optimizer, case: Case) -> str:
-        tiny, _ = self.tiny(case)
+    def why_not(self, row: Row, case: Case) -> str:  # type: ignore[override]
         try:
-            tiny.build(row, case).step()
+            self.optimizer(row, SMALL).step()
         except (RuntimeError, TypeError) as error:
             return str(error).splitlines()[0]
         return ""
 
-    def build(self, row: Optimizer, case: Case) -> torch.optim.Optimizer:
-        return row.make(parameters(self.shapes, self.settings.device, self.settings.seed), lr=RATE)
+    def optimizer(self, row: Row, shapes: Sequence[Tuple[int, ...]]) -> torch.optim.Optimizer:
+        """Of random parameters of these shapes."""
+        return row.make(parameters(shapes, self.settings.device, self.settings.seed), lr=RATE)
 
-    def step(self, row: Optimizer, built: Any, case: Case) -> Job:
-        return built.step
+    def job(self, row: Row, case: Case) -> Job:  # type: ignore[override]
+        return self.optimizer(row, SMALL if self.tiny else self.shapes).step
 
-    def tiny(self, case: Case) -> Tuple["OptimizerStep", Case]:
-        small = copy.copy(self)
-        small.shapes = [(2, 3)]
-        return small, case
+    def check(self, row: Row) -> float:  # type: ignore[override]
+        if not row.equals:
+            return 0.0
+        changes = [self.change_after_steps(r) for r in (row, OPTIMIZERS[row.equals])]
+        what = f"after {STEPS} steps the change of its parameters differs from {row.equals}'s"
+        return require_equal(what, *changes)
 
-    def check(self, rows: Dict[str, Optimizer]) -> None:
-        """Two forms of one optimizer must lead to the same parameters."""
-        for name, row in rows.items():
-            if row.equals is not None:
-                pair = (self.change_after_steps(r) for r in (row, OPTIMIZERS[row.equals]))
-                what = f"after {STEPS} steps the change of its parameters differs from {row.equals}'s"
-                require_equal(name, what, relative_rms(*pair))
-
-    def change_after_steps(self, row: Optimizer) -> Tensor:
+    def change_after_steps(self, row: Row) -> Tensor:
         """What some steps change, with other gradients in each, as one vector."""
-        shapes, device, seed = [(33, 7), (5,), (2, 3, 4)], self.settings.device, self.settings.seed
-        values = parameters(shapes, device, seed)
+        device, seed = self.settings.device, self.settings.seed
+        values = parameters(SMALL, device, seed)
         before = [p.detach().clone() for p in values]
         optimizer = row.make(values, lr=1e-3)  # with less, rounding would be what is compared
         for i in range(STEPS):
-            for p, other in zip(values, parameters(shapes, device, seed + i)):
+            for p, other in zip(values, parameters(SMALL, device, seed + i)):
                 p.grad = other.grad
             optimizer.step()
         return torch.cat([(p.detach() - b).flatten() for p, b in zip(values, before)])
 
     def describe(self) -> str:
-        preset = self.args.preset or "base"
-        return f"transformer, {preset}, dictionary {self.dictionary_size}: {len(self.shapes)} tensors"
+        return f"transformer, {self.args.preset}: {len(self.shapes)} tensors"
 
 
-def parameters(shapes: Sizes, device: str, seed: int) -> List[Tensor]:
+def parameters(shapes: Sequence[Tuple[int, ...]], device: str, seed: int) -> List[Tensor]:
     """Random parameters with random gradients."""
     generator = torch.Generator(device).manual_seed(seed)
     made = []

@@ -1,108 +1,109 @@
-"""Forms of causal attention on projected heads: Luna's, the ways in which it is computed elsewhere, and
-softmax.
-"""
+"""``causal``: forms of causal attention on projected heads, Luna's, the ways in which it is computed
+elsewhere, and softmax."""
 
-import importlib.util
+import argparse
 from functools import partial
-from typing import Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from luna_fairseq.benchmark import fused_softmax
-from luna_fairseq.benchmark.heads import Problem, Shape, random_heads
-from luna_fairseq.benchmark.measure import Settings
-from luna_fairseq.modules.anchors import alibi_slopes
-from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
+from luna_fairseq.benchmark.heads import AttentionTask, Shape, why_no_sdpa
+from luna_fairseq.benchmark.measure import Case, Settings
+from luna_fairseq.benchmark.task import Row
+from luna_fairseq.ops.causal_luna import causal_luna, pack_weights, why_not_triton_here
 
 
 class Inputs(NamedTuple):
-    """q, k, v and pack_k [B, H, T, K], pack_q [B, H, L, K], as projections leave them; v is k when they are
-    tied.
-    """
+    """q, k, v, pack_k [B, H, T, K], pack_q [B, H, L, K], as projections leave them; v is k when they are
+    tied. Masks [B, L] and [B, T], or None."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     pack_k: Tensor
     pack_q: Tensor
+    packed_padding_mask: Optional[Tensor]
+    key_padding_mask: Optional[Tensor]
 
 
-def make_inputs(shape: Shape, length: int, settings: Settings) -> Problem:
-    """Inputs that want gradients, and the gradient of the output [B, H, T, K]."""
-    lengths = [length] * (4 if shape.tied else 5)
-    *of_tokens, gradient, pack_q = random_heads([*lengths, shape.projection_length], shape, settings)
-    q, k, *v, pack_k = (x.requires_grad_() for x in of_tokens)
-    return Inputs(q, k, v[0] if v else k, pack_k, pack_q.requires_grad_()), gradient
-
-
-def backend(inputs: Inputs, name: str, decay: bool = False) -> Tensor:
+def form(inputs: Inputs, backend: str, decay: bool) -> Tensor:
     """A form that the library offers; with ``decay`` it forgets, as fast as models do at the start."""
     weights = pack_weights(inputs.pack_q, inputs.pack_k, "softplus")
-    rates = inputs.q.new_tensor(alibi_slopes(inputs.q.size(1))) if decay else None
-    return causal_luna(inputs.q, inputs.k, inputs.v, weights, backend=name, rates=rates)
+    heads = inputs.q.size(1)
+    rates = 2 ** (-8 / heads * torch.arange(1, heads + 1, device=inputs.q.device)) if decay else None
+    masks = inputs.packed_padding_mask, inputs.key_padding_mask
+    output = causal_luna(*inputs[:3], weights, *masks, backend=backend, rates=rates)
+    # What stands at padded positions has no meaning.
+    return output if masks[1] is None else output.masked_fill(masks[1][:, None, :, None], 0.0)
 
 
-def two_passes(inputs: Inputs, prefix_products: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """Causal attention around the softmax over P, by a function for x_t sum_{j<=t} y_j^T z_j."""
-    dtype = torch.promote_types(inputs.q.dtype, torch.float32)
-    weights = pack_weights(inputs.pack_q, inputs.pack_k, "softplus")
-    q, k, v = (x.to(dtype) for x in inputs[:3])
-    steps = torch.arange(1, q.size(2) + 1, dtype=dtype, device=q.device)[:, None]
-    logits = prefix_products(q * q.size(-1) ** -0.5, k, weights) / steps
-    return (prefix_products(logits.softmax(dim=-1), weights, v) / steps).to(inputs.q.dtype)
-
-
-def loop(inputs: Inputs) -> Tensor:
-    """A step of Python for every position, and in each pass a state that autograd keeps for each."""
-    return two_passes(inputs, loop_over_positions)
-
-
-def loop_over_positions(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    """x, y [B, H, T, M], z [B, H, T, N] -> [B, H, T, N]."""
-    state = x.new_zeros(*x.shape[:2], y.size(-1), z.size(-1))
-    rows = []
-    for x_t, y_t, z_t in zip(*(a.unsqueeze(-2).unbind(dim=2) for a in (x, y, z))):
-        state = state + y_t.transpose(-2, -1) * z_t
-        rows.append(x_t @ state)
-    return torch.cat(rows, dim=2)
-
-
-def flash_linear_attention(inputs: Inputs) -> Tensor:
-    """Each pass by flash-linear-attention's chunk kernel, without normalisation or decay; pack weights
-    rounded.
-    """
-    return two_passes(inputs, partial(linear_attention, dtype=inputs.q.dtype))
-
-
-def linear_attention(x: Tensor, y: Tensor, z: Tensor, dtype: torch.dtype) -> Tensor:
-    """As :func:`loop_over_positions`; operands rounded to ``dtype`` for the kernel, the result float32."""
-    from fla.ops.linear_attn import chunk_linear_attn
-
-    operands = (a.to(dtype).transpose(1, 2) for a in (x, y, z))
-    return chunk_linear_attn(*operands, scale=1.0, normalize=False)[0].transpose(1, 2).float()
-
-
-def softmax(inputs: Inputs, kernel: Optional[str] = None) -> Tensor:
-    """Causal softmax attention by one of torch's kernels."""
-    return fused_softmax.sdpa(inputs.q, inputs.k, inputs.v, kernel, is_causal=True)
+def softmax(inputs: Inputs) -> Tensor:
+    """Causal softmax attention by torch's fused function."""
+    return F.scaled_dot_product_attention(*inputs[:3], is_causal=True)
 
 
 def why_no_triton(shape: Shape, settings: Settings) -> str:
     """Why the Triton form does not run, or nothing."""
-    if not settings.device.startswith("cuda") or torch.cuda.get_device_capability(settings.device) < (8, 0):
-        return "it needs an NVIDIA GPU of compute capability 8.0 or later"
     if shape.projection_length > 256 or shape.head_dim > 128 or shape.dtype == "float64":
         return "it takes l up to 256, K up to 128, and no float64"
-    return ""
+    return why_not_triton_here(torch.device(settings.device))
 
 
-def why_no_fla(shape: Shape, settings: Settings) -> str:
-    """Why flash-linear-attention does not run, or nothing."""
-    if not settings.device.startswith("cuda"):
-        return "flash-linear-attention needs a GPU"
-    if importlib.util.find_spec("fla") is None:
-        return "flash-linear-attention is not installed (pip install flash-linear-attention)"
-    if shape.dtype not in ("bfloat16", "float16"):
-        return "flash-linear-attention multiplies in TF32, which is not float32"
-    return ""
+def luna(backend: str, decay: bool = False, **options: Any) -> Row:
+    """A row of Luna's, held to the definition, which is also the cumulative sum of the outer products of all
+    positions; those that forget are optional."""
+    definition = "decay-naive" if decay else "cumsum"
+    options["why_not"] = why_no_triton if backend == "triton" else None
+    naive = backend == "naive"
+    make = partial(form, backend=backend, decay=decay)
+    return Row(make, equals="" if naive else definition, limited=naive, optional=decay, **options)
+
+
+CAUSAL = {
+    "cumsum": luna("naive", peer=True),
+    "chunk": luna("chunk"),
+    "triton": luna("triton"),
+    "decay-naive": luna("naive", decay=True),
+    "decay": luna("chunk", decay=True),
+    "decay-triton": luna("triton", decay=True),
+    "sdpa": Row(softmax, why_not=why_no_sdpa, peer=True),
+}
+
+
+class CausalAttention(AttentionTask):
+    """``causal``."""
+
+    name = "causal"
+    notes = """causal attention: the forms of Luna's beside torch's scaled_dot_product_attention
+    of projected heads, Luna's pack weights (softplus) included, the projections themselves left out. cumsum
+    sums the outer products of all positions over time: the way the definition is usually trained, and itself
+    the library's naive form. decay and decay-triton are forms that forget, held to decay-naive. sdpa is
+    torch's fused attention with is_causal, a different function of the same inputs. forward: without
+    gradients; forward+backward: gradients of every input. Before anything is timed, output and gradients of
+    the other forms of Luna were compared with those of cumsum in float64, beyond its longest sequence those
+    of one head.
+    """
+    table = CAUSAL
+
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        add = parser.add_argument
+        add("--tied", action="store_true", help="keys are values, as in the model by default")
+        add("--masks", action="store_true", help="positions on either side and rows of P are padded")
+
+    def problem(self, case: Case) -> Tuple[Inputs, Tensor]:
+        shape, T = self.shape(case), case["T"]
+        lengths = [T] * (4 if shape.tied else 5)
+        *of_tokens, gradient, pack_q = shape.random([*lengths, shape.projection_length], self.settings)
+        q, k, *v, pack_k = (x.requires_grad_() for x in of_tokens)
+        masks = [None, None]
+        if self.args.masks:
+            batch, device = torch.arange(shape.batch)[:, None], self.settings.device
+            last, position = torch.arange(shape.projection_length)[-1:], torch.arange(T)
+            early, late = (batch % 2 == 0) & (position < T // 3), (batch % 2 == 1) & (position >= T - T // 4)
+            rows = torch.arange(shape.projection_length) >= torch.clamp(last, min=1)
+            masks = [(rows & (batch % 2 == 0)).to(device), (early | late).to(device)]
+        return Inputs(q, k, v[0] if v else k, pack_k, pack_q.requires_grad_(), *masks), gradient

@@ -8,7 +8,6 @@ writes.
 
 import argparse
 import itertools
-import json
 import os
 import re
 import subprocess
@@ -21,22 +20,21 @@ from unittest import mock
 
 import torch
 
+from luna_fairseq.benchmark.gpus import GPUS, Gpu, occupancy
+from luna_fairseq.benchmark.page import table, write_json
 from luna_fairseq.commands.reporting import reported
-from luna_fairseq.costs.gpus import GPUS, Gpu, occupancy
-from luna_fairseq.files.writing import write_text
 
 PROGRAM = "python -m luna_fairseq.benchmark.kernels"
 HEADS = 32
 # What these read they also write.
 IN_PLACE = {"exclusive_scan_kernel"}
 # T, K, l; the most important first.
-SHAPES = [(4096, 64, 16), (4096, 64, 32), (4096, 64, 64), (4096, 64, 128), (4096, 128, 16), (4096, 128, 32),
-          (4096, 128, 64), (4096, 128, 128), (30, 64, 16)]  # fmt: skip
+SHAPES = [(4096, K, L) for K in (64, 128) for L in (16, 32, 64, 128)] + [(30, 64, 16)]
 LENGTHS = (1024, 4096, 16384)
 
 
 class Launch(NamedTuple):
-    """A kernel as it was compiled, and the bytes of the tensors that it was given."""
+    """A kernel, what was compiled, and the bytes of the tensors that it reads or writes."""
 
     name: str
     compiled: Any
@@ -44,50 +42,38 @@ class Launch(NamedTuple):
 
 
 class Driver:
-    """As much of a driver as Triton asks for before it launches anything."""
+    """What Triton asks of a driver before it launches: a device for each capability, and no stream."""
 
     def __init__(self, capability: int):
-        self.capability = capability
-
-    def get_current_target(self) -> Any:
-        """A GPU of the capability."""
         from triton.backends.compiler import GPUTarget
 
-        return GPUTarget("cuda", self.capability, 32)
-
-    def get_current_device(self) -> int:
-        """One for each capability: what was compiled is kept by device."""
-        return self.capability
-
-    def get_current_stream(self, device: int) -> int:
-        """None."""
-        return 0
+        self.get_current_target = lambda: GPUTarget("cuda", capability, 32)
+        self.get_current_device = lambda: capability
+        self.get_current_stream = lambda device: 0
 
 
 @contextmanager
-def compiled_only(capability: int) -> Iterator[List[Launch]]:
-    """Within it kernels are compiled for a capability where they would be launched; gives the launches."""
+def launching_nothing(capability: int, compiling: bool) -> Iterator[List[Launch]]:
+    """Within it kernels are noted, or compiled for a capability, where they would be launched."""
     from triton import JITFunction
     from triton.runtime import driver
 
     from luna_fairseq.ops.causal_luna import triton as form
 
     launches: List[Launch] = []
-    run = JITFunction.run
+    run, before = JITFunction.run, driver._active
 
-    def compile_and_note(self: Any, *args: Any, warmup: bool, **options: Any) -> Any:
-        compiled = run(self, *args, warmup=True, **options)
+    def note(self: Any, *args: Any, warmup: bool, **options: Any) -> None:
+        compiled = run(self, *args, warmup=True, **options) if compiling else None
+        text = compiled.asm["ttir"] if compiled is not None else self.src
         given = {name: x for name, x in zip(self.arg_names, args) if isinstance(x, torch.Tensor)}
-        read = (x for name, x in given.items() if len(re.findall(rf"%{name}\b", compiled.asm["ttir"])) > 1)
-        passes = 2 if self.__name__ in IN_PLACE else 1
-        moved = passes * sum(x.numel() * x.element_size() for x in read)
+        used = (x for name, x in given.items() if len(re.findall(rf"\b{name}\b(?!\")", text)) > 1)
+        moved = sum(x.numel() * x.element_size() for x in used) * (2 if self.__name__ in IN_PLACE else 1)
         launches.append(Launch(self.__name__, compiled, moved))
-        return compiled
 
-    before = driver._active
     driver.set_active(Driver(capability))
     try:
-        with mock.patch.object(JITFunction, "run", compile_and_note):
+        with mock.patch.object(JITFunction, "run", note):
             with mock.patch.object(form, "why_not_triton_here", lambda device: ""):
                 yield launches
     finally:
@@ -114,7 +100,7 @@ def launches_of(
     q, k, v = (heads(K, getattr(torch, dtype)) for _ in range(3))
     padded = [torch.empty(1, n, dtype=torch.bool, device="meta") if masks else None for n in (L, T)]
     rates = torch.empty(HEADS, device="meta", requires_grad=True) if decay else None
-    with compiled_only(capability) as launches:
+    with launching_nothing(capability, compiling=True) as launches:
         output = triton_causal_luna(q, k, v, heads(L, torch.float32), *padded, dropout=0.1, rates=rates)
         output.sum().backward()
     return launches
@@ -136,39 +122,31 @@ def usage(cubin: bytes) -> Tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def rows_of(
-    T: int, K: int, L: int, dtype: str, capability: int, decay: bool = False
-) -> Iterator[Dict[str, Any]]:
+def rows_of(T: int, K: int, L: int, dtype: str, decay: bool, capability: int) -> Iterator[Dict[str, Any]]:
     """A row for every launch, in their order."""
     gpu = next(gpu for gpu in GPUS.values() if gpu.capability == capability)
     for launch in launches_of(T, K, L, dtype, capability, decay):
         registers, spilled = usage(launch.compiled.asm["cubin"])
-        metadata = launch.compiled.metadata
+        warps, shared = launch.compiled.metadata.num_warps, launch.compiled.metadata.shared
         yield {
-            "T": T, "K": K, "l": L, "dtype": dtype, "decay": decay, "capability": capability,
-            "kernel": launch.name, "warps": metadata.num_warps, "registers": registers,
-            "spilled": spilled, "shared": metadata.shared, "bytes": launch.bytes,
-            **occupancy(gpu, registers, metadata.shared, metadata.num_warps)._asdict(),
+            "T": T, "K": K, "l": L, "dtype": dtype, "decay": decay, "sm": capability, "kernel": launch.name,
+            "warps": warps, "registers": registers, "spilled": spilled, "shared": shared,
+            "bytes": launch.bytes, **occupancy(gpu, registers, shared, warps)._asdict(),
         }  # fmt: skip
 
 
-def least_bytes(T: int, K: int, itemsize: int) -> int:
-    """What the algorithm must move forward and backward, keys tied to values: q, k, the keys of pack
-    attention and the output; the three again with the output's gradient, and the gradients of the three."""
-    return HEADS * T * K * itemsize * 11
-
-
 def roofline(T: int, K: int, L: int, dtype: str, gpu: Gpu) -> Dict[str, Any]:
-    """The least milliseconds, forward and backward, on a GPU: of the algorithm, of the bytes that the kernels
-    move, and of fused causal softmax attention (seven products of T x T / 2)."""
-    item = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
+    """The least milliseconds, forward and backward, on a GPU: of the bytes that the kernels move; of those
+    that the algorithm must move with keys tied to values (q, k, the keys of pack attention and the output,
+    the three again with the output's gradient, and the gradients of the three); and of fused causal softmax
+    attention (seven products of T x T / 2)."""
+    numbers = HEADS * T * K * torch.empty(0, dtype=getattr(torch, dtype)).element_size()
     launches = launches_of(T, K, L, dtype, gpu.capability)
-    moved = sum(launch.bytes for launch in launches)
-    flash = max(7 * HEADS * T * T * K / gpu.flops["half"], 12 * HEADS * T * K * item / gpu.bandwidth)
-    least = least_bytes(T, K, item)
+    moved, least = sum(launch.bytes for launch in launches), 11 * numbers
+    flash = max(7 * HEADS * T * T * K / gpu.flops["half"], 12 * numbers / gpu.bandwidth)
     return {
         "T": T, "gpu": gpu.name, "launches": len(launches), "kernels_bytes": moved, "least_bytes": least,
-        "least_ms": 1e3 * least / gpu.bandwidth, "kernels_ms": 1e3 * moved / gpu.bandwidth,
+        "kernels_ms": 1e3 * moved / gpu.bandwidth, "least_ms": 1e3 * least / gpu.bandwidth,
         "flash_ms": 1e3 * flash,
     }  # fmt: skip
 
@@ -181,37 +159,25 @@ def build_parser() -> argparse.ArgumentParser:
     add("--dtype", nargs="+", default=["bfloat16"], choices=["bfloat16", "float16", "float32"])
     add("--capability", type=int, nargs="+", default=[80, 90], choices=[80, 90], metavar="N", help="80, 90")
     add("--decay", action="store_true", help="attention that forgets as well")
-    add("--no-roofline", action="store_true", help="registers and shared memory alone")
     add("--json", type=Path, metavar="FILE", help="write the same to FILE, as rows come")
     return parser
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print both tables, each line as it comes."""
+    """Print the table of every shape as it comes, then the roofline."""
     found: Dict[str, List[Dict[str, Any]]] = {"resources": [], "roofline": []}
 
-    def note(kind: str, row: Dict[str, Any]) -> None:
-        if not found[kind]:
-            print("", f"| {' | '.join(row)} |", "|---" * len(row) + "|", sep="\n")
-        found[kind].append(row)
-        print(f"| {' | '.join(map(cell, row.values()))} |", flush=True)
+    def note(kind: str, rows: Sequence[Dict[str, Any]]) -> None:
+        found[kind] += rows
+        print(table(list(rows[0]), [list(row.values()) for row in rows]), flush=True)
         if args.json:
-            write_text(args.json, json.dumps(found, indent=1) + "\n")
+            write_json(args.json, found)
 
-    kinds = itertools.product(
-        args.shape or SHAPES, args.dtype, (False, True)[: 1 + args.decay], args.capability
-    )
-    for shape, dtype, decay, capability in kinds:
-        for row in rows_of(*shape, dtype, capability, decay):
-            note("resources", row)
-    for T in () if args.no_roofline else LENGTHS:
-        for gpu in (gpu for gpu in GPUS.values() if gpu.capability in args.capability):
-            note("roofline", roofline(T, 64, 16, args.dtype[0], gpu))
-
-
-def cell(value: Any) -> str:
-    """Of a table."""
-    return f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+    decays = (False, True) if args.decay else (False,)
+    for shape, *kind in itertools.product(args.shape or SHAPES, args.dtype, decays, args.capability):
+        note("resources", list(rows_of(*shape, *kind)))
+    gpus = [gpu for gpu in GPUS.values() if gpu.capability in args.capability]
+    note("roofline", [roofline(T, 64, 16, args.dtype[0], gpu) for T in LENGTHS for gpu in gpus])
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

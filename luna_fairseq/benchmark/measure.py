@@ -1,49 +1,40 @@
-"""Times of interleaved repetitions, and the peak memory of each form in a process of its own."""
+"""Times of interleaved repetitions by torch.utils.benchmark, and the peak memory of each form in a process of
+its own."""
 
-import math
 import multiprocessing
 import resource
 import statistics
 import sys
-import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 import torch
-from tqdm import tqdm
+from torch.utils.benchmark import Timer
 
 from luna_fairseq.errors import InputError
 
 # A sample lasts at least so long [s]: the clock and a passing interrupt then weigh little.
 SHORTEST_SAMPLE = 0.02
-OUT_OF_MEMORY = "{} ran out of memory: ask for smaller sizes"
 # Modules that the process from which the memory children are forked has imported already
 # (torch imports the last on the first use of some operations).
 PRELOAD = ["luna_fairseq", "luna_fairseq.benchmark.measure", "torch.fx.experimental.symbolic_shapes"]
 
 Job = Callable[[], Any]
+# What a comparison's forms have in common, by the table's column names.
+Case = Dict[str, Any]
+# What was measured of a form in a case, as JSON: seconds, bytes, ratios of speeds.
+Record = Dict[str, Any]
 
 
 class Form(NamedTuple):
-    """One way of doing a job that other forms do too.
-
-    Attributes:
-        name: as the table shows it
-        prepare: makes inputs and returns the job
-        warm_up: the same for a job of next to no size, through the same code
-
-    Both functions must be picklable: the memory is measured in another process.
-    """
+    """A way of doing a job that others do too: ``prepare`` makes inputs and gives the job, ``warm_up`` one of
+    next to no size, through the same code. Both are picklable: memory is measured in another process."""
 
     name: str
     prepare: Callable[[], Job]
     warm_up: Callable[[], Job]
-
-
-# What a comparison's forms have in common, by the table's column names.
-Case = Dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -62,128 +53,94 @@ class Settings:
     device: str
     seed: int
 
-
-class Spread(NamedTuple):
-    """Median and quartiles."""
-
-    median: float
-    q1: float
-    q3: float
-
-
-@dataclass(frozen=True)
-class Result:
-    """What was measured of one form in one case.
-
-    Attributes:
-        case: what the forms of a comparison have in common, by the table's column names
-        form: name of the form
-        seconds: of one job, a sample per repetition
-        calls: jobs in a sample
-        extra_bytes: peak memory of a job beyond its inputs and parameters
-        count: how much one job does, where its rate is shown
-    """
-
-    case: Case
-    form: str
-    seconds: List[float]
-    calls: int
-    extra_bytes: int
-    count: int = 0
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Median and quartiles of at least two values."""
-    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
-    return Spread(median, q1, q3)
-
-
-def speed_ratio(result: Result, peer: Result) -> Spread:
-    """How many times as fast as the peer, repetition by repetition: what slows a round slows both."""
-    return spread([theirs / ours for ours, theirs in zip(result.seconds, peer.seconds)])
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is one."""
+        return self.device.startswith("cuda")
 
 
 def compare(
-    case: Case, forms: Sequence[Form], count: int, settings: Settings, progress: tqdm
-) -> Iterator[List[Result]]:
-    """Measure forms against each other: memory first, a child each, then rounds of A B C, A B C, ... after a
-    warm-up.
+    case: Case,
+    forms: Sequence[Form],
+    peers: Sequence[str],
+    settings: Settings,
+    begin: Callable[[str], Any] = lambda name: None,
+    failed: Callable[..., None] = lambda name, error: None,
+) -> List[Record]:
+    """Measure forms in a case: the memory of each first, then rounds of A B C, A B C, ...
 
     Args:
         case: what they have in common
         forms: at least one
-        count: how much one job does
+        peers: names of those that all are compared with
         settings: how to measure
-        progress: a step is a form's memory, its warm-up, and each of its samples
-
-    Yields:
-        after every round but the first, the results so far
-
-    Raises:
-        InputError: a form needs more memory than there is
+        begin: told the name of each form before its first job
+        failed: told the name of a form that could not be measured, and why; it has no record
     """
-    label = ", ".join(f"{name} {value}" for name, value in case.items())
-    extra_bytes = {}
+    extra: Dict[str, int] = {}
+    timers: Dict[str, Timer] = {}
     for form in forms:
-        progress.set_description(f"{label}: memory of {form.name}")
-        extra_bytes[form.name] = measure_extra_bytes(form, settings)
-        progress.update()
-    jobs = {form.name: form.prepare() for form in forms}
-    calls = {}
-    for name, job in jobs.items():
-        progress.set_description(f"{label}: warm-up of {name}")
-        time_calls(job, 1, settings.device)
-        calls[name] = max(1, math.ceil(SHORTEST_SAMPLE / time_calls(job, 1, settings.device)))
-        progress.update()
-    seconds: Dict[str, List[float]] = {name: [] for name in jobs}
-    progress.set_description(label)
+        begin(form.name)
+        try:
+            extra[form.name] = extra_bytes(form, settings)
+            job = form.prepare()
+            job()
+        except (InputError, RuntimeError) as error:
+            failed(form.name, error)
+            continue
+        timers[form.name] = Timer("job()", globals={"job": job}, num_threads=settings.threads)
+    begin("")
+    samples: Dict[str, List[Any]] = {name: [] for name in timers}
     for _ in range(settings.repetitions):
-        for name, job in jobs.items():
-            seconds[name].append(time_calls(job, calls[name], settings.device))
-            progress.update()
-        if len(seconds[name]) > 1:
-            yield [
-                Result(case, name, list(seconds[name]), calls[name], extra_bytes[name], count)
-                for name in jobs
-            ]
+        for name, timer in timers.items():
+            # It warms up before every sample: another form has been at work.
+            samples[name].append(timer.blocked_autorange(min_run_time=SHORTEST_SAMPLE))
+    seconds = {name: [sample.median for sample in each] for name, each in samples.items()}
+    return [
+        {
+            "case": case,
+            "form": name,
+            "seconds": {**spread(seconds[name]), "samples": seconds[name]},
+            "calls_per_sample": samples[name][0].number_per_run,
+            "speed_ratio": {
+                # Repetition by repetition: what slows a round slows both.
+                peer: spread([theirs / ours for ours, theirs in zip(seconds[name], seconds[peer])])
+                for peer in peers
+                if peer in seconds
+            },
+            "extra_bytes": extra[name],
+        }
+        for name in timers
+    ]
 
 
-def time_calls(job: Job, calls: int, device: str) -> float:
-    """Mean seconds of one of ``calls`` consecutive jobs."""
-    synchronize(device)
-    start = time.perf_counter()
-    for _ in range(calls):
-        job()
-    synchronize(device)
-    return (time.perf_counter() - start) / calls
+def spread(values: Sequence[float]) -> Dict[str, float]:
+    """Median and quartiles of at least two values."""
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "q1": q1, "q3": q3}
 
 
-def synchronize(device: str) -> None:
-    """Wait until the device has done what it was given."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-
-
-def measure_extra_bytes(form: Form, settings: Settings) -> int:
+def extra_bytes(form: Form, settings: Settings) -> int:
     """Peak memory of one job beyond inputs and parameters, in a fresh process: a peak cannot be taken back.
 
     On the CPU it is the growth of the peak resident set. On a GPU it is that of torch's allocator, whose peak
     can be taken back: there it is this process.
+
+    Raises:
+        InputError: it needs more memory than there is
     """
-    if settings.device.startswith("cuda"):
-        try:
-            return extra_bytes_here(form, settings)
-        except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            raise InputError(OUT_OF_MEMORY.format(form.name)) from None
-    # Forked from a server that has only imported: exec() would hand on this process's own peak.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
     try:
+        if settings.on_gpu:
+            return extra_bytes_here(form, settings)
+        # Forked from a server that has only imported: exec() would hand on this process's own peak.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
         with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
             return pool.submit(extra_bytes_here, form, settings).result()
-    except (BrokenProcessPool, MemoryError):
-        raise InputError(OUT_OF_MEMORY.format(form.name)) from None
+    except (BrokenProcessPool, MemoryError, torch.cuda.OutOfMemoryError):
+        if settings.on_gpu:
+            torch.cuda.empty_cache()
+        raise InputError("it ran out of memory: ask for smaller sizes") from None
 
 
 def extra_bytes_here(form: Form, settings: Settings) -> int:
@@ -192,17 +149,17 @@ def extra_bytes_here(form: Form, settings: Settings) -> int:
     # The code of libraries, their threads and work space are taken once; they are no form's own.
     form.warm_up()()
     job = form.prepare()
-    if settings.device.startswith("cuda"):
+    if settings.on_gpu:
         torch.cuda.reset_peak_memory_stats(settings.device)
-    before = peak_bytes(settings.device)
+    before = peak_bytes(settings)
     job()
-    return peak_bytes(settings.device) - before
+    return peak_bytes(settings) - before
 
 
-def peak_bytes(device: str) -> int:
+def peak_bytes(settings: Settings) -> int:
     """Highest memory use of this process so far."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device)
+    if settings.on_gpu:
+        torch.cuda.synchronize(settings.device)
+        return torch.cuda.max_memory_allocated(settings.device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -1,29 +1,164 @@
-"""Whole models of one size, and batches of random tokens for them."""
+"""Whole models of one size: the rows of ``train``, ``lra`` and ``decode``, and batches of random tokens."""
 
 import argparse
-import copy
+import sys
 from argparse import Namespace
-from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from unittest import mock
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import luna_fairseq.models  # noqa: F401  (registers the architectures)
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
+from fairseq.modules import MultiheadAttention
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from luna_fairseq.benchmark.fused_softmax import why_no_sdpa
-from luna_fairseq.benchmark.measure import Case, Settings
-from luna_fairseq.benchmark.options import MODEL_DTYPES, BatchSize, at_least
-from luna_fairseq.benchmark.peers import Model, models_of
-from luna_fairseq.benchmark.task import Task
+from luna_fairseq.benchmark.attention import luna_attention, written_out
+from luna_fairseq.benchmark.heads import why_no_sdpa
+from luna_fairseq.benchmark.measure import Case
+from luna_fairseq.benchmark.task import DTYPES, BatchSize, Task
 from luna_fairseq.errors import InputError
+from luna_fairseq.peers import ATTENTIONS
+from luna_fairseq.peers.attention import FORMS, PeerAttention
 
 Sizes = Dict[str, int]
-TRANSLATION_PRESETS: Dict[str, Sizes] = {
-    "base": {"layers": 6, "embed_dim": 512, "ffn_embed_dim": 2048, "attention_heads": 8},
-    "small": {"layers": 3, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4},
-}
+BASE = {"layers": 6, "embed_dim": 512, "ffn_embed_dim": 2048, "attention_heads": 8}
+SMALL = {"layers": 3, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4}
 TINY = {"layers": 1, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2}
+
+
+class FusedAttention(MultiheadAttention):
+    """fairseq's attention through scaled_dot_product_attention, with the masks that keep its fused kernels,
+    for training and whole sequences; ``attn_mask`` can only be the causal one."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tuple[Tensor, None]:
+        """query [T, B, C], key and value [S, B, C], key_padding_mask [B, S] -> output [T, B, C]."""
+        if given.get("incremental_state") is not None:
+            raise NotImplementedError("this attention is for whole sequences: it keeps no incremental state")
+        q, k, v = (
+            project(x).unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)  # [B, H, T, K]
+            for project, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+        )
+        causal, mask, padding = given.get("attn_mask") is not None, None, given.get("key_padding_mask")
+        if padding is not None:
+            mask = ~padding.bool()[:, None, None, :]
+            if causal:
+                mask, causal = mask & torch.ones_like(q[0, 0] @ k[0, 0].T, dtype=torch.bool).tril(), False
+        dropout = self.dropout_module.p if self.training else 0.0
+        output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+        return self.out_proj(output.permute(2, 0, 1, 3).flatten(2)), None  # [T, B, C]
+
+
+def use_fused_attention(model: nn.Module) -> None:
+    """Have fairseq's attentions ask torch's fused function."""
+    for child in model.modules():
+        if isinstance(child, MultiheadAttention):
+            child.__class__ = FusedAttention  # the same parameters under the same names
+
+
+def write_weights_out(model: nn.Module) -> None:
+    """Have fairseq's attentions write their weights out: what they take torch's function for ends where that
+    function's check of widths has to be skipped."""
+    for child in model.modules():
+        if isinstance(child, MultiheadAttention):
+            child.skip_embed_dim_check = True
+
+
+def use_definitions(model: nn.Module) -> None:
+    """Have the peers' attentions compute what their definitions say."""
+    for child in model.modules():
+        if isinstance(child, PeerAttention):
+            child.attend = child.define  # type: ignore[method-assign]
+
+
+@contextmanager
+def attention_written_out() -> Iterator[None]:
+    """Within it Luna's attention and torch's scaled_dot_product_attention write their weights out."""
+
+    def sdpa(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
+             is_causal: bool = False, **unused: Any) -> Tensor:  # fmt: skip
+        bias = torch.zeros(q.size(-2), k.size(-2), dtype=q.dtype, device=q.device)
+        if is_causal:
+            bias = bias.masked_fill(torch.ones_like(bias, dtype=torch.bool).triu(1), float("-inf"))
+        if attn_mask is not None:
+            is_bool = attn_mask.dtype == torch.bool
+            bias = bias.masked_fill(~attn_mask, float("-inf")) if is_bool else bias + attn_mask
+        return written_out(q, k, v, None, 0.0, bias)
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", sdpa, create=True))
+        for name, module in list(sys.modules.items()):
+            if name.startswith("luna_fairseq.") and vars(module).get("luna_attention") is luna_attention:
+                stack.enter_context(mock.patch.object(module, "luna_attention", written_out))
+        yield
+
+
+@dataclass(frozen=True)
+class Model:
+    """A row.
+
+    Attributes:
+        architectures: fairseq's name of it in each task where it is a row
+        options: what its command line has besides sizes
+        change: last change to the built model
+        peer, optional: see the package
+    """
+
+    architectures: Mapping[str, str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    change: Optional[Callable[[nn.Module], None]] = None
+    peer: bool = False
+    optional: bool = False
+
+    def definition(self) -> "Model":
+        """The row that it must equal, within :func:`attention_written_out`."""
+        options = {**self.options, "luna_backend": "naive", "torch_compile": False}
+        return replace(self, options=options, change=use_definitions)
+
+
+def luna(untied: bool = False, architectures: Any = (), **options: Any) -> Model:
+    """Luna, with l rows of P; rows with options of their own are optional."""
+    of_length = {"projection_length": "{l}", "encoder_projection_length": "{l}", "untie_luna_kv": untied}
+    return Model(dict(architectures), {**of_length, **options}, optional=bool(options))
+
+
+def peer(attention: str, **options: Any) -> Model:
+    """The Transformer with that attention, and options of it; an encoder-decoder where it has every form."""
+    architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
+    if set(FORMS) <= set(ATTENTIONS[attention].forms):
+        architectures.update(translate="peer_transformer", decode="peer_transformer")
+    return Model(architectures, {"attention": attention, **options}, optional=True)
+
+
+PLAIN = {"translate": "luna", "decode": "luna", "masked_lm": "luna_masked_lm"}
+ANCHORED = {"translate": "luna_anchored", "decode": "luna_anchored"}
+# Sorted within a task as they stand here; {l} makes a row for every --projection-length.
+MODELS: Dict[str, Model] = {
+    "transformer": Model({"translate": "transformer", "decode": "transformer"}, peer=True),
+    "transformer-softmax": Model({"classify": "transformer_lra_imdb"}, change=write_weights_out, peer=True),
+    "transformer-sdpa": Model(
+        {"translate": "transformer", "classify": "transformer_lra_imdb"},
+        change=use_fused_attention,
+        peer=True,
+    ),
+    "roberta-softmax": Model({"masked_lm": "roberta"}, change=write_weights_out, peer=True),
+    "roberta-sdpa": Model({"masked_lm": "roberta"}, change=use_fused_attention, peer=True),
+    "luna-{l}-tied": luna(architectures=PLAIN),
+    "luna-{l}-untied": luna(untied=True, architectures=PLAIN),
+    "luna-{l}-anchored": luna(architectures={**ANCHORED, "masked_lm": "luna_anchored_base_512"}),
+    "luna-{l}-no-look-up": luna(architectures=ANCHORED, packed_lookup=0),
+    "luna-{l}-softmax-cross": luna(architectures=ANCHORED, packed_lookup=0, cross_attention="softmax"),
+    "luna-{l}-compiled": luna(architectures=PLAIN, torch_compile=True),
+    "luna-{l}-chunk": luna(architectures=PLAIN, luna_backend="chunk"),
+    "luna-{l}-triton": luna(architectures=PLAIN, luna_backend="triton"),
+    "luna-{l}": luna(untied=True, architectures={"classify": "luna_lra_imdb"}),
+    **{f"peer-{name}": peer(name) for name in ATTENTIONS},
+    "peer-softmax-alibi": peer("softmax", alibi=True),
+}
 
 
 class ModelTask(Task):
@@ -31,33 +166,69 @@ class ModelTask(Task):
 
     Attributes:
         task: its models are those of the table that have an architecture for it
-        presets: sizes by name; the first is the default
-        sizes: of all models
-        default_dictionary_size: special symbols included
+        presets: sizes by name
+        types: entries of the dictionary by default, special symbols included
     """
 
     task: ClassVar[str]
-    presets: ClassVar[Mapping[str, Sizes]] = TRANSLATION_PRESETS
-    default_dictionary_size: ClassVar[int] = 32000
+    presets: ClassVar[Mapping[str, Sizes]] = {"base": BASE, "small": SMALL}
+    types: ClassVar[int] = 32000
     length = "T"
 
-    def __init__(self, args: argparse.Namespace, settings: Settings):
-        super().__init__(args, settings)
-        self.preset: str = args.preset or "base"
-        if self.preset not in self.presets:
-            raise InputError(f"--preset {self.preset}: --task {self.task} has only {', '.join(self.presets)}")
-        self.sizes: Sizes = self.presets[self.preset]
-        self.dictionary_size: int = args.dictionary_size or self.default_dictionary_size
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        """Size, type, l."""
+        add = parser.add_argument
+        add("--preset", choices=["base", "small"], default="base", help="size of the models (default: base)")
+        add("--dictionary-size", type=int, metavar="N", help="(default: 32000, of bytes 260)")
+        add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="default: float32")
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of all models."""
+        if self.args.preset not in self.presets:
+            has = ", ".join(self.presets)
+            raise InputError(f"--preset {self.args.preset}: --task {self.task} has only {has}")
+        return TINY if self.tiny else self.presets[self.args.preset]
+
+    def dictionary(self) -> Dictionary:
+        """One for source and target."""
+        dictionary = Dictionary()
+        size = 12 if self.tiny else self.args.dictionary_size or self.types
+        for i in range(size - len(dictionary)):
+            dictionary.add_symbol(f"w{i}")
+        return dictionary
+
+    def translation_task(self) -> TranslationTask:
+        """With this dictionary."""
+        dictionary = self.dictionary()
+        return TranslationTask(TranslationConfig(), dictionary, dictionary)
 
     def rows(self) -> Dict[str, Model]:
-        return models_of(self.task, self.args.projection_length)
+        here = {name: row for name, row in MODELS.items() if self.task in row.architectures}
+        rows = {name: row for name, row in here.items() if "{l}" not in name}
+        for length in self.args.projection_length:
+            for name, row in here.items():
+                if "{l}" in name:
+                    options = {k: length if v == "{l}" else v for k, v in row.options.items()}
+                    rows[name.replace("{l}", str(length))] = replace(row, options=options)
+        return rows
 
     def why_not(self, row: Model, case: Case) -> str:
-        return why_no_sdpa() if row.needs_sdpa else ""
+        return why_no_sdpa() if row.change is use_fused_attention else ""
+
+    def batch(self, case: Case) -> BatchSize:
+        """Sentences and tokens of a case."""
+        return BatchSize(1, 4) if self.tiny else BatchSize(case["sentences"], case["T"])
 
     def options(self, batch: BatchSize, dropout: float) -> Dict[str, Any]:
-        """What all models have in common, under fairseq's names."""
-        raise NotImplementedError
+        """What all encoder-decoders have in common, under fairseq's names."""
+        positions = max(1024, batch.tokens + 2)
+        return {
+            **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in self.sizes.items()},
+            "dropout": dropout, "share_all_embeddings": True,
+            "max_source_positions": positions, "max_target_positions": positions,
+        }  # fmt: skip
 
     def make_model(self, row: Model, batch: BatchSize, dropout: float = 0.1) -> BaseFairseqModel:
         """A model with random weights, in training mode."""
@@ -66,69 +237,27 @@ class ModelTask(Task):
         options = Namespace(**{**self.options(batch, dropout), **row.options})
         ARCH_CONFIG_REGISTRY[architecture](options)
         model = ARCH_MODEL_REGISTRY[architecture].build_model(options, self.fairseq_task(batch))
-        if row.attention is not None:
-            row.attention(model)  # last: a new module draws random numbers
-        return model.to(self.settings.device, MODEL_DTYPES[self.args.dtype]).train()
+        if row.change is not None:
+            row.change(model)
+        return model.to(self.settings.device, DTYPES[self.args.dtype]).train()
 
     def fairseq_task(self, batch: BatchSize) -> Any:
         """What the model is built for."""
-        return translation_task(self.dictionary_size)
+        return self.translation_task()
 
-    def random_sentences(self, batch: BatchSize) -> torch.Tensor:
+    def random_sentences(self, batch: BatchSize) -> Tensor:
         """Random tokens [B, T], EOS last."""
-        dictionary = translation_task(self.dictionary_size).source_dictionary
-        tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch))
+        dictionary = self.dictionary()
+        tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch), device="cpu")
         tokens[:, -1] = dictionary.eos()
-        return tokens.to(self.settings.device)
-
-    def tiny(self, case: Case) -> Tuple["ModelTask", Case]:
-        small = copy.copy(self)
-        small.sizes, small.dictionary_size = TINY, 12
-        return small, {"sentences": 1, "T": 4}
+        return tokens if self.settings.device == "meta" else tokens.to(self.settings.device)
 
     def describe(self) -> str:
         values = ", ".join(f"{name} {value}" for name, value in self.sizes.items())
-        return f"{values}, dictionary {self.dictionary_size} (one embedding for all), {self.args.dtype}"
-
-
-def add_size_options(parser: argparse.ArgumentParser) -> None:
-    """``--preset`` and ``--dictionary-size``."""
-    add = parser.add_argument
-    names = list(TRANSLATION_PRESETS)
-    add("--preset", choices=names, help="6+6 layers of 512, or 3+3 of 256 in translation (default: base)")
-    add("--dictionary-size", type=at_least(8), metavar="N", help="shared (default: 32000, of bytes 260)")
-
-
-def batch_of(case: Case) -> BatchSize:
-    """Sentences and tokens of a case."""
-    return BatchSize(case["sentences"], case["T"])
+        size = self.args.dictionary_size or self.types
+        return f"{self.task}: {values}, dictionary {size} (one embedding for all), {self.args.dtype}"
 
 
 def batch_cases(batches: Sequence[BatchSize]) -> List[Case]:
     """The cases of those batches."""
     return [{"sentences": batch.sentences, "T": batch.tokens} for batch in batches]
-
-
-def translation_options(sizes: Sizes, positions: int, dropout: float = 0.1) -> Dict[str, Any]:
-    """Of an encoder-decoder, under fairseq's names."""
-    return {
-        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()},
-        "dropout": dropout,
-        "share_all_embeddings": True,
-        "max_source_positions": positions,
-        "max_target_positions": positions,
-    }
-
-
-def translation_task(dictionary_size: int) -> TranslationTask:
-    """A translation task with one dictionary of that size, its special symbols included."""
-    dictionary = Dictionary()
-    for i in range(dictionary_size - len(dictionary)):
-        dictionary.add_symbol(f"w{i}")
-    return TranslationTask(TranslationConfig(), dictionary, dictionary)
-
-
-def pad_after(tokens: torch.Tensor, lengths: Sequence[int], padding_idx: int) -> None:
-    """Put padding into every row of tokens [B, T] after its length."""
-    for row, length in zip(tokens, lengths):
-        row[length:] = padding_idx

@@ -1,23 +1,45 @@
-"""What all sub-commands are: a job that the rows of a table do, checked first, then measured side by side."""
+"""What all tasks are: a job that the rows of a table do, checked first, then measured side by side."""
 
 import argparse
+import re
 import textwrap
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from luna_fairseq.benchmark.exponents import Theory
-from luna_fairseq.benchmark.measure import Case, Form, Job, Settings
-from luna_fairseq.benchmark.report import Section
+import torch
+from torch import Tensor
+
+from luna_fairseq.benchmark.measure import Case, Form, Job, Record, Settings
+from luna_fairseq.commands.arguments import positive
 from luna_fairseq.errors import InputError
 
-NOTES_WIDTH = 118
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A way of doing a task.
+
+    Attributes:
+        make: what the task does it with
+        equals: row whose results it must have
+        limited: keeps a matrix for every position, and so ends at ``--max-naive-length``
+        why_not: why it cannot do a case with the task's settings, or nothing (default: it can)
+        peer, optional: see the package
+    """
+
+    make: Callable[..., Any]
+    equals: str = ""
+    limited: bool = False
+    why_not: Optional[Callable[..., str]] = None
+    peer: bool = False
+    optional: bool = False
 
 
 class Task(ABC):
-    """A job that can be done in several ways: the rows of its table.
-
-    It is pickled, since the memory of each row is measured in a process of its own.
+    """A job that the rows of its table do. It is pickled: the memory of each is measured in another process.
 
     Args:
         args: values of the options that :meth:`add_options` has added
@@ -25,36 +47,29 @@ class Task(ABC):
 
     Attributes:
         name: of the results, which is that of the sub-command
-        help: one line on the sub-command
-        notes: what is measured, and how to read it
+        notes: what is measured, and how to read it; its first line is the help
         rate: unit of :meth:`count`, as ``tokens`` (default: the table shows no rate)
         length: column of the case that the plot has as its abscissa (default: it shows ratios as bars)
-        panels: columns of the case by whose values the plot has panels of their own
+        tiny: the job is one of next to no size, through the same code, to warm up with
     """
 
     name: ClassVar[str]
-    help: ClassVar[str]
     notes: ClassVar[str]
-    rate: ClassVar[Optional[str]] = None
-    length: ClassVar[Optional[str]] = None
-    panels: ClassVar[Sequence[str]] = ()
+    rate: ClassVar[str] = ""
+    length: ClassVar[str] = ""
+    tiny = False
 
     def __init__(self, args: argparse.Namespace, settings: Settings):
         self.args = args
         self.settings = settings
 
-    @classmethod
-    def of(cls, args: argparse.Namespace, settings: Settings) -> "Task":
-        """The task that the sub-command's options ask for."""
-        return cls(args, settings)
-
     @classmethod  # noqa: B027
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        """Add what only this sub-command has. ``--with`` and ``--without`` are common to all."""
+        """Add what only this sub-command has."""
 
     @abstractmethod
     def rows(self) -> Dict[str, Any]:
-        """Its rows by name, in the table's order; each has the attributes ``peer`` and ``optional``."""
+        """Its rows by name, in the table's order."""
 
     @abstractmethod
     def cases(self) -> List[Case]:
@@ -65,96 +80,101 @@ class Task(ABC):
         return ""
 
     @abstractmethod
-    def check(self, rows: Dict[str, Any]) -> None:
-        """Raise InputError, before anything is timed, when a row does not do what it should."""
+    def check(self, row: Any) -> float:
+        """The largest error of a row, by what is allowed. Raises InputError when it does not do what it
+        should."""
 
     @abstractmethod
-    def build(self, row: Any, case: Case) -> Any:
-        """Inputs, parameters, models: whatever is there before the job."""
-
-    @abstractmethod
-    def step(self, row: Any, built: Any, case: Case) -> Job:
-        """The job."""
+    def job(self, row: Any, case: Case) -> Job:
+        """Make inputs, parameters, models: whatever is there before the job; give the job."""
 
     def count(self, case: Case) -> int:
         """How much one job does, in units of ``rate``."""
         return 0
 
-    def theory(self) -> Dict[str, Theory]:
-        """What is known of how its rows' cost grows, by name, if exponents are to be fitted beside it."""
-        return {}
-
     @abstractmethod
-    def tiny(self, case: Case) -> Tuple["Task", Case]:
-        """The same job at next to no size, through the same code."""
-
     def describe(self) -> str:
         """The sizes in one line."""
-        return ""
 
 
-class Comparison(NamedTuple):
-    """A task's rows, ready to be measured.
+@dataclass
+class Section:
+    """The results of one task.
 
     Attributes:
-        section: to be filled with results
-        cases: and the forms that are measured in each
-        counts: how much a job of each case does
+        name, length, rate: of the task
+        notes: what was measured, and how to read it; one string a line
+        peers: forms that every form of the same case is compared with
+        checks: error of each form by what is allowed
+        failed: why a form that should have been measured was not
+        running: the form at work, for whoever finds the file of a process that died
+        results: in the table's order
+        profiles: what ``--profile`` found of each
     """
 
-    section: Section
-    cases: List[Tuple[Case, List[Form]]]
-    counts: List[int]
+    name: str
+    length: str = ""
+    rate: str = ""
+    notes: List[str] = field(default_factory=list)
+    peers: List[str] = field(default_factory=list)
+    checks: Dict[str, float] = field(default_factory=dict)
+    failed: Dict[str, str] = field(default_factory=dict)
+    running: str = ""
+    results: List[Record] = field(default_factory=list)
+    profiles: List[Record] = field(default_factory=list)
+
+    def fail(self, form: str, error: BaseException) -> None:
+        """Note that a form is not measured, or not in a case."""
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        self.failed.setdefault(form, f"{kind}{next(iter(str(error).splitlines()), '')}"[:300])
 
 
-def lay_out(task: Task) -> Comparison:
+# The forms of every case, and how much a job of it does.
+Cases = List[Tuple[Case, List[Form], int]]
+
+
+def lay_out(task: Task, changed: Callable[[Section], Any] = lambda section: None) -> Tuple[Section, Cases]:
     """Check a task's rows and lay out what is to be measured.
 
+    Args:
+        task: whose rows
+        changed: called whenever the section says something new
+
     Raises:
-        InputError: a row is wrong, or ``--with`` and ``--without`` name one that is none, or leave none
+        InputError: ``--with`` and ``--without`` name a row that is none, or leave none
     """
+    section = Section(task.name, task.length, task.rate)
     rows = select(task.rows(), task.args.with_, task.args.without)
-    reasons: Dict[str, List[str]] = {}
-    cases: List[Tuple[Case, List[Form]]] = []
-    for case in task.cases():
-        forms = []
-        for name, row in rows.items():
-            why_not = task.why_not(row, case)
-            if why_not:
-                reasons.setdefault(why_not, []).append(name)
-            else:
-                forms.append(
-                    Form(name, partial(prepare, task, row, case), partial(prepare, *small(task, row, case)))
-                )
+    reasons = [{name: task.why_not(row, case) for name, row in rows.items()} for case in task.cases()]
+    absent = {
+        why: [n for n in rows if any(here[n] == why for here in reasons)]
+        for here in reasons
+        for why in here.values()
+    }
+    left_out = [f"left out: {', '.join(names)}, {why}." for why, names in absent.items() if why]
+    section.notes = [*textwrap.wrap(" ".join(task.notes.split()), 118), *left_out, task.describe()]
+    possible = {name: row for name, row in rows.items() if any(not here[name] for here in reasons)}
+    if not possible:
+        raise InputError(" ".join(["nothing is left to measure.", *left_out]))
+    for section.running, row in possible.items():
+        changed(section)
+        try:
+            section.checks[section.running] = task.check(row)
+        except (InputError, RuntimeError, TypeError) as error:
+            section.fail(section.running, error)
+    section.running = ""
+    section.peers = [name for name, row in possible.items() if row.peer and name not in section.failed]
+    tiny = object.__new__(type(task))
+    tiny.__dict__.update(task.__dict__, tiny=True)
+    cases: Cases = []
+    for case, here in zip(task.cases(), reasons):
+        names = [name for name in possible if not here[name] and name not in section.failed]
+        forms = [
+            Form(name, *(partial(each.job, rows[name], case) for each in (task, tiny))) for name in names
+        ]
         if forms:
-            cases.append((case, forms))
-    names = {form.name for _, forms in cases for form in forms}
-    measured = {name: row for name, row in rows.items() if name in names}
-    notes = [left_out(list(dict.fromkeys(absent)), why_not) for why_not, absent in reasons.items()]
-    if not measured:
-        raise InputError(" ".join(["nothing is left to measure.", *notes]))
-    task.check(measured)
-    peers = [name for name, row in measured.items() if row.peer]
-    notes = [*textwrap.wrap(" ".join(task.notes.split()), NOTES_WIDTH), *notes, task.describe()]
-    section = Section(task.name, notes, peers, [], task.length, task.panels, task.rate, task.theory())
-    return Comparison(section, cases, [task.count(case) for case, _ in cases])
-
-
-def prepare(task: Task, row: Any, case: Case) -> Job:
-    """The job of a row."""
-    return task.step(row, task.build(row, case), case)
-
-
-def small(task: Task, row: Any, case: Case) -> Tuple[Task, Any, Case]:
-    """Arguments of :func:`prepare` for the warm-up."""
-    tiny, tiny_case = task.tiny(case)
-    return tiny, row, tiny_case
-
-
-def left_out(names: List[str], why_not: str) -> str:
-    """A note."""
-    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-    return f"{listed} {'is' if len(names) == 1 else 'are'} left out: {why_not}."
+            cases.append((case, forms, task.count(case)))
+    return section, cases
 
 
 def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str]) -> Dict[str, Any]:
@@ -162,9 +182,47 @@ def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str])
     for option, names in (("--with", wanted), ("--without", unwanted)):
         for name in names:
             if name not in rows:
-                raise InputError(f"{option} {name}: there is no such form here; choose of {', '.join(rows)}")
-    return {
-        name: row
-        for name, row in rows.items()
-        if name not in unwanted and (name in wanted or not row.optional)
-    }
+                raise InputError(f"{option} {name}: there is no such row here; choose of {', '.join(rows)}")
+    left = {name: row for name, row in rows.items() if name not in unwanted}
+    return {name: row for name, row in left.items() if name in wanted or not row.optional}
+
+
+def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:
+    """The relative RMS of a difference, by the tolerance. Raises InputError when it is beyond that, or NaN.
+
+    Args:
+        what: that differs from what
+        actual, expected: of the same shape; where all that is expected is zero but for rounding, the RMS of
+            the difference itself counts
+        tolerance: the largest that is allowed
+    """
+    scale, least = expected.double().norm(), expected.numel() ** 0.5
+    difference = (actual.double() - expected.double()).norm()
+    error = (difference / (scale if scale > 1e-7 * least else least)).item()
+    if not error <= tolerance:
+        raise InputError(f"it is wrong: {what} by {error:.1e} (relative RMS, {tolerance:.0e} is allowed)")
+    return error / tolerance
+
+
+class BatchSize(NamedTuple):
+    """Sentences and tokens of each, written 32x30."""
+
+    sentences: int
+    tokens: int
+
+    @classmethod
+    def read(cls, text: str) -> "BatchSize":
+        """Type of an option."""
+        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"{text!r} is not SENTENCESxTOKENS, as in 32x30")
+        return cls(*map(int, match.groups()))
+
+
+def add_numbers(parser: argparse.ArgumentParser, **options: Any) -> None:
+    """Options whose values are numbers of at least 1, by name with their defaults; a list takes several."""
+    for name, default in options.items():
+        many = isinstance(default, list)
+        text = f"default: {' '.join(map(str, default)) if many else default}"
+        option: Any = {"type": positive, "default": default, "metavar": "N", "help": text}
+        parser.add_argument(f"--{name.replace('_', '-')}", **option, **({"nargs": "+"} if many else {}))

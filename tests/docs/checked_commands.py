@@ -49,9 +49,7 @@ def _parse(name: str, words: List[str]) -> None:
         if words:
             read_recipe(words[0])
     elif name.startswith("luna_fairseq."):
-        module = importlib.import_module(
-            f"{name}.__main__" if name.startswith("luna_fairseq.benchmark") else name
-        )
+        module = importlib.import_module(f"{name}.__main__" if name == "luna_fairseq.benchmark" else name)
         ours = words[: words.index("--")] if "--" in words else words
         if hasattr(module, "build_parser"):
             module.build_parser().parse_args(ours)

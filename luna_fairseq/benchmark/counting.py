@@ -1,0 +1,175 @@
+"""A training step of a real model, counted on torch's meta device: operations by torch's flop formulas, bytes
+that every operation reads and writes, and what is kept for the backward pass.
+
+Tokens, and what follows from them alone (masks, lengths, places), are numbers on the CPU, since shapes depend
+on them; all else is on the meta device and has no numbers.
+"""
+
+from contextlib import nullcontext
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+aten = torch.ops.aten
+
+
+class Operation(NamedTuple):
+    """One call: multiplications and additions of products, bytes in and out, type of the first operand."""
+
+    flops: int
+    bytes: int
+    dtype: torch.dtype
+
+
+class Step(NamedTuple):
+    """A forward and a backward pass.
+
+    Attributes:
+        parameters: of the model, what is shared once
+        operations: in their order, but those that make views
+        kept: bytes that the backward pass waits for at most, parameters apart
+        largest: bytes of the largest tensor
+    """
+
+    parameters: int
+    operations: List[Operation]
+    kept: int
+    largest: int
+
+
+def count_step(
+    build: Callable[[], torch.nn.Module], loss: Callable[[Any], Tensor], dtype: torch.dtype
+) -> Step:
+    """Count a training step.
+
+    Args:
+        build: makes the model
+        loss: of a batch on the meta device
+        dtype: of the model
+    """
+    attention = mock.patch.object(F, "scaled_dot_product_attention", _attention)
+    autocast = mock.patch.object(torch, "autocast", lambda *args, **kwargs: nullcontext())  # knows no meta
+    with torch.device("meta"), attention, autocast:
+        with _Counter():
+            model = build().to(dtype).train()
+        weights = list(model.parameters())
+        kept, counter = _Kept(weights), _Counter()
+        with counter, torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
+            loss(model).backward()
+    return Step(sum(p.numel() for p in weights), counter.operations, kept.most, counter.largest)
+
+
+class _Counter(TorchDispatchMode):
+    """Notes what every operation does."""
+
+    def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry
+
+        super().__init__()
+        self.operations: List[Operation] = []
+        self.largest, self.formulas = 0, flop_registry
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        packet = func._overloadpacket
+        leaves, spec = tree_flatten((args, kwargs or {}))
+        given = [x for x in leaves if isinstance(x, Tensor)]
+        if all(x.device.type == "cpu" for x in given) and (given or _makes_integers(func, kwargs)):
+            real = [torch.device("cpu") if isinstance(x, torch.device) else x for x in leaves]
+            args, kwargs = tree_unflatten(real, spec)
+            return func(*args, **kwargs)
+        if packet is aten._local_scalar_dense:
+            return 0.0  # for a log
+        if packet in (aten.index, aten.index_put_, aten._unsafe_index):  # a mask's count is a shape
+            args = (args[0], [y for x in args[1] for y in _places(x)], *args[2:])
+            leaves, spec = tree_flatten((args, kwargs or {}))
+        args, kwargs = tree_unflatten([_on_meta(x) for x in leaves], spec)
+        out = func(*args, **kwargs)
+        if not (func.is_view or packet in (aten.detach, aten.empty, aten.empty_like, aten.new_empty)):
+            self.note(func, args, kwargs, out)
+        return out
+
+    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Of one operation."""
+
+        tensors = {id(x): x for x in tree_flatten((args, kwargs, out))[0] if isinstance(x, Tensor)}
+        if not tensors:
+            return
+        sizes = [min(x.numel() * x.element_size(), x.untyped_storage().nbytes()) for x in tensors.values()]
+        self.largest = max(self.largest, *sizes)
+        formula = self.formulas.get(func._overloadpacket)
+        flops = int(formula(*args, **kwargs, out_val=out)) if formula else 0
+        self.operations.append(Operation(flops, sum(sizes), next(iter(tensors.values())).dtype))
+
+
+def _on_meta(x: Any) -> Any:
+    """A tensor or a device."""
+    return (
+        torch.device("meta") if isinstance(x, torch.device) else x.to("meta") if isinstance(x, Tensor) else x
+    )
+
+
+def _makes_integers(func: Any, kwargs: Any) -> bool:
+    """Whether a function that is given no tensor makes one of positions or masks."""
+    dtype = (kwargs or {}).get("dtype")
+    named = dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
+    return named or (dtype is None and func._overloadpacket in (aten.arange, aten.randint))
+
+
+def _places(x: Any) -> Any:
+    """A mask as the indices of what it takes."""
+    is_mask = isinstance(x, Tensor) and x.dtype == torch.bool and x.device.type == "cpu"
+    return x.nonzero().unbind(1) if is_mask else (x,)
+
+
+class _Kept:
+    """Counts storages that autograd keeps, once each, and the most there are at a time."""
+
+    def __init__(self, weights: List[Tensor]):
+        self.alive: Dict[int, Tuple[int, Any]] = {}
+        self.weights = {x.untyped_storage()._cdata for x in weights}
+        self.now = self.most = 0
+
+    def pack(self, x: Tensor) -> Any:
+        """Note a tensor that is kept."""
+        storage = x.untyped_storage()
+        key = storage._cdata
+        return _Holder(x, self, key) if key not in self.weights else x
+
+    def unpack(self, held: Any) -> Tensor:
+        """The tensor."""
+        return held.x if isinstance(held, _Holder) else held
+
+
+class _Holder:
+    """A tensor that is kept until nobody wants it."""
+
+    def __init__(self, x: Tensor, kept: _Kept, key: int):
+        self.x, self.kept, self.key = x, kept, key
+        count, storage = kept.alive.get(key, (0, x.untyped_storage()))
+        if not count:
+            kept.now += storage.nbytes()
+            kept.most = max(kept.most, kept.now)
+        kept.alive[key] = count + 1, storage
+
+    def __del__(self) -> None:
+        count, storage = self.kept.alive.pop(self.key)
+        if count > 1:
+            self.kept.alive[self.key] = count - 1, storage
+        else:
+            self.kept.now -= storage.nbytes()
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False
+) -> Tensor:
+    """scaled_dot_product_attention by the kernels of a GPU, which never write their weights."""
+    q, k, v = (x.contiguous() for x in (q, k, v))
+    if attn_mask is None:
+        return aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)[0]
+    bias = torch.empty_like(attn_mask, dtype=q.dtype).expand(*q.shape[:3], k.size(2))
+    return aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, dropout_p, is_causal)[0]

@@ -1,0 +1,229 @@
+"""``python -m luna_fairseq.benchmark.gpu``: tries and times everything on a GPU within minutes.
+
+Every piece is a command of its own in a process of its own: what fails, hangs or breaks the GPU's context
+ends that piece, is reported, and is tried once more without the row that was at work. ``gpu.json`` and
+``gpu.md`` are written after each. On a CPU the same pieces run at small sizes, the kernels in Triton's
+interpreter.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from luna_fairseq.benchmark.page import table, table_of, write_json
+from luna_fairseq.commands.reporting import reported
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.writing import check_writable, write_text
+
+PROGRAM = "python -m luna_fairseq.benchmark.gpu"
+BENCHMARK = "luna_fairseq.benchmark"
+# Nothing is begun with less time than this [s] left: a process takes some of it to import torch.
+LEAST = 5.0
+# A piece is begun so often, each time without the row at which the last one ended.
+TRIES = 3
+
+
+class Piece(NamedTuple):
+    """A command: its name, what follows ``python -m luna_fairseq.benchmark``, and the most seconds it may
+    take."""
+
+    name: str
+    words: str
+    seconds: float = 60.0
+
+
+SETS = {
+    "forms": "--without cumsum sdpa --with decay-naive decay-triton",
+    "plain": "--without luna-16-untied luna-16-anchored",
+    "both": "--with luna-16-chunk luna-16-triton --without luna-16-untied luna-16-anchored transformer",
+    "tiny": "--batch 1 --heads 2 --head-dim 16 --projection-length 8",
+    "small": "--preset small --dictionary-size 40 --repetitions 2",
+}
+# {half} is bfloat16, or float16 where the GPU has no other. The most important first: parity, then the
+# headlines against flash, in training, in decoding and on Long Range Arena, all within three minutes.
+ON_GPU = [
+    Piece("parity", "causal --check --tied --dtype {half} --lengths 30 1024 4096 {forms}"),
+    Piece("causal", "causal --tied --dtype {half} --lengths 1024 4096 16384 --repetitions 5", 40),
+    Piece("train", "train --dtype {half} --batch 16x1024 4x4096 1x16384 --repetitions 3 {both}"),
+    Piece("decode", "decode --dtype {half} --batch 32 --lengths 30 --repetitions 2 {plain}", 40),
+    Piece("lra", "lra --dtype {half} --batch 8x1024 8x2048 8x3072 8x4096 --repetitions 2"),
+    Piece("parity-odd", "causal --check --masks --dtype {half} --lengths 1 2 31 33 65 1000 --head-dim 40 "
+          "--projection-length 5 33 128 {forms}"),
+    Piece("parity-float32", "causal --check --masks --lengths 1 31 1000 16384 --projection-length 16 100 "
+          "{forms}"),
+    Piece("parity-float16", "causal --check --dtype float16 --lengths 257 4097 --head-dim 128 "
+          "--projection-length 16 256 {forms}"),
+    Piece("causal-l", "causal --tied --dtype {half} --projection-length 32 64 128 256 --lengths 4096 "
+          "--repetitions 3 --without cumsum --with decay-naive decay decay-triton"),
+    Piece("attention", "attention --dtype {half} --lengths 1024 4096 16384 --repetitions 3 "
+          "--without softmax"),
+    Piece("train-30", "train --dtype {half} --batch 256x30 --repetitions 3 {both}"),
+    Piece("apollo", "apollo --repetitions 3"),
+    Piece("masked-lm", "train --task masked-lm --projection-length 128 --dtype {half} --batch 16x512 2x4096 "
+          "--repetitions 3"),
+    Piece("decode-250", "decode --dtype {half} --batch 32 --lengths 250 --repetitions 2 {plain}", 90),
+    Piece("resources", ".kernels --capability {capability}", 90),
+]  # fmt: skip
+ON_CPU = [
+    Piece("parity", "causal --check --tied --masks --lengths 33 {tiny} {forms}", 120),
+    Piece("causal", "causal --tied --lengths 8 {tiny} --repetitions 2", 120),
+    Piece("train", "train {small} --batch 1x8 {plain} transformer --with luna-16-chunk", 120),
+    Piece("decode", "decode {small} --lengths 4 --beam 2 {plain}", 120),
+    Piece("lra", "lra --batch 1x64 --projection-length 16 --repetitions 2", 120),
+    Piece("resources", ".kernels --capability 80 --shape 4096 64 16", 120),
+]
+# Headlines: the piece, the row, the peer.
+HEADLINES = [
+    ("causal", "triton", "sdpa"),
+    ("causal", "chunk", "sdpa"),
+    ("train", "luna-16-tied", "transformer-sdpa"),
+    ("decode", "luna-16-tied", "transformer"),
+    ("lra", "luna-16", "transformer-softmax"),
+]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("gpu"), metavar="DIR", help="folder of both files (default: gpu)")
+    add("--minutes", type=float, default=9.0, metavar="N", help="after which it ends (default: 9)")
+    add("--device", choices=["cuda", "cpu"], default="cuda", help="(default: cuda)")
+    add("--only", nargs="+", default=[], metavar="PIECE", help="no others, as parity causal train decode lra")
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    """Do every piece there is time for. Raises InputError where one failed or is wrong, after all of them."""
+    import torch
+
+    pieces = {piece.name: piece for piece in (ON_CPU if args.device == "cpu" else ON_GPU)}
+    if not 0 < args.minutes < float("inf"):
+        raise InputError(f"--minutes {args.minutes:g} leaves no time: give more than 0")
+    if args.device == "cuda" and torch.cuda.device_count() == 0:
+        raise InputError("torch sees no GPU; --device cpu tries the same at small sizes")
+    for name in args.only:
+        if name not in pieces:
+            raise InputError(f"--only {name}: there is none; there are {', '.join(pieces)}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    check_writable(args.out / "gpu.json", "--out")
+    major, minor = torch.cuda.get_device_capability() if args.device == "cuda" else (8, 0)
+    half = "bfloat16" if major >= 8 else "float16"
+    until = time.monotonic() + 60 * args.minutes
+    found: Dict[str, Dict[str, Any]] = {}
+    for name, piece in pieces.items():
+        if name in (args.only or pieces):
+            words = piece.words.format(**SETS, half=half, capability=10 * major + minor).split()
+            words += ["--device", args.device] if words[0] != ".kernels" else []
+            found[name] = do(words, piece.seconds, until)
+            print(
+                name,
+                *(f"  FAILED {row}: {why}" for row, why in found[name]["failed"].items()),
+                sep="\n",
+                flush=True,
+            )
+            write_json(args.out / "gpu.json", found)
+            write_text(args.out / "gpu.md", "\n".join(page(found)) + "\n")
+    print(f"written: {args.out / 'gpu.md'}, {args.out / 'gpu.json'}")
+    failed = [name for name, each in found.items() if each["failed"]]
+    if failed:
+        raise InputError(f"something failed or is wrong in {', '.join(failed)}: see {args.out / 'gpu.md'}")
+
+
+def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
+    """What a command has found until it ends or the time is up: its JSON, ``failed`` by row, ``seconds``."""
+    module = BENCHMARK + words.pop(0) if words[0].startswith(".") else BENCHMARK
+    failed: Dict[str, str] = {}
+    begun, values = time.monotonic(), {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(TRIES):
+            left = until - time.monotonic()
+            if left < LEAST:
+                failed.setdefault("all", "left out: the time was up")
+                break
+            path = Path(folder) / "found.json"
+            status, said = call([sys.executable, "-m", module, *words, "--json", str(path)], min(limit, left))
+            values = json.loads(path.read_text()) if path.exists() else {}
+            section = section_of(values)
+            failed.update(section.get("failed", {}))
+            running = section.get("running", "")
+            if status == 0 or not running:
+                failed.update({} if status == 0 or failed else {"all": said})
+                break
+            failed[running] = said  # it died or hung: once more without what was at work
+            place = words.index("--without") + 1 if "--without" in words else len(words)
+            words = [
+                *words[:place],
+                *([] if "--without" in words else ["--without"]),
+                running,
+                *words[place:],
+            ]
+    command = " ".join(["python -m", module, *words])
+    return {"command": command, "failed": failed, "found": values, "seconds": time.monotonic() - begun}
+
+
+def call(command: List[str], limit: float) -> Tuple[int, str]:
+    """Exit status of a command, and the last line that it said of an error."""
+    environment = dict(os.environ)
+    if "cpu" in command:
+        # The interpreter's products are small: a pool of threads for each would take the time.
+        environment.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return -1, f"ended after {limit:.0f} s"
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    return done.returncode, f"ended by signal {-done.returncode}" if done.returncode < 0 else last
+
+
+def section_of(values: Dict[str, Any]) -> Dict[str, Any]:
+    """The section of a task in its JSON; empty for the compiler's."""
+    return next((x for name, x in values.items() if name != "environment" and isinstance(x, dict)), {})
+
+
+def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
+    """The lines of ``gpu.md``: where, what is wrong, the headlines, then every piece."""
+    sections = {name: section_of(each["found"]) for name, each in found.items()}
+    where = next(
+        (each["found"]["environment"] for each in found.values() if "environment" in each["found"]), {}
+    )
+    wrong = [
+        f"- FAILED {name}, {row}: {why}" for name, e in found.items() for row, why in e["failed"].items()
+    ]
+    equal = sum(len(section.get("checks", {})) for section in sections.values())
+    lines = ["# Measured on a GPU", "", *(f"- {name}: {value}" for name, value in where.items()), ""]
+    lines += [f"{equal} rows are equal to their definitions; {len(wrong)} failed.", "", *wrong, ""]
+    rows = []
+    for name, row, peer in HEADLINES:
+        for record in sections.get(name, {}).get("results", []):
+            if record["form"] == row and peer in record["speed_ratio"]:
+                case = ", ".join(f"{key} {value}" for key, value in record["case"].items())
+                rows.append([name, case, row, peer, record["speed_ratio"][peer]["median"]])
+    lines += [table(["task", "case", "row", "peer", "times its speed"], rows)]
+    for name, each in found.items():
+        lines += [f"## {name}", "", f"`{each['command']}`, {each['seconds']:.0f} s", ""]
+        section = sections[name]
+        lines += (
+            [table_of(section["results"], section["rate"], section["peers"])]
+            if section.get("results")
+            else []
+        )
+        tables = [rows for rows in each["found"].values() if isinstance(rows, list) and rows]
+        lines += [table(list(rows[0]), [list(row.values()) for row in rows]) for rows in tables]
+    return lines
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point: 0, or 1 where something is wrong, as the page and one line on stderr say."""
+    args = build_parser().parse_args(argv)
+    return reported(PROGRAM, lambda: run(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

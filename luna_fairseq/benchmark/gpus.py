@@ -1,0 +1,97 @@
+"""What the makers say of the GPUs: operations and bytes a second, memory, and what an SM has to share out."""
+
+from dataclasses import dataclass, field
+from typing import Dict, NamedTuple
+
+import torch
+
+from luna_fairseq.errors import InputError
+
+GB, TERA = 1e9, 1e12
+KIB, GIB = 2**10, 2**30
+# Of a multiprocessor: 32-bit registers, and warps of so many threads.
+REGISTERS, WARPS, WARP = 65536, 64, 32
+# An SM hands registers to a warp in portions, and shared memory to a program with some of its own.
+REGISTER_PORTION, SHARED_PORTION, SHARED_RESERVED = 256, 128, KIB
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A kind of GPU, by the datasheet of its SXM form.
+
+    Attributes:
+        capability: NVIDIA's compute capability
+        memory: bytes
+        bandwidth: of the memory, bytes a second
+        flops: dense operations a second by the type of the operands: ``float32`` and ``half``
+        half: the type of 16 bits that it multiplies at that rate
+        shared: bytes of shared memory of a multiprocessor
+        link: bytes a second that a GPU sends to the others of its node
+        network: bytes a second that a node sends to others, all its GPUs together
+        reached: part of ``flops`` (by type) and of ``bandwidth`` (``bytes``) that training reaches
+    """
+
+    name: str
+    capability: int
+    memory: float
+    bandwidth: float
+    flops: Dict[str, float]
+    half: torch.dtype
+    shared: int
+    link: float
+    network: float
+    reached: Dict[str, float] = field(default_factory=lambda: REACHED)
+
+
+# Fitted to the three public figures that docs/many_gpus.md names, all of V100.
+REACHED = {"float32": 0.65, "half": 0.3, "bytes": 0.5}
+BF16, FP16 = torch.bfloat16, torch.float16
+HOPPER = {"float32": 67 * TERA, "half": 989 * TERA}
+GPUS: Dict[str, Gpu] = {
+    "v100": Gpu("V100 32 GB", 70, 32 * GIB, 900 * GB, {"float32": 15.7 * TERA, "half": 125 * TERA},
+                FP16, 96 * KIB, 150 * GB, 12.5 * GB),
+    "a100": Gpu("A100 80 GB", 80, 80 * GIB, 2039 * GB, {"float32": 19.5 * TERA, "half": 312 * TERA},
+                BF16, 164 * KIB, 300 * GB, 200 * GB),
+    "h100": Gpu("H100 80 GB", 90, 80 * GIB, 3350 * GB, HOPPER, BF16, 228 * KIB, 450 * GB, 400 * GB),
+    "h200": Gpu("H200 141 GB", 90, 141 * GB, 4800 * GB, HOPPER, BF16, 228 * KIB, 450 * GB, 400 * GB),
+    # Two cores of an AMD EPYC, which the plan is compared with; rates as a product and a copy reached them.
+    "cpu": Gpu("2 CPU cores", 0, 15 * GIB, 20 * GB, {"float32": 200 * GB, "half": 200 * GB},
+               torch.float32, 0, GB, GB, {"float32": 1.0, "half": 1.0, "bytes": 1.0}),
+}  # fmt: skip
+
+
+def find_gpu(name: str) -> Gpu:
+    """The GPU of a name. Raises InputError when there is none; the message has those there are."""
+    if name.lower() not in GPUS:
+        raise InputError(f"--gpu {name} is not known; known are {', '.join(GPUS)}")
+    return GPUS[name.lower()]
+
+
+class Occupancy(NamedTuple):
+    """How many programs an SM holds at once.
+
+    Attributes:
+        programs: of one kernel
+        share: of its warps that they make
+        limit: what runs out first: ``registers``, ``shared memory`` or ``warps``
+    """
+
+    programs: int
+    share: float
+    limit: str
+
+
+def occupancy(gpu: Gpu, registers: int, shared: int, warps: int) -> Occupancy:
+    """Of programs of so many warps with so many registers a thread and bytes of shared memory."""
+    by_warp = _up(registers * WARP, REGISTER_PORTION)
+    possible = {
+        "registers": REGISTERS // (by_warp * warps),
+        "shared memory": gpu.shared // _up(shared + SHARED_RESERVED, SHARED_PORTION),
+        "warps": WARPS // warps,
+    }
+    limit = min(possible, key=lambda what: possible[what])
+    return Occupancy(possible[limit], possible[limit] * warps / WARPS, limit)
+
+
+def _up(value: int, portion: int) -> int:
+    return -(-value // portion) * portion

@@ -1,0 +1,216 @@
+"""``luna-plan``: batch, memory, speed and days of a recipe on GPUs that one does not have yet, on paper.
+
+The model of the recipe is built on torch's meta device and does a training step without numbers; every
+operation takes the time of its products or of its bytes at the shares of the GPU's rates that are usual.
+RECIPE is one of translation or masked language modelling (luna-recipes lists them); options of fairseq-train
+that follow it override the recipe's.
+"""
+
+import argparse
+import importlib.util
+import math
+import sys
+import warnings
+from argparse import Namespace
+from contextlib import nullcontext
+from typing import Any, List, NamedTuple, Optional, Sequence
+
+import torch
+
+from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
+from luna_fairseq.benchmark.counting import Operation, Step, count_step
+from luna_fairseq.benchmark.gpus import GIB, GPUS, Gpu, find_gpu
+from luna_fairseq.benchmark.kernels import launching_nothing
+from luna_fairseq.benchmark.measure import Settings
+from luna_fairseq.benchmark.task import BatchSize
+from luna_fairseq.benchmark.train import Train
+from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.count_parameters import PAPER_DICTIONARY_SIZE
+from luna_fairseq.commands.recipes import Recipe, read_recipe
+from luna_fairseq.commands.reporting import reported
+from luna_fairseq.errors import InputError
+
+PROGRAM = "luna-plan"
+SENTENCE = 30  # tokens of a sentence of WMT'14, about
+KINDS = {"translation": "translate", "masked_lm": "masked-lm"}
+# Bytes that an optimizer keeps for a parameter, and that its step reads and writes.
+KEPT, MOVED = {"adam": 8, "apollo": 12}, {"adam": 28, "apollo": 60}
+# Seconds that Python takes to launch an operation; part of the backward pass behind which gradients are sent.
+LAUNCH, HIDDEN = 8e-6, 0.5
+CUDA_ITSELF = 1.5e9
+TRUST = """How far to trust it: Transformer-base on V100, three public figures, comes out within a fifth
+(docs/many_gpus.md), to which its shares were fitted; recorded training steps on two CPU cores within a
+quarter. On other GPUs tokens/s may be half or twice as many. Sentences of one length are assumed; padding and
+a slow disk come on top."""
+
+
+class Plan(NamedTuple):
+    """An update.
+
+    Attributes:
+        batch: of one GPU and one pass
+        passes: forward and backward passes of an update
+        bytes: that a GPU needs
+        tokens: of all GPUs
+        seconds: of the update, by what takes them
+    """
+
+    batch: BatchSize
+    passes: int
+    bytes: float
+    tokens: int
+    seconds: "dict[str, float]"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line, without fairseq-train's options."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("recipe", metavar="RECIPE", help="of translation or masked language modelling")
+    add("--gpu", default="a100", metavar="NAME", help=f"one of {', '.join(GPUS)} (default: a100)")
+    add("--nodes", type=positive, default=1, metavar="N", help="(default: 1)")
+    add("--gpus-per-node", type=positive, default=8, metavar="N", help="(default: 8)")
+    add("--length", type=positive, nargs="+", metavar="T", help="tokens of a sentence, several allowed "
+        f"(default: {SENTENCE}, of masked language models the recipe's)")  # fmt: skip
+    add("--dtype", choices=["half", "float32"], default="half", help="of the model (default: half)")
+    add("--dictionary-size", type=positive, default=PAPER_DICTIONARY_SIZE, metavar="N",
+        help="(default: %(default)s)")  # fmt: skip
+    return parser
+
+
+def resolve(recipe: Recipe, given: Sequence[str]) -> Namespace:
+    """The recipe's options with the architecture's own. Raises InputError for what is not counted."""
+    with warnings.catch_warnings():  # its parsers warn of hydra's age
+        warnings.simplefilter("ignore")
+        args = options.parse_args_and_arch(options.get_training_parser(), ["data", *recipe.words(), *given])
+    for option, known in (("task", KINDS), ("optimizer", KEPT)):
+        if getattr(args, option) not in known:
+            counted = ", ".join(known)
+            raise InputError(
+                f"--{option} {getattr(args, option)} is not counted; those counted are {counted}"
+            )
+    return args
+
+
+def count(args: Namespace, batch: BatchSize, gpu: Gpu, dtype: torch.dtype, types: int) -> Step:
+    """The training step of a model that options of fairseq-train build; causal attention in the fused kernels
+    where the GPU has them."""
+    args = Namespace(**vars(args))
+    for limit in ("max_source_positions", "max_target_positions", "max_positions", "tokens_per_sample"):
+        setattr(args, limit, max(batch.tokens + 2, getattr(args, limit, None) or 0))
+    kind = KINDS[args.task]
+    task = Train(Namespace(task=kind, dictionary_size=types, preset="base"), Settings(2, 1, "meta", 1))
+    fused = gpu.capability >= 80 and importlib.util.find_spec("triton") is not None
+    if fused and hasattr(args, "luna_backend"):
+        args.luna_backend = "triton"
+    with launching_nothing(gpu.capability, compiling=False) if fused else nullcontext([]) as launches:
+        build: Any = ARCH_MODEL_REGISTRY[args.arch].build_model
+        found = count_step(
+            lambda: build(args, task.fairseq_task(batch)), lambda model: task.loss(model, batch)(), dtype
+        )
+    return found._replace(operations=[*found.operations, *(Operation(0, x.bytes, dtype) for x in launches)])
+
+
+def needed_bytes(step: Step, args: Namespace, item: int) -> float:
+    """Of a GPU: parameters and gradients, with a half type those of the optimizer in float32, its state, what
+    is kept for the backward pass, and two tensors of the largest size at work."""
+    of_parameter = 2 * item + KEPT[args.optimizer] + (8 if item < 4 else 0)
+    return step.parameters * of_parameter + step.kept + 2 * step.largest + CUDA_ITSELF
+
+
+def plan(recipe: Recipe, given: Sequence[str], words: Namespace, length: Optional[int] = None) -> Plan:
+    """What a recipe needs at a length (default: its own).
+
+    Args:
+        recipe: whose batch and updates count
+        given: options of fairseq-train that override it
+        words: of ``luna-plan``
+        length: tokens of a sentence
+
+    Raises:
+        InputError: not even one sentence fits; the message says what to lower
+    """
+    gpu, args = find_gpu(words.gpu), resolve(recipe, given)
+    dtype = gpu.half if words.dtype == "half" else torch.float32
+    item = torch.empty(0, dtype=dtype).element_size()
+    length = length or (SENTENCE if args.task == "translation" else args.tokens_per_sample)
+    each = min(args.max_tokens or math.inf, (args.batch_size or math.inf) * length)
+    gpus = words.nodes * words.gpus_per_node
+    wanted = max(
+        1, round(recipe.gpus * (length if each == math.inf else each) * args.update_freq[0] / gpus / length)
+    )
+    passes = 1
+    while True:
+        batch = BatchSize(math.ceil(wanted / passes), length)
+        step = count(args, batch, gpu, dtype, words.dictionary_size)
+        needed = needed_bytes(step, args, item)
+        if needed <= gpu.memory:
+            return Plan(batch, passes, needed, batch.sentences * length * passes * gpus,
+                        seconds(step, args, gpu, dtype, passes, words))  # fmt: skip
+        of_batch = step.kept + 2 * step.largest
+        left = gpu.memory - (needed - of_batch)
+        if left <= 0 or batch.sentences == 1:
+            raise InputError(too_large(batch, needed, left / of_batch, gpu, args))
+        passes = max(passes + 1, math.ceil(passes * of_batch / left))
+
+
+def too_large(batch: BatchSize, needed: float, part: float, gpu: Gpu, args: Namespace) -> str:
+    """What to lower, where ``part`` of the activations fits."""
+    what = f"one sequence of {batch.tokens:,} tokens needs {needed / GIB:.0f} GiB, the {gpu.name} has " \
+           f"{gpu.memory / GIB:.0f}"  # fmt: skip
+    if part * batch.tokens < 1:
+        return f"{what}, and most go to the parameters: lower --encoder-embed-dim or --encoder-layers"
+    more = "" if getattr(args, "checkpoint_activations", False) else ", or add --checkpoint-activations"
+    return f"{what}: lower --length to {2 ** int(math.log2(part * batch.tokens)):,}{more}"
+
+
+def seconds(
+    step: Step, args: Namespace, gpu: Gpu, dtype: torch.dtype, passes: int, words: Namespace
+) -> "dict[str, float]":
+    """Of an update, by what takes them."""
+    bandwidth, item = gpu.reached["bytes"] * gpu.bandwidth, torch.empty(0, dtype=dtype).element_size()
+    found = {"products": 0.0, "bytes": 0.0}
+    for operation in step.operations:
+        kind = "float32" if operation.dtype == torch.float32 else "half"
+        of_products = operation.flops / (gpu.reached[kind] * gpu.flops[kind])
+        of_bytes = operation.bytes / bandwidth
+        found["products" if of_products > of_bytes else "bytes"] += passes * max(of_products, of_bytes)
+    work = sum(found.values())
+    found["launches"] = max(0.0, passes * len(step.operations) * LAUNCH - work) if gpu.capability else 0.0
+    found["optimizer"] = step.parameters * (MOVED[args.optimizer] + 3 * item) / bandwidth
+    nodes, gpus, sent = words.nodes, words.gpus_per_node, 2 * step.parameters * item
+    ring = sent * ((gpus - 1) / gpus / gpu.link + (nodes - 1) / nodes / gpu.network)
+    found["network"] = max(0.0, ring - HIDDEN * work / passes * 2 / 3)
+    return found
+
+
+def run(words: Namespace, given: List[str]) -> None:
+    """Print the table."""
+    recipe, gpu = read_recipe(words.recipe), find_gpu(words.gpu)
+    args = resolve(recipe, given)
+    dtype = gpu.half if words.dtype == "half" else torch.float32
+    size = count(args, BatchSize(1, 8), gpu, dtype, words.dictionary_size).parameters
+    updates = args.max_update
+    print(f"{recipe.name} on {words.nodes} x {words.gpus_per_node} {gpu.name}: {size / 1e6:.1f}M parameters, "
+          f"{args.optimizer}, {str(dtype)[6:]}, {updates:,} updates")  # fmt: skip
+    print(f"{'length':>7} {'sentences x passes':>20} {'tokens/update':>14} {'GiB':>6} {'ms/update':>10} "
+          f"{'tokens/s':>12} {'days':>7}  most of it")  # fmt: skip
+    for length in words.length or [None]:
+        one = plan(recipe, given, words, length)
+        total = sum(one.seconds.values())
+        days = f"{updates * total / 86400:.1f}" if updates else "-"
+        print(f"{one.batch.tokens:7,} {f'{one.batch.sentences:,} x {one.passes}':>20} {one.tokens:14,} "
+              f"{one.bytes / GIB:6.1f} {1000 * total:10,.0f} {one.tokens / total:12,.0f} {days:>7}  "
+              f"{max(one.seconds, key=lambda what: one.seconds[what])}", flush=True)  # fmt: skip
+    print(" ".join(TRUST.split()))
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Console entry point: 0, or 1 after one line on stderr."""
+    words, given = build_parser().parse_known_args(argv)
+    return reported(PROGRAM, lambda: run(words, given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Exponents of the complexity table (docs/from_bahdanau_to_luna.md): how the counted operations of an
+attention grow with its length n and its width d."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from luna_fairseq.benchmark.attention import Inputs, pack_and_unpack
+from luna_fairseq.benchmark.profiles import of_cpu
+from luna_fairseq.peers import PeerOptions, build_attention
+from luna_fairseq.peers.attention import BIDIRECTIONAL
+
+flop_counter = pytest.importorskip("torch.utils.flop_counter", reason="needs torch 2.1 or later")
+HEADS, L = 2, 16
+# Exponents of n and of d; a logarithm counts for 0.
+THEORY = {
+    "softmax": (2, 1),
+    "local": (1, 1),
+    "sparse": (1.5, 1),
+    "reformer": (1, 1),
+    "linformer": (1, 1),
+    "linear": (1, 2),
+    "luna": (1, 1),
+    "recurrent": (1, 2),
+    "convolution": (1, 2),
+}
+
+
+def job(name, n, d):
+    """Forward of one layer, its projections left out."""
+    x = torch.randn(n, 1, d)
+    if name == "recurrent":
+        cell = torch.nn.LSTMCell(d, d)  # torch's LSTM is one operation, which its counter does not know
+        return lambda: [cell(x[t]) for t in range(n)]
+    if name == "convolution":
+        return partial(torch.nn.Conv1d(d, d, 3, padding=1), x.permute(1, 2, 0))
+    if name == "luna":
+        heads = (torch.randn(1, HEADS, length, d // HEADS) for length in (n, n, n, L))
+        return partial(pack_and_unpack, Inputs(*heads, None))
+    options = PeerOptions()
+    options.sparse_stride = max(1, round(math.sqrt(n)))
+    module = build_attention(name, d, HEADS, BIDIRECTIONAL, options, max_positions=n)
+    return partial(module.attend, *module.project(x), padding=None)
+
+
+def operations(name, n, d):
+    run = job(name, n, d)
+    with flop_counter.FlopCounterMode(display=False, custom_mapping=of_cpu()) as counter, torch.no_grad():
+        run()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", THEORY)
+def test_operations_grow_as_theory_says(name):
+    of_n = math.log2(operations(name, 2048, 64) / operations(name, 512, 64)) / 2
+    of_d = math.log2(operations(name, 512, 256) / operations(name, 512, 64)) / 2
+    assert (of_n, of_d) == pytest.approx(THEORY[name], abs=0.12)

@@ -1,0 +1,109 @@
+"""scripts/measure_gpu.sh on a CPU, the kernels in Triton's interpreter; pieces that fail, die or hang."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from luna_fairseq.benchmark import gpu
+from luna_fairseq.benchmark.__main__ import TASKS, build_parser
+from luna_fairseq.benchmark.kernels import build_parser as kernels_parser
+from luna_fairseq.benchmark.measure import Settings
+from luna_fairseq.benchmark.task import select
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "measure_gpu.sh"
+WORDS = {**gpu.SETS, "half": "bfloat16", "capability": 90}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
+def test_the_rehearsal(tmp_path):
+    pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3 or later")
+    environment = {**os.environ, "PYTHON": sys.executable}
+    command = ["bash", str(SCRIPT), "--device", "cpu", "--out", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    page, found = (tmp_path / "gpu.md").read_text(), json.loads((tmp_path / "gpu.json").read_text())
+    assert done.returncode == 0, done.stderr[-2000:] + page
+    assert "; 0 failed." in page and list(found) == [piece.name for piece in gpu.ON_CPU]
+    checks = found["parity"]["found"]["causal"]["checks"]
+    assert {"chunk", "triton", "decay-triton"} <= set(checks) and 0 < max(checks.values()) < 1
+    for task, row, peer in gpu.HEADLINES:
+        assert any(
+            f"| {task} " in line and f"| {row} " in line and peer in line for line in page.splitlines()
+        )
+    kernels = {row["kernel"]: row for row in found["resources"]["found"]["resources"]}
+    assert all(0 < row["registers"] <= 255 and row["programs"] > 0 for row in kernels.values()) and kernels
+    assert all(row["least_ms"] < row["kernels_ms"] for row in found["resources"]["found"]["roofline"])
+
+
+@pytest.mark.parametrize("piece", [*gpu.ON_GPU, *gpu.ON_CPU], ids=lambda piece: piece.name)
+def test_every_piece_names_rows_and_cases_that_there_are(piece):
+    words = piece.words.format(**WORDS).split()
+    if words[0] == ".kernels":
+        kernels_parser().parse_args(words[1:])
+        return
+    args = build_parser().parse_args(words)
+    task = TASKS[args.command](args, Settings(2, 1, "cpu", 1))
+    rows = select(task.rows(), args.with_, args.without)
+    assert rows and task.cases()
+    for headline, row, peer in gpu.HEADLINES:
+        assert headline != piece.name or {row, peer} <= set(rows)
+
+
+def test_what_comes_first_takes_three_minutes_at_most():
+    important = ["parity", "causal", "train", "decode", "lra"]
+    assert [piece.name for piece in gpu.ON_GPU[:5]] == important
+    assert sum(piece.seconds for piece in gpu.ON_GPU) < 20 * 60
+
+
+FAKE = """
+import json, os, signal, sys, time
+path, rest = sys.argv[sys.argv.index("--json") + 1], sys.argv[1:]
+bad = {kind!r} if "--without" not in rest else ""
+section = {{"rate": "", "peers": [], "failed": {{}}, "running": "triton" if bad else "", "results": []}}
+open(path, "w").write(json.dumps({{"environment": {{}}, "causal": section}}))
+if bad == "dies": os.kill(os.getpid(), signal.SIGKILL)
+if bad == "hangs": time.sleep(100)
+if bad == "raises": print("Error: CUDA error", file=sys.stderr); sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "kind, said", [("dies", "signal 9"), ("hangs", "ended after 2 s"), ("raises", "CUDA")]
+)
+def test_what_fails_dies_or_hangs_costs_its_row_alone(kind, said, tmp_path, monkeypatch):
+    (tmp_path / "fake").mkdir()
+    (tmp_path / "fake" / "__main__.py").write_text(FAKE.format(kind=kind))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(gpu, "BENCHMARK", "fake")
+    found = gpu.do(["causal"], 2.0, time.monotonic() + 60)
+    assert list(found["failed"]) == ["triton"] and said in found["failed"]["triton"]
+    assert "--without triton" in found["command"]
+    assert "FAILED causal, triton" in "\n".join(gpu.page({"causal": found}))
+
+
+def test_what_there_is_no_time_for_is_named():
+    found = gpu.do(["causal"], 2.0, time.monotonic() + 1)
+    assert found["failed"] == {"all": "left out: the time was up"}
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--device", "cpu", "--minutes", "0"], "--minutes 0 leaves no time"),
+        (["--device", "cpu", "--only", "nothing"], "--only nothing: there is none; there are parity"),
+        (["--device", "cuda"], "torch sees no GPU; --device cpu"),
+        (["--device", "cpu", "--out", "there.txt/x"], "there.txt"),
+    ],
+)
+def test_bad_input_gets_one_line(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.txt").touch()
+    assert gpu.main(words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

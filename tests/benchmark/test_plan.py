@@ -1,0 +1,133 @@
+"""luna-plan: counted steps against products by hand, public figures, recorded steps; bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from luna_fairseq.benchmark import plan
+from luna_fairseq.benchmark.__main__ import TASKS, build_parser
+from luna_fairseq.benchmark.counting import count_step
+from luna_fairseq.benchmark.gpus import GPUS, occupancy
+from luna_fairseq.benchmark.measure import Settings
+from luna_fairseq.benchmark.task import BatchSize
+from luna_fairseq.commands.count_parameters import count_parameters
+from luna_fairseq.commands.recipes import read_recipe
+
+pytest.importorskip("torch.utils.flop_counter", reason="needs torch 2.1 or later")
+RECORDS = Path(__file__).resolve().parents[2] / "docs" / "results" / "epyc-2-cores"
+
+
+def counted(row, batch, words="train", dtype=torch.float32):
+    task = TASKS["train"](build_parser().parse_args(words.split()), Settings(2, 1, "meta", 1))
+    return count_step(
+        lambda: task.make_model(task.rows()[row], batch), lambda m: task.loss(m, batch)(), dtype
+    )
+
+
+def flops(step):
+    return sum(operation.flops for operation in step.operations)
+
+
+def test_operations_are_those_of_every_weight_that_a_token_meets():
+    """Six for each weight, three passes of two; and attention."""
+    step = counted("transformer-sdpa", BatchSize(4, 256))
+    weights = 6 * (4 + 8) * 512**2 + 12 * 2 * 512 * 2048 + 32000 * 512
+    attention = 6 * 7 * 256 * 512 * 2 * 3  # torch counts causal attention whole
+    assert flops(step) == pytest.approx(4 * 256 * (6 * weights + attention), rel=1e-3)
+    assert step.parameters == 60522496
+
+
+@pytest.mark.parametrize("name", ["luna_16_softplus_tied", "luna_16_anchored", "transformer_base_adam"])
+def test_parameters_are_those_of_the_built_model(name):
+    recipe = read_recipe(name)
+    step = plan.count(plan.resolve(recipe, []), BatchSize(1, 30), GPUS["v100"], torch.float16, 100)
+    assert step.parameters == sum(count_parameters(recipe, 100).values())
+
+
+@pytest.mark.parametrize(
+    "name", ["luna_16_anchored_softmax_cross", "rfa_256_adam", "masked_lm/small", "masked_lm/small_anchored"]
+)
+def test_every_kind_of_model_is_counted(name):
+    step = plan.count(plan.resolve(read_recipe(name), []), BatchSize(2, 64), GPUS["v100"], torch.float16, 100)
+    assert flops(step) > 1e8 and step.kept > 1e6 and step.parameters > 1e6
+
+
+def test_luna_is_linear_in_length_and_the_transformer_quadratic():
+    words = "train --preset small --dictionary-size 100"
+    for name, is_linear in (("luna-16-tied", True), ("transformer-sdpa", False)):
+        steps = [counted(name, BatchSize(1, T), words) for T in (256, 512, 1024)]
+        one, two, four = map(flops, steps)
+        assert ((four - two) / (two - one) < 2.1) == is_linear
+        assert steps[2].kept < 2.1 * steps[1].kept
+
+
+def test_checkpointed_activations_are_fewer_and_computed_again():
+    args = plan.resolve(read_recipe("luna_16_softplus_tied"), [])
+    plain, args.checkpoint_activations = (
+        plan.count(args, BatchSize(4, 64), GPUS["v100"], torch.float16, 100),
+        True,
+    )
+    again = plan.count(args, BatchSize(4, 64), GPUS["v100"], torch.float16, 100)
+    assert again.kept < 0.6 * plain.kept and flops(again) > 1.2 * flops(plain)
+
+
+PUBLIC = [("half", 4, 160_000, 1.2), ("float32", 4, 73_000, 1.1), ("float32", 8, 134_000, 1.15)]
+
+
+@pytest.mark.parametrize("dtype, gpus, published, factor", PUBLIC)
+def test_public_figures_come_out_as_the_docs_say(dtype, gpus, published, factor):
+    words = ["transformer_base_adam", "--gpu", "v100", "--gpus-per-node", str(gpus), "--dtype", dtype]
+    parsed, given = plan.build_parser().parse_known_args(words)
+    found = plan.plan(read_recipe(parsed.recipe), given, parsed)
+    assert 1 / factor < found.tokens / sum(found.seconds.values()) / published < factor
+
+
+@pytest.mark.parametrize("name", ["train", "train_4096"])
+def test_recorded_steps_come_out_as_the_docs_say(name):
+    for row in json.loads((RECORDS / f"{name}.json").read_text())["train"]["results"]:
+        if row["form"] in ("luna-16-tied", "transformer-sdpa"):
+            step = counted(row["form"], BatchSize(row["case"]["sentences"], row["case"]["T"]))
+            args, words = plan.Namespace(optimizer="adam"), plan.Namespace(nodes=1, gpus_per_node=1)
+            found = plan.seconds(step, args, GPUS["cpu"], torch.float32, 1, words)
+            assert found["products"] + found["bytes"] == pytest.approx(row["seconds"]["median"], rel=0.3)
+            extra = step.kept + 4 * step.parameters + step.largest
+            assert extra == pytest.approx(row["extra_bytes"], rel=0.3)
+
+
+def test_the_table(capsys):
+    assert plan.main(["luna_16_softplus_tied", "--gpu", "a100", "--length", "512", "16384"]) == 0
+    head, _, short, long, trust = capsys.readouterr().out.splitlines()
+    assert "1 x 8 A100" in head and "69.6M parameters, apollo, bfloat16, 500,000 updates" in head
+    assert short.split()[:5] == ["512", "16", "x", "1", "65,536"] and long.split()[0] == "16,384"
+    assert trust.startswith("How far to trust it: ")
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("luna_16_softplus_tied --gpu k80", "--gpu k80 is not known; known are v100, a100, h100, h200"),
+        ("transformer_base_adam --gpu v100 --length 131072", "lower --length to"),
+        ("luna_99", "there is no recipe luna_99"),
+        ("lra/text", "--task lra-text is not counted"),
+        ("luna_16_softplus_tied --optimizer sgd", "--optimizer sgd is not counted"),
+        (
+            "transformer_base_adam --gpu v100 --encoder-embed-dim 32768 --length 1",
+            "lower --encoder-embed-dim",
+        ),
+    ],
+)
+def test_bad_input_gets_one_line(words, said, capsys):
+    assert plan.main(words.split()) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("luna-plan: error: ") and said in line
+
+
+@pytest.mark.parametrize(
+    "registers, shared, warps, programs, limit",
+    [(255, 0, 4, 2, "registers"), (32, 50 * 1024, 4, 3, "shared memory"), (24, 0, 8, 8, "warps")],
+)
+def test_occupancy_of_an_a100(registers, shared, warps, programs, limit):
+    found = occupancy(GPUS["a100"], registers, shared, warps)
+    assert (found.programs, found.share, found.limit) == (programs, programs * warps / 64, limit)

@@ -1,0 +1,335 @@
+"""The benchmark's tasks at tiny sizes, and rows that are wrong. No test looks at a clock."""
+
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fairseq.modules import MultiheadAttention
+from luna_fairseq.benchmark import apollo, attention, causal, measure, models
+from luna_fairseq.benchmark.__main__ import TASKS, build_parser, main
+from luna_fairseq.benchmark.measure import Form, Settings, compare, extra_bytes, spread
+from luna_fairseq.benchmark.task import BatchSize, Row, lay_out
+from luna_fairseq.models.luna_classifier import ARCHITECTURES
+from luna_fairseq.optim.apollo import Apollo
+from luna_fairseq.peers import ATTENTIONS
+from luna_fairseq.peers.peer_lra import ARCHITECTURES as PEER_ARCHITECTURES
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.nn.functional, "scaled_dot_product_attention"),
+    reason="needs scaled_dot_product_attention, of torch 2.0",
+)
+HEADS = "--batch 2 --heads 2 --head-dim 4 --projection-length 3 --lengths 9 30 --max-naive-length 20"
+SMALL = "--preset small --dictionary-size 40"
+COMMANDS = {
+    "causal": f"causal --tied {HEADS} --with decay",
+    "attention": f"attention {HEADS}",
+    "train": f"train {SMALL} --batch 2x5 --projection-length 6 --with luna-6-no-look-up luna-6-softmax-cross",
+    "masked-lm": f"train --task masked-lm {SMALL} --batch 1x16 --with peer-softmax-alibi",
+    "lra": "lra --batch 1x12 --projection-length 2 --with peer-linear",
+    "decode": f"decode {SMALL} --projection-length 3 --lengths 4 6 --batch 2 --beam 3",
+    "apollo": "apollo --preset small --dictionary-size 40",
+}
+ROWS = {
+    "causal": ["cumsum", "chunk", "decay", "sdpa"],
+    "attention": ["luna-naive", "luna", "softmax", "sdpa"],
+    "train": ["transformer", "transformer-sdpa", "luna-6-tied", "luna-6-untied", "luna-6-anchored",
+              "luna-6-no-look-up", "luna-6-softmax-cross"],
+    "masked-lm": ["roberta-softmax", "roberta-sdpa", "peer-softmax-alibi", "luna-16-tied", "luna-16-untied",
+                  "luna-16-anchored"],
+    "lra": ["transformer-softmax", "transformer-sdpa", "peer-linear", "luna-2"],
+    "decode": ["transformer", "luna-3-tied", "luna-3-untied", "luna-3-anchored"],
+    "apollo": ["adamw", "adamw-foreach", "adamw-fused", "apollo-single", "apollo-foreach", "apollo"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def no_children(monkeypatch):
+    """Memory is not measured, for which each form takes a process; but forms are pickled, and warmed up."""
+
+    def pretend(form, settings):
+        pickle.loads(pickle.dumps(form)).warm_up()()
+        return 2**20
+
+    monkeypatch.setattr(measure, "extra_bytes", pretend)
+    monkeypatch.setattr(measure, "SHORTEST_SAMPLE", 1e-9)
+
+
+def task_of(words, **settings):
+    args = build_parser().parse_args(words.split())
+    return TASKS[args.command](
+        args, Settings(**{"repetitions": 2, "threads": 1, "device": "cpu", "seed": 3, **settings})
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_row_is_checked_and_measured(name, no_children, tmp_path, capsys):
+    paths = tmp_path / "all.json", tmp_path / "all.png"
+    words = [*COMMANDS[name].split(), "--repetitions", "2", "--json", str(paths[0]), "--plot", str(paths[1])]
+    assert main(words) == 0
+    assert paths[1].read_bytes().startswith(b"\x89PNG")
+    task = words[0]
+    section = json.loads(paths[0].read_text())[task]
+    assert list(dict.fromkeys(r["form"] for r in section["results"])) == ROWS[name]
+    assert set(section["checks"]) == set(ROWS[name]) and not section["failed"] and not section["running"]
+    for result in section["results"]:
+        seconds = result["seconds"]
+        assert len(seconds["samples"]) == 2 and 0 < seconds["q1"] <= seconds["median"] <= seconds["q3"]
+        group = [r for r in section["results"] if r["case"] == result["case"]]
+        assert list(result["speed_ratio"]) == [p for p in section["peers"] if p in {r["form"] for r in group}]
+        for peer, ratio in result["speed_ratio"].items():
+            (theirs,) = (r["seconds"]["samples"] for r in group if r["form"] == peer)
+            expected = spread([b / a for a, b in zip(seconds["samples"], theirs)])
+            assert ratio == pytest.approx(expected)
+        if section["rate"]:
+            of_one = result[f"{section['rate']}_per_second"] * seconds["median"]
+            count = {"train": 10 if name == "train" else 16, "lra": 12, "decode": 2}[task]
+            assert of_one == pytest.approx(count)
+    out = capsys.readouterr().out
+    assert f"== {task} ==" in out and "extra MiB" in out and "torch: " in out
+    if task in ("causal", "attention"):
+        long = {r["form"] for r in section["results"] if r["case"]["T"] == 30}
+        assert long == set(ROWS[name]) - {"cumsum", "softmax"}
+        assert "at lengths beyond --max-naive-length 20" in out
+
+
+def test_as_a_process_with_memory_and_profiles(tmp_path):
+    path = tmp_path / "x.json"
+    words = f"--threads 1 train {SMALL} --batch 2x5 --repetitions 2 --profile --json {path} --without"
+    words += " transformer transformer-sdpa luna-16-untied luna-16-anchored"
+    command = [sys.executable, "-m", "luna_fairseq.benchmark", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    values = json.loads(path.read_text())
+    assert values["environment"]["threads"] == 1 and "DEBUG" not in done.stderr
+    ((result,), (each,)) = values["train"]["results"], values["train"]["profiles"]
+    # At least the gradients of the embedding and of the feed-forward blocks.
+    assert result["extra_bytes"] > 6 * 2 * 256 * 1024 * 4
+    assert each["operations"] > 1e6 and 0 < each["part"] < 1 and each["calls"] > 100
+
+
+def allocate(mib):
+    return lambda: torch.ones(mib, 2**20, dtype=torch.uint8)
+
+
+class Allocation:
+    def __init__(self, mib):
+        self.mib = mib
+
+    def __call__(self):
+        return allocate(self.mib)
+
+
+def test_extra_memory_is_that_of_the_job():
+    form = Form("allocation", Allocation(100), Allocation(1))
+    assert extra_bytes(form, Settings(2, 1, "cpu", 1)) == pytest.approx(100 * 2**20, rel=0.05)
+
+
+def test_repetitions_are_interleaved_and_a_failure_ends_one_row(monkeypatch):
+    def fails():
+        raise RuntimeError("no kernel\nfor this")
+
+    monkeypatch.setattr(measure, "extra_bytes", lambda *_: 0)
+    monkeypatch.setattr(measure, "SHORTEST_SAMPLE", 0.0)
+    order, failed = [], []
+    forms = [Form(n, lambda n=n: lambda: order.append(n), None) for n in "ab"] + [Form("c", fails, None)]
+    records = compare(
+        {"T": 1}, forms, ["a"], Settings(3, 1, "cpu", 1), failed=lambda *why: failed.append(why)
+    )
+    text = "".join(order)
+    assert (
+        text.startswith("ab") and "".join(c for c, d in zip(text[2:], " " + text[2:]) if c != d) == "ab" * 3
+    )
+    assert [record["form"] for record in records] == ["a", "b"] and failed[0][0] == "c"
+
+
+class WrongGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 1.01 * gradient
+
+
+def chunk(inputs):
+    return causal.form(inputs, "chunk", False)
+
+
+def wrong_gradient(inputs):
+    return chunk(inputs._replace(k=WrongGradient.apply(inputs.k)))
+
+
+def wrong_at_length_only(inputs):
+    return chunk(inputs) * (2.0 if inputs.q.size(2) == 30 else 1.0)
+
+
+def blind_to_padding(inputs):
+    return attention.pack_and_unpack(inputs._replace(key_padding_mask=None))
+
+
+WRONG_FORMS = [
+    ("causal", "chunk", lambda inputs: 1.001 * chunk(inputs), "at length 7 its output differs"),
+    ("causal", "chunk", wrong_gradient, "at length 7 its gradient of k differs"),
+    ("causal", "chunk", wrong_at_length_only, "at length 30 its output differs"),
+    ("causal", "chunk", lambda inputs: float("nan") * chunk(inputs), "differs from cumsum in float32 by nan"),
+    ("attention", "luna", blind_to_padding, "at length 7 its output differs from luna-naive"),
+    ("attention", "sdpa", lambda inputs: 1.01 * attention.softmax(inputs), "differs from softmax"),
+]
+
+
+@pytest.mark.parametrize("name, form, function, said", WRONG_FORMS)
+def test_a_wrong_form_is_not_timed(name, form, function, said, monkeypatch):
+    table = {"causal": causal.CAUSAL, "attention": attention.FORMS}[name]
+    monkeypatch.setitem(table, form, replace(table[form], make=function))
+    section, cases = lay_out(task_of(f"{name} {HEADS}"))
+    assert list(section.failed) == [form] and said in section.failed[form]
+    assert all(form not in [each.name for each in forms] for _, forms, _ in cases)
+
+
+def test_a_wrong_row_is_one_line_and_the_others_are_measured(no_children, monkeypatch, capsys, tmp_path):
+    wrong = Row(lambda *args, **kwargs: Apollo(*args, **kwargs, beta=0.8), equals="apollo-single")
+    monkeypatch.setitem(apollo.OPTIMIZERS, "apollo-foreach", wrong)
+    monkeypatch.setitem(apollo.OPTIMIZERS, "adamw-fused", Row(lambda p, lr: torch.optim.AdamW(p, no_such=1)))
+    path = tmp_path / "x.json"
+    words = [*COMMANDS["apollo"].split(), "--without", "apollo", "--repetitions", "2", "--json", str(path)]
+    assert main(words) == 1
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if "error: " in line]
+    assert "apollo-foreach is not measured: it is wrong: after 3 steps" in line
+    assert "left out: adamw-fused" in captured.out
+    results = json.loads(path.read_text())["apollo"]["results"]
+    assert [r["form"] for r in results] == ["adamw", "adamw-foreach", "apollo-single"]
+
+
+WRONG_MODELS = [("train", "transformer-sdpa"), ("masked-lm", "roberta-sdpa"), ("lra", "transformer-sdpa")]
+
+
+@pytest.mark.parametrize("name, row", WRONG_MODELS)
+def test_a_wrong_peer_is_not_timed(name, row, monkeypatch):
+    right = models.FusedAttention.forward
+    monkeypatch.setattr(models.FusedAttention, "forward", lambda *a, **k: (1.01 * right(*a, **k)[0], None))
+    task = task_of(COMMANDS[name])
+    rows = {row: task.rows()[row]}
+    monkeypatch.setattr(task, "rows", lambda: rows)
+    task.args.with_ = []
+    assert "differs from that of the written-out model" in lay_out(task)[0].failed[row]
+
+
+@pytest.mark.parametrize(
+    "name, row", [("train", "luna-6-tied"), ("lra", "luna-2"), ("masked-lm", "luna-16-tied")]
+)
+def test_a_wrong_attention_of_luna_is_not_timed(name, row, monkeypatch):
+    right = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda *args: 1.01 * right(*args))
+    task = task_of(COMMANDS[name])
+    with pytest.raises(ValueError, match="differs from that of the written-out model"):
+        task.check(task.rows()[row])
+
+
+def test_wrong_decoding_is_not_timed(monkeypatch):
+    from luna_fairseq.modules.luna_decoder import LunaDecoder
+
+    right = LunaDecoder.forward
+
+    def wrong(self, *args, incremental_state=None, **kwargs):
+        output, extra = right(self, *args, incremental_state=incremental_state, **kwargs)
+        return (output if incremental_state is None else output + torch.ones_like(output)), extra
+
+    monkeypatch.setattr(LunaDecoder, "forward", wrong)
+    task = task_of(COMMANDS["decode"])
+    with pytest.raises(ValueError, match="logits in decoding differ"):
+        task.check(task.rows()["luna-3-tied"])
+
+
+def test_every_hypothesis_has_the_length_asked_for():
+    task = task_of(f"decode {SMALL} --projection-length 3 --batch 3 --lengths 11")
+    job = task.job(task.rows()["luna-3-tied"], task.cases()[0])
+    generator, sample = job.args
+    assert [[len(h["tokens"]) for h in each] for each in generator.generate([], sample)] == [[11] * 5] * 3
+    sample["net_input"]["src_tokens"] = sample["net_input"]["src_tokens"][:, 1:]
+    with pytest.raises(ValueError, match="has 11 tokens instead of 10"):
+        job()
+
+
+@pytest.mark.parametrize("tied", ["", "--tied", "--masks"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_forms_are_within_the_tolerance_of_every_dtype(dtype, tied):
+    words = f"--dtype {dtype} --head-dim 16 --heads 2 --projection-length 1 5 --lengths 1 33 130"
+    for command in (f"causal {words} {tied} --with decay-naive decay --without sdpa", f"attention {words}"):
+        if command.startswith("causal") or not tied:
+            assert not lay_out(task_of(command))[0].failed
+
+
+def test_inputs_are_tied_and_padded_as_asked():
+    (inputs, _) = task_of("causal --tied").problem({"l": 3, "T": 5})
+    assert inputs.k is inputs.v
+    (inputs, _) = task_of("attention --batch 4").problem({"l": 3, "T": 9, "padding": "half"})
+    assert inputs.key_padding_mask.sum(dim=1).tolist() == [0, 4, 0, 4]
+
+
+@pytest.mark.parametrize("kwargs", [{"self_attention": True}, {"encoder_decoder_attention": True}])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_fused_attention_is_fairseqs(kwargs, padded, is_causal):
+    if is_causal and "encoder_decoder_attention" in kwargs:
+        pytest.skip("no decoder has such an attention")
+    module = MultiheadAttention(12, 3, dropout=0.3, **kwargs).double().eval()
+    query = torch.randn(6, 2, 12, dtype=torch.double)
+    key = query if "self_attention" in kwargs else torch.randn(5, 2, 12, dtype=torch.double)
+    mask = torch.zeros(2, key.size(0), dtype=torch.bool)
+    mask[1, 4:] = True
+    options = {"key_padding_mask": mask if padded else None}
+    if is_causal:
+        options["attn_mask"] = torch.full((6, 6), float("-inf"), dtype=torch.double).triu(1)
+    expected = module(query, key, key, need_weights=False, **options)[0]
+    for change in (models.write_weights_out, models.use_fused_attention):
+        change(module)
+        actual = module(query, key, key, need_weights=False, **options)[0]
+        torch.testing.assert_close(actual, expected)
+
+
+def test_models_of_long_range_arena_are_those_that_are_trained():
+    task = task_of("lra")
+    rows = task.rows()
+    always = [name for name, row in rows.items() if not row.optional]
+    assert always == ["transformer-softmax", "transformer-sdpa", "luna-16", "luna-128", "luna-256"]
+    assert {"peer-softmax-alibi", *(f"peer-{name}" for name in ATTENTIONS)} == set(rows) - set(always)
+    for name in ("transformer-sdpa", "luna-16", "peer-linear", "peer-bigbird"):
+        model = task.make_model(rows[name], BatchSize(1, 8))
+        architecture = rows[name].architectures["classify"]
+        for option, value in {**ARCHITECTURES, **PEER_ARCHITECTURES}[architecture].items():
+            assert getattr(model.args, option) == value, option
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("speed", "invalid choice: 'speed'"),
+        ("causal --lengths 0", "--lengths"),
+        ("causal --dtype int8", "invalid choice: 'int8'"),
+        ("causal --repetitions 1", "--repetitions 1 has no quartiles"),
+        ("train --batch 32", "'32' is not SENTENCESxTOKENS"),
+        ("train --task classify --preset small", "--preset small: --task classify has only base"),
+        ("--device tpu", "unknown device 'tpu'"),
+        ("--device cuda:99", "there is no device cuda:99"),
+        ("causal --json no/such/folder/x.json", "cannot write no/such/folder/x.json: give --json"),
+        ("apollo --plot no/such/folder/x.png", "cannot write no/such/folder/x.png: give --plot"),
+        ("decode --lengths 1", "--lengths 1 is the end of a sentence alone"),
+        (f"decode {SMALL} --beam 40", "--beam 40 needs a larger --dictionary-size than 40"),
+        ("apollo --without adam", "--without adam: there is no such row here; choose of adamw"),
+        ("causal --without cumsum chunk sdpa", "nothing is left to measure"),
+    ],
+)
+def test_bad_arguments_give_one_line(words, said, capsys):
+    try:
+        status = main(words.split())
+    except SystemExit as end:
+        status = end.code
+    assert status not in (0, None)
+    assert said in capsys.readouterr().err.splitlines()[-1]
