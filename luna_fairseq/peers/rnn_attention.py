@@ -166,7 +166,8 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
         """
         Args:
-            prev_output_tokens: [B, T]; with ``incremental_state`` all so far, the last of which is read
+            prev_output_tokens: [B, T], padded on either side; with ``incremental_state`` all so far, the
+                last of which is read
             encoder_out: what :class:`RnnEncoder` returns
             incremental_state: fairseq's store for decoding
             features_only: return features instead of scores of words
@@ -185,12 +186,22 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
         """As :meth:`forward` with ``features_only``."""
-        first, saved = 0, None
+        if incremental_state is None:
+            left = padded_left(prev_output_tokens.eq(self.embed_tokens.padding_idx))
+            features, weights = self._read(rotated(prev_output_tokens, left), 0, encoder_out, None)
+            return rotated(features, -left), {"attn": [rotated(weights, -left)]}
+        first = prev_output_tokens.size(1) - 1
+        features, weights = self._read(prev_output_tokens[:, -1:], first, encoder_out, incremental_state)
+        return features, {"attn": [weights]}
+
+    def _read(
+        self, tokens: Tensor, first: int, encoder_out: Any, incremental_state: Optional[IncrementalState]
+    ) -> Tuple[Tensor, Tensor]:
+        """Features [B, T, output] and weights [B, T, S] of tokens [B, T], of which ``first`` is the place."""
+        saved = None
         if incremental_state is not None:
-            first = prev_output_tokens.size(1) - 1
-            prev_output_tokens = prev_output_tokens[:, -1:]
             saved = self.get_incremental_state(incremental_state, "recurrent")
-        x = self.dropout_module(self.embed_tokens(prev_output_tokens))
+        x = self.dropout_module(self.embed_tokens(tokens))
         state = self._begin(encoder_out) if saved is None else saved
         memory, padding = (
             encoder_out["encoder_out"][0].transpose(0, 1),
@@ -208,7 +219,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
             features, weights = self._move_then_ask(x, state, attend, first)
         if incremental_state is not None:
             self.set_incremental_state(incremental_state, "recurrent", state)
-        return features, {"attn": [weights]}
+        return features, weights
 
     def _begin(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
         """The state before the first token, each part [B, ..]: what attention needs, the layers' states, the

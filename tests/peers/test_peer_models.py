@@ -85,6 +85,18 @@ def test_decoding_step_by_step_equals_all_at_once(decoder, cross):
     assert_close(torch.cat(steps, dim=1)[real], expected[real])
 
 
+# The diagonal prior is refused where targets begin with padding.
+@pytest.mark.parametrize("name", [name for name in causal if "diagonal" not in name])
+def test_the_decoder_gives_a_sentence_the_same_scores_on_either_side_of_padding(name):
+    peer = translator(decoder=name)
+    source, target = example()
+    left, right = (peer(batch(source), None, batch(target, left, extra=2))[0] for left in (True, False))
+    for b, (words, spoken) in enumerate(zip(source, target)):
+        alone = peer(torch.tensor([words]), None, torch.tensor([spoken]))[0][0]
+        assert_close(right[b, : len(spoken)], alone)
+        assert_close(left[b, -len(spoken) :], alone)
+
+
 @pytest.mark.parametrize("name", [name for name in causal if name in cross])
 def test_beam_search_finds_the_same_alone_and_in_a_batch(name):
     peer, task = translator(name, name, name), Task()
