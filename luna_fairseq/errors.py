@@ -30,6 +30,10 @@ _BETTER_WORDS = (
         "--max-tokens-valid)",
     ),
     (
+        r"^(\d+) < (\d+)$",
+        r"no output may be longer than \2 tokens, of which the prompt has too many: give a shorter one",
+    ),
+    (
         r"^Provided Search parameters are mutually exclusive\.$",
         "give one of --sampling, --diverse-beam-groups, --diversity-rate and --match-source-len alone",
     ),

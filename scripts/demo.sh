@@ -9,6 +9,8 @@ set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 out="${1:-demo}"
 
+# A thread that has nothing to do sleeps: beside other processes, spinning ones would make this many times slower.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 python "$ROOT/examples/demo_corpus.py" --destdir "$out/corpus"
 python -m luna_fairseq.translation.train_bitext -s en -t de --vocab-size 2000 --recipe demo --average 3 --destdir "$out" \

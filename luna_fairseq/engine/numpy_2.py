@@ -23,7 +23,7 @@ NUMPY_COMPAT = Mend(
 )
 
 
-@NUMPY_COMPAT.around("fairseq.data.data_utils:get_buckets")
+@NUMPY_COMPAT.around("fairseq.data.bucket_pad_length_dataset:get_buckets")
 def _with_todays_name(_: Any, sizes: Any, num_buckets: int) -> Any:
     """numpy 2.4 no longer takes method by its older name, interpolation."""
     shares = numpy.linspace(0, 100, num_buckets + 1)

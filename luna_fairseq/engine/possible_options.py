@@ -109,8 +109,8 @@ def check_masking(args: Namespace) -> None:
         raise InputError("--mask-whole-words does not work in fairseq's task masked_lm: leave it out")
 
 
-def check_shared_embeddings(args: Namespace) -> None:
-    """A shared matrix has one width."""
+def check_widths(args: Namespace) -> None:
+    """A shared matrix has one width, and fairseq quantizes at another place than it embeds."""
     shared = _of(args, "share_all_embeddings") or _of(args, "share_decoder_input_output_embed")
     inner = _of(args, "decoder_embed_dim")
     # Only language models embed at another width than the one they compute at.
@@ -121,11 +121,19 @@ def check_shared_embeddings(args: Namespace) -> None:
             f"--decoder-output-dim {output} differs from --decoder-{given}-dim {width}: embeddings "
             "that are shared with the output have one width"
         )
+    if given == "input" and _of(args, "quant_noise_pq") and width != inner:
+        raise InputError(
+            f"--quant-noise-pq quantizes tokens at --decoder-embed-dim {inner}: give no other "
+            f"--decoder-input-dim ({width})"
+        )
 
 
 def check_adaptive_softmax(args: Namespace) -> None:
-    """Its criterion needs it."""
-    if _of(args, "criterion") == "adaptive_loss" and not _of(args, "adaptive_softmax_cutoff"):
+    """It and its criterion need each other. (One of another name may be a form of that one.)"""
+    cutoff, criterion = _of(args, "adaptive_softmax_cutoff"), _of(args, "criterion")
+    if _trains(args) and cutoff and criterion in ("cross_entropy", "label_smoothed_cross_entropy"):
+        raise InputError(f"--adaptive-softmax-cutoff needs --criterion adaptive_loss, not {criterion}")
+    if criterion == "adaptive_loss" and not cutoff:
         raise InputError(
             "--criterion adaptive_loss needs a model with adaptive softmax: give --adaptive-softmax-cutoff, "
             "which models with a decoder have, or another criterion"
@@ -221,7 +229,7 @@ CHECKS: Tuple[Callable[[Namespace], None], ...] = (
     check_device,
     check_metric,
     check_masking,
-    check_shared_embeddings,
+    check_widths,
     check_adaptive_softmax,
     check_written_options,
     check_checkpoint,

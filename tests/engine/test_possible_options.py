@@ -58,6 +58,14 @@ GPU = torch.cuda.is_available()
             {"decoder_embed_dim": 32, "share_decoder_input_output_embed": True, "decoder_input_dim": 16},
             "--decoder-output-dim 32 differs from --decoder-input-dim 16",
         ),
+        (
+            {"decoder_embed_dim": 32, "decoder_input_dim": 16, "quant_noise_pq": 0.1},
+            "--quant-noise-pq quantizes tokens at --decoder-embed-dim 32",
+        ),
+        (
+            {**TRAIN, "criterion": "cross_entropy", "adaptive_softmax_cutoff": "5"},
+            "--adaptive-softmax-cutoff n",
+        ),
         ({"criterion": "adaptive_loss"}, "--criterion adaptive_loss needs a model with adaptive softmax"),
         ({"eval_bleu_args": "{x"}, "--eval-bleu-args {x is not JSON"),
         ({"model_overrides": "{x"}, "--model-overrides {x is not a Python dictionary"),
@@ -107,7 +115,8 @@ def test_what_cannot_be(given, message):
         {**GENERATE, "task": "language_modeling", "sample_break_mode": "eos"},
         {**INTERACTIVE, "constraints": "ordered"},
         {**EVAL_LM, "num_shards": 2, "shard_id": 1},
-        {"criterion": "composite_loss", "underlying_criterion": "adaptive_loss"},
+        {**TRAIN, "criterion": "composite_loss", "adaptive_softmax_cutoff": "5"},
+        {**TRAIN, "criterion": "adaptive_loss_of_ones_own", "adaptive_softmax_cutoff": "5"},
     ],
 )
 def test_what_can_be(given):

@@ -205,6 +205,17 @@ def test_translation_refuses_what_cannot_be(options, message):
         model(PeerTransformer, **options)
 
 
+@pytest.mark.parametrize("name", cross)
+def test_alignments_are_refused_where_there_are_no_weights(name):
+    peer, asked = translator(cross=name), Namespace(generation=Namespace(print_alignment="hard"))
+    peer.prepare_for_inference_(Namespace(generation=Namespace(print_alignment=None, replace_unk=None)))
+    if attention_of(name) == "softmax":
+        peer.prepare_for_inference_(asked)
+    else:
+        with pytest.raises(InputError, match="^--print-alignment and --replace-unk need weights over the"):
+            peer.prepare_for_inference_(asked)
+
+
 def test_the_diagonal_prior_is_refused_where_targets_begin_with_padding():
     task = Task()
     task.cfg = Namespace(left_pad_target=True)
