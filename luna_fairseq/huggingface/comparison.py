@@ -34,7 +34,8 @@ def some_tokens(size: int, longest: int, pad: int) -> Tensor:
 def outputs(model: Any, exported: Any, kind: Kind) -> Tuple[Tensor, Tensor]:
     """Logits of both, where there are tokens."""
     config = exported.config
-    longest = min(getattr(config, "max_source_positions", 10**6), 3 * config.projection_length)
+    # Longer than P, and than what look-ups read whole.
+    longest = min(config.max_position_embeddings, max(3 * config.projection_length, 80))
     tokens = some_tokens(config.vocab_size, longest, config.pad_token_id) if config.vocab_size > 4 else None
     return _OUTPUTS[kind.model](model, exported, tokens, kind)
 
@@ -58,8 +59,23 @@ def _long_classifier(model: Any, exported: Any, tokens: Tensor, kind: Kind) -> T
     return model(tokens), exported(tokens).logits
 
 
+def _causal_lm(model: Any, exported: Any, tokens: Tensor, kind: Kind) -> Tuple[Tensor, Tensor]:
+    there = tokens.ne(exported.config.pad_token_id)
+    return model(tokens)[0][there], exported(tokens).logits[there]
+
+
+def _translation(model: Any, exported: Any, tokens: Tensor, kind: Kind) -> Tuple[Tensor, Tensor]:
+    target = tokens.flip(0)
+    there = target.ne(exported.config.pad_token_id)
+    source = (tokens % exported.config.source_vocab_size).clamp(min=4).masked_fill(tokens.eq(1), 1)
+    found = exported(source, decoder_input_ids=target).logits
+    return model(source, None, target)[0][there], found[there]
+
+
 _OUTPUTS = {
     "LunaForMaskedLM": _masked_lm,
     "LunaForSequenceClassification": _fine_tuned,
     "LunaForLongSequenceClassification": _long_classifier,
+    "LunaForCausalLM": _causal_lm,
+    "LunaForConditionalGeneration": _translation,
 }

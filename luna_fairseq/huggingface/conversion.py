@@ -5,12 +5,15 @@ from importlib import import_module
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 import torch
+from transformers import GenerationConfig
 
 from luna_fairseq.engine.model_options import plain_options
 from luna_fairseq.errors import InputError
-from luna_fairseq.huggingface.configuration_luna import DEFAULTS
+from luna_fairseq.huggingface.configuration_luna import DECODER_DEFAULTS, DEFAULTS, LunaDecoderConfig
 from luna_fairseq.huggingface.layers import ACTIVATIONS
+from luna_fairseq.models.luna import LunaModel
 from luna_fairseq.models.luna_classifier import LunaClassifier
+from luna_fairseq.models.luna_lm import LunaLanguageModel
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
 
 HEADS = {
@@ -71,6 +74,24 @@ LONG_CLASSIFIER = Kind(
         ("sentence_projection_layer.", "classifier.out_proj."),
     ),
 )
+CAUSAL_LM = Kind(
+    "causal language model",
+    "AutoModelForCausalLM",
+    "modeling_luna_lm",
+    "LunaForCausalLM",
+    (("decoder.output_projection.", "lm_head."), ("decoder.", "luna.")),
+)
+TRANSLATION = Kind(
+    "translation model",
+    "AutoModelForSeq2SeqLM",
+    "modeling_luna_translation",
+    "LunaForConditionalGeneration",
+    (
+        ("encoder.", "luna.encoder."),
+        ("decoder.output_projection.", "lm_head."),
+        ("decoder.", "luna.decoder."),
+    ),
+)
 
 
 def fine_tuned(head: str) -> Kind:
@@ -90,12 +111,20 @@ def kind_of(model: Any, head: Optional[str] = None) -> Kind:
     Raises:
         InputError: none of these, or a part that the exported models do not have
     """
-    kinds = {LunaMaskedLM: MASKED_LM, LunaClassifier: LONG_CLASSIFIER}
-    if type(model) not in kinds or getattr(model.args, "layer_type", "luna") != "luna":
+    kinds = {
+        LunaModel: TRANSLATION,
+        LunaLanguageModel: CAUSAL_LM,
+        LunaMaskedLM: MASKED_LM,
+        LunaClassifier: LONG_CLASSIFIER,
+    }
+    options = getattr(model, "args", None)
+    if type(model) not in kinds or getattr(options, "layer_type", "luna") != "luna":
         raise InputError(
             f"the checkpoint's model is {type(model).__name__}: Luna's translation models, causal and masked "
             "language models and classifiers can be exported, peers and recurrent models cannot"
         )
+    if getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None:
+        raise InputError("a model with adaptive softmax cannot be exported: transformers' have logits")
     if head is None:
         return kinds[type(model)]
     heads = getattr(model, "classification_heads", {})
@@ -177,7 +206,31 @@ def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
             "please report this"
         )
     exported.tie_weights()
+    if kind in (CAUSAL_LM, TRANSLATION):
+        exported.generation_config = GenerationConfig(**_generation(config, kind))
     return exported
+
+
+def _generation(config: Any, kind: Kind) -> Dict[str, Any]:
+    """What ``generate`` does unless told otherwise: for a translation model the search of fairseq-generate,
+    which never ends a sentence before its first word and never writes padding."""
+    options = {
+        "bos_token_id": config.eos_token_id,
+        "eos_token_id": config.eos_token_id,
+        "pad_token_id": config.pad_token_id,
+    }
+    if kind is CAUSAL_LM:
+        return options
+    return {
+        **options,
+        "decoder_start_token_id": config.eos_token_id,
+        "num_beams": 5,
+        "early_stopping": True,
+        "min_new_tokens": 1,
+        "max_new_tokens": min(201, config.max_target_positions),
+        "suppress_tokens": [config.pad_token_id],
+        "forced_eos_token_id": config.eos_token_id,
+    }
 
 
 # The norm of a last P that nothing reads has neither gain nor bias in fairseq.
@@ -230,8 +283,38 @@ def _long_classifier(model: Any, kind: Kind) -> Dict[str, Any]:
     }
 
 
+def _decoder(model: Any) -> Dict[str, Any]:
+    decoder = model.decoder
+    return {
+        **dict(resolved_options(decoder.cfg, DECODER_DEFAULTS)),
+        # fairseq's translation models do not heed the option --decoder-input-dim.
+        "decoder_input_dim": decoder.embed_tokens.embedding_dim,
+        "decoder_output_dim": decoder.output_projection.in_features,
+        "tie_word_embeddings": decoder.output_projection.weight is decoder.embed_tokens.weight,
+        "decoder_start_token_id": decoder.dictionary.eos(),
+        "use_cache": True,
+    }
+
+
+def _causal_lm(model: Any, kind: Kind) -> Dict[str, Any]:
+    return {**dict(resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults)), **_decoder(model)}
+
+
+def _translation(model: Any, kind: Kind) -> Dict[str, Any]:
+    source = model.encoder.embed_tokens
+    return {
+        **dict(resolved_options(model.encoder.cfg, DEFAULTS)),
+        **_decoder(model),
+        "share_all_embeddings": source is model.decoder.embed_tokens,
+        "source_vocab_size": source.num_embeddings,
+        "is_encoder_decoder": True,
+    }
+
+
 _CONFIGURATIONS: Dict[str, Callable[[Any, Kind], Dict[str, Any]]] = {
     "LunaForMaskedLM": _masked_lm,
     "LunaForSequenceClassification": _fine_tuned,
     "LunaForLongSequenceClassification": _long_classifier,
+    "LunaForCausalLM": _causal_lm,
+    "LunaForConditionalGeneration": _translation,
 }

@@ -80,7 +80,7 @@ def export(path: Path, data: Path, folder: Path, head: Optional[str] = None) -> 
     logging.disable_progress_bar()
     checkpoint = load(path, data)
     kind = conversion.kind_of(checkpoint.model, _choose_head(checkpoint.model, head))
-    model = conversion.convert(checkpoint.model, kind, checkpoint.task.target_dictionary)
+    model = conversion.convert(checkpoint.model, kind, _dictionary(checkpoint.task))
     tokenizer = tokenizer_of(checkpoint.task, [path.parent, data], model.config)
     with replacing_folder(folder) as temporary:
         write_model(model, temporary)
@@ -89,6 +89,11 @@ def export(path: Path, data: Path, folder: Path, head: Optional[str] = None) -> 
         (temporary / "README.md").write_text(model_card(checkpoint, kind), encoding="utf-8")
         compare(checkpoint.model, type(model).from_pretrained(str(temporary)).eval(), kind)
     return kind
+
+
+def _dictionary(task: Any) -> Any:
+    """Of what the model writes, or of what it reads where these are classes."""
+    return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 
 
 def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:

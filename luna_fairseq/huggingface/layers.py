@@ -67,7 +67,8 @@ class Embedding(nn.Module):
         C, pad = getattr(config, f"{side}_embed_dim"), config.pad_token_id
         self.pad = pad
         width = config.decoder_input_dim if side == "decoder" else C
-        self.embed_tokens = nn.Embedding(config.vocab_size, width, padding_idx=pad)
+        size = getattr(config, "source_vocab_size", None) if side == "encoder" else None
+        self.embed_tokens = nn.Embedding(size or config.vocab_size, width, padding_idx=pad)
         self.embed_scale = 1.0 if config.no_scale_embedding else math.sqrt(C)
         self.project_in_dim = None if width == C else nn.Linear(width, C, bias=False)
         self.longest: Optional[int] = None

@@ -13,7 +13,7 @@ _PACKAGE = __name__.split(".")[0]
 _ROOT = Path(__file__).parents[1]
 _HERE = __name__.rpartition(".")[0] + "."
 # Docstrings show imports, too, behind ">>>".
-_IMPORT = re.compile(rf"^(\s*)from ({_PACKAGE}(?:\.\w+)+) import", flags=re.MULTILINE)
+_IMPORT = re.compile(rf"^( *)from ({_PACKAGE}(?:\.\w+)+) import(?: (\w+)$)?", flags=re.MULTILINE)
 
 
 def shipped_code(model: str) -> Dict[str, str]:
@@ -32,11 +32,18 @@ def _collect(module: str, files: Dict[str, str]) -> None:
     if name in files:
         return
     files[name] = ""  # a package and its modules may import each other
-    text = _source(module).read_text(encoding="utf-8")
-    for found in _IMPORT.findall(text):
-        _collect(found[1], files)
+
+    def flat(found: "re.Match[str]") -> str:
+        space, wanted, part = found.groups()
+        if part and _source(f"{wanted}.{part}").is_file():  # a module of a package
+            _collect(f"{wanted}.{part}", files)
+            return f"{space}from . import {_flat(f'{wanted}.{part}')} as {part}"
+        _collect(wanted, files)
+        return f"{space}from .{_flat(wanted)} import{f' {part}' if part else ''}"
+
+    text = _IMPORT.sub(flat, _source(module).read_text(encoding="utf-8"))
     del files[name]
-    files[name] = _IMPORT.sub(lambda found: f"{found[1]}from .{_flat(found[2])} import", text)
+    files[name] = text
 
 
 def _after_docstring(text: str, lines: str) -> str:

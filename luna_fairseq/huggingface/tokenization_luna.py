@@ -26,8 +26,12 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         self._source.encode_special_tokens = True
         self._target: Optional[Tokenizer] = None
         if target_tokenizer_file is not None:
-            self._target = Tokenizer.from_file(target_tokenizer_file)
-            self._target.encode_special_tokens = True
+            self.set_target(Tokenizer.from_file(target_tokenizer_file))
+
+    def set_target(self, target: Tokenizer) -> None:
+        """Encode the target language with ``target``."""
+        self._target = target
+        self._target.encode_special_tokens = True
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
         # The mask is read in a text, so it is not added as the special tokens are; it takes the space before

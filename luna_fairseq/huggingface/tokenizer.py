@@ -93,15 +93,29 @@ def tokenizer_of(task: Any, folders: List[Path], config: Any) -> Any:
     Raises:
         InputError: see :func:`build_tokenizer`
     """
-    dictionary = task.source_dictionary
+    dictionary, target = task.source_dictionary, task.target_dictionary
     if dictionary is None:
         return None
-    template = MASKED_LM
+    files = find_tokenizer(folders)
+    longest = min(config.max_position_embeddings, 10**6)
+    tokenizer = build_tokenizer(files, dictionary, longest, _template(config))
+    if config.model_type == "luna_lm":
+        tokenizer.padding_side = "left"  # so that a batch of prompts can be gone on with
+    if config.is_encoder_decoder and target.symbols != dictionary.symbols:
+        of_target = build_tokenizer(files, target, config.max_target_positions, _template(config))
+        tokenizer.set_target(of_target.backend_tokenizer)
+    return tokenizer
+
+
+def _template(config: Any) -> Template:
+    if config.model_type == "luna_lm":
+        return Template(f"{EOS} $A", f"{EOS} $A $B")  # fairseq begins a text with the end of another
+    if config.is_encoder_decoder:
+        return Template(f"$A {EOS}", f"$A $B {EOS}")
     if getattr(config, "classifier_layers", 0):
-        single = f"{'<CLS> ' if config.prepends_cls else ''}$A {EOS}"
-        template = Template(single, f"{single} $B {EOS}")
-    longest = min(config.max_source_positions, 10**6)
-    return build_tokenizer(find_tokenizer(folders), dictionary, longest, template)
+        first = "<CLS> " if config.prepends_cls else ""
+        return Template(f"{first}$A {EOS}", f"{first}$A {EOS} $B {EOS}")
+    return MASKED_LM
 
 
 def _words(ids: Dict[str, int], pieces: bool = False) -> Tokenizer:

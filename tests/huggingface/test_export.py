@@ -7,22 +7,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_masked_lm import HEADS, VARIANTS, tiny_model
+from every_kind import CASES, small_model
+from tiny_luna import batch, sentences
+from tiny_masked_lm import HEADS
+
+from fairseq.sequence_generator import SequenceGenerator
 
 pytest.importorskip("transformers")
 
 from luna_fairseq.errors import InputError  # noqa: E402
 from luna_fairseq.huggingface.comparison import compare, outputs  # noqa: E402
-from luna_fairseq.huggingface.conversion import MASKED_LM, convert, kind_of  # noqa: E402
+from luna_fairseq.huggingface.conversion import (  # noqa: E402
+    CAUSAL_LM,
+    MASKED_LM,
+    TRANSLATION,
+    convert,
+    kind_of,
+)
 from luna_fairseq.huggingface.export import write_model, write_tokenizer  # noqa: E402
 from luna_fairseq.huggingface.tokenizer import build_tokenizer  # noqa: E402
-
-NOISE = {"quant_noise_pq": 0.1, "quant_noise_pq_block_size": 4}
-LOCAL = {"anchored_packed": True, "local_parts": 3}
-
-
-def dictionary_of(model):
-    return model.encoder.sentence_encoder.dictionary
 
 
 def loaded_again(model, kind, dictionary, folder):
@@ -31,20 +34,64 @@ def loaded_again(model, kind, dictionary, folder):
     return type(exported).from_pretrained(str(folder)).eval()
 
 
-@pytest.mark.parametrize("head", [None, *HEADS])
-@pytest.mark.parametrize("variant", [*VARIANTS, "quantisation noise", "local"])
-def test_masked_language_models_and_their_heads(variant, head, tmp_path):
-    options = {**VARIANTS, "quantisation noise": NOISE, "local": LOCAL}[variant]
-    model = tiny_model(torch.float32, HEADS, **options)
-    kind = kind_of(model, head)
-    exported = loaded_again(model, kind, dictionary_of(model), tmp_path)
-    expected, found = outputs(model, exported, kind)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+@pytest.mark.parametrize(("kind", "variant"), CASES)
+def test_the_same_output_when_loaded_again(kind, variant, tmp_path):
+    model, dictionary = small_model(kind, variant)
+    for head in (None, *(HEADS if kind == "masked LM" else ())):
+        found = kind_of(model, head)
+        folder = tmp_path / str(head)
+        folder.mkdir()
+        with torch.no_grad():
+            expected, actual = outputs(model, loaded_again(model, found, dictionary, folder), found)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "beam"),
+    [("tied", 5), ("look-up diagonal decay", 5), ("softmax cross", 1), ("untied pre-norm", 3)],
+)
+def test_the_same_translations(variant, beam):
+    """As fairseq's search; padded on either side, with a cache and without. (Beams may differ
+    where a sentence ends by force: fairseq counts the end's probability.)"""
+    model, dictionary = small_model("translation", variant)
+    exported = convert(model, TRANSLATION, dictionary)
+    sources = sentences((9, 4, 6, 2), 23)
+    tokens = batch(sources)
+    generator = SequenceGenerator([model], dictionary, beam_size=beam, max_len_b=12)
+    lengths = tokens.ne(1).sum(dim=1)
+    hypotheses = generator.generate([model], {"net_input": {"src_tokens": tokens, "src_lengths": lengths}})
+    expected = [found[0]["tokens"].tolist() for found in hypotheses]
+    for left, cached in ((False, True), (True, True), (False, False)):
+        ids = batch(sources, left=left)
+        options = {"num_beams": beam, "max_new_tokens": 13, "use_cache": cached}
+        written = exported.generate(ids, attention_mask=ids.ne(1).long(), **options)
+        assert [[token for token in row[1:] if token != 1] for row in written.tolist()] == expected
+
+
+@pytest.mark.parametrize("variant", ["untied", "decay"])
+def test_a_text_goes_on_alike(variant):
+    """In a batch padded on the left, greedily and by beams; the cache does not grow."""
+    model, dictionary = small_model("causal LM", variant)
+    exported = convert(model, CAUSAL_LM, dictionary)
+    prompts = [[2, *prompt[:-1]] for prompt in sentences((7, 3, 5), 23)]
+    ids = batch(prompts, left=True)
+    for beams in (1, 3):
+        options = {"max_new_tokens": 9, "num_beams": beams, "do_sample": False, "eos_token_id": None}
+        together = exported.generate(ids, attention_mask=ids.ne(1).long(), **options)
+        for prompt, row in zip(prompts, together.tolist()):
+            alone = exported.generate(torch.tensor([prompt]), use_cache=False, **options)
+            assert row[-9:] == alone[0, -9:].tolist()
+    with torch.no_grad():
+        sizes = []
+        for length in (3, 60):
+            cache = exported(torch.full((1, length), 5), use_cache=True).past_key_values
+            sizes.append(sum(x.numel() for x in cache.layers[0].causal if x is not None))
+    assert sizes[0] == sizes[1]
 
 
 def test_what_a_call_may_be_given():
-    model = tiny_model(torch.float32, (), **LOCAL)
-    exported = convert(model, MASKED_LM, dictionary_of(model))
+    model, dictionary = small_model("masked LM", "local")
+    exported = convert(model, MASKED_LM, dictionary)
     tokens = torch.randint(4, 20, (3, 9), generator=torch.Generator().manual_seed(2))
     tokens[1, 4:], tokens[2, 1:] = 1, 1
     mask = tokens.ne(1)
@@ -71,8 +118,8 @@ def test_what_a_call_may_be_given():
 
 
 def test_another_model_is_seen():
-    model = tiny_model(torch.float32, ())
-    exported = convert(model, MASKED_LM, dictionary_of(model))
+    model, dictionary = small_model("masked LM", "tied")
+    exported = convert(model, MASKED_LM, dictionary)
     with torch.no_grad():
         exported.lm_head.layer_norm.weight.add_(1)
     with pytest.raises(InputError, match="the exported model differs"):
@@ -113,17 +160,36 @@ def loaded_elsewhere(auto, folder, inputs, transformers_folder):
     return torch.load(names[-1])
 
 
-@pytest.mark.parametrize("options", [{"encoder_normalize_before": True}, LOCAL], ids=["pre-norm", "anchored"])
-def test_masked_lm_elsewhere(options, transformers_folder, tmp_path):
-    model = tiny_model(torch.float32, (), **options)
+ELSEWHERE = [
+    ("masked LM", "pre-norm"),
+    ("masked LM", "local"),
+    ("shared translation", "all"),
+    ("translation", "look-up diagonal decay"),
+    ("causal LM", "learned"),
+    ("classifier", "mean"),
+]
+
+
+@pytest.mark.parametrize(("kind", "variant"), ELSEWHERE)
+def test_without_fairseq_and_this_package(kind, variant, transformers_folder, tmp_path):
+    model, dictionary = small_model(kind, variant)
+    found = kind_of(model)
+    exported = convert(model, found, dictionary)
     folder = tmp_path / "hf"
     folder.mkdir()
-    write_model(convert(model, MASKED_LM, dictionary_of(model)), folder)
-    write_tokenizer(build_tokenizer({}, dictionary_of(model), 40), folder)
-    names = {path.name for path in folder.glob("*.py")}
-    assert {"modeling_luna.py", "configuration_luna.py", "tokenization_luna.py"} < names
-    assert not any("causal" in name for name in names)
-    tokens = torch.randint(4, 20, (2, 9))
-    found = loaded_elsewhere("AutoModelForMaskedLM", tmp_path, {"input_ids": tokens}, transformers_folder)
+    write_model(exported, folder)
+    write_tokenizer(build_tokenizer({}, dictionary, 40), folder)
+    tokens = torch.randint(4, 19, (2, 9), generator=torch.Generator().manual_seed(3))
+    inputs = {"input_ids": tokens}
+    if found is TRANSLATION:
+        inputs = {**inputs, "decoder_input_ids": tokens.flip(0)}
     with torch.no_grad():
-        torch.testing.assert_close(found["logits"], model(tokens)[0], rtol=0, atol=1e-5)
+        expected = {"logits": exported(**inputs).logits}
+    if found in (TRANSLATION, CAUSAL_LM):
+        inputs["generate"] = {"inputs": tokens, "max_new_tokens": 7, "num_beams": 3}
+        expected["generated"] = exported.generate(**inputs["generate"])
+    actual = loaded_elsewhere(found.auto, tmp_path, inputs, transformers_folder)
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, rtol=0, atol=1e-5)
+    if kind == "masked LM":
+        assert not any("causal" in path.name for path in folder.glob("*.py"))

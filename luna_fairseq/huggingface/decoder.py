@@ -1,0 +1,320 @@
+"""Luna's decoder for transformers, with or without an encoder, and what it keeps while it generates."""
+
+from dataclasses import dataclass
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+from transformers.utils import ModelOutput
+
+from luna_fairseq.huggingface.layers import (
+    Embedding,
+    attention_options,
+    feed_forward_options,
+)
+from luna_fairseq.huggingface.modeling_luna import LunaModelOutput, LunaPreTrainedModel
+from luna_fairseq.modules.luna_attention import LunaAttention
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
+from luna_fairseq.modules.packed_embedding import PackedEmbedding
+from luna_fairseq.modules.softmax_attention import SoftmaxCrossAttention
+from luna_fairseq.modules.two_streams import TwoStreamLayer
+
+
+class LayerState(NamedTuple):
+    """What one layer keeps: the sums of causal attention, and the packed source."""
+
+    causal: LunaCausalState
+    source: Any = None
+
+    def select(self, rows: Tensor) -> "LayerState":
+        """That of the hypotheses ``rows`` [B'], in their order."""
+        causal = self.causal.reorder(rows).select(rows)
+        return LayerState(causal, None if self.source is None else self.source.select(rows))
+
+
+class LunaCache:
+    """What a decoder keeps between steps of ``generate``: constant in size, however long the text.
+
+    Attributes:
+        layers: of each layer
+        seen: number of tokens so far, padding not counted [B]
+        length: number of positions so far
+    """
+
+    is_compileable = False
+
+    def __init__(self, layers: List[LayerState], seen: Tensor, length: int):
+        self.layers, self.seen, self.length = layers, seen, length
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions so far, as transformers asks for them."""
+        return self.length
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Hypothesis i goes on where ``beam_idx[i]`` was."""
+        self.layers = [layer.select(beam_idx) for layer in self.layers]
+        self.seen = self.seen.index_select(0, beam_idx)
+
+
+class Source(NamedTuple):
+    """What cross-attention reads: context [S, B, C], its padding mask [B, S], that of P's rows [B, L], and
+    the places of these in the context."""
+
+    context: Tensor
+    padding_mask: Tensor
+    packed_padding_mask: Tensor
+    anchors: Any
+
+
+class LunaDecoderLayer(TwoStreamLayer):
+    """Luna causal attention through P, Luna attention of X and P to the source, the feed-forward block."""
+
+    def __init__(self, config: Any, is_last: bool):
+        super().__init__()
+        C = config.decoder_embed_dim
+        self.self_attn = LunaCausalAttention(
+            C,
+            config.decoder_attention_heads,
+            dropout=config.attention_dropout,
+            untie_kv=config.untie_luna_kv,
+            pack_activation=config.pack_activation,
+            decay=config.causal_decay,
+        )
+        self.self_attn_layer_norm = nn.LayerNorm(C)
+        self.build_feed_forward(**feed_forward_options(config, "decoder"))
+        self.update_packed = not (is_last or config.non_contextual_packed)
+        self.packed_layer_norm = self.packed_embedding = self.encoder_attn = None
+        if config.is_encoder_decoder:
+            self.build_encoder_attention(config, C)
+        else:
+            scale = not config.no_scale_embedding
+            self.packed_embedding = PackedEmbedding(config.projection_length, C, scale=scale, fix_length=True)
+
+    def build_encoder_attention(self, config: Any, C: int) -> None:
+        """Attention to the source, and the norm of what it packs."""
+        options = {
+            **attention_options(config, "decoder"),
+            "lookup": config.packed_lookup,
+            "diagonal": config.diagonal_prior,
+        }
+        softmax = config.cross_attention == "softmax"
+        if softmax:
+            self.encoder_attn = SoftmaxCrossAttention(**options, packs=self.update_packed)
+        else:
+            self.encoder_attn = LunaAttention(**options)
+        self.encoder_attn_layer_norm = nn.LayerNorm(C)
+        if self.update_packed or not softmax:
+            self.build_packed_layer_norm(C, self.update_packed)
+
+    def forward(
+        self,
+        x: Tensor,
+        packed: Optional[Tensor],
+        source: Optional[Source],
+        padding_mask: Tensor,
+        places: Tensor,
+        state: Optional[LayerState] = None,
+        keeps: bool = False,
+        need_weights: bool = False,
+    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor], Optional[LayerState]]:
+        """
+        Args:
+            x: [T, B, C]
+            packed: P [L, B, C]; None without a source, and where there is a state
+            source: None without an encoder
+            padding_mask: [B, T], True at padding
+            places: the number of each token in its sequence [B, T]
+            state: what the positions before these left
+            keeps: return a state
+            need_weights: return weights over the source [H, B, T, S]
+
+        Returns:
+            X; the next P or None; weights or None; the state or None
+        """
+        residual = x
+        if self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+        if self.packed_embedding is not None and state is None:
+            packed, _ = self.packed_embedding(x.new_full((x.size(1),), x.size(0)))
+        masks = padding_mask, None if source is None else source.packed_padding_mask
+        causal = None
+        if keeps:
+            x, causal = self.self_attn.step(x, packed, None if state is None else state.causal, *masks)
+        else:
+            x = self.self_attn(x, packed, *masks)
+        x = residual + self.dropout_module(x)
+        if not self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+        if source is None:
+            return self.feed_forward(x), None, None, LayerState(causal) if keeps else None
+        kept = [None if state is None else state.source]
+        x, packed, weights = self.attend(
+            self.read_source, self.encoder_attn_layer_norm, x, packed, source, kept, places, need_weights
+        )
+        return self.feed_forward(x), packed, weights, LayerState(causal, kept[0]) if keeps else None
+
+    def read_source(
+        self,
+        x: Tensor,
+        packed: Optional[Tensor],
+        source: Source,
+        kept: List[Any],
+        places: Tensor,
+        need_weights: bool,
+    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        """Y_X; Y_P, None where the source was packed before; weights. ``kept``: in its one place, what is
+        kept of the source."""
+        packed_context = None
+        masks = source.padding_mask, source.packed_padding_mask
+        if kept[0] is None:
+            packed_context, kept[0] = self.encoder_attn.pack_and_keep(
+                packed, source.context, masks[0], need_weights, source.anchors
+            )
+        output, weights = self.encoder_attn.unpack(x, kept[0], masks[1], need_weights, source.anchors, places)
+        return output, packed_context, weights
+
+
+@dataclass
+class LunaDecoderOutput(ModelOutput):
+    """last_hidden_state [B, T, C]; past_key_values, a :class:`LunaCache`; hidden_states, if asked for, after
+    the embedding and after every layer; cross_attentions, if asked for, of every layer over the source [B, H,
+    T, S]. (Causal attention has no weights between positions.)"""
+
+    last_hidden_state: Optional[Tensor] = None
+    past_key_values: Optional[LunaCache] = None
+    hidden_states: Optional[Tuple[Tensor, ...]] = None
+    cross_attentions: Optional[Tuple[Tensor, ...]] = None
+
+
+class LunaDecoder(LunaPreTrainedModel, Embedding):
+    """Embedding, layers, and the last norm."""
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        C, N = config.decoder_embed_dim, config.decoder_layers
+        self.gradient_checkpointing = False
+        self.build_embedding(config, "decoder", config.max_target_positions)
+        self.layers = nn.ModuleList([LunaDecoderLayer(config, number == N - 1) for number in range(N)])
+        last_norm = config.decoder_normalize_before and not config.no_decoder_final_norm
+        self.layer_norm = nn.LayerNorm(C) if last_norm else None
+        out = config.decoder_output_dim
+        self.project_out_dim = None if out == C else nn.Linear(C, out, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: Optional[Tensor] = None,
+        attention_mask: Optional[Tensor] = None,
+        position_ids: Optional[Tensor] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        encoder_outputs: Optional[LunaModelOutput] = None,
+        past_key_values: Optional[LunaCache] = None,
+        use_cache: Optional[bool] = None,
+        output_hidden_states: Optional[bool] = None,
+        output_attentions: Optional[bool] = None,
+        return_dict: Optional[bool] = None,
+    ) -> LunaDecoderOutput:
+        """
+        Args:
+            input_ids: [B, T], all tokens so far or those after ``past_key_values``
+            attention_mask: [B, T], or of all positions so far, 1 at tokens (default: all that are not
+                padding)
+            position_ids: [B, T], 0 at the first token (default: tokens are counted, padding is not)
+            inputs_embeds: [B, T, C] in place of input_ids
+            encoder_outputs: of :class:`LunaModel`, where there is a source
+            past_key_values: of the call before
+            use_cache: return one
+
+        Raises:
+            ValueError: as of :class:`LunaModel`
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, one of them")
+        states, weights, as_dict = self.asked(
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            return_dict=return_dict,
+        )
+        keeps = bool(use_cache) or past_key_values is not None
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        mask = self.token_mask(input_ids, attention_mask, x)
+        seen = 0 if past_key_values is None else past_key_values.seen[:, None]
+        places = (seen + mask.long().cumsum(dim=1) - 1).clamp(min=0)
+        if past_key_values is not None:
+            self.check_length(past_key_values.length + x.size(1))
+        x = self.embed(x, mask, places if position_ids is None else position_ids)
+        source, first = self.read(encoder_outputs, find=past_key_values is None)
+        packed = first
+        hidden_states, attentions, kept = [x], [], []
+        for number, layer in enumerate(self.layers):
+            state = None if past_key_values is None else past_key_values.layers[number]
+            x, packed, of_layer, state = self.run_layer(
+                layer, x, packed, source, ~mask, places, state, keeps, weights
+            )
+            if self.config.non_contextual_packed:
+                packed = first
+            hidden_states.append(x)
+            attentions.append(of_layer)
+            kept.append(state)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x.transpose(0, 1)).transpose(0, 1)
+        cache = None
+        if keeps:
+            length = mask.size(1) + (0 if past_key_values is None else past_key_values.length)
+            cache = LunaCache(kept, places[:, -1] + 1, length)
+        out = LunaDecoderOutput(
+            x.transpose(0, 1),
+            cache,
+            tuple(state.transpose(0, 1) for state in hidden_states) if states else None,
+            tuple(w.transpose(0, 1) for w in attentions) if weights and source is not None else None,
+        )
+        return out if as_dict else out.to_tuple()
+
+    def token_mask(self, input_ids: Optional[Tensor], attention_mask: Optional[Tensor], x: Tensor) -> Tensor:
+        """[B, T], True at tokens, for the new positions x [B, T, C]."""
+        if attention_mask is not None:
+            return attention_mask[:, -x.size(1) :].bool()
+        if input_ids is not None:
+            return input_ids.ne(self.config.pad_token_id)
+        return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+
+    def check_length(self, length: int) -> None:
+        """Raise ValueError for a sequence longer than the learned positions."""
+        if self.longest is not None and length > self.longest:
+            raise ValueError(f"a sequence has {length} tokens, the model's positions end at {self.longest}")
+
+    def read(
+        self, encoder_outputs: Optional[LunaModelOutput], find: bool
+    ) -> Tuple[Optional[Source], Optional[Tensor]]:
+        """The source and P; ``find``: with the places of P's rows, which only the first step asks for."""
+        if encoder_outputs is None:
+            return None, None
+        context, packed = (
+            encoder_outputs.last_hidden_state.transpose(0, 1),
+            encoder_outputs.packed.transpose(0, 1),
+        )
+        masks = ~encoder_outputs.source_mask, ~encoder_outputs.packed_mask
+        attention = self.layers[0].encoder_attn
+        anchors = attention.find_anchors(context, packed, *masks) if find else None
+        return Source(context, *masks, anchors), packed if find else None
+
+
+class Generates:
+    """What ``generate`` asks of a model with a :class:`LunaCache`."""
+
+    _is_stateful = True
+
+    def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
+        """The first step makes the cache."""
+
+    def _reorder_cache(self, past_key_values: LunaCache, beam_idx: Tensor) -> LunaCache:
+        past_key_values.reorder_cache(beam_idx)
+        return past_key_values

@@ -1,0 +1,140 @@
+"""The Luna translation model (Linear Unified Nested Attention, NeurIPS 2021) for Hugging Face's
+transformers."""
+
+from typing import Any, Dict, Optional
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationMixin
+from transformers.modeling_outputs import Seq2SeqLMOutput
+
+from luna_fairseq.huggingface.configuration_luna import LunaConfig
+from luna_fairseq.huggingface.decoder import Generates, LunaCache, LunaDecoder
+from luna_fairseq.huggingface.modeling_luna import LunaModel, LunaModelOutput, LunaPreTrainedModel
+
+
+class LunaEncoderDecoder(nn.Module):
+    """Encoder and decoder; one token embedding where they share it."""
+
+    def __init__(self, config: LunaConfig):
+        super().__init__()
+        self.encoder = LunaModel(config)
+        self.decoder = LunaDecoder(config)
+        if config.share_all_embeddings:
+            self.encoder.embed_tokens = self.decoder.embed_tokens
+
+
+class LunaForConditionalGeneration(Generates, LunaPreTrainedModel, GenerationMixin):
+    """Encoder, decoder, output projection. ``config.vocab_size`` is the target's,
+    ``config.source_vocab_size`` the source's."""
+
+    def __init__(self, config: LunaConfig):
+        super().__init__(config)
+        self.luna = LunaEncoderDecoder(config)
+        self.lm_head = nn.Linear(config.decoder_output_dim, config.vocab_size, bias=False)
+        embedding = "luna.decoder.embed_tokens.weight"
+        self._tied_weights_keys = {"lm_head.weight": embedding}
+        if config.share_all_embeddings:
+            self._tied_weights_keys["luna.encoder.embed_tokens.weight"] = embedding
+        self.post_init()
+
+    def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """For ``generate``."""
+        return self.luna.encoder
+
+    def get_decoder(self, *args: Any, **kwargs: Any) -> nn.Module:
+        return self.luna.decoder
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The target's where the languages have vocabularies of their own."""
+        return self.luna.decoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.luna.decoder.embed_tokens = value
+        if self.config.share_all_embeddings:
+            self.luna.encoder.embed_tokens = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.lm_head = value
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """What the decoder reads to predict ``labels`` [B, T]: one place later, behind EOS as in fairseq."""
+        shifted = labels.roll(1, dims=1)
+        shifted[:, 0] = self.config.decoder_start_token_id
+        return shifted.masked_fill(shifted.eq(-100), self.config.pad_token_id)
+
+    def forward(
+        self,
+        input_ids: Optional[Tensor] = None,
+        attention_mask: Optional[Tensor] = None,
+        decoder_input_ids: Optional[Tensor] = None,
+        decoder_attention_mask: Optional[Tensor] = None,
+        encoder_outputs: Optional[LunaModelOutput] = None,
+        past_key_values: Optional[LunaCache] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        decoder_inputs_embeds: Optional[Tensor] = None,
+        labels: Optional[Tensor] = None,
+        use_cache: Optional[bool] = None,
+        output_hidden_states: Optional[bool] = None,
+        output_attentions: Optional[bool] = None,
+        return_dict: Optional[bool] = None,
+    ) -> Seq2SeqLMOutput:
+        """Source as of :class:`LunaModel`, or its output; target as of :class:`LunaDecoder`; labels [B, T],
+        -100 where there is nothing to predict, from which the decoder's input is made where it is not
+        given."""
+        (as_dict,) = self.asked(return_dict=return_dict)
+        wanted = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
+        wanted["return_dict"] = True
+        if encoder_outputs is None:
+            encoder_outputs = self.luna.encoder(
+                input_ids, attention_mask, inputs_embeds=inputs_embeds, **wanted
+            )
+        elif not isinstance(encoder_outputs, LunaModelOutput):
+            encoder_outputs = LunaModelOutput(*encoder_outputs)
+        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        out = self.luna.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            inputs_embeds=decoder_inputs_embeds,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **wanted,
+        )
+        logits = self.lm_head(out.last_hidden_state)
+        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        found = Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=out.past_key_values,
+            decoder_hidden_states=out.hidden_states,
+            cross_attentions=out.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+        return found if as_dict else found.to_tuple()
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: Optional[LunaCache] = None,
+        attention_mask: Optional[Tensor] = None,
+        decoder_attention_mask: Optional[Tensor] = None,
+        encoder_outputs: Optional[LunaModelOutput] = None,
+        use_cache: Optional[bool] = None,
+        **kwargs: Any,
+    ) -> Dict[str, Any]:
+        """``input_ids`` are the decoder's: the last where there is a cache, otherwise all."""
+        return {
+            "decoder_input_ids": input_ids if past_key_values is None else input_ids[:, -1:],
+            "decoder_attention_mask": decoder_attention_mask,
+            "attention_mask": attention_mask,
+            "encoder_outputs": encoder_outputs,
+            "past_key_values": past_key_values,
+            "use_cache": use_cache,
+        }
