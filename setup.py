@@ -95,6 +95,7 @@ setup(
             "luna-evaluate-task = luna_fairseq.masked_lm.evaluate_task:main",
             "luna-export-huggingface = luna_fairseq.huggingface.export:main",
             "luna-finetune = luna_fairseq.masked_lm.finetune:main",
+            "luna-import-huggingface = luna_fairseq.huggingface.import_checkpoint:main",
             "luna-lra-seeds = luna_fairseq.lra.seeds:main",
             "luna-plan = luna_fairseq.benchmark.plan:main",
             "luna-prepare-bitext = luna_fairseq.translation.prepare_bitext:main",

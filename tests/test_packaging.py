@@ -18,6 +18,7 @@ SCRIPTS = (
     "luna-evaluate",
     "luna-evaluate-task",
     "luna-export-huggingface",
+    "luna-import-huggingface",
     "luna-finetune",
     "luna-lra-seeds",
     "luna-plan",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple
 
 import torch
 from transformers import GenerationConfig
@@ -141,12 +141,28 @@ def exported_name(name: str, names: Names) -> Optional[str]:
     return None
 
 
-def fairseq_name(name: str, names: Names) -> str:
-    """The other way."""
-    for ours, theirs in sorted(names, key=lambda pair: -len(pair[1])):
-        if name.startswith(theirs):
-            return ours + name[len(theirs) :]
-    return name
+def read_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str, str]:
+    """Of the parameters ``fairseq_names`` those that an exported model has, with its names.
+
+    Args:
+        fairseq_names: of a checkpoint.
+        config: the exported model's config.json.
+
+    Raises:
+        InputError: a configuration that is of no exported model
+    """
+    architecture = (config.get("architectures") or ["none"])[0]
+    kinds = {kind.model: kind for kind in (MASKED_LM, LONG_CLASSIFIER, CAUSAL_LM, TRANSLATION)}
+    kinds["LunaForSequenceClassification"] = fine_tuned(config.get("classifier_head", ""))
+    if architecture not in kinds:
+        raise InputError(f"the folder's model is {architecture}, which luna-export-huggingface did not write")
+    names = {name: exported_name(name, kinds[architecture].names) for name in fairseq_names}
+    return {ours: theirs for ours, theirs in names.items() if theirs is not None and not _computed(ours)}
+
+
+def _computed(name: str) -> bool:
+    """Whether fairseq's ``name`` is of a buffer that is no parameter."""
+    return name.endswith(("version", "._float_tensor"))
 
 
 def resolved_options(cfg: Any, names: Any) -> Iterator[Tuple[str, Any]]:
@@ -175,7 +191,7 @@ def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
     Args:
         model: fairseq's.
         kind: what it becomes.
-        dictionary: of its tokens; None where it reads pixels.
+        dictionary: of what it writes, or of what it reads where these are classes; None of pixels.
 
     Raises:
         InputError: its activation function has no counterpart there.
@@ -195,7 +211,7 @@ def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
     state = {}
     for name, value in model.state_dict().items():
         new = exported_name(name, kind.names)
-        if new is not None and not name.endswith((".version", "._float_tensor")):
+        if new is not None and not _computed(name):
             state[new] = value
     state = {name: value for name, value in state.items() if name in exported.state_dict() or _is_ours(name)}
     lacking = exported.load_state_dict(state, strict=False)
@@ -255,6 +271,7 @@ def _fine_tuned(model: Any, kind: Kind) -> Dict[str, Any]:
     return {
         **_encoder_options(model),
         "classifier_reads": HEADS.get(name, "first"),
+        "classifier_head": name,
         "classifier_inner_dim": head.dense.out_features,
         "pooler_activation_fn": model.args.pooler_activation_fn,
         "pooler_dropout": model.args.pooler_dropout,

@@ -1,0 +1,126 @@
+"""``luna-import-huggingface``: an exported folder, fine-tuned by transformers, as a fairseq checkpoint again.
+
+FOLDER is what luna-export-huggingface wrote, or what save_pretrained wrote of a model that was loaded from
+it. The options of the model, its task and its languages are those of the checkpoint that was exported, which
+--like names; the parameters are FOLDER's. So fairseq-generate, luna-evaluate and all other commands read the
+new checkpoint as they read the old one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+import torch
+from torch import Tensor
+
+from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.errors import InputError, MissingRequirementError
+from luna_fairseq.files.writing import replacing
+
+PROGRAM = "luna-import-huggingface"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("folder", type=Path, metavar="FOLDER", help="folder of config.json and model.safetensors")
+    add("--like", required=True, type=Path, metavar="CHECKPOINT", help="the checkpoint that was exported")
+    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint to write")
+    return parser
+
+
+def import_folder(folder: Path, like: Path, path: Path) -> None:
+    """Write the checkpoint ``path``: the parameters of ``folder``, all else of the checkpoint ``like``.
+
+    Raises:
+        InputError: a file is missing or there already, or the folder is of another model or vocabulary
+    """
+    if path.exists():
+        raise InputError(f"--path {path} is there already: give another name, or remove it")
+    if not like.is_file():
+        raise InputError(f"--like {like} does not exist")
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder} has no config.json: give a folder that save_pretrained wrote")
+    try:
+        from luna_fairseq.huggingface.conversion import read_names
+    except ImportError as error:
+        raise MissingRequirementError(
+            'the import needs transformers and safetensors: pip install "luna_fairseq[huggingface]"'
+        ) from error
+    from fairseq import checkpoint_utils
+
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(like))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    taken = read_names(state["model"], config)
+    weights = _weights(folder, bool(config.get("tie_word_embeddings", True)))
+    _check(weights, taken, state["model"], folder)
+    for ours, theirs in taken.items():
+        state["model"][ours] = weights[theirs].to(state["model"][ours].dtype)
+    state["last_optimizer_state"] = None
+    with replacing(path) as temporary:
+        torch.save(state, str(temporary))
+
+
+# Names of one tensor where embeddings are tied, of which a file has the first, or another.
+TIED = ("embed_tokens.weight", "lm_head.weight", "lm_head.decoder.weight")
+
+
+def _weights(folder: Path, tied: bool) -> Dict[str, Tensor]:
+    """The parameters of ``folder`` by the exported model's names, in one file or several."""
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise InputError(f"{folder} has no model.safetensors: save the model with save_pretrained")
+    weights: Dict[str, Tensor] = {}
+    for file in files:
+        weights.update(load_file(str(file)))
+    return _Tied(weights) if tied else weights
+
+
+class _Tied(Dict[str, Tensor]):
+    """Parameters of which the embeddings are one, whatever the file calls it."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or self._other(str(name)) is not None
+
+    def __missing__(self, name: str) -> Tensor:
+        other = self._other(name)
+        if other is None:
+            raise KeyError(name)
+        return self[other]
+
+    def _other(self, name: str) -> Optional[str]:
+        if not name.endswith(TIED):
+            return None
+        return next((other for other in self.keys() if other.endswith(TIED)), None)
+
+
+def _check(weights: Dict[str, Tensor], taken: Dict[str, str], model: Any, folder: Path) -> None:
+    """Raise InputError where ``weights`` are not those of a ``model`` whose names are ``taken``."""
+    for ours, theirs in taken.items():
+        if theirs not in weights:
+            raise InputError(f"{folder} lacks {theirs}: it is of another model than --like")
+        if weights[theirs].shape != model[ours].shape:
+            shapes = " x ".join(map(str, weights[theirs].shape)), " x ".join(map(str, model[ours].shape))
+            raise InputError(
+                f"{folder}: {theirs} is {shapes[0]}, the checkpoint's is {shapes[1]}: the folder was "
+                "fine-tuned with another vocabulary, or is of another model"
+            )
+
+
+def _import(args: argparse.Namespace) -> None:
+    import_folder(args.folder, args.like, args.path)
+    print(args.path)
+
+
+main = console_script(PROGRAM, build_parser, lambda args: _import(args), place="path", hides_log=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
