@@ -186,7 +186,7 @@ class LunaDecoderOutput(ModelOutput):
     cross_attentions: Optional[Tuple[Tensor, ...]] = None
 
 
-class LunaDecoder(LunaPreTrainedModel, Embedding):
+class LunaDecoder(Embedding, LunaPreTrainedModel):
     """Embedding, layers, and the last norm."""
 
     def __init__(self, config: Any):
@@ -201,12 +201,6 @@ class LunaDecoder(LunaPreTrainedModel, Embedding):
         self.project_out_dim = None if out == C else nn.Linear(C, out, bias=False)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embed_tokens = value
-
     def forward(
         self,
         input_ids: Optional[Tensor] = None,
@@ -216,9 +210,7 @@ class LunaDecoder(LunaPreTrainedModel, Embedding):
         encoder_outputs: Optional[LunaModelOutput] = None,
         past_key_values: Optional[LunaCache] = None,
         use_cache: Optional[bool] = None,
-        output_hidden_states: Optional[bool] = None,
-        output_attentions: Optional[bool] = None,
-        return_dict: Optional[bool] = None,
+        **asked: Optional[bool],
     ) -> LunaDecoderOutput:
         """
         Args:
@@ -236,11 +228,7 @@ class LunaDecoder(LunaPreTrainedModel, Embedding):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, one of them")
-        states, weights, as_dict = self.asked(
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            return_dict=return_dict,
-        )
+        states, weights, as_dict = self.asked(asked)
         keeps = bool(use_cache) or past_key_values is not None
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         mask = self.token_mask(input_ids, attention_mask, x)
@@ -307,10 +295,16 @@ class LunaDecoder(LunaPreTrainedModel, Embedding):
         return Source(context, *masks, anchors), packed if find else None
 
 
-class Generates:
-    """What ``generate`` asks of a model with a :class:`LunaCache`."""
+class Generates(nn.Module):
+    """What ``generate`` asks of a model with a :class:`LunaCache`, and its output projection ``lm_head``."""
 
     _is_stateful = True
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.lm_head = value
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
         """The first step makes the cache."""

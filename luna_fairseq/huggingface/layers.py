@@ -85,6 +85,12 @@ class Embedding(nn.Module):
         self.word_dropout = config.word_dropout
         self.dropout = nn.Dropout(config.dropout)
 
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embed_tokens = value
+
     def embed(self, embedding: Tensor, mask: Tensor, places: Tensor) -> Tensor:
         """X [T, B, C] of token vectors [B, T, C], their mask [B, T], True at tokens, and their places [B, T],
         0 at the first.

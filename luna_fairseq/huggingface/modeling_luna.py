@@ -6,7 +6,7 @@ out batch-first.
 """
 
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -52,12 +52,17 @@ class LunaMaskedLMOutput(ModelOutput):
     attentions: Optional[Tuple[Tensor, ...]] = None
 
 
+# What every call may be asked for besides its inputs.
+_ASKED = ("output_hidden_states", "output_attentions", "return_dict")
+
+
 class LunaPreTrainedModel(PreTrainedModel):
     """What transformers asks of every model: its configuration, its initialisation, its options of a call."""
 
     config_class = LunaConfig
     base_model_prefix = "luna"
     supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False
     _no_split_modules = ["LunaEncoderLayer", "LunaDecoderLayer"]
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -75,11 +80,14 @@ class LunaPreTrainedModel(PreTrainedModel):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
 
-    def asked(self, **options: Optional[bool]) -> Tuple[bool, ...]:
-        """Each of the ``options`` of a call, from the configuration where it is None."""
-        return tuple(
-            bool(getattr(self.config, name) if value is None else value) for name, value in options.items()
-        )
+    def asked(self, given: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
+        """output_hidden_states, output_attentions and return_dict, from the configuration where they are not
+        given. Raises TypeError for another argument."""
+        unknown = sorted(set(given) - set(_ASKED))
+        if unknown:
+            raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}")
+        values = ((name, given.get(name)) for name in _ASKED)
+        return tuple(bool(getattr(self.config, name) if value is None else value) for name, value in values)
 
     def run_layer(self, layer: nn.Module, *args: Any) -> Any:
         """A layer's results; recomputed in the backward pass where that is wanted."""
@@ -88,7 +96,7 @@ class LunaPreTrainedModel(PreTrainedModel):
         return layer(*args)
 
 
-class LunaModel(LunaPreTrainedModel, Embedding):
+class LunaModel(Embedding, LunaPreTrainedModel):
     """The encoder.
 
     A model without a decoder (``config.is_encoder_decoder``) normalises the last P in the encoder, and rows
@@ -123,21 +131,13 @@ class LunaModel(LunaPreTrainedModel, Embedding):
             self.packed_layer_norm = nn.LayerNorm(C)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embed_tokens = value
-
     def forward(
         self,
         input_ids: Optional[Tensor] = None,
         attention_mask: Optional[Tensor] = None,
         position_ids: Optional[Tensor] = None,
         inputs_embeds: Optional[Tensor] = None,
-        output_hidden_states: Optional[bool] = None,
-        output_attentions: Optional[bool] = None,
-        return_dict: Optional[bool] = None,
+        **asked: Optional[bool],
     ) -> LunaModelOutput:
         """
         Args:
@@ -151,11 +151,7 @@ class LunaModel(LunaPreTrainedModel, Embedding):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, one of them")
-        states, weights, as_dict = self.asked(
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            return_dict=return_dict,
-        )
+        states, weights, as_dict = self.asked(asked)
         if attention_mask is not None:
             mask = attention_mask.bool()
         elif input_ids is not None:
@@ -231,17 +227,14 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         position_ids: Optional[Tensor] = None,
         inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
-        output_hidden_states: Optional[bool] = None,
-        output_attentions: Optional[bool] = None,
-        return_dict: Optional[bool] = None,
+        **asked: Optional[bool],
     ) -> LunaMaskedLMOutput:
         """As :meth:`LunaModel.forward`; labels [B, T], -100 where there is nothing to predict."""
-        (as_dict,) = self.asked(return_dict=return_dict)
         of_encoder = input_ids, attention_mask, position_ids, inputs_embeds
-        out = self.luna(*of_encoder, output_hidden_states, output_attentions, True)
+        out = self.luna(*of_encoder, **{**asked, "return_dict": True})
         logits = self.lm_head(out.last_hidden_state)
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         found = LunaMaskedLMOutput(
             loss, logits, out.packed, out.packed_mask, out.hidden_states, out.attentions
         )
-        return found if as_dict else found.to_tuple()
+        return found if self.asked(asked)[2] else found.to_tuple()

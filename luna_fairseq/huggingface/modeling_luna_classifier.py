@@ -2,7 +2,7 @@
 model, and Long Range Arena's."""
 
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -104,27 +104,24 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
         position_ids: Optional[Tensor] = None,
         inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
-        output_hidden_states: Optional[bool] = None,
-        output_attentions: Optional[bool] = None,
-        return_dict: Optional[bool] = None,
+        **asked: Optional[bool],
     ) -> LunaClassifierOutput:
         """As :meth:`LunaModel.forward`; labels [B], numbers where there is one class (regression)."""
         of_encoder = input_ids, attention_mask, position_ids, inputs_embeds
-        out = self.luna(*of_encoder, output_hidden_states, output_attentions, True)
-        return self.found(out, self.classifier(out), labels, return_dict)
+        out = self.luna(*of_encoder, **{**asked, "return_dict": True})
+        return self.found(out, self.classifier(out), labels, asked)
 
     def found(
-        self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], return_dict: Optional[bool]
+        self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], asked: Dict[str, Any]
     ) -> Any:
         """What a call returns."""
-        (as_dict,) = self.asked(return_dict=return_dict)
         loss = None
         if labels is not None and logits.size(-1) == 1:
             loss = F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
         elif labels is not None:
             loss = F.cross_entropy(logits, labels)
         found = LunaClassifierOutput(loss, logits, out.hidden_states, out.attentions)
-        return found if as_dict else found.to_tuple()
+        return found if self.asked(asked)[2] else found.to_tuple()
 
 
 class LunaPixelEmbedding(nn.Module):
@@ -182,26 +179,23 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
         pixel_values: Optional[Tensor] = None,
         inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
-        output_hidden_states: Optional[bool] = None,
-        output_attentions: Optional[bool] = None,
-        return_dict: Optional[bool] = None,
+        **asked: Optional[bool],
     ) -> LunaClassifierOutput:
         """As :meth:`LunaModel.forward`; the second sequences of pairs; normalised pixels [B, T] in place of
         tokens."""
-        options = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
         if pixel_values is not None:
             inputs_embeds = self.luna.embed_tokens(pixel_values)
         if bool(self.config.pair_combination) != (second_input_ids is not None):
             raise ValueError(
                 "the model classifies " + ("pairs" if self.config.pair_combination else "single sequences")
             )
-        out = self.luna(input_ids, attention_mask, None, inputs_embeds, **options, return_dict=True)
+        out = self.luna(input_ids, attention_mask, None, inputs_embeds, **{**asked, "return_dict": True})
         x = self.represent(out)
         if second_input_ids is not None:
             y = self.represent(self.luna(second_input_ids, second_attention_mask, return_dict=True))
             both = [x, y] if self.config.pair_combination == "concat" else [x, y, x * y, x - y]
             x = torch.cat(both, dim=-1)
-        return self.found(out, self.classifier(x), labels, return_dict)
+        return self.found(out, self.classifier(x), labels, asked)
 
     def represent(self, out: LunaModelOutput) -> Tensor:
         """One vector [B, C] for each sequence."""

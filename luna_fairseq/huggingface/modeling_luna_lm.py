@@ -25,12 +25,6 @@ class LunaForCausalLM(Generates, LunaPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.decoder_output_dim, config.vocab_size, bias=False)
         self.post_init()
 
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        self.lm_head = value
-
     def forward(
         self,
         input_ids: Optional[Tensor] = None,
@@ -40,13 +34,10 @@ class LunaForCausalLM(Generates, LunaPreTrainedModel, GenerationMixin):
         past_key_values: Optional[LunaCache] = None,
         labels: Optional[Tensor] = None,
         use_cache: Optional[bool] = None,
-        output_hidden_states: Optional[bool] = None,
-        output_attentions: Optional[bool] = None,
-        return_dict: Optional[bool] = None,
+        **asked: Optional[bool],
     ) -> CausalLMOutputWithPast:
         """As :meth:`LunaDecoder.forward`; labels [B, T], the tokens themselves, -100 where there is nothing
         to predict."""
-        (as_dict,) = self.asked(return_dict=return_dict)
         out = self.luna(
             input_ids,
             attention_mask,
@@ -54,16 +45,14 @@ class LunaForCausalLM(Generates, LunaPreTrainedModel, GenerationMixin):
             inputs_embeds,
             past_key_values=past_key_values,
             use_cache=use_cache,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            return_dict=True,
+            **{**asked, "return_dict": True},
         )
         logits = self.lm_head(out.last_hidden_state)
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         found = CausalLMOutputWithPast(loss, logits, out.past_key_values, out.hidden_states)
-        return found if as_dict else found.to_tuple()
+        return found if self.asked(asked)[2] else found.to_tuple()
 
     def prepare_inputs_for_generation(
         self,

@@ -54,12 +54,6 @@ class LunaForConditionalGeneration(Generates, LunaPreTrainedModel, GenerationMix
         if self.config.share_all_embeddings:
             self.luna.encoder.embed_tokens = value
 
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        self.lm_head = value
-
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """What the decoder reads to predict ``labels`` [B, T]: one place later, behind EOS as in fairseq."""
         shifted = labels.roll(1, dims=1)
@@ -78,16 +72,12 @@ class LunaForConditionalGeneration(Generates, LunaPreTrainedModel, GenerationMix
         decoder_inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
         use_cache: Optional[bool] = None,
-        output_hidden_states: Optional[bool] = None,
-        output_attentions: Optional[bool] = None,
-        return_dict: Optional[bool] = None,
+        **asked: Optional[bool],
     ) -> Seq2SeqLMOutput:
         """Source as of :class:`LunaModel`, or its output; target as of :class:`LunaDecoder`; labels [B, T],
         -100 where there is nothing to predict, from which the decoder's input is made where it is not
         given."""
-        (as_dict,) = self.asked(return_dict=return_dict)
-        wanted = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
-        wanted["return_dict"] = True
+        wanted = {**asked, "return_dict": True}
         if encoder_outputs is None:
             encoder_outputs = self.luna.encoder(
                 input_ids, attention_mask, inputs_embeds=inputs_embeds, **wanted
@@ -117,7 +107,7 @@ class LunaForConditionalGeneration(Generates, LunaPreTrainedModel, GenerationMix
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
         )
-        return found if as_dict else found.to_tuple()
+        return found if self.asked(asked)[2] else found.to_tuple()
 
     def prepare_inputs_for_generation(
         self,
