@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from luna_fairseq.ops.luna import naive_attention
 from luna_fairseq.ops.luna.diagonal import naive_diagonal_bias
 from luna_fairseq.ops.softmax import masked_softmax
+from luna_fairseq.peers.local import KINDS
 
 
 def with_weights_of(module, other):
@@ -24,16 +25,22 @@ def both(name, form, **options):
     return [m(x, x, x, mask)[0] * ~mask.t().unsqueeze(-1) for m in (module, softmax)]
 
 
-@pytest.mark.parametrize("form", ["bidirectional", "causal"])
-@pytest.mark.parametrize("kind", ["window", "blocks"])
-def test_local_attention_with_a_window_of_everything_is_softmax_attention(form, kind):
-    assert_close(*both("local", form, local_window=17, local_kind=kind))
+BOTH = ("bidirectional", "causal")
 
 
-@pytest.mark.parametrize("form", ["bidirectional", "causal"])
-@pytest.mark.parametrize("stride", [1, 17])
-def test_sparse_attention_with_stride_one_or_everything_is_softmax_attention(form, stride):
-    assert_close(*both("sparse", form, sparse_stride=stride))
+@pytest.mark.parametrize(
+    "name, form, options",
+    [
+        *(("local", form, {"local_window": 17, "local_kind": kind}) for form in BOTH for kind in KINDS),
+        *(("sparse", form, {"sparse_stride": stride}) for form in BOTH for stride in (1, 17)),
+        *(("sinkhorn", form, {"sinkhorn_block": 17}) for form in BOTH),
+        ("bigbird", "bidirectional", {"bigbird_global_blocks": 9}),
+        ("bigbird", "bidirectional", {"bigbird_random_blocks": 9}),
+        ("bigbird", "bidirectional", {"bigbird_block": 17}),
+    ],
+)
+def test_an_attention_that_sees_everything_is_softmax_attention(name, form, options):
+    assert_close(*both(name, form, **options))
 
 
 @pytest.mark.parametrize(
@@ -49,18 +56,6 @@ def test_longformer_with_a_window_of_everything_is_softmax_attention(options):
             )
     x = sequence(17)
     assert_close(module(x, x, x)[0], softmax(x, x, x)[0])
-
-
-@pytest.mark.parametrize(
-    "options", [{"bigbird_global_blocks": 9}, {"bigbird_random_blocks": 9}, {"bigbird_block": 17}]
-)
-def test_bigbird_whose_blocks_see_everything_is_softmax_attention(options):
-    assert_close(*both("bigbird", "bidirectional", **options))
-
-
-@pytest.mark.parametrize("form", ["bidirectional", "causal"])
-def test_sinkhorn_attention_with_one_block_is_softmax_attention(form):
-    assert_close(*both("sinkhorn", form, sinkhorn_block=17))
 
 
 def test_linformer_with_the_identity_along_the_length_is_softmax_attention():

@@ -9,43 +9,38 @@ from luna_fairseq.modules.heads import merge_heads, split_heads
 from luna_fairseq.report.recording import recorded
 
 
+def maps(attention, *inputs, **options):
+    """What is recorded of the one attention of a model, and its output."""
+    model = torch.nn.Module()
+    side, name = ("decoder", "encoder_attn") if attention.form == "cross" else ("encoder", "self_attn")
+    layers = torch.nn.ModuleList([torch.nn.ModuleDict({name: attention})])
+    model.add_module(side, torch.nn.ModuleDict({"layers": layers}))
+    with recorded(model) as found:
+        output, _ = attention(*inputs, **options)
+    return found, output
+
+
 @pytest.mark.parametrize("name, form", peer_cases.cases("bidirectional", "causal"))
 def test_maps_of_the_peers(name, form):
-    attention = peer_cases.build(name, form)
-    model = torch.nn.Module()
-    model.encoder = torch.nn.Module()
-    model.encoder.layers = torch.nn.ModuleList([torch.nn.Module()])
-    model.encoder.layers[0].self_attn = attention
-    query = peer_cases.sequence(13, batch=1)
-    with recorded(model) as found:
-        attention(query, query, query)
+    attention, query = peer_cases.build(name, form), peer_cases.sequence(13, batch=1)
+    found, _ = maps(attention, query, query, query)
     if not attention.weighs_values:
         assert found == []
         return
-    read = found[0].weights["read"]
+    read, parts = found[0].weights["read"], attention.project(query)
     assert read.shape == (1, peer_cases.H, 13, 13)
-    values = [
-        part for part, name in zip(attention.project(query), attention.projections) if name.endswith("v")
-    ]
+    values = [part for part, name in zip(parts, attention.projections) if name.endswith("v")]
     if len(values) == 1:
-        assert_close(
-            read @ values[0], attention.define(*attention.project(query), padding=None), tolerance=1e-9
-        )
+        assert_close(read @ values[0], attention.define(*parts, padding=None), tolerance=1e-9)
     if form == "causal":
         assert read.triu(1).abs().max() == 0
 
 
 @pytest.mark.parametrize("name, form", peer_cases.cases("cross"))
 def test_maps_of_cross_attention(name, form):
-    attention = peer_cases.build(name, form)
-    model = torch.nn.Module()
-    model.decoder = torch.nn.Module()
-    model.decoder.layers = torch.nn.ModuleList([torch.nn.Module()])
-    model.decoder.layers[0].encoder_attn = attention
-    query, context = peer_cases.sequence(5, batch=1), peer_cases.sequence(13, batch=1)
-    padding = torch.arange(13).ge(11)[None]
-    with recorded(model) as found:
-        output, _ = attention(query, context, context, key_padding_mask=padding)
+    attention, query = peer_cases.build(name, form), peer_cases.sequence(5, batch=1)
+    context, padding = peer_cases.sequence(13, batch=1), torch.arange(13).ge(11)[None]
+    found, output = maps(attention, query, context, context, key_padding_mask=padding)
     read = found[0].weights["read"]
     assert found[0].name == "decoder.0.cross" and read.shape == (1, peer_cases.H, 5, 13)
     assert read[..., 11:].abs().max() == 0

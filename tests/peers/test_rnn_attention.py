@@ -1,19 +1,14 @@
 """Recurrent models with attention: each paper's order of steps, padding, decoding, what is refused."""
 
 from argparse import Namespace
-from dataclasses import asdict
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from tiny_luna import PAD, Task, assert_close, batch, dictionary, example
 
-from fairseq import options as fairseq_options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.errors import InputError
 from luna_fairseq.peers.rnn_attention import RnnAttentionModel
-from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig
 
 SIZES = {
     "encoder_embed_dim": 6,
@@ -138,25 +133,6 @@ def test_decoding_step_by_step_equals_all_at_once(variant):
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_hypotheses_keep_their_states_when_they_change_places(variant):
-    rnn = model(variant)
-    source, target = (
-        batch(example()[0]),
-        torch.tensor([[2, 5, 6, 7], [2, 8, 9, 4], [2, 4, 4, 5], [2, 9, 8, 8]]),
-    )
-    order, state = torch.tensor([2, 0, 0, 3, 1]), {}
-    with torch.no_grad():
-        encoder_out = rnn.encoder(source)
-        expected = rnn.decoder(target[order], rnn.encoder.reorder_encoder_out(encoder_out, order))[0][:, -1]
-        for t in (1, 2, 3):
-            rnn.decoder(target[:, :t], encoder_out, incremental_state=state)
-        rnn.decoder.reorder_incremental_state_scripting(state, order)
-        encoder_out = rnn.encoder.reorder_encoder_out(encoder_out, order)
-        actual = rnn.decoder(target[order], encoder_out, incremental_state=state)[0][:, -1]
-    assert_close(actual, expected)
-
-
-@pytest.mark.parametrize("variant", list(VARIANTS))
 def test_beam_search_finds_the_same_alone_and_in_a_batch(variant):
     rnn, task = model(variant), Task()
     source, _ = example()
@@ -190,26 +166,6 @@ def test_a_training_step_reaches_every_parameter(variant, shared):
         if "embed_tokens" in name or name.endswith("output_projection.weight")
     ]
     assert len(tables) == (1 if shared else 3)
-
-
-def parse(*words):
-    command = ["data", "--task", "translation", "--arch", "rnn_attention", *words]
-    args = fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), command)
-    return OmegaConf.to_container(convert_namespace_to_omegaconf(args).model)
-
-
-def test_command_line():
-    defaults = {key: getattr(value, "value", value) for key, value in asdict(RnnAttentionConfig()).items()}
-    assert parse() == {**defaults, "_name": "rnn_attention"}
-    words = "--attention bahdanau --score general --local predictive --local-window 5 --cell gru"
-    given = {
-        "attention": "bahdanau",
-        "score": "general",
-        "local": "predictive",
-        "local_window": 5,
-        "cell": "gru",
-    }
-    assert parse(*words.split()) == {**defaults, **given, "_name": "rnn_attention"}
 
 
 @pytest.mark.parametrize(
