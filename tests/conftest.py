@@ -10,7 +10,7 @@ import torch  # noqa: E402
 from old_torch import lacks_fp16_kernel  # noqa: E402
 
 import luna_fairseq.models  # noqa: E402, F401  registers everything with fairseq, as commands do
-from luna_fairseq.ops.luna import parts  # noqa: E402
+from luna_fairseq.anchored import segments  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def look_ups_by_parts(request, monkeypatch):
     """Contexts of tests are short, and a look-up reads them whole. Where the name of a case says so, a short
     one has no more than three tokens."""
     if "by parts" in request.node.name:
-        monkeypatch.setattr(parts, "WHOLE", 3)
+        monkeypatch.setattr(segments, "DENSE_LENGTH", 3)
 
 
 def pytest_collection_modifyitems(items):

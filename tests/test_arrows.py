@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "luna_fairseq"
 # What each room may import besides itself. errors and the package's own __init__ (its version) are open to
 # all.
 GROUND = {"ops"}
-MODELS = {"ops", "modules", "models"}
+MODELS = {"ops", "modules", "anchored", "models"}
 BELOW_COMMANDS = {*MODELS, "engine", "optim", "files", "text"}
 BELOW_WINGS = {*BELOW_COMMANDS, "commands"}
 BELOW_ALL = {*BELOW_WINGS, "peers", "translation", "masked_lm", "lra", "huggingface"}
@@ -18,7 +18,8 @@ MAY_IMPORT = {
     "optim": set(),
     "engine": {"optim", "files"},
     "modules": GROUND,
-    "models": {"ops", "modules", "engine", "files", "text"},
+    "anchored": {"ops", "modules"},
+    "models": {"ops", "modules", "anchored", "engine", "files", "text"},
     "peers": {*MODELS, "engine"},
     "files": set(),
     "text": {"files"},

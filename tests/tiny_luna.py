@@ -61,13 +61,6 @@ VARIANTS = {
         "encoder_normalize_before": True,
         "decoder_normalize_before": True,
     },
-    "look-up shared": {"anchored_packed": True, "packed_lookup": 2, "share_token_projections": True},
-    "look-up by parts shared untied": {
-        "anchored_packed": True,
-        "packed_lookup": 2,
-        "share_token_projections": True,
-        "untie_luna_kv": True,
-    },
     "diagonal": {"anchored_packed": True, "diagonal_prior": True},
     "look-up diagonal": {"anchored_packed": True, "packed_lookup": 2, "diagonal_prior": True},
     "look-up by parts diagonal pre-norm": {

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from luna_fairseq.benchmark.heads import AttentionTask, why_no_sdpa
 from luna_fairseq.benchmark.measure import Case
 from luna_fairseq.benchmark.task import Row
-from luna_fairseq.ops.luna import luna_attention
+from luna_fairseq.ops.attention import luna_attention
 
 
 class Inputs(NamedTuple):

@@ -14,7 +14,6 @@ DEFAULTS: Dict[str, Any] = {
     "anchored_packed": False,
     "anchor_strength": 4.0,
     "local_parts": 0,
-    "share_token_projections": False,
     "activation_fn": "gelu",
     "dropout": 0.1,
     "attention_dropout": 0.1,

@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
+from luna_fairseq.anchored.attention import QUERY_PLACE, AnchoredCrossAttention
+from luna_fairseq.anchored.causal import DecayingCausalAttention
+from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.huggingface.layers import (
     Embedding,
     attention_options,
@@ -15,9 +18,9 @@ from luna_fairseq.huggingface.layers import (
 from luna_fairseq.huggingface.modeling_luna import LunaModelOutput, LunaPreTrainedModel
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
+from luna_fairseq.modules.luna_layer import LunaLayer
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.softmax_attention import SoftmaxCrossAttention
-from luna_fairseq.modules.two_streams import TwoStreamLayer
+from luna_fairseq.modules.sentences import Sentences
 
 
 class LayerState(NamedTuple):
@@ -56,63 +59,50 @@ class LunaCache:
         self.seen = self.seen.index_select(0, beam_idx)
 
 
-class Source(NamedTuple):
-    """What cross-attention reads: context [S, B, C], its padding mask [B, S], that of P's rows [B, L], and
-    the places of these in the context."""
-
-    context: Tensor
-    padding_mask: Tensor
-    packed_padding_mask: Tensor
-    anchors: Any
-
-
-class LunaDecoderLayer(TwoStreamLayer):
+class LunaDecoderLayer(LunaLayer):
     """Luna causal attention through P, Luna attention of X and P to the source, the feed-forward block."""
 
     def __init__(self, config: Any, is_last: bool):
         super().__init__()
         C = config.decoder_embed_dim
-        self.self_attn = LunaCausalAttention(
+        build = DecayingCausalAttention if config.causal_decay else LunaCausalAttention
+        self.self_attn = build(
             C,
             config.decoder_attention_heads,
             dropout=config.attention_dropout,
             untie_kv=config.untie_luna_kv,
             pack_activation=config.pack_activation,
-            decay=config.causal_decay,
         )
         self.self_attn_layer_norm = nn.LayerNorm(C)
         self.build_feed_forward(**feed_forward_options(config, "decoder"))
-        self.update_packed = not (is_last or config.non_contextual_packed)
-        self.packed_layer_norm = self.packed_embedding = self.encoder_attn = None
+        self.packed_embedding = self.encoder_attn = None
         if config.is_encoder_decoder:
-            self.build_encoder_attention(config, C)
+            self.build_encoder_attention(config, C, not (is_last or config.non_contextual_packed))
         else:
             scale = not config.no_scale_embedding
             self.packed_embedding = PackedEmbedding(config.projection_length, C, scale=scale, fix_length=True)
 
-    def build_encoder_attention(self, config: Any, C: int) -> None:
+    def build_encoder_attention(self, config: Any, C: int, update_packed: bool) -> None:
         """Attention to the source, and the norm of what it packs."""
-        options = {
-            **attention_options(config, "decoder"),
-            "lookup": config.packed_lookup,
-            "diagonal": config.diagonal_prior,
-        }
-        softmax = config.cross_attention == "softmax"
-        if softmax:
-            self.encoder_attn = SoftmaxCrossAttention(**options, packs=self.update_packed)
+        options = attention_options(config, "decoder")
+        strength = config.anchor_strength if config.anchored_packed else None
+        anchors = {"anchor_strength": strength, "diagonal": config.diagonal_prior}
+        if config.cross_attention == "softmax":
+            self.encoder_attn = SoftmaxCrossAttention(**options, **anchors, packs=update_packed)
+        elif config.anchored_packed:
+            self.encoder_attn = AnchoredCrossAttention(**options, **anchors, lookup=config.packed_lookup)
         else:
             self.encoder_attn = LunaAttention(**options)
         self.encoder_attn_layer_norm = nn.LayerNorm(C)
-        if self.update_packed or not softmax:
-            self.build_packed_layer_norm(C, self.update_packed)
+        if self.encoder_attn.packs:
+            self.build_packed_layer_norm(C, update_packed)
 
     def forward(
         self,
         x: Tensor,
         packed: Optional[Tensor],
-        source: Optional[Source],
-        padding_mask: Tensor,
-        places: Tensor,
+        context: Optional[Tensor],
+        sentences: Sentences,
         state: Optional[LayerState] = None,
         keeps: bool = False,
         need_weights: bool = False,
@@ -121,9 +111,8 @@ class LunaDecoderLayer(TwoStreamLayer):
         Args:
             x: [T, B, C]
             packed: P [L, B, C]; None without a source, and where there is a state
-            source: None without an encoder
-            padding_mask: [B, T], True at padding
-            places: the number of each token in its sequence [B, T]
+            context: the source [S, B, C]; None without an encoder
+            sentences: their masks, and the places of the tokens
             state: what the positions before these left
             keeps: return a state
             need_weights: return weights over the source [H, B, T, S]
@@ -131,47 +120,28 @@ class LunaDecoderLayer(TwoStreamLayer):
         Returns:
             X; the next P or None; weights or None; the state or None
         """
-        residual = x
-        if self.normalize_before:
-            x = self.self_attn_layer_norm(x)
+        y, p = self.before(self.self_attn_layer_norm, x), packed
         if self.packed_embedding is not None and state is None:
-            packed, _ = self.packed_embedding(x.new_full((x.size(1),), x.size(0)))
-        masks = padding_mask, None if source is None else source.packed_padding_mask
+            p, _ = self.packed_embedding(x.new_full((x.size(1),), x.size(0)))
+        masks = sentences.target_padding_mask, sentences.packed_padding_mask
         causal = None
         if keeps:
-            x, causal = self.self_attn.step(x, packed, None if state is None else state.causal, *masks)
+            y, causal = self.self_attn.step(y, p, None if state is None else state.causal, *masks)
         else:
-            x = self.self_attn(x, packed, *masks)
-        x = residual + self.dropout_module(x)
-        if not self.normalize_before:
-            x = self.self_attn_layer_norm(x)
-        if source is None:
+            y = self.self_attn(y, p, *masks)
+        x = self.after(self.self_attn_layer_norm, x, y)
+        if context is None:
             return self.feed_forward(x), None, None, LayerState(causal) if keeps else None
-        kept = [None if state is None else state.source]
-        x, packed, weights = self.attend(
-            self.read_source, self.encoder_attn_layer_norm, x, packed, source, kept, places, need_weights
-        )
-        return self.feed_forward(x), packed, weights, LayerState(causal, kept[0]) if keeps else None
-
-    def read_source(
-        self,
-        x: Tensor,
-        packed: Optional[Tensor],
-        source: Source,
-        kept: List[Any],
-        places: Tensor,
-        need_weights: bool,
-    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """Y_X; Y_P, None where the source was packed before; weights. ``kept``: in its one place, what is
-        kept of the source."""
-        packed_context = None
-        masks = source.padding_mask, source.packed_padding_mask
-        if kept[0] is None:
-            packed_context, kept[0] = self.encoder_attn.pack_and_keep(
-                packed, source.context, masks[0], need_weights, source.anchors
-            )
-        output, weights = self.encoder_attn.unpack(x, kept[0], masks[1], need_weights, source.anchors, places)
-        return output, packed_context, weights
+        y = self.before(self.encoder_attn_layer_norm, x)
+        p = None if packed is None else self.before(self.packed_layer_norm, packed)
+        packed_context, cache = None, None if state is None else state.source
+        if cache is None:
+            packed_context, pack_weights = self.encoder_attn.pack(p, context, sentences, need_weights)
+            cache = self.encoder_attn.cache(packed_context, pack_weights, context, sentences)
+        y, weights = self.encoder_attn.unpack(y, cache, sentences, need_weights)
+        x = self.after(self.encoder_attn_layer_norm, x, y)
+        packed = self.next_packed(packed, packed_context)
+        return self.feed_forward(x), packed, weights, LayerState(causal, cache) if keeps else None
 
 
 @dataclass
@@ -237,13 +207,16 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
         if past_key_values is not None:
             self.check_length(past_key_values.length + x.size(1))
         x = self.embed(x, mask, places if position_ids is None else position_ids)
-        source, first = self.read(encoder_outputs, find=past_key_values is None)
+        context, first, sentences = self.read(encoder_outputs)
+        sentences.target_padding_mask = ~mask
+        sentences.shared[QUERY_PLACE] = places
+        first = first if past_key_values is None else None
         packed = first
         hidden_states, attentions, kept = [x], [], []
         for number, layer in enumerate(self.layers):
             state = None if past_key_values is None else past_key_values.layers[number]
             x, packed, of_layer, state = self.run_layer(
-                layer, x, packed, source, ~mask, places, state, keeps, weights
+                layer, x, packed, context, sentences, state, keeps, weights
             )
             if self.config.non_contextual_packed:
                 packed = first
@@ -262,7 +235,7 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
             x.transpose(0, 1),
             cache,
             tuple(state.transpose(0, 1) for state in hidden_states) if states else None,
-            tuple(w.transpose(0, 1) for w in attentions) if weights and source is not None else None,
+            tuple(w.transpose(0, 1) for w in attentions) if weights and context is not None else None,
         )
         return out if as_dict else out.to_tuple()
 
@@ -280,19 +253,14 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
             raise ValueError(f"a sequence has {length} tokens, the model's positions end at {self.longest}")
 
     def read(
-        self, encoder_outputs: Optional[LunaModelOutput], find: bool
-    ) -> Tuple[Optional[Source], Optional[Tensor]]:
-        """The source and P; ``find``: with the places of P's rows, which only the first step asks for."""
+        self, encoder_outputs: Optional[LunaModelOutput]
+    ) -> Tuple[Optional[Tensor], Optional[Tensor], Sentences]:
+        """The source [S, B, C], P [L, B, C], and their masks."""
         if encoder_outputs is None:
-            return None, None
-        context, packed = (
-            encoder_outputs.last_hidden_state.transpose(0, 1),
-            encoder_outputs.packed.transpose(0, 1),
-        )
-        masks = ~encoder_outputs.source_mask, ~encoder_outputs.packed_mask
-        attention = self.layers[0].encoder_attn
-        anchors = attention.find_anchors(context, packed, *masks) if find else None
-        return Source(context, *masks, anchors), packed if find else None
+            return None, None, Sentences()
+        vectors = (x.transpose(0, 1) for x in (encoder_outputs.last_hidden_state, encoder_outputs.packed))
+        context, packed = vectors
+        return context, packed, Sentences(~encoder_outputs.source_mask, ~encoder_outputs.packed_mask)
 
 
 class Generates(nn.Module):

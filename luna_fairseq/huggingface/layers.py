@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from luna_fairseq.modules.anchors import Anchors
+from luna_fairseq.anchored.attention import AnchoredSelfAttention
 from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.two_streams import TwoStreamLayer
+from luna_fairseq.modules.luna_layer import LunaLayer
+from luna_fairseq.modules.sentences import Sentences
 
 # fairseq's name of an activation, and transformers'.
 ACTIVATIONS = {
@@ -133,8 +134,6 @@ def attention_options(config: Any, side: str) -> Dict[str, Any]:
         "num_pack_heads": getattr(config, f"{side}_projected_attention_heads"),
         "dropout": config.attention_dropout,
         "untie_kv": config.untie_luna_kv,
-        "anchor_strength": config.anchor_strength if config.anchored_packed else None,
-        "share_token_projections": config.share_token_projections,
     }
 
 
@@ -150,32 +149,29 @@ def feed_forward_options(config: Any, side: str) -> Dict[str, Any]:
     }
 
 
-class LunaEncoderLayer(TwoStreamLayer):
+class LunaEncoderLayer(LunaLayer):
     """Luna attention and the feed-forward block. ``normalize_packed``: as of ``build_packed_layer_norm``."""
 
     def __init__(self, config: Any, normalize_packed: bool = True):
         super().__init__()
         C = config.encoder_embed_dim
-        self.self_attn = LunaAttention(
-            **attention_options(config, "encoder"), anchored_unpack=True, local_parts=config.local_parts
-        )
+        options = attention_options(config, "encoder")
+        if config.anchored_packed:
+            anchors = {"anchor_strength": config.anchor_strength, "window": config.local_parts}
+            self.self_attn: nn.Module = AnchoredSelfAttention(**options, **anchors)
+        else:
+            self.self_attn = LunaAttention(**options)
         self.self_attn_layer_norm = nn.LayerNorm(C)
         self.build_feed_forward(**feed_forward_options(config, "encoder"))
         self.build_packed_layer_norm(C, not config.non_contextual_packed, normalize_packed)
 
     def forward(
-        self,
-        x: Tensor,
-        packed: Tensor,
-        padding_mask: Tensor,
-        packed_padding_mask: Optional[Tensor],
-        anchors: Optional[Anchors],
-        need_weights: bool = False,
+        self, x: Tensor, packed: Tensor, sentences: Sentences, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """X [T, B, C], P [L, B, C] before and after the layer, P None where it is not updated; masks [B, T]
-        and [B, L], True at what is left out; weights [H, B, T, T], if asked for."""
-        masks = padding_mask, packed_padding_mask
-        x, packed, weights = self.attend(
-            self.self_attn, self.self_attn_layer_norm, x, packed, None, *masks, need_weights, anchors
-        )
+        """X [T, B, C], P [L, B, C] before and after the layer, P None where it is not updated; weights [H, B,
+        T, T], if asked for."""
+        y, p = self.before(self.self_attn_layer_norm, x), self.before(self.packed_layer_norm, packed)
+        y, packed_context, weights = self.self_attn(y, p, y, sentences, need_weights=need_weights)
+        x = self.after(self.self_attn_layer_norm, x, y)
+        packed = self.next_packed(packed, packed_context)
         return self.feed_forward(x), packed, weights

@@ -23,6 +23,7 @@ from luna_fairseq.huggingface.layers import (
     sinusoidal_table,
 )
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
+from luna_fairseq.modules.sentences import Sentences
 
 
 @dataclass
@@ -162,11 +163,11 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         x = self.embed(embedding, mask, places_of(mask) if position_ids is None else position_ids)
         x = x.masked_fill(~mask.t().unsqueeze(-1), 0.0)
         first, left_out = self.packed_embedding(mask.sum(dim=1))
-        anchors = self.layers[0].self_attn.find_anchors(x, first, ~mask, left_out)
+        sentences = Sentences(~mask, left_out)
         packed = first
         hidden_states, attentions = [x], []
         for layer in [layer for _ in range(self.repeats) for layer in self.layers]:
-            x, packed, of_layer = self.run_layer(layer, x, packed, ~mask, left_out, anchors, weights)
+            x, packed, of_layer = self.run_layer(layer, x, packed, sentences, weights)
             packed = first if packed is None else packed
             hidden_states.append(x)
             attentions.append(of_layer)

@@ -14,8 +14,8 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import check_dictionary, check_positions, refuse_misfit
 from luna_fairseq.models.luna_masked_lm_config import XAVIER
+from luna_fairseq.modules.fairseq_layers import activation_function
 from luna_fairseq.modules.heads import ProjectingAttention
-from luna_fairseq.modules.luna_layer import activation_function
 
 # What sets a sentence encoder apart from a translation model's, besides its options.
 _SENTENCE_ENCODER = {"encoder_learned_pos": True, "no_scale_embedding": True, "layernorm_embedding": True}
@@ -77,7 +77,7 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
         if args.attention_init == XAVIER:
             for module in self.modules():
                 if isinstance(module, ProjectingAttention):
-                    module.begin_projections()
+                    module.reset_projections()
 
     @classmethod
     def hub_models(cls) -> Dict[str, str]:

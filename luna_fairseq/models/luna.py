@@ -4,11 +4,13 @@ from argparse import Namespace
 from typing import Any, Dict
 
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
 
+from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
+from luna_fairseq.anchored.encoder_decoder import decoder_class, encoder_class
 from luna_fairseq.engine.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
@@ -16,7 +18,6 @@ from luna_fairseq.models.authors_checkpoint import translate_names
 from luna_fairseq.models.bases import EncoderDecoder
 from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna_config import LunaConfig
-from luna_fairseq.modules import LunaDecoder, LunaEncoder
 
 
 @register_model("luna", dataclass=LunaConfig)
@@ -27,12 +28,9 @@ class LunaModel(EncoderDecoder):
 
     Args:
         cfg: nested view of a :class:`LunaConfig`, see :func:`nested_config`
-        encoder: :class:`LunaEncoder`
-        decoder: :class:`LunaDecoder`
+        encoder: :class:`luna_fairseq.modules.LunaEncoder`
+        decoder: :class:`luna_fairseq.modules.LunaDecoder`
     """
-
-    encoder_class = LunaEncoder
-    decoder_class = LunaDecoder
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
@@ -49,6 +47,16 @@ class LunaModel(EncoderDecoder):
         cfg = nested_config(cfg)
         check_widths(cfg, "both read the same packed sequence, so give them the same width")
         return super().build_model(cfg, task)
+
+    @classmethod
+    def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
+        """The encoder that the options ask for; ``cfg`` is nested."""
+        return encoder_class(cfg)(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
+        """The decoder that the options ask for; ``cfg`` is nested."""
+        return decoder_class(cfg)(cfg, tgt_dict, embed_tokens)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Translate a checkpoint of the authors' code; refuse one with other dictionaries."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Optional
 
-from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import DEFAULT_MAX_SOURCE_POSITIONS, DEFAULT_MAX_TARGET_POSITIONS
+from luna_fairseq.anchored.options import CrossOptions
 from luna_fairseq.models.options import (
     DecoderOptions,
     EncoderOptions,
@@ -14,8 +14,6 @@ from luna_fairseq.models.options import (
     LunaOptions,
     option,
 )
-
-CROSS_ATTENTIONS = ("luna", "softmax")
 
 
 @dataclass
@@ -41,7 +39,7 @@ class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
 
 
 @dataclass
-class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecoderOptions):
+class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecoderOptions, CrossOptions):
     """Defaults are the paper's base size with tied keys and values."""
 
     encoder_projected_attention_heads: Optional[int] = option(
@@ -56,18 +54,4 @@ class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecode
     )
     non_contextual_packed: bool = option(
         False, "give every layer the learned P instead of what the layer before it packed (ablation)"
-    )
-    cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = option(
-        "luna",
-        "attention to the source: through P, or softmax attention, at the cost of source times target length",
-    )
-    packed_lookup: int = option(
-        0,
-        "with --anchored-packed: attention to the source also reads the tokens of the so many rows of P that "
-        "a query weighs most; of a source of no more than 64 tokens all (0: none)",
-    )
-    diagonal_prior: bool = option(
-        False,
-        "with --anchored-packed: draw attention to the source to where it is as the target's word, were both "
-        "of one pace; each head learns the pace, and how strongly",
     )

@@ -7,12 +7,12 @@ from typing import Any
 from fairseq.models import FairseqLanguageModel, register_model
 from fairseq.models.transformer import Embedding
 from fairseq.utils import safe_getattr
+from luna_fairseq.anchored.encoder_decoder import decoder_class
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import LoadsWhatFits
 from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_lm_config import LunaLanguageModelConfig
-from luna_fairseq.modules import LunaDecoder
 
 # fairseq's, for tasks that know no length.
 DEFAULT_POSITIONS = 1024
@@ -48,7 +48,8 @@ class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
         nested = nested_config(Namespace(**options))
         dictionary = task.source_dictionary
         embed_tokens = Embedding(len(dictionary), nested.decoder.input_dim, dictionary.pad())
-        return cls(LunaDecoder(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
+        build = decoder_class(nested)
+        return cls(build(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
 
 
 # What each architecture sets apart from LunaLanguageModelConfig's defaults.

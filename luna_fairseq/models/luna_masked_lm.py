@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fairseq.data import Dictionary
 from fairseq.models import register_model
+from luna_fairseq.anchored.encoder_decoder import encoder_class
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.authors_checkpoint import translate_names
@@ -28,7 +29,8 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> LunaEncoder:
         cfg = nested_config(sentence_encoder_options(args))
-        return LunaEncoder(cfg, dictionary, embed_tokens, sentence_encoder=True, packed_is_read=False)
+        build = encoder_class(cfg)
+        return build(cfg, dictionary, embed_tokens, sentence_encoder=True, packed_is_read=False)
 
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False, **kwargs: Any

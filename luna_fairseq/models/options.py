@@ -13,6 +13,7 @@ from typing import Any, Optional
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
+from luna_fairseq.anchored.options import AnchorOptions, DecayOptions
 from luna_fairseq.engine.model_options import DEFAULT_FROM, MAY_CHANGE
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
@@ -80,22 +81,6 @@ class LunaOptions(LayerOptions):
 
 
 @dataclass
-class AnchorOptions(FairseqDataclass):
-    """Of anchored P, which every model has that packs a context."""
-
-    anchored_packed: bool = option(
-        False,
-        "give every row of P a place in the context, and let it attend to what is near (default: the paper's "
-        "P)",
-    )
-    anchor_strength: float = option(
-        4.0,
-        "with --anchored-packed: how strongly pack attention is drawn to its places at the start, per part "
-        "of the context",
-    )
-
-
-@dataclass
 class EncoderOptions(FairseqDataclass):
     """The Transformer's, of every model with an encoder."""
 
@@ -110,16 +95,6 @@ class EncoderOptions(FairseqDataclass):
 class LunaEncoderOptions(AnchorOptions, EncoderOptions):
     """Of every Luna model with an encoder."""
 
-    local_parts: int = option(
-        0,
-        "with --anchored-packed: tokens of the encoder also read, beside P, the tokens of so many parts of "
-        "the sequence, their own in the middle; odd (0: none)",
-    )
-    share_token_projections: bool = option(
-        False,
-        "tokens that are read beside P have the keys and values of pack attention, not those of projections "
-        "of their own",
-    )
     fix_projection_length: bool = option(
         False, "always use all rows of P; by default P is never longer than a sequence"
     )
@@ -171,7 +146,7 @@ class DecoderOptions(FairseqDataclass):
 
 
 @dataclass
-class LunaDecoderOptions(DecoderOptions):
+class LunaDecoderOptions(DecayOptions, DecoderOptions):
     """Of every Luna model with a decoder."""
 
     projection_length: int = option(32, "l, the length of the packed sequence P")
@@ -180,10 +155,5 @@ class LunaDecoderOptions(DecoderOptions):
     )
     luna_backend: ChoiceEnum(list(BACKENDS)) = option(
         "auto", "form of causal attention used for whole sequences", may_change=True
-    )
-    causal_decay: bool = option(
-        False,
-        "causal attention forgets: a position counts less the further it lies behind, at a rate that each "
-        "head learns (default: the paper's, which counts all alike)",
     )
     word_dropout: float = option(0.0, "dropout probability for whole token embeddings", may_change=True)

@@ -5,23 +5,22 @@ All options are those of ``luna``; training, decoding and alignments work as the
 to the source is no ablation but an option: ``--cross-attention softmax``.)
 """
 
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from torch import Tensor, nn
 
 from fairseq import utils
 from fairseq.models import register_model
 from fairseq.modules import MultiheadAttention
+from luna_fairseq.anchored.encoder_decoder import AnchoredDecoder
 from luna_fairseq.models.luna import LunaConfig, LunaModel
-from luna_fairseq.modules import LunaDecoder
-from luna_fairseq.modules.luna_layer import LunaDecoderLayer
-
-IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+from luna_fairseq.modules.luna_decoder import IncrementalState, LunaDecoderLayer
+from luna_fairseq.modules.sentences import Sentences
 
 
 class SoftmaxCausalAttention(nn.Module):
     """Softmax attention of every position to itself and what came before it, called as
-    FairseqLunaCausalAttention is.
+    LunaCausalAttention is.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
@@ -66,18 +65,24 @@ class SoftmaxCausalAttention(nn.Module):
 class SoftmaxCausalLayer(LunaDecoderLayer):
     """A decoder layer whose self-attention is softmax attention."""
 
-    def build_self_attention(self, cfg: Any) -> nn.Module:
-        return SoftmaxCausalAttention(cfg)
+    def step(self, x: Tensor, packed: Optional[Tensor], sentences: Sentences) -> Tensor:
+        return self.self_attn(x, None, sentences.target_padding_mask, None, sentences.incremental_state)
 
 
-class SoftmaxCausalDecoder(LunaDecoder):
+class SoftmaxCausalDecoder(AnchoredDecoder):
     """The decoder of such layers."""
 
     layer_class = SoftmaxCausalLayer
+
+    def build_self_attention(self, cfg: Any) -> nn.Module:
+        return SoftmaxCausalAttention(cfg)
 
 
 @register_model("luna_softmax_causal", dataclass=LunaConfig)
 class LunaSoftmaxCausal(LunaModel):
     """Luna with softmax causal attention."""
 
-    decoder_class = SoftmaxCausalDecoder
+    @classmethod
+    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> Any:
+        """The decoder; ``cfg`` is nested."""
+        return SoftmaxCausalDecoder(cfg, tgt_dict, embed_tokens)

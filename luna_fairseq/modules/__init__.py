@@ -8,19 +8,14 @@ is asked for.
 from importlib import import_module
 from typing import Any
 
-from luna_fairseq.modules.anchors import Anchors, find_anchors
-from luna_fairseq.modules.kept_context import KeptContext
-from luna_fairseq.modules.luna_attention import LunaAttention
+from luna_fairseq.modules.luna_attention import CrossAttentionCache, LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.softmax_attention import SoftmaxCrossAttention
+from luna_fairseq.modules.sentences import Sentences
 
 _WITH_FAIRSEQ = {
-    "FairseqLunaAttention": "fairseq_attention",
-    "FairseqLunaCausalAttention": "fairseq_attention",
-    "FairseqSoftmaxCrossAttention": "fairseq_attention",
     "LunaDecoder": "luna_decoder",
-    "LunaDecoderLayer": "luna_layer",
+    "LunaDecoderLayer": "luna_decoder",
     "LunaEncoder": "luna_encoder",
     "LunaEncoderLayer": "luna_layer",
 }
@@ -34,13 +29,11 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Anchors",
-    "KeptContext",
+    "CrossAttentionCache",
     "LunaAttention",
     "LunaCausalAttention",
     "LunaCausalState",
     "PackedEmbedding",
-    "SoftmaxCrossAttention",
-    "find_anchors",
+    "Sentences",
     *_WITH_FAIRSEQ,
 ]

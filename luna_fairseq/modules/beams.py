@@ -9,29 +9,7 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from luna_fairseq.errors import InputError
-
-
-def hypotheses_each(hypotheses: int, sentences: int) -> int:
-    """n. Raises InputError unless every sentence has as many hypotheses."""
-    if hypotheses % sentences:
-        raise InputError(f"{hypotheses} hypotheses cannot belong to {sentences} sentences, as many to each")
-    return hypotheses // sentences
-
-
-def beams_to_positions(x: Tensor, n: int) -> Tensor:
-    """[B n, H, T, K] -> [B, H, n T, K]: the n hypotheses of a sentence as more queries to what they have in
-    common."""
-    if n == 1:
-        return x
-    return x.unflatten(0, (-1, n)).transpose(1, 2).flatten(2, 3)
-
-
-def positions_to_beams(x: Tensor, n: int) -> Tensor:
-    """[B, H, n T, K] -> [B n, H, T, K]."""
-    if n == 1:
-        return x
-    return x.unflatten(2, (n, -1)).transpose(1, 2).flatten(0, 1)
+from luna_fairseq.modules.heads import hypotheses_each
 
 
 class Hypotheses(NamedTuple):

@@ -36,7 +36,7 @@ def projection(embed_dim: int, gain: float = GAIN) -> nn.Linear:
 class ProjectingAttention(nn.Module):
     """An attention whose children of class Linear are its projections."""
 
-    def begin_projections(self) -> None:
+    def reset_projections(self) -> None:
         """Give the projections' weights the values that they begin with, after a model has given them
         others."""
         for name, part in self.named_children():
@@ -72,3 +72,25 @@ def packed_heads(linear: nn.Module, packed: Tensor, num_heads: int) -> Tensor:
 def merge_heads(x: Tensor) -> Tensor:
     """[B, H, T, K] -> [T, B, C]."""
     return x.permute(2, 0, 1, 3).flatten(-2)
+
+
+def hypotheses_each(hypotheses: int, sentences: int) -> int:
+    """n. Raises InputError unless every sentence has as many hypotheses."""
+    if hypotheses % sentences:
+        raise InputError(f"{hypotheses} hypotheses cannot belong to {sentences} sentences, as many to each")
+    return hypotheses // sentences
+
+
+def beams_to_positions(x: Tensor, n: int) -> Tensor:
+    """[B n, H, T, K] -> [B, H, n T, K]: the n hypotheses of a sentence as more queries to what they have in
+    common."""
+    if n == 1:
+        return x
+    return x.unflatten(0, (-1, n)).transpose(1, 2).flatten(2, 3)
+
+
+def positions_to_beams(x: Tensor, n: int) -> Tensor:
+    """[B, H, n T, K] -> [B n, H, T, K]."""
+    if n == 1:
+        return x
+    return x.unflatten(2, (n, -1)).transpose(1, 2).flatten(0, 1)

@@ -6,15 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.anchors import LearnedStrength, alibi_slopes
-from luna_fairseq.modules.beams import beams_to_positions, hypotheses_each, positions_to_beams
 from luna_fairseq.modules.heads import (
+    beams_to_positions,
     check_choice,
     check_heads,
     dropout_probability,
+    hypotheses_each,
     merge_heads,
     output_projection,
     packed_heads,
+    positions_to_beams,
     projection,
     split_heads,
 )
@@ -97,12 +98,10 @@ class LunaCausalAttention(nn.Module):
         pack_activation: omega, ``softplus`` or ``elu`` (default: softplus)
         backend: form of the attention over whole sequences, see :func:`luna_fairseq.ops.causal_luna`
             (default: auto)
-        decay: what lies behind counts less the further, at a rate that every head learns (default: False,
-            the paper's)
 
     Raises:
         InputError: the width is not divisible by the number of heads; an unknown activation or backend, or
-            one that this machine does not have, or that cannot forget
+            one that this machine does not have
     """
 
     def __init__(
@@ -113,7 +112,6 @@ class LunaCausalAttention(nn.Module):
         untie_kv: bool = False,
         pack_activation: str = "softplus",
         backend: str = "auto",
-        decay: bool = False,
     ):
         super().__init__()
         check_heads(embed_dim, num_heads, "attention heads")
@@ -135,7 +133,6 @@ class LunaCausalAttention(nn.Module):
         ):
             self.add_module(f"{name}_proj", projection(embed_dim))
         self.out_proj = output_projection(embed_dim)
-        self.decay = LearnedStrength(alibi_slopes(num_heads)) if decay else None
 
     def forward(
         self,
@@ -160,7 +157,7 @@ class LunaCausalAttention(nn.Module):
             *(q, k, v, weights, packed_padding_mask, key_padding_mask),
             dropout=dropout_probability(self.dropout_module),
             backend=self.backend,
-            rates=self._rates(),
+            rates=self.decay_rates(),
         )
         return self.out_proj(merge_heads(output))
 
@@ -201,7 +198,7 @@ class LunaCausalAttention(nn.Module):
         output, sums = recurrent_causal_luna(
             *(q, k, v, weights, sums, packed_padding_mask, key_padding_mask),
             dropout=dropout_probability(self.dropout_module),
-            rates=self._rates(),
+            rates=self.decay_rates(),
         )
         value_sum = sums.value_sum if self.untie_kv else None
         return self.out_proj(merge_heads(output)), LunaCausalState(
@@ -220,11 +217,12 @@ class LunaCausalAttention(nn.Module):
         q, k, v = self._unpack_heads(query)
         pack = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
         return pack, naive_causal_luna(
-            q, k, v, pack, packed_padding_mask, key_padding_mask, rates=self._rates()
+            q, k, v, pack, packed_padding_mask, key_padding_mask, rates=self.decay_rates()
         )[1]
 
-    def _rates(self) -> Optional[Tensor]:
-        return None if self.decay is None else self.decay.strength()
+    def decay_rates(self) -> Optional[Tensor]:
+        """How fast each head forgets, per position [H]: not at all."""
+        return None
 
     def _pack_weights(self, pack_q: Tensor, query: Tensor, beams: int = 1) -> Tensor:
         pack_k = beams_to_positions(self._heads("pack_k", query), beams)

@@ -3,25 +3,155 @@
 Without an encoder it is a language model, and every layer has a P of its own.
 """
 
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from fairseq.data import Dictionary
+from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import FairseqDropout
-from fairseq.utils import make_positions
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.anchors import Anchors, find_anchors
 from luna_fairseq.modules.beams import Hypotheses
-from luna_fairseq.modules.fairseq_attention import (
-    FairseqLunaAttention,
-    FairseqLunaCausalAttention,
-    IncrementalState,
-)
-from luna_fairseq.modules.luna_encoder import drop_words, wrap_layer
-from luna_fairseq.modules.luna_layer import LunaDecoderLayer
+from luna_fairseq.modules.fairseq_layers import finish_layer, use_fairseq_layers
+from luna_fairseq.modules.luna_attention import LunaAttention
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
+from luna_fairseq.modules.luna_encoder import attention_options, drop_words
+from luna_fairseq.modules.luna_layer import LunaLayer
+from luna_fairseq.modules.packed_embedding import PackedEmbedding
+from luna_fairseq.modules.sentences import Sentences
+
+IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+
+
+@with_incremental_state
+class LunaDecoderLayer(LunaLayer):
+    """Luna causal attention through P, Luna attention of X and P to the encoder's output, feed-forward block.
+
+    Without an encoder the second is left out, and P is a parameter of the layer (Luna, section 3.3). In
+    decoding fairseq's store keeps the cache of the source, and the sums of causal attention.
+
+    Args:
+        self_attn: :class:`LunaCausalAttention`
+        encoder_attn: :class:`LunaAttention`; None without an encoder
+        packed_embedding: the layer's own P without an encoder; None with one
+        embed_dim: C
+    """
+
+    def __init__(
+        self,
+        self_attn: torch.nn.Module,
+        encoder_attn: Optional[LunaAttention],
+        packed_embedding: Optional[PackedEmbedding],
+        embed_dim: int,
+    ):
+        super().__init__()
+        self.self_attn = self_attn
+        self.self_attn_layer_norm: torch.nn.Module = torch.nn.LayerNorm(embed_dim)
+        self.encoder_attn: Any = encoder_attn
+        self.packed_embedding: Any = packed_embedding
+        if encoder_attn is not None:
+            self.encoder_attn_layer_norm: torch.nn.Module = torch.nn.LayerNorm(embed_dim)
+        self.need_attn = True
+
+    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
+        """fairseq-generate says here whether it will print alignments."""
+        self.need_attn = need_attn
+
+    def forward(
+        self,
+        x: Tensor,
+        packed: Optional[Tensor],
+        context: Optional[Tensor],
+        sentences: Sentences,
+        need_weights: bool = False,
+    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        """
+        Args:
+            x: [T, B, C]
+            packed: P [L, B, C]; None after the first step of decoding, and without an encoder
+            context: the encoder's output [S, B, C]; None without an encoder
+            sentences: what all layers know of the batch
+            need_weights: also return weights over the encoder's output
+
+        Returns:
+            x [T, B, C]; the next P [L, B, C] or None; weights [H, B, T, S] or None
+        """
+        decodes = sentences.incremental_state is not None
+        # P enters causal attention as it is, pre-norm or not: the authors' model is defined so.
+        y = self.before(self.self_attn_layer_norm, x)
+        if decodes:
+            y = self.step(y, packed, sentences)
+        else:
+            if self.packed_embedding is not None:
+                packed, _ = self.packed_embedding(x.new_full((x.size(1),), x.size(0)))
+            y = self.self_attn(y, packed, sentences.target_padding_mask, sentences.packed_padding_mask)
+        x = self.after(self.self_attn_layer_norm, x, y)
+        if self.encoder_attn is None:
+            return self.feed_forward(x), None, None
+        y = self.before(self.encoder_attn_layer_norm, x)
+        p = None if packed is None else self.before(self.packed_layer_norm, packed)
+        attend = self.attend_with_cache if decodes else self.encoder_attn
+        y, packed_context, weights = attend(y, p, context, sentences, need_weights=need_weights)
+        x = self.after(self.encoder_attn_layer_norm, x, y)
+        packed = self.next_packed(packed, packed_context)
+        return self.feed_forward(x), packed, weights
+
+    def step(self, x: Tensor, packed: Optional[Tensor], sentences: Sentences) -> Tensor:
+        """Causal attention of the positions [T, B, C] after those in the store."""
+        state = self.stored(sentences.incremental_state, "causal_sums", LunaCausalState)
+        if self.packed_embedding is not None and state is None:
+            # All hypotheses share one P: it depends on nothing but the layer.
+            packed, _ = self.packed_embedding(x.new_full((1,), x.size(0)))
+        masks = sentences.target_padding_mask, sentences.packed_padding_mask
+        output, state = self.self_attn.step(x, packed, state, *masks)
+        self.set_incremental_state(sentences.incremental_state, "causal_sums", state._asdict())
+        return output
+
+    def attend_with_cache(
+        self,
+        x: Tensor,
+        packed: Optional[Tensor],
+        context: Tensor,
+        sentences: Sentences,
+        need_weights: bool = False,
+    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        """Attention to a context that is packed at the first step; P may be None, and the packed context is,
+        from then on."""
+        attention, packed_context = self.encoder_attn, None
+        cache = self.stored(sentences.incremental_state, "packed_context", attention.cache_type)
+        if cache is None:
+            if packed is None:
+                raise InputError(
+                    "no packed sequence was given, and no earlier step has kept a packed context"
+                )
+            packed_context, pack_weights = attention.pack(packed, context, sentences, need_weights)
+            cache = attention.cache(packed_context, pack_weights, context, sentences)
+            self.set_incremental_state(sentences.incremental_state, "packed_context", cache._asdict())
+        output, weights = attention.unpack(x, cache, sentences, need_weights)
+        return output, packed_context, weights
+
+    def stored(self, incremental_state: IncrementalState, name: str, kind: Any) -> Any:
+        """The named tuple of type ``kind`` that earlier steps of decoding have stored, or None."""
+        saved = self.get_incremental_state(incremental_state, name)
+        return None if saved is None else kind(**saved)
+
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """Give hypothesis i the sums that hypothesis ``new_order[i]`` had. new_order: [N']."""
+        state = self.stored(incremental_state, "causal_sums", LunaCausalState)
+        if state is not None:
+            self.set_incremental_state(incremental_state, "causal_sums", state.reorder(new_order)._asdict())
+
+    def select_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
+        """Keep what belongs to the sentences ``left`` [B'], in that order."""
+        kinds = {"causal_sums": LunaCausalState}
+        if self.encoder_attn is not None:
+            kinds["packed_context"] = self.encoder_attn.cache_type
+        for name, kind in kinds.items():
+            saved = self.stored(incremental_state, name, kind)
+            if saved is not None:
+                self.set_incremental_state(incremental_state, name, saved.select(left)._asdict())
 
 
 class LunaDecoder(TransformerDecoderBase):
@@ -34,7 +164,7 @@ class LunaDecoder(TransformerDecoderBase):
         no_encoder_attn: there is no encoder (default: False)
     """
 
-    layer_class: Type[LunaDecoderLayer] = LunaDecoderLayer
+    layer_class = LunaDecoderLayer
 
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: torch.nn.Embedding, **kwargs: Any):
         self.layers_built = 0
@@ -46,7 +176,39 @@ class LunaDecoder(TransformerDecoderBase):
         self.layers_built += 1
         is_last = self.layers_built == cfg.decoder.layers
         update_packed = not (is_last or cfg.non_contextual_packed)
-        return wrap_layer(self.layer_class(cfg, update_packed, no_encoder_attn), cfg)
+        noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
+        side = cfg.decoder
+        self_attn = use_fairseq_layers(self.build_self_attention(cfg), "LunaCausalAttention", **noise)
+        encoder_attn = packed_embedding = None
+        if no_encoder_attn:
+            scale = not cfg.no_scale_embedding
+            packed_embedding = PackedEmbedding(
+                cfg.projection_length, side.embed_dim, scale=scale, fix_length=True
+            )
+        else:
+            encoder_attn = self.build_encoder_attention(cfg, update_packed)
+            use_fairseq_layers(encoder_attn, "LunaAttention", **noise)
+        layer = self.layer_class(self_attn, encoder_attn, packed_embedding, side.embed_dim)
+        return finish_layer(layer, "LunaDecoderLayer", cfg, update_packed)
+
+    def build_self_attention(self, cfg: Any) -> torch.nn.Module:
+        """The causal attention of a layer."""
+        return LunaCausalAttention(**self.causal_options(cfg))
+
+    def causal_options(self, cfg: Any) -> Dict[str, Any]:
+        """Arguments of causal attention."""
+        return {
+            "embed_dim": cfg.decoder.embed_dim,
+            "num_heads": cfg.decoder.attention_heads,
+            "dropout": cfg.attention_dropout,
+            "untie_kv": cfg.untie_luna_kv,
+            "pack_activation": cfg.pack_activation,
+            "backend": cfg.luna_backend,
+        }
+
+    def build_encoder_attention(self, cfg: Any, update_packed: bool) -> LunaAttention:
+        """The attention of a layer to the encoder's output."""
+        return LunaAttention(**attention_options(cfg, cfg.decoder))
 
     def forward_embedding(
         self, prev_output_tokens: Tensor, incremental_state: Optional[IncrementalState] = None
@@ -104,24 +266,15 @@ class LunaDecoder(TransformerDecoderBase):
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         last_layer = self.num_layers - 1
-        context, initial_packed, masks = source_of(encoder_out, once=incremental_state is not None)
+        context, initial_packed, sentences = source_of(encoder_out, incremental_state)
         x = self.forward_embedding(prev_output_tokens, incremental_state)
-        first = (
-            incremental_state is None or self.get_incremental_state(incremental_state, "hypotheses") is None
-        )
-        if incremental_state is not None and first:
-            # Without a source there is one P for all.
-            hypotheses = Hypotheses.in_a_row(x.size(1), 1 if context is None else context.size(1), x.device)
-            self._store(incremental_state, hypotheses)
-        new_tokens = prev_output_tokens[:, -x.size(0) :]
-        padding_mask = new_tokens.eq(self.padding_idx)
+        if incremental_state is not None:
+            self._begin_decoding(incremental_state, x, context)
+        padding_mask = prev_output_tokens[:, -x.size(0) :].eq(self.padding_idx)
         if padding_mask.any():
-            masks["self_attn_padding_mask"] = padding_mask
+            sentences.target_padding_mask = padding_mask
+        self.prepare(sentences, prev_output_tokens)
 
-        # Later steps of decoding read what the first one packed.
-        anchors = self._find_anchors(context, initial_packed, masks) if first else None
-        places = self._places(prev_output_tokens)
-        places = None if places is None else places[:, -x.size(0) :]
         attn = None
         packed = initial_packed
         inner_states = [x]
@@ -130,16 +283,7 @@ class LunaDecoder(TransformerDecoderBase):
                 need_attn = i == last_layer and not self.training and layer.need_attn
             else:
                 need_attn = i == alignment_layer
-            x, packed, weights = layer(
-                x,
-                packed,
-                context,
-                incremental_state=incremental_state,
-                need_attn=need_attn,
-                anchors=anchors,
-                target_place=places,
-                **masks,
-            )
+            x, packed, weights = layer(x, packed, context, sentences, need_weights=need_attn)
             if self.cfg.non_contextual_packed:
                 packed = initial_packed
             inner_states.append(x)
@@ -153,28 +297,16 @@ class LunaDecoder(TransformerDecoderBase):
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
 
-    def _find_anchors(
-        self, context: Optional[Tensor], packed: Tensor, masks: Dict[str, Tensor]
-    ) -> Optional[Anchors]:
-        """The places of P's rows in the source, which all layers share; None without anchors."""
-        if context is None or not self.cfg.anchored_packed:
-            return None
-        return find_anchors(
-            context,
-            packed,
-            masks.get("encoder_padding_mask"),
-            masks.get("packed_padding_mask"),
-            self.cfg.decoder.projected_attention_heads,
-            self.cfg.packed_lookup > 0,
-            diagonal=self.cfg.diagonal_prior,
-        )
+    def prepare(self, sentences: Sentences, prev_output_tokens: Tensor) -> None:
+        """Add to ``sentences`` what layers need to know of the target [B, T]: nothing."""
 
-    def _places(self, prev_output_tokens: Tensor) -> Optional[Tensor]:
-        """The number of each token [B, T] in its target, padding not counted; None without a diagonal."""
-        if not self.cfg.diagonal_prior:
-            return None
-        positions = make_positions(prev_output_tokens, self.padding_idx)
-        return (positions - self.padding_idx - 1).clamp(min=0)
+    def _begin_decoding(
+        self, incremental_state: IncrementalState, x: Tensor, context: Optional[Tensor]
+    ) -> None:
+        if self.get_incremental_state(incremental_state, "hypotheses") is None:
+            # Without a source there is one P for all.
+            sentences = 1 if context is None else context.size(1)
+            self._store(incremental_state, Hypotheses.in_a_row(x.size(1), sentences, x.device))
 
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor
@@ -188,8 +320,8 @@ class LunaDecoder(TransformerDecoderBase):
             return
         left, hypotheses = kept
         for module in self.modules():
-            if isinstance(module, (FairseqLunaAttention, FairseqLunaCausalAttention)):
-                module.keep_sentences(incremental_state, left)
+            if isinstance(module, LunaDecoderLayer):
+                module.select_sentences(incremental_state, left)
         self._store(incremental_state, hypotheses)
 
     def _store(self, incremental_state: IncrementalState, hypotheses: Hypotheses) -> None:
@@ -197,13 +329,17 @@ class LunaDecoder(TransformerDecoderBase):
 
 
 def source_of(
-    encoder_out: Optional[Dict[str, List[Any]]], once: bool
-) -> Tuple[Optional[Tensor], Optional[Tensor], Dict[str, Tensor]]:
-    """Context [S, B, C], P [L, B, C] and their padding masks from an encoder's output, ``once`` for all the
-    hypotheses of a sentence or for each row of it."""
+    encoder_out: Optional[Dict[str, List[Any]]], incremental_state: Optional[IncrementalState]
+) -> Tuple[Optional[Tensor], Optional[Tensor], Sentences]:
+    """Context [S, B, C], P [L, B, C] and their sentences from an encoder's output: for each row of it, or
+    once for all the hypotheses of a sentence where an ``incremental_state`` is there."""
+    sentences = Sentences(incremental_state=incremental_state)
     if encoder_out is None:
-        return None, None, {}
-    beams = encoder_out["hypotheses"][0].each if once else 1
-    names = ("encoder_padding_mask", "packed_padding_mask")
-    masks = {name: mask[::beams] for name in names for mask in encoder_out[name]}
-    return encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams], masks
+        return None, None, sentences
+    hypotheses = encoder_out["hypotheses"]
+    beams = hypotheses[0].each if hypotheses and incremental_state is not None else 1
+    for mask in encoder_out["encoder_padding_mask"]:
+        sentences.padding_mask = mask[::beams]
+    for mask in encoder_out["packed_padding_mask"]:
+        sentences.packed_padding_mask = mask[::beams]
+    return encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams], sentences

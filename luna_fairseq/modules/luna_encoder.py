@@ -1,50 +1,32 @@
 """The Luna encoder: fairseq's Transformer encoder with the packed sequence P beside X."""
 
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 from torch import Tensor
 
 from fairseq.data import Dictionary
-from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import FairseqDropout, LayerNorm, SinusoidalPositionalEmbedding
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.anchors import find_anchors
 from luna_fairseq.modules.beams import Hypotheses
-from luna_fairseq.modules.compiled_layer import compile_in_training
-from luna_fairseq.modules.fairseq_attention import with_fairseq_parts
+from luna_fairseq.modules.fairseq_layers import RepeatedLayer, finish_layer, use_fairseq_layers
+from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
+from luna_fairseq.modules.sentences import Sentences
 
 
-def wrap_layer(layer: torch.nn.Module, cfg: Any) -> torch.nn.Module:
-    """torch.compile, activation checkpointing and FSDP around one layer; the last two as fairseq's own layers
-    get them.
-
-    Raises:
-        InputError: torch.compile together with activation checkpointing, or with an old torch
-    """
-    if cfg.torch_compile:
-        if cfg.checkpoint_activations:
-            raise InputError("--torch-compile and --checkpoint-activations do not go together: leave one out")
-        layer = compile_in_training(layer)
-    if cfg.checkpoint_activations:
-        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
-    return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
-
-
-class RepeatedLayer(torch.nn.ModuleList):
-    """One layer that is iterated over ``times`` times; it has its parameters once."""
-
-    def __init__(self, layers: torch.nn.ModuleList, times: int):
-        super().__init__(layers)
-        self.times = times
-
-    def __iter__(self) -> Iterator[torch.nn.Module]:
-        for _ in range(self.times):
-            yield from super().__iter__()
+def attention_options(cfg: Any, side: Any) -> Dict[str, Any]:
+    """Arguments of Luna attention with the heads of ``side``, the encoder's or the decoder's part of
+    ``cfg``."""
+    return {
+        "embed_dim": side.embed_dim,
+        "num_heads": side.attention_heads,
+        "num_pack_heads": side.projected_attention_heads,
+        "dropout": cfg.attention_dropout,
+        "untie_kv": cfg.untie_luna_kv,
+    }
 
 
 def drop_words(embedding: Tensor, dropout_module: FairseqDropout) -> Tensor:
@@ -98,7 +80,7 @@ class LunaEncoder(TransformerEncoderBase):
             fix_length=cfg.fix_projection_length,
             zero_padding=sentence_encoder,
         )
-        self.packed_embedding = with_fairseq_parts(packed_embedding, "PackedEmbedding")
+        self.packed_embedding = use_fairseq_layers(packed_embedding, "PackedEmbedding")
         self.packed_layer_norm: Any = None
         if sentence_encoder and not self.layers_normalize_packed:
             self.packed_layer_norm = LayerNorm(
@@ -111,12 +93,15 @@ class LunaEncoder(TransformerEncoderBase):
         # fairseq builds the layers in order and does not say which one it is at.
         self.layers_built += 1
         leaves_norm = self.sentence_encoder and self.layers_built == cfg.encoder.layers
-        layer = LunaEncoderLayer(
-            cfg,
-            update_packed=not cfg.non_contextual_packed,
-            normalize_packed=self.layers_normalize_packed or not leaves_norm,
-        )
-        return wrap_layer(layer, cfg)
+        noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
+        attention = use_fairseq_layers(self.build_attention(cfg), "LunaAttention", **noise)
+        layer = LunaEncoderLayer(attention, cfg.encoder.embed_dim)
+        normalize_packed = self.layers_normalize_packed or not leaves_norm
+        return finish_layer(layer, "LunaEncoderLayer", cfg, not cfg.non_contextual_packed, normalize_packed)
+
+    def build_attention(self, cfg: Any) -> LunaAttention:
+        """The attention of a layer."""
+        return LunaAttention(**attention_options(cfg, cfg.encoder))
 
     def read_packed(self) -> None:
         """Give the norm of a sentence encoder's last P its gain and bias, because something reads it from now
@@ -170,8 +155,8 @@ class LunaEncoder(TransformerEncoderBase):
 
         Returns:
             what fairseq's encoder returns, and ``packed_out`` [P: L x B x C], ``packed_padding_mask`` [B x L]
-            (empty when no row of P is left out), ``packed_states``, and ``hypotheses`` [:class:`Hypotheses`:
-            one of each sentence], which :meth:`reorder_encoder_out` keeps
+            (empty when no row of P is left out), ``packed_states``, and ``hypotheses``
+            [:class:`Hypotheses`] (empty until :meth:`reorder_encoder_out`: one of each sentence)
 
         Raises:
             InputError: a source longer than the positions
@@ -190,16 +175,12 @@ class LunaEncoder(TransformerEncoderBase):
         x = x.transpose(0, 1)  # [S, B, C]
         initial_packed, packed_padding_mask = self.packed_embedding(lengths)
 
-        masks = encoder_padding_mask if has_pads else None, packed_padding_mask
-        anchors = None
-        if self.cfg.anchored_packed:
-            heads = self.cfg.encoder.projected_attention_heads
-            anchors = find_anchors(x, initial_packed, *masks, heads, local_parts=self.cfg.local_parts)
+        sentences = Sentences(encoder_padding_mask if has_pads else None, packed_padding_mask)
         packed = initial_packed
         encoder_states = [x] if return_all_hiddens else []
         packed_states = [packed] if return_all_hiddens else []
         for layer in self.layers:
-            x, packed = layer(x, packed, *masks, anchors)
+            x, packed = layer(x, packed, sentences)
             packed = initial_packed if packed is None else packed
             if return_all_hiddens:
                 encoder_states.append(x)
@@ -218,7 +199,7 @@ class LunaEncoder(TransformerEncoderBase):
             "packed_states": packed_states,
             "src_tokens": [],
             "src_lengths": [lengths.unsqueeze(1)],
-            "hypotheses": [Hypotheses.in_a_row(len(src_tokens), len(src_tokens), src_tokens.device)],
+            "hypotheses": [],
         }
 
     def reorder_encoder_out(
@@ -226,8 +207,10 @@ class LunaEncoder(TransformerEncoderBase):
     ) -> Dict[str, List[Any]]:
         """``encoder_out`` with row ``new_order[i]`` at place i [B']; itself where hypotheses of a sentence
         changed places."""
-        kept = encoder_out["hypotheses"][0].reorder(new_order)
-        if kept is None:
+        sentences = encoder_out["encoder_out"][0].size(1)
+        before = encoder_out["hypotheses"] or [Hypotheses.in_a_row(sentences, sentences, new_order.device)]
+        after = before[0].reorder(new_order)
+        if after is None:
             return encoder_out
         # fairseq overwrites the entries of this list; the one it was given stays as it is.
         encoder_out = {**encoder_out, "encoder_states": list(encoder_out["encoder_states"])}
@@ -237,5 +220,5 @@ class LunaEncoder(TransformerEncoderBase):
         reordered["packed_padding_mask"] = [
             mask.index_select(0, new_order) for mask in encoder_out["packed_padding_mask"]
         ]
-        reordered["hypotheses"] = [kept[1]]
+        reordered["hypotheses"] = [after[1]]
         return reordered

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from luna_fairseq.modules.luna_encoder import RepeatedLayer, wrap_layer
-from luna_fairseq.modules.luna_layer import activation_function
+from luna_fairseq.modules.fairseq_layers import RepeatedLayer, activation_function, wrap_layer
 
 
 class PixelEmbedding(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.softmax import softmax_attention
+from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
 
 
 def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
@@ -138,3 +138,36 @@ def outside_window(
     places = torch.arange((left + 1 + right) * size, device=x.device) - left * size
     distance = places - torch.arange(size, device=x.device)[:, None]
     return padding | (distance < -before) | (distance > after)
+
+
+def partial_attention(
+    q: Tensor, k: Tensor, v: Tensor, excluded: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
+) -> Tuple[Tensor, Tensor]:
+    """Softmax attention to some of the keys, and what :func:`merge_parts` needs to know of it.
+
+    Args:
+        q: [.., T, K], scaled already
+        k, v: [.., S, K]
+        excluded: broadcast to [.., T, S], True at keys that are left out
+        dropout: probability with which a weight is dropped
+        bias: added to the logits, broadcast to [.., T, S]
+
+    Returns:
+        output [.., T, K], and the logarithm of the sum of exp(logit) [.., T, 1], both in float32 or wider
+    """
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        logits = q.to(dtype) @ k.to(dtype).transpose(-2, -1)
+        logits = logits if bias is None else logits + bias
+        logits = logits.masked_fill(excluded, torch.finfo(dtype).min)
+        largest = logits.detach().amax(dim=-1, keepdim=True)
+        # A CPU is ten times slower at an exponential that is 0 than at one that is 1e-22.
+        each = (logits - largest).clamp(min=-MAX_PENALTY).exp().masked_fill(excluded, 0.0)
+        total = each.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
+        return F.dropout(each / total, dropout) @ v.to(dtype), largest + total.log()
+
+
+def merge_parts(outputs: Tensor, totals: Tensor) -> Tensor:
+    """Softmax attention to all keys, from that to disjoint parts of them: [parts, .., T, K], [parts, .., T,
+    1] -> [.., T, K]."""
+    return (outputs * totals.softmax(dim=0)).sum(dim=0)

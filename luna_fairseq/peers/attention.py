@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fairseq.incremental_decoding_utils import with_incremental_state
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.fairseq_attention import IncrementalState, with_fairseq_parts
+from luna_fairseq.modules.fairseq_layers import use_fairseq_layers
 from luna_fairseq.modules.heads import (
     ProjectingAttention,
     check_heads,
@@ -21,6 +21,7 @@ from luna_fairseq.modules.heads import (
     projection,
     split_heads,
 )
+from luna_fairseq.modules.luna_decoder import IncrementalState
 
 BIDIRECTIONAL, CAUSAL, CROSS = FORMS = ("bidirectional", "causal", "cross")
 # The option that chooses the attention of a form.
@@ -80,7 +81,7 @@ class PeerAttention(ProjectingAttention):
             self.add_module(f"{name}_proj", projection(embed_dim))
         self.out_proj = output_projection(embed_dim)
         self.build(options)
-        with_fairseq_parts(self, self.__class__.__name__, q_noise, qn_block_size)
+        use_fairseq_layers(self, self.__class__.__name__, q_noise, qn_block_size)
 
     # What an attention defines
 

@@ -20,8 +20,14 @@ from torch.nn import functional as F
 from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.options import option
-from luna_fairseq.ops.blocks import from_blocks, to_blocks, with_neighbours
-from luna_fairseq.ops.softmax import masked_softmax, merge_parts, partial_attention
+from luna_fairseq.ops.blocks import (
+    from_blocks,
+    merge_parts,
+    partial_attention,
+    to_blocks,
+    with_neighbours,
+)
+from luna_fairseq.ops.softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
 from luna_fairseq.peers.drawing import Drawing
 

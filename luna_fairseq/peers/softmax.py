@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fairseq.dataclass import FairseqDataclass
+from luna_fairseq.anchored.places import middles
+from luna_fairseq.anchored.strengths import DiagonalPrior
 from luna_fairseq.models.options import option
-from luna_fairseq.modules.anchors import DiagonalPrior
 from luna_fairseq.modules.heads import split_heads
-from luna_fairseq.ops.luna import middles
-from luna_fairseq.ops.softmax import FURTHEST, naive_softmax_weights, softmax_attention
+from luna_fairseq.ops.softmax import MAX_PENALTY, naive_softmax_weights, softmax_attention
 from luna_fairseq.peers.attention import CAUSAL, CROSS, Parts, PeerAttention, State, excluded_keys
 
 
@@ -54,7 +54,7 @@ class SoftmaxAttention(PeerAttention):
         dtype = torch.promote_types(keys.dtype, torch.float32)
         # On the device: to copy alibi_slopes there would wait for it in every layer.
         slope = torch.exp2(-8 * heads.to(dtype) / self.num_heads)[:, None, None]
-        return -(slope * distance).clamp(max=FURTHEST)
+        return -(slope * distance).clamp(max=MAX_PENALTY)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         excluded = excluded_keys(padding, self.form == CAUSAL, q)

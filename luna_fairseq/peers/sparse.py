@@ -14,8 +14,15 @@ from torch import Tensor
 from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.options import option
-from luna_fairseq.ops.blocks import from_blocks, outside_window, to_blocks, with_neighbours
-from luna_fairseq.ops.softmax import merge_parts, naive_softmax_weights, partial_attention
+from luna_fairseq.ops.blocks import (
+    from_blocks,
+    merge_parts,
+    outside_window,
+    partial_attention,
+    to_blocks,
+    with_neighbours,
+)
+from luna_fairseq.ops.softmax import naive_softmax_weights
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
 
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq.modules import MultiheadAttention
-from luna_fairseq.modules import LunaAttention, LunaCausalAttention
-from luna_fairseq.modules.luna_attention import places_of_all
+from luna_fairseq.modules import LunaAttention, LunaCausalAttention, Sentences
 
 _PLACE = re.compile(r"(encoder|decoder)\..*?layers\.(\d+)\.(?:.*\.)?(self_attn|encoder_attn)(?:\.softmax)?")
 KINDS = {"self_attn": "self", "encoder_attn": "cross"}
@@ -92,20 +91,21 @@ def _reader(module: nn.Module) -> Optional[Callable[[Any, Call], Weights]]:
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
-    call = {**call, "need_weights": True}
-    call["anchors"] = call["anchors"] or _with(attention.find_anchors, call)
-    if call["query_place"] is None:
-        call["query_place"] = places_of_all(call["query"])
-    packed_context, pack = _with(attention.pack, call, LunaAttention.pack)
-    call.update(packed_context=packed_context, pack_weights=pack)
-    kept = _with(attention.keep, call)
+    sentences = Sentences.of(call["context_padding_mask"], call["packed_padding_mask"])
+    query, packed, context = call["query"], call["packed"], call["context"]
+    type(attention).forward(
+        attention, query, packed, context, sentences
+    )  # which finds what the sentences lack
+    packed_context, pack = attention.pack(packed, context, sentences, need_weights=True)
+    cache = attention.cache(packed_context, pack, context, sentences)
     weights = {} if pack is None else {PACK: pack}
-    if "pack_weights" in getattr(kept, "_fields", ()):
-        tokens = call["context"].size(0)
-        whole = kept._replace(pack_weights=_rows_after(tokens, packed_context))
-        read = _with(attention.unpack, {**call, "kept": whole})[1].transpose(0, 1)
-        weights[UNPACK] = read[..., tokens:]
-    weights[READ] = _with(attention.unpack, {**call, "kept": kept})[1].transpose(0, 1)
+    if hasattr(cache, "pack_weights"):
+        tokens = context.size(0)
+        rows = cache._replace(pack_weights=_rows_after(tokens, packed_context))
+        _, read = attention.unpack(query, rows, sentences, need_weights=True)
+        weights[UNPACK] = read.transpose(0, 1)[..., tokens:]
+    _, read = attention.unpack(query, cache, sentences, need_weights=True)
+    weights[READ] = read.transpose(0, 1)
     return weights
 
 
@@ -193,7 +193,7 @@ def _strengths(module: nn.Module) -> Dict[str, Tensor]:
     return found
 
 
-def _with(function: Callable[..., Any], call: Call, like: Optional[Callable[..., Any]] = None) -> Any:
-    """Call ``function`` with those of the arguments that it has, or that the one has that it overrides."""
-    names = inspect.signature(like or function).parameters
+def _with(function: Callable[..., Any], call: Call) -> Any:
+    """Call ``function`` with those of the arguments that it has."""
+    names = inspect.signature(function).parameters
     return function(**{name: value for name, value in call.items() if name in names})

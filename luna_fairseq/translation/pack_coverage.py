@@ -18,11 +18,12 @@ from typing import Any, Iterable, List, Optional, Tuple
 import torch
 from torch import Tensor
 
+from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
+from luna_fairseq.anchored.strengths import DiagonalPrior, LearnedStrength, LookupGate
 from luna_fairseq.commands.checkpoint import checkpoint_script, load, load_split, on_device_of
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
-from luna_fairseq.modules import FairseqLunaAttention
-from luna_fairseq.modules.anchors import DiagonalPrior, LearnedStrength, LookupGate
+from luna_fairseq.modules import LunaAttention
 
 PROGRAM = "pack_coverage"
 
@@ -31,7 +32,7 @@ def _report(args: argparse.Namespace) -> None:
     model, task = load(args)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.
-    if not attentions or any(type(attention) is not FairseqLunaAttention for attention in attentions):
+    if not attentions or any(isinstance(attention, SoftmaxCrossAttention) for attention in attentions):
         raise InputError(
             f"{args.path} is no model that reads its source through P: give a Luna translation model"
         )
@@ -45,7 +46,7 @@ def _report(args: argparse.Namespace) -> None:
         print(f"{name}: {' '.join(f'{value:.2f}' for value in values)}")
 
 
-def cross_attentions(model: LunaModel) -> List[FairseqLunaAttention]:
+def cross_attentions(model: LunaModel) -> List[LunaAttention]:
     """The attention to the source of each decoder layer."""
     return [layer.encoder_attn for layer in model.decoder.layers]
 
@@ -118,10 +119,10 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
     return layers
 
 
-def _add(layer: Coverage, attention: FairseqLunaAttention, inputs: Tuple[Any, ...], _output: Any) -> None:
-    _, packed, context, padding_mask, packed_mask, _, anchors, *_ = inputs
-    _, weights = attention.pack(packed, context, padding_mask, True, anchors)
-    layer.add(weights, padding_mask, packed_mask)
+def _add(layer: Coverage, attention: LunaAttention, inputs: Tuple[Any, ...], _output: Any) -> None:
+    _, packed, context, sentences = inputs
+    _, weights = attention.pack(packed, context, sentences, need_weights=True)
+    layer.add(weights, sentences.padding_mask, sentences.packed_padding_mask)
 
 
 main = checkpoint_script(PROGRAM, __doc__, _report)

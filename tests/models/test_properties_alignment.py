@@ -5,7 +5,7 @@ import torch
 from tiny_luna import PAD, VARIANTS, assert_close, batch, example, tiny_model
 
 from luna_fairseq.modules.heads import split_heads
-from luna_fairseq.ops.luna import naive_attention
+from luna_fairseq.ops.attention import naive_attention
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))

@@ -12,7 +12,7 @@ from tiny_masked_lm import BOS, HEADS, VARIANTS, Task, tiny_model
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
-from luna_fairseq.modules.luna_layer import activation_function
+from luna_fairseq.modules.fairseq_layers import activation_function
 
 variants = pytest.mark.parametrize("variant", list(VARIANTS))
 lengths = st.lists(st.integers(1, 12), min_size=1, max_size=5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules import FairseqLunaAttention, FairseqLunaCausalAttention
+from luna_fairseq.modules import LunaAttention, LunaCausalAttention
 from luna_fairseq.modules.beams import Hypotheses
 
 DEVICE = torch.device("cpu")
@@ -32,9 +32,11 @@ def test_reordered_hypotheses(new_order, left, sentences):
         assert kept[1].each == (len(sentences) // len(left) if left else 0)
 
 
-@pytest.mark.parametrize("build", [FairseqLunaAttention, FairseqLunaCausalAttention])
+@pytest.mark.parametrize("build", [LunaAttention, LunaCausalAttention])
 def test_as_many_hypotheses_to_each_sentence(build):
-    query, packed = torch.randn(1, 5, 8), torch.randn(3, 2, 8)
-    context = (torch.randn(4, 2, 8),) if build is FairseqLunaAttention else ()
+    module, query, packed = build(8, 2), torch.randn(1, 5, 8), torch.randn(3, 2, 8)
     with pytest.raises(InputError, match="5 hypotheses cannot belong to 2 sentences"):
-        build(8, 2)(query, packed, *context, incremental_state={})
+        if build is LunaAttention:
+            module.unpack(query, module.cache(packed))
+        else:
+            module.step(query, packed)

@@ -8,7 +8,15 @@ from fairseq.models.transformer import TransformerConfig
 from luna_fairseq.models.authors_checkpoint import translate_name
 from luna_fairseq.models.luna import nested_config
 from luna_fairseq.models.luna_config import LunaConfig
-from luna_fairseq.modules import LunaAttention, LunaCausalAttention, LunaDecoderLayer, LunaEncoderLayer
+from luna_fairseq.modules import (
+    LunaAttention,
+    LunaCausalAttention,
+    LunaDecoderLayer,
+    LunaEncoderLayer,
+    Sentences,
+)
+from luna_fairseq.modules.fairseq_layers import finish_layer
+from luna_fairseq.modules.luna_encoder import attention_options
 from luna_fairseq.ops.causal_luna import naive_causal_luna, pack_weights
 
 precisions = pytest.mark.parametrize("precision", ["f32", "f64"])
@@ -152,6 +160,16 @@ def layer_config(config):
     return nested_config(flat)
 
 
+def build_layer(side, cfg):
+    part = getattr(cfg, side)
+    attention = LunaAttention(**attention_options(cfg, part))
+    if side == "encoder":
+        return finish_layer(LunaEncoderLayer(attention, part.embed_dim), "LunaEncoderLayer", cfg, True)
+    causal = LunaCausalAttention(part.embed_dim, part.attention_heads, untie_kv=cfg.untie_luna_kv)
+    layer = LunaDecoderLayer(causal, attention, None, part.embed_dim)
+    return finish_layer(layer, "LunaDecoderLayer", cfg, True)
+
+
 @precisions
 @pytest.mark.parametrize("variant", ["tied", "untied"])
 @pytest.mark.parametrize("case", ["nomask", "padmask", "masks"])
@@ -159,8 +177,7 @@ def layer_config(config):
 def test_layer(side, variant, case, precision):
     golden = load(f"{side}_layer_postnorm")["variants"][variant]
     prefix = f"{side}.layers.0."
-    cls = LunaEncoderLayer if side == "encoder" else LunaDecoderLayer
-    layer = cls(layer_config(golden["config"])).eval()
+    layer = build_layer(side, layer_config(golden["config"])).eval()
     layer.load_state_dict(translated(golden["state_dict"], prefix))
     layer.to(DTYPES[precision])
     vectors = golden["cases"][case]
@@ -169,11 +186,9 @@ def test_layer(side, variant, case, precision):
     masks = {}
     for name, value in inputs.items():
         if value.dtype == torch.bool:
-            masks[
-                "packed_padding_mask" if "proj" in name or name.startswith("p") else "encoder_padding_mask"
-            ] = value
+            masks["packed_padding_mask" if "proj" in name or name.startswith("p") else "padding_mask"] = value
     context = () if side == "encoder" else (leaves["encoder_out"],)
-    x, packed, *_ = layer(leaves["x"], leaves["px"], *context, **masks)
+    x, packed, *_ = layer(leaves["x"], leaves["px"], *context, Sentences(**masks))
     expected = vectors[precision]
     assert_close(x, expected["outputs"]["x"], precision, "x")
     assert_close(packed, expected["outputs"]["px"], precision, "packed")

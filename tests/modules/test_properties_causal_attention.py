@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_luna import assert_close
 
+from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaCausalAttention
 
@@ -19,8 +20,8 @@ variants = pytest.mark.parametrize(
         {"untie_kv": True},
         {"pack_activation": "elu"},
         {"untie_kv": True, "backend": "naive"},
-        {"decay": True},
-        {"decay": True, "untie_kv": True},
+        {"class": DecayingCausalAttention},
+        {"class": DecayingCausalAttention, "untie_kv": True},
     ],
     ids=["tied", "untied", "elu", "untied naive", "decay", "decay untied"],
 )
@@ -29,7 +30,8 @@ examples = settings(deadline=None, derandomize=True, max_examples=15)
 
 def module_and_inputs(length, dtype=torch.float64, seed=0, **options):
     torch.manual_seed(seed)
-    module = LunaCausalAttention(C, HEADS, **options).eval().to(dtype)
+    build = options.pop("class", LunaCausalAttention)
+    module = build(C, HEADS, **options).eval().to(dtype)
     torch.nn.init.normal_(module.out_proj.bias)
     return module, torch.randn(length, B, C).to(dtype), torch.randn(L, B, C).to(dtype)
 
@@ -131,7 +133,7 @@ def test_padding_and_batch_do_not_matter(options, length, left, extra):
 
 
 def test_every_parameter_and_both_sequences_get_a_gradient():
-    module, query, packed = module_and_inputs(8, untie_kv=True, decay=True)
+    module, query, packed = module_and_inputs(8, untie_kv=True, **{"class": DecayingCausalAttention})
     module(query.requires_grad_(), packed.requires_grad_()).pow(2).sum().backward()
     for name, parameter in module.named_parameters():
         assert parameter.grad is not None and parameter.grad.any(), name

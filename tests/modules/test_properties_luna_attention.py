@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tiny_luna import assert_close
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules import LunaAttention
+from luna_fairseq.modules import LunaAttention, Sentences
 
 C, HEADS, PACK_HEADS, L, B, S, T = 12, 3, 2, 5, 4, 7, 6
 PACKED_MASK = torch.arange(L)[None, :] >= torch.tensor([L, 2, L - 1, 1])[:, None]
@@ -36,17 +36,18 @@ def reordered(order, masks=MASKS):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("sizes", [[1] * T, [2, 1, 3], [T]])
-def test_packed_context_is_kept(options, dtype, need_weights, sizes):
+def test_packed_context_is_cached(options, dtype, need_weights, sizes):
     module, query, packed, context = module_and_inputs(dtype, **options)
     with torch.no_grad():
         expected, expected_packed, expected_weights = module(
             query, packed, context, **MASKS, need_weights=need_weights
         )
-        packed_context, pack_weights = module.pack(packed, context, CONTEXT_MASK, need_weights)
+        given = Sentences(CONTEXT_MASK, PACKED_MASK)
+        packed_context, pack_weights = module.pack(packed, context, given, need_weights)
         assert_close(packed_context, expected_packed, dtype)
-        kept, outputs, weights, start = module.keep(packed_context, pack_weights), [], [], 0
+        cache, outputs, weights, start = module.cache(packed_context, pack_weights), [], [], 0
         for size in sizes:
-            output, w = module.unpack(query[start : start + size], kept, PACKED_MASK, need_weights)
+            output, w = module.unpack(query[start : start + size], cache, given, need_weights)
             outputs.append(output)
             weights.append(w)
             start += size
@@ -71,8 +72,9 @@ def test_reordered_state_goes_on_as_the_reordered_sentences(options, order, need
             **reordered(order),
             need_weights=need_weights,
         )
-        kept = module.keep(*module.pack(packed, context, CONTEXT_MASK, need_weights)).select(order)
-        output, weights = module.unpack(query[:, order], kept, PACKED_MASK[order], need_weights)
+        packed_once = module.pack(packed, context, Sentences(CONTEXT_MASK), need_weights)
+        cache, given = module.cache(*packed_once).select(order), Sentences(None, PACKED_MASK[order])
+        output, weights = module.unpack(query[:, order], cache, given, need_weights)
     assert_close(output, expected)
     if need_weights:
         assert_close(weights, expected_weights)
@@ -200,6 +202,6 @@ def test_what_cannot_be_is_refused():
     ):
         LunaAttention(C, 3, 5)
     module, query, packed, context = module_and_inputs()
-    kept = module.keep(module.pack(packed, context)[0])
+    cache = module.cache(module.pack(packed, context)[0])
     with pytest.raises(InputError, match="after a first step without them"):
-        module.unpack(query, kept, need_weights=True)
+        module.unpack(query, cache, need_weights=True)

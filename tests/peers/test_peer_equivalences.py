@@ -6,8 +6,8 @@ import torch
 from peer_cases import LONGEST, assert_close, build, pad, sequence
 from torch.nn import functional as F
 
-from luna_fairseq.ops.luna import naive_attention
-from luna_fairseq.ops.luna.diagonal import naive_diagonal_bias
+from luna_fairseq.anchored.diagonal import naive_diagonal_bias
+from luna_fairseq.ops.attention import naive_attention
 from luna_fairseq.ops.softmax import masked_softmax
 from luna_fairseq.peers.local import KINDS
 

@@ -5,8 +5,8 @@ import torch
 from old_torch import WEIGHTS_ONLY
 from vectors import PATH, build_model, causal_attention, load_flat, run_model, softmax_attention
 
+from luna_fairseq.ops.attention import luna_attention
 from luna_fairseq.ops.causal_luna import chunk_causal_luna
-from luna_fairseq.ops.luna import fused_attention, short_attention
 
 VECTORS = torch.load(PATH, weights_only=WEIGHTS_ONLY)
 precisions = pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 2e-5)])
@@ -30,8 +30,8 @@ def test_softmax_attention(case, dtype, tolerance):
     vectors = VECTORS["softmax"][case]
     inputs = cast(vectors["inputs"], dtype)
     assert_outputs(softmax_attention(inputs), vectors["outputs"], tolerance)
-    for form in (fused_attention, short_attention):
-        assert_outputs({"output": form(**inputs)}, {"output": vectors["outputs"]["output"]}, tolerance)
+    output = {"output": luna_attention(**inputs)}
+    assert_outputs(output, {"output": vectors["outputs"]["output"]}, tolerance)
 
 
 @precisions

@@ -7,8 +7,8 @@ import torch
 
 from fairseq.data import Dictionary
 from luna_fairseq.models.luna import LunaModel
+from luna_fairseq.ops.attention import naive_attention
 from luna_fairseq.ops.causal_luna import naive_causal_luna, pack_weights
-from luna_fairseq.ops.luna import naive_attention
 
 PATH = Path(__file__).with_name("luna_vectors.pt")
 MODELS = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
-from luna_fairseq.ops.causal_luna.triton import next_power_of_two, triton_causal_luna, why_not_triton
+from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton
 
 logger = logging.getLogger(__name__)
 # Positions of the numbers that are compared: several chunks, the last one not full.
@@ -32,7 +32,7 @@ def choose_backend(
     """
     if traced() or not q.dtype == k.dtype == v.dtype:
         return "chunk"
-    L = next_power_of_two(pack_weights.size(-1))
+    L = 1 << (pack_weights.size(-1) - 1).bit_length()  # the next power of two
     return choice(q.device, q.dtype, q.size(-1), L, rates is not None)
 
 

@@ -3,26 +3,170 @@
 Inside a chunk, ``x_t sum_j y_j^T z_j = sum_j (x_t . y_j) z_j`` is a small masked matrix product; what came
 before the chunk enters through one L x K state. The gradient is written out, so that nothing is kept between
 the passes but the inputs and the softmax over the rows of P: products and states are computed again.
+
+Letters as in ops/README.md, and N = B x H, c positions in a chunk. In tied attention keys are values, and
+what belongs to both is one tensor: one state A^T K instead of A^T K and A^T V, and one gradient.
 """
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from luna_fairseq.ops.causal_luna import chunk_gradient
-from luna_fairseq.ops.causal_luna.chunk_gradient import Chunk, States
 from luna_fairseq.ops.causal_luna.decay import (
+    ChunkDecay,
     decay_of_chunk,
     decayed_counts,
     find_ages,
+    scale_,
+    scaled,
     sum_over_sentences,
 )
 from luna_fairseq.ops.causal_luna.naive import count_steps, mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
 from luna_fairseq.ops.chunks import chunk_size, put, spans
+
+# Sums over positions for the keys and the values, or for both as one (tied), each [N, L, K]; None is zero.
+States = Optional[Sequence[Tensor]]
+
+
+class Chunk(NamedTuple):
+    """A chunk's part of the inputs.
+
+    Attributes:
+        q: [N, c, K]
+        pack_weights: A [N, c, L]
+        inverse_steps: 1 / t [1 or N, c, 1]
+        noise: what dropout multiplies the unpack weights with [N, c, L], or None
+        excluded: rows of P that are left out [1 or N, 1, L], or None
+        keys_values: keys and values, or both as one, each [N, c, K]
+        decay: what is left from position to position, or None where nothing is forgotten
+    """
+
+    q: Tensor
+    pack_weights: Tensor
+    inverse_steps: Tensor
+    noise: Optional[Tensor]
+    excluded: Optional[Tensor]
+    keys_values: Sequence[Tensor]
+    decay: Optional[ChunkDecay] = None
+
+    def product(self, x: Tensor, y: Tensor) -> Tensor:
+        """x_t . y_j for j <= t, as much as is left of it, 0 elsewhere. x, y [N, c, *] -> [N, c, c]."""
+        product = torch.bmm(x, y.transpose(1, 2))
+        return product.tril_() if self.decay is None else scale_(product, self.decay.inside)
+
+    def reading(self, x: Tensor) -> Tensor:
+        """x [N, c, *] as the state before the chunk is read by."""
+        return x if self.decay is None else scaled(x, self.decay.from_start)
+
+    def adding(self, x: Tensor) -> Tensor:
+        """x [N, c, *] as the state after the chunk is added to by."""
+        return x if self.decay is None else scaled(x, self.decay.to_end)
+
+    def left_of(self, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        """States before the chunk, or gradients of those after it, over the chunk's length."""
+        return states if self.decay is None else [scaled(state, self.decay.whole) for state in states]
+
+
+def chunk_forward(chunk: Chunk, before: States) -> Tuple[Tensor, Tensor]:
+    """Output [N, c, K] and softmax [N, c, L], from the state of all positions before the chunk."""
+    q, A, keys_values = chunk.q, chunk.pack_weights, chunk.keys_values
+    logits = torch.bmm(chunk.product(q, keys_values[0]), A)
+    if before is not None:
+        logits.baddbmm_(chunk.reading(q), before[0].transpose(1, 2))
+    logits.mul_(chunk.inverse_steps * q.size(-1) ** -0.5)
+    if chunk.excluded is None:
+        softmax = logits.softmax(dim=-1)
+    else:
+        logits.masked_fill_(chunk.excluded, torch.finfo(logits.dtype).min)
+        softmax = logits.softmax(dim=-1).masked_fill_(chunk.excluded, 0.0)
+    weights = drop_and_divide(softmax, chunk)
+    output = torch.bmm(chunk.product(weights, A), keys_values[-1])
+    if before is not None:
+        output.baddbmm_(chunk.reading(weights), before[-1])
+    return output, softmax
+
+
+def chunk_backward(
+    chunk: Chunk, softmax: Tensor, grad: Tensor, before: States, behind: States
+) -> Tuple[List[Tensor], States]:
+    """Gradients of q, A, and keys and values (or both as one); and that of the state before the chunk if
+    there is one.
+
+    With decay the first list goes on with two sums [N, c, 1], of what reads and of what is added, each times
+    its gradient: ages enter as exp(-age) times the one and exp(age) times the other, 1 / t as a factor of the
+    first.
+
+    Args:
+        chunk: the inputs
+        softmax: as :func:`chunk_forward` gave it [N, c, L]
+        grad: gradient of the output [N, c, K]
+        before: state of all positions before the chunk
+        behind: gradient of the state after it
+    """
+    q, A, keys_values = chunk.q, chunk.pack_weights, chunk.keys_values
+    tied = len(keys_values) == 1
+    weights = drop_and_divide(softmax, chunk)
+
+    grad_products = chunk.product(grad, keys_values[-1])
+    grad_softmax = torch.bmm(grad_products, A)
+    if before is not None:
+        grad_softmax.baddbmm_(chunk.reading(grad), before[-1].transpose(1, 2))
+    grad_softmax = drop_and_divide(grad_softmax, chunk)
+    of_weights = (grad_softmax * softmax).sum(dim=-1, keepdim=True)
+    grad_logits = grad_softmax.sub_(of_weights).mul_(softmax)
+    grad_logits.mul_(chunk.inverse_steps * q.size(-1) ** -0.5)
+
+    to_keys, to_values = chunk.product(grad_logits, A), chunk.product(weights, A)
+    grad_q = torch.bmm(to_keys, keys_values[0])
+    grad_A = torch.bmm(grad_products.transpose(1, 2), weights)
+    grad_A.baddbmm_(chunk.product(q, keys_values[0]).transpose(1, 2), grad_logits)
+    of_inputs = product_sums(to_keys, q, to_values, grad, tied)
+    if behind is not None:
+        rows = chunk.adding(A)
+        for x, grad_x, state in zip(keys_values, of_inputs, behind):
+            grad_x.baddbmm_(rows, state)
+            grad_A.baddbmm_(chunk.adding(x), state.transpose(1, 2))
+    of_states: States = None  # where nothing came earlier, nothing of it was read
+    if before is not None:
+        reading = chunk.reading(grad_logits)
+        grad_q.baddbmm_(reading, before[0])
+        later = None if behind is None else chunk.left_of(behind)
+        of_states = product_sums(reading, q, chunk.reading(weights), grad, tied, later)
+    parts = [grad_q, grad_A, *of_inputs]
+    if chunk.decay is not None:
+        added = [(x * grad_x).sum(dim=-1, keepdim=True) for x, grad_x in zip(keys_values, of_inputs)]
+        parts += [of_weights + (q * grad_q).sum(dim=-1, keepdim=True), added[0] + sum(added[1:])]
+    return parts, of_states
+
+
+def product_sums(
+    of_keys: Tensor, q: Tensor, of_values: Tensor, grad: Tensor, tied: bool, start: States = None
+) -> List[Tensor]:
+    """of_keys^T q and of_values^T grad [N, *, K], or the sum of both (tied), added to ``start``."""
+    first, second = (of_keys.transpose(1, 2), q), (of_values.transpose(1, 2), grad)
+    keys = torch.bmm(*first) if start is None else torch.baddbmm(start[0], *first)
+    if tied:
+        return [keys.baddbmm_(*second)]
+    return [keys, torch.bmm(*second) if start is None else torch.baddbmm(start[1], *second)]
+
+
+def next_states(chunk: Chunk, before: States) -> List[Tensor]:
+    """The state of all positions up to the end of the chunk."""
+    rows = chunk.adding(chunk.pack_weights).transpose(1, 2)
+    if before is None:
+        return [torch.bmm(rows, x) for x in chunk.keys_values]
+    return [torch.baddbmm(state, rows, x) for state, x in zip(chunk.left_of(before), chunk.keys_values)]
+
+
+def drop_and_divide(x: Tensor, chunk: Chunk) -> Tensor:
+    """x [N, c, L] after dropout, divided by t: from softmax to unpack weights, and their gradient the other
+    way."""
+    x = x * chunk.inverse_steps
+    return x if chunk.noise is None else x.mul_(chunk.noise)
 
 
 def chunk_causal_luna(
@@ -68,14 +212,14 @@ def chunk_causal_luna(
 
 
 def per_head(x: Tensor, B: int, H: int) -> Tensor:
-    """[1 or B, 1, *, *] -> [1 or B H, *, *], and [1, H, *, *] -> [H, *, *]."""
-    return x[0] if x.size(0) == 1 else x.expand(B, H, -1, -1).flatten(0, 1)
+    """[1, 1, *, *] -> [1, *, *], and [1 or B, 1 or H, *, *] -> [B H, *, *]."""
+    return x[0] if x.shape[:2] == (1, 1) else x.expand(B, H, -1, -1).flatten(0, 1)
 
 
 class _ChunkCausalLuna(torch.autograd.Function):
     """The attention of N = B x H heads, with its gradient.
 
-    Inputs: q [N, T, K], pack weights [N, T, L], 1 / t [1, H or N, T, 1], noise [N, T, L], excluded [1 or N,
+    Inputs: q [N, T, K], pack weights [N, T, L], 1 / t [1 or N, T, 1], noise [N, T, L], excluded [1 or N,
     1, L], ages [H or N, T, 1]; k and v, or k alone when it is both, [N, T, K]; after k and v, their states
     [N, L, K] when there were earlier positions.
     """
@@ -84,13 +228,13 @@ class _ChunkCausalLuna(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         q = inputs[0]
         results: List[Tensor] = []
-        state = initial_states(inputs)
-        for span in chunks(q, inputs[1]):
+        state: States = inputs[8:] or None  # after k and v
+        for span in spans(q.size(1), chunk_size(q, inputs[1].size(-1))):
             chunk = cut(inputs, span)
-            output, softmax = chunk_gradient.forward(chunk, state)
+            output, softmax = chunk_forward(chunk, state)
             results = put(results, (output.to(q.dtype), softmax), span, q.size(1))
             if span.stop < q.size(1):
-                state = chunk_gradient.next_states(chunk, state)
+                state = next_states(chunk, state)
         output, softmax = results
         ctx.save_for_backward(softmax, *inputs)
         return output
@@ -101,46 +245,34 @@ class _ChunkCausalLuna(torch.autograd.Function):
         softmax, *inputs = ctx.saved_tensors
         # The caller's autocast may be on here, whatever it was in the forward pass.
         with torch.autocast(softmax.device.type, enabled=False):
-            gradients = descend(inputs, softmax, grad)
+            gradients = all_gradients(inputs, softmax, grad)
         of_steps, of_ages, grad_q, grad_A, *grad_keys_values = gradients
         return (grad_q, grad_A, of_steps, None, None, of_ages, *grad_keys_values)
 
 
-def descend(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[Optional[Tensor]]:
+def all_gradients(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[Optional[Tensor]]:
     """Gradients of 1 / t and ages (None where nothing is forgotten), q, A, keys and values (or both as one),
     and of the states before the first chunk if there are any."""
     q, pack_weights, inverse_steps, _, _, ages, *keys_values = inputs
-    cuts = chunks(q, pack_weights)
-    before = [initial_states(inputs)]
+    cuts = spans(q.size(1), chunk_size(q, pack_weights.size(-1)))
+    before: List[States] = [tuple(inputs[8:]) or None]
     for span in cuts[:-1]:
-        before.append(chunk_gradient.next_states(cut(inputs, span), before[-1]))
+        before.append(next_states(cut(inputs, span), before[-1]))
     results: List[Tensor] = []
     behind: States = None
     for span in reversed(cuts):
         grad_chunk = grad[:, span].to(softmax.dtype)
-        parts, behind = chunk_gradient.backward(
-            cut(inputs, span), softmax[:, span], grad_chunk, before.pop(), behind
-        )
+        parts, behind = chunk_backward(cut(inputs, span), softmax[:, span], grad_chunk, before.pop(), behind)
         like = (q, pack_weights, *keys_values[:2])
         parts[: len(like)] = [part.to(x.dtype) for part, x in zip(parts, like)]
         results = put(results, parts, span, q.size(1))
     of_steps = of_ages = None
     if ages is not None:
         *results, reads, adds = results
-        of_steps = sum_over_sentences(reads, inverse_steps.size(0)) / inverse_steps
+        of_steps = reads / inverse_steps
         of_ages = sum_over_sentences((adds - reads).to(ages.dtype), ages.size(0))
     has_states = len(keys_values) > 2
     return [of_steps, of_ages, *results, *((behind or ()) if has_states else ())]
-
-
-def chunks(q: Tensor, pack_weights: Tensor) -> List[slice]:
-    """The positions of every chunk, for q [N, T, K] and pack weights [N, T, L]."""
-    return spans(q.size(1), chunk_size(q, pack_weights.size(-1)))
-
-
-def initial_states(inputs: Sequence[Any]) -> States:
-    """The states before the first chunk: the inputs after k and v."""
-    return inputs[8:] or None
 
 
 def cut(inputs: Sequence[Any], span: slice) -> Chunk:

@@ -1,6 +1,7 @@
-"""The definition of Luna's causal attention (section 3.3, equation 7). Slow; what the other forms are held
-to."""
+"""The definition of Luna's causal attention (section 3.3): pack weights, and the function f of equation 7
+twice. Slow; what the other forms are held to."""
 
+import math
 from functools import partial
 from typing import Optional, Tuple
 
@@ -8,7 +9,44 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.luna.naive import masked_softmax
+from luna_fairseq.ops.softmax import masked_softmax
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log2(1 + 2^x), any shape. Base 2 makes f(0) = 1."""
+    return F.softplus(x, beta=math.log(2.0))
+
+
+def elu(x: Tensor) -> Tensor:
+    """elu(x) + 1, any shape."""
+    return F.elu(x) + 1.0
+
+
+PACK_ACTIVATIONS = {"softplus": softplus, "elu": elu}
+
+
+def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
+    """A_pack = omega(pack_k pack_q^T / sqrt(K)), section 3.3: position t's weight for each row of P.
+
+    Args:
+        pack_q: projected P [B, H, L, K], not yet scaled
+        pack_k: projected input [B, H, T, K]
+        activation: ``softplus`` or ``elu``
+
+    Returns:
+        weights [B, H, T, L] in float32 (float64 for float64 input): all that follows accumulates over time
+
+    Raises:
+        ValueError: unknown activation
+    """
+    if activation not in PACK_ACTIVATIONS:
+        raise ValueError(
+            f"unknown pack activation {activation!r}; choose one of {', '.join(PACK_ACTIVATIONS)}"
+        )
+    rows = (pack_q * pack_k.size(-1) ** -0.5).transpose(-2, -1)
+    # Flattened, the heads of a projection are a view; matmul would copy them.
+    logits = torch.bmm(pack_k.flatten(0, 1), rows.flatten(0, 1)).unflatten(0, pack_k.shape[:2])
+    return PACK_ACTIVATIONS[activation](logits.to(torch.promote_types(logits.dtype, torch.float32)))
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
@@ -92,7 +130,8 @@ def naive_causal_luna(
             shares = decayed_shares(rates.to(dtype), key_padding_mask, q.size(2))
             mean = partial(decayed_outer_mean, shares=shares)
         logits = mean(q.to(dtype) * q.size(-1) ** -0.5, k.to(dtype), pack_weights)
-        weights = masked_softmax(logits, packed_padding_mask)
+        excluded = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
+        weights = masked_softmax(logits, excluded)
         output = mean(F.dropout(weights, dropout), pack_weights, v.to(dtype))
     return output.to(q.dtype), weights.to(q.dtype)
 

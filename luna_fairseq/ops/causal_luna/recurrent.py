@@ -10,7 +10,7 @@ from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.decay import decayed_counts, find_ages
 from luna_fairseq.ops.causal_luna.naive import mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
-from luna_fairseq.ops.luna.naive import masked_softmax
+from luna_fairseq.ops.softmax import masked_softmax
 
 
 def recurrent_causal_luna(
@@ -50,7 +50,8 @@ def recurrent_causal_luna(
         if rates is not None:
             steps = decayed_counts(rates.to(steps.dtype), steps)
         logits = product(q.to(after.key_sum.dtype), after.key_sum) / (steps * q.size(-1) ** 0.5)
-        weights = F.dropout(masked_softmax(logits, packed_padding_mask), dropout)
+        excluded = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
+        weights = F.dropout(masked_softmax(logits, excluded), dropout)
         return product(weights / steps, after.value_sum).to(q.dtype), after
 
 
@@ -89,13 +90,13 @@ def add_to_state(
     return CausalLunaState(key_sum, value_sum, before + new)
 
 
-def product(x: Tensor, y: Tensor, start: Optional[Tensor] = None) -> Tensor:
-    """x [B, H, M, N] times y [B, H, N, O], added to ``start`` [B, H, M, O]: fewer small operations than
-    ``start + x @ y``."""
-    if start is not None and x.size(-1) == 1:
+def product(x: Tensor, y: Tensor, added_to: Optional[Tensor] = None) -> Tensor:
+    """x [B, H, M, N] times y [B, H, N, O], added to ``added_to`` [B, H, M, O]: fewer small operations than
+    ``added_to + x @ y``."""
+    if added_to is not None and x.size(-1) == 1:
         return torch.addcmul(
-            start, x, y
+            added_to, x, y
         )  # the outer product of one position: a third of a matrix product's time
     heads, x, y = x.shape[:2], x.flatten(0, 1), y.flatten(0, 1)
-    result = torch.bmm(x, y) if start is None else torch.baddbmm(start.flatten(0, 1), x, y)
+    result = torch.bmm(x, y) if added_to is None else torch.baddbmm(added_to.flatten(0, 1), x, y)
     return result.unflatten(0, heads)

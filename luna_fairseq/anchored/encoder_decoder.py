@@ -1,0 +1,83 @@
+"""The Luna encoder and decoder with the attentions of this room."""
+
+from typing import Any, Type
+
+from torch import Tensor
+
+from fairseq.utils import make_positions
+from luna_fairseq.anchored.attention import QUERY_PLACE, AnchoredCrossAttention, AnchoredSelfAttention
+from luna_fairseq.anchored.causal import DecayingCausalAttention
+from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules.luna_attention import LunaAttention
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.modules.luna_decoder import LunaDecoder
+from luna_fairseq.modules.luna_encoder import LunaEncoder, attention_options
+from luna_fairseq.modules.sentences import Sentences
+
+
+def encoder_class(cfg: Any) -> Type[LunaEncoder]:
+    """The encoder for the options of a model: the paper's where they ask for nothing else."""
+    return AnchoredEncoder if cfg.anchored_packed or cfg.local_parts else LunaEncoder
+
+
+def decoder_class(cfg: Any) -> Type[LunaDecoder]:
+    """The decoder, likewise."""
+    extended = cfg.anchored_packed or cfg.packed_lookup or cfg.diagonal_prior or cfg.causal_decay
+    return AnchoredDecoder if extended or cfg.cross_attention == "softmax" else LunaDecoder
+
+
+def check_extension(cfg: Any) -> None:
+    """Raise InputError for options that need anchors and are without them, or do not go together."""
+    needs = {
+        "packed_lookup": "only rows with a place have tokens of their own",
+        "local_parts": "only rows with a place have tokens of their own",
+        "diagonal_prior": "only rows with a place lie near one",
+    }
+    for name, why in needs.items():
+        if getattr(cfg, name) and not cfg.anchored_packed:
+            raise InputError(f"--{name.replace('_', '-')} needs --anchored-packed: {why}")
+    if cfg.packed_lookup and cfg.cross_attention == "softmax":
+        raise InputError(
+            "--packed-lookup and --cross-attention softmax do not go together: give --packed-lookup 0"
+        )
+
+
+class AnchoredEncoder(LunaEncoder):
+    """The Luna encoder whose rows of P have places where --anchored-packed asks for them."""
+
+    def build_attention(self, cfg: Any) -> LunaAttention:
+        check_extension(cfg)
+        if not cfg.anchored_packed:
+            return super().build_attention(cfg)
+        options = attention_options(cfg, cfg.encoder)
+        return AnchoredSelfAttention(**options, anchor_strength=cfg.anchor_strength, window=cfg.local_parts)
+
+
+class AnchoredDecoder(LunaDecoder):
+    """The Luna decoder with what the options of the extension ask for."""
+
+    def build_self_attention(self, cfg: Any) -> LunaCausalAttention:
+        if not cfg.causal_decay:
+            return super().build_self_attention(cfg)
+        return DecayingCausalAttention(**self.causal_options(cfg))
+
+    def build_encoder_attention(self, cfg: Any, update_packed: bool) -> LunaAttention:
+        check_extension(cfg)
+        options = attention_options(cfg, cfg.decoder)
+        if cfg.cross_attention == "softmax":
+            strength = cfg.anchor_strength if cfg.anchored_packed else None
+            anchors = {"anchor_strength": strength, "diagonal": cfg.diagonal_prior}
+            return SoftmaxCrossAttention(**options, **anchors, packs=update_packed)
+        if not cfg.anchored_packed:
+            return super().build_encoder_attention(cfg, update_packed)
+        anchors = {"anchor_strength": cfg.anchor_strength, "diagonal": cfg.diagonal_prior}
+        return AnchoredCrossAttention(**options, **anchors, lookup=cfg.packed_lookup)
+
+    def prepare(self, sentences: Sentences, prev_output_tokens: Tensor) -> None:
+        """Add the number of each new token in its target, padding not counted, for a diagonal."""
+        if self.cfg.diagonal_prior:
+            positions = make_positions(prev_output_tokens, self.padding_idx)
+            places = (positions - self.padding_idx - 1).clamp(min=0)
+            new = 1 if sentences.incremental_state is not None else places.size(1)
+            sentences.shared[QUERY_PLACE] = places[:, -new:]

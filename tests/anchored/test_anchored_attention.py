@@ -1,0 +1,260 @@
+"""Luna attention with anchors and with a look-up, as a module."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_luna import assert_close
+
+from luna_fairseq.anchored.attention import QUERY_PLACE, AnchoredCrossAttention, AnchoredSelfAttention
+from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
+from luna_fairseq.anchored.strengths import AnchorBias
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules import LunaAttention, Sentences
+from luna_fairseq.optim.apollo import Apollo
+
+C, HEADS, PACK_HEADS = 12, 3, 2
+SELF, CROSS, SOFTMAX = AnchoredSelfAttention, AnchoredCrossAttention, SoftmaxCrossAttention
+KINDS = {
+    "anchored": {"class": CROSS},
+    "anchored self": {"class": SELF},
+    "window": {"class": SELF, "window": 3},
+    "window untied": {"class": SELF, "window": 1, "untie_kv": True},
+    "look-up": {"class": CROSS, "lookup": 2},
+    "look-up by parts": {"class": CROSS, "lookup": 2},
+    "look-up by parts untied": {"class": CROSS, "lookup": 1, "untie_kv": True},
+    "softmax": {"class": SOFTMAX, "anchor_strength": 4.0},
+    "diagonal": {"class": CROSS, "diagonal": True},
+    "look-up, diagonal": {"class": CROSS, "lookup": 2, "diagonal": True},
+    "look-up by parts, diagonal": {"class": CROSS, "lookup": 2, "diagonal": True},
+    "softmax, diagonal": {"class": SOFTMAX, "anchor_strength": 4.0, "diagonal": True},
+}
+kinds = pytest.mark.parametrize("kind", list(KINDS))
+
+
+def attention(**options):
+    torch.manual_seed(0)
+    make = options.pop("class", LunaAttention)
+    module = make(C, HEADS, **{"num_pack_heads": PACK_HEADS, **options}).eval().double()
+    for name, parameter in module.named_parameters():
+        if name.endswith(("bias", "change")):
+            torch.nn.init.normal_(parameter)
+    return module
+
+
+def sentences(lengths, rows, before=0, after=0, seed=0):
+    """Query and context (the same) [S, B, C], P [L, B, C], and their masks; what is padded differs at every
+    call."""
+    S, L = before + max(lengths) + after, max(rows)
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(S, len(lengths), C, dtype=torch.float64)
+    packed = torch.randn(L, len(rows), C, dtype=torch.float64)
+    mask, packed_mask = (
+        torch.ones(len(lengths), S, dtype=torch.bool),
+        torch.ones(len(rows), L, dtype=torch.bool),
+    )
+    for b, (n, l_b) in enumerate(zip(lengths, rows)):
+        x[before : before + n, b] = torch.randn(n, C, generator=generator, dtype=torch.float64)
+        packed[:l_b, b] = torch.randn(l_b, C, generator=generator, dtype=torch.float64)
+        mask[b, before : before + n] = packed_mask[b, :l_b] = False
+    return x, packed, mask, packed_mask
+
+
+@kinds
+@settings(deadline=None, max_examples=15)
+@given(
+    n=st.integers(1, 14),
+    length=st.integers(1, 6),
+    before=st.integers(0, 3),
+    after=st.integers(0, 3),
+    fixed=st.booleans(),
+)
+def test_moving_a_sentence_inside_its_padding_changes_nothing(kind, n, length, before, after, fixed):
+    module = attention(**KINDS[kind])
+    rows = length if fixed else min(n, length)
+    results = []
+    for sides in ((0, 0), (before, after)):
+        x, packed, mask, packed_mask = sentences([n], [rows], *sides)
+        place = {QUERY_PLACE: ((~mask).cumsum(dim=1) - 1).clamp(min=0)}
+        given = Sentences(mask, packed_mask, shared=place)
+        output, packed_context, weights = module(x, packed, x, given, need_weights=True)
+        real = slice(sides[0], sides[0] + n)
+        results.append((output[real], packed_context, weights[:, :, real, real]))
+    for actual, expected in zip(*results):
+        assert_close(actual, expected)
+
+
+@kinds
+def test_sentences_of_a_batch_do_not_mix(kind):
+    module, lengths, rows = attention(**KINDS[kind]), [13, 1, 5, 4], [5, 1, 5, 4]
+    x, packed, mask, packed_mask = sentences(lengths, rows)
+    output, packed_context, _ = module(x, packed, x, mask, packed_mask)
+    for b, (n, l_b) in enumerate(zip(lengths, rows)):
+        one, one_packed = x[:n, b : b + 1], packed[:l_b, b : b + 1]
+        alone, alone_packed, _ = module(one, one_packed, one)
+        assert_close(output[:n, b : b + 1], alone)
+        assert_close(packed_context[:l_b, b : b + 1], alone_packed)
+
+
+@pytest.mark.parametrize("n", [1, 4, 6])
+def test_a_sentence_no_longer_than_p_is_packed_as_it_is_by_strong_anchors(n):
+    module = attention(**{"class": CROSS}, anchor_strength=4000.0)
+    x, packed, _, _ = sentences([n], [n])
+    _, weights = module.pack(packed, x, need_weights=True)
+    assert_close(weights, torch.eye(n, dtype=torch.float64).expand_as(weights))
+
+
+@pytest.mark.parametrize("options", [KINDS["anchored"], KINDS["anchored self"], KINDS["diagonal"]])
+def test_without_strength_it_is_the_papers_attention(options):
+    module, plain = attention(anchor_strength=1e-9, **options), attention()
+    plain.load_state_dict(module.state_dict(), strict=False)
+    for name in ("pack_anchor", "unpack_anchor", "diagonal"):
+        if getattr(module, name) is not None:
+            torch.nn.init.constant_(getattr(module, name).change, -50)
+    x, packed, mask, packed_mask = sentences([9, 4], [5, 4])
+    output, packed_context, _ = module(x, packed, x, mask, packed_mask)
+    expected, expected_packed, _ = plain(x, packed, x, mask, packed_mask)
+    assert_close(output, expected)
+    assert_close(packed_context, expected_packed)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if KINDS[kind]["class"] is not SELF]
+)  # all of a sentence or none
+@pytest.mark.parametrize("sizes", [[1] * 6, [2, 1, 3]])
+def test_step_by_step_equals_all_at_once(kind, sizes):
+    module = attention(**KINDS[kind])
+    context, packed, mask, packed_mask = sentences([11, 3, 7, 4], [5, 3, 5, 4])
+    query = torch.randn(6, 4, C, dtype=torch.float64)
+    expected, _, expected_weights = module(query, packed, context, mask, packed_mask, need_weights=True)
+    given = Sentences(mask, packed_mask)
+    packed_context, pack_weights = module.pack(packed, context, given, True)
+    cache = module.cache(packed_context, pack_weights, context, given)
+    order = torch.tensor([2, 0, 3])
+    reordered = cache.select(order)
+    steps, weights, later = [], [], []
+    places = torch.arange(6).expand(4, -1).split(sizes, dim=1)
+    for part, other, place in zip(query.split(sizes), query[:, order].split(sizes), places):
+        given = Sentences(mask, packed_mask, shared={QUERY_PLACE: place})
+        output, w = module.unpack(part, cache, given, True)
+        steps.append(output)
+        weights.append(w)
+        given = Sentences(mask[order], packed_mask[order], shared={QUERY_PLACE: place[order]})
+        later.append(module.unpack(other, reordered, given)[0])
+    assert_close(torch.cat(steps), expected)
+    assert_close(torch.cat(weights, dim=2), expected_weights)
+    assert_close(torch.cat(later), expected[:, order])
+
+
+@kinds
+def test_weights_over_the_context_sum_to_one(kind):
+    module = attention(**KINDS[kind])
+    x, packed, mask, packed_mask = sentences([11, 3], [5, 3])
+    _, _, weights = module(x, packed, x, mask, packed_mask, need_weights=True)
+    assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
+    assert not (weights * mask[None, :, None, :]).any()
+
+
+@pytest.mark.parametrize("diagonal, start", [(False, -4.0), (True, 0.0)])
+def test_the_gate_begins_open_only_where_a_diagonal_says_what_to_choose(diagonal, start):
+    module = CROSS(C, HEADS, lookup=2, diagonal=diagonal)
+    assert torch.equal(module.lookup_gate(), torch.full((HEADS,), start))
+
+
+@pytest.mark.parametrize("form, read", [("whole", 12), ("by parts", 8)])  # two parts of four tokens
+def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row(form, read):
+    module = attention(**KINDS["look-up"])
+    x, packed, _, _ = sentences([12], [3])
+    given = Sentences()
+    with torch.no_grad():
+        module.lookup_gate.change.fill_(1000.0)
+        packed_context, pack_weights = module.pack(packed, x, given, True)
+        cache = module.cache(packed_context, torch.zeros_like(pack_weights), x, given)
+        _, weights = module.unpack(x, cache, given, True)
+    assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
+    assert (weights > 0).sum(dim=-1).max() == read
+
+
+@pytest.mark.parametrize("strength", [0.25, 1.0, 4.0, 30.0])
+def test_the_strength_at_the_start_is_what_was_asked_for(strength):
+    bias = AnchorBias([strength] * 3)
+    assert_close(bias.strength(), torch.full((3,), strength), torch.float32)
+    distance = torch.rand(2, 1, 4, 5)
+    assert_close(bias(distance), -strength * distance.expand(2, 3, 4, 5), torch.float32)
+
+
+@pytest.mark.parametrize("decay_type", ["L2", "decoupled", "stable"])
+def test_weight_decay_draws_the_strength_to_its_start(decay_type):
+    bias = AnchorBias([4.0] * 3)
+    torch.nn.init.constant_(bias.change, 0.5)
+    optimizer = Apollo(bias.parameters(), lr=1e-3, weight_decay=0.1, weight_decay_type=decay_type)
+    for _ in range(50):
+        bias.change.grad = torch.zeros(3)
+        optimizer.step()
+    assert (bias.strength() < AnchorBias([4.5] * 3).strength()).all() and (
+        bias.strength() >= 4.0 - 1e-5
+    ).all()
+    assert (bias.change < 0.5).all()
+
+
+def test_apollo_trains_strength_and_gate_as_it_trains_the_rest():
+    torch.manual_seed(0)
+    module = CROSS(C, HEADS, lookup=1, diagonal=True)
+    optimizer = Apollo(module.parameters(), lr=1e-2)
+    x, packed, mask, packed_mask = (
+        t.float() if t.is_floating_point() else t for t in sentences([9, 5], [3, 3])
+    )
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = (module(x, packed, x, mask, packed_mask)[0] - x).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    assert 0.5 < module.pack_anchor.strength().min() and module.pack_anchor.strength().max() < 20
+    assert module.lookup_gate().abs().max() < 20
+    assert module.diagonal.strength().max() < 20 and (module.diagonal.ratio() - 1).abs().max() < 1
+    assert module.diagonal.change.any() and module.diagonal.ratio_change.any()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"class": CROSS, "anchor_strength": 0.0}, "--anchor-strength is 0: it must be a positive number"),
+        ({"class": SELF, "anchor_strength": -1.0}, "--anchor-strength is -1: it must be a positive number"),
+        (
+            {"class": CROSS, "anchor_strength": float("nan")},
+            "--anchor-strength is nan: it must be",
+        ),
+        ({"class": CROSS, "lookup": -1}, "--packed-lookup is -1: it must be 0"),
+        ({"class": SELF, "window": 2}, "--local-parts is 2: it must be odd"),
+    ],
+)
+def test_what_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        attention(**options)
+
+
+def test_pack_and_unpack_need_the_same_sentences():
+    module = attention(**KINDS["anchored self"])
+    x, packed, _, _ = sentences([5], [3])
+    cache = module.cache(module.pack(packed, x)[0])
+    with pytest.raises(InputError, match="need the same sentences"):
+        module.unpack(x, cache)
+
+
+def test_a_diagonal_step_by_step_needs_the_places_of_the_steps():
+    module = attention(**KINDS["diagonal"])
+    x, packed, _, _ = sentences([5], [3])
+    given = Sentences()
+    cache = module.cache(module.pack(packed, x, given)[0], None, x, given)
+    with pytest.raises(InputError, match="needs the places of the query's tokens"):
+        module.unpack(x[:1], cache)
+
+
+def test_a_window_is_for_self_attention():
+    module = attention(**KINDS["window"])
+    x, packed, _, _ = sentences([9], [3])
+    with pytest.raises(InputError, match="the query has 7 tokens, the context 9"):
+        module(x[:7], packed, x)

@@ -1,0 +1,92 @@
+"""Anchored P in the models: checkpoints, what the layers share, and what is refused."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from tiny_luna import OPTIONS, assert_close, batch, example, tiny_model
+from tiny_masked_lm import tiny_model as tiny_masked_lm
+
+from luna_fairseq.anchored import attention
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.luna_classifier import LunaClassifierConfig, check_options
+
+ANCHORED = {"anchored_packed": True}
+
+
+@pytest.mark.parametrize("build", [tiny_model, tiny_masked_lm])
+@pytest.mark.parametrize("options, others", [({}, ANCHORED), (ANCHORED, {})])
+def test_a_checkpoint_with_anchors_and_a_model_without_do_not_go_together(build, options, others):
+    state = build(**options).state_dict()
+    with pytest.raises(
+        InputError, match=r"another architecture than the model: .*anchor.*give the --arch"
+    ) as error:
+        build(**others).load_state_dict(state)
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_keeps_the_strength_that_it_began_with():
+    model, other = tiny_model(**ANCHORED, anchor_strength=8.0), tiny_model(**ANCHORED)
+    other.load_state_dict(model.state_dict())
+    source, target = (batch(x) for x in example())
+    assert torch.equal(other(source, None, target)[0], model(source, None, target)[0])
+
+
+def test_without_the_option_nothing_is_added():
+    names = tiny_model().state_dict()
+    assert not [name for name in names if "anchor" in name or "gate" in name]
+    anchored = tiny_model(**ANCHORED, packed_lookup=1).state_dict()
+    added = set(anchored) - set(names)
+    # Pack attention everywhere, unpack attention in the encoder, and the gate in the decoder: change and
+    # start of each; where tokens are read, weight and bias of their keys and of their values.
+    assert len(added) == 2 * (2 * OPTIONS["encoder_layers"] + (2 + 2) * OPTIONS["decoder_layers"])
+    assert sum(anchored[name].numel() for name in added if name.endswith("change")) == 2 * (2 + 3) + 3 * (
+        4 + 2
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"packed_lookup": 2}, {"cross_attention": "softmax"}, {"decoder_normalize_before": True}]
+)
+def test_padding_of_the_target_moves_no_place(options):
+    model = tiny_model(**ANCHORED, diagonal_prior=True, **options)
+    source, target = example()
+    on_the_right, on_the_left = batch(target), batch(target, left=True)
+    outputs = [model(batch(source), None, tokens)[0] for tokens in (on_the_right, on_the_left)]
+    for b, sentence in enumerate(target):
+        n = len(sentence)
+        assert_close(outputs[1][b, -n:], outputs[0][b, :n])
+
+
+def test_what_layers_share_is_found_once_a_stack(monkeypatch):
+    calls = []
+    original = attention.anchor_distances
+    monkeypatch.setattr(attention, "anchor_distances", lambda *a, **k: calls.append(a) or original(*a, **k))
+    model = tiny_model(**ANCHORED)
+    source, target = (batch(x) for x in example())
+    model(source, None, target)
+    assert len(calls) == 3  # of pack and unpack attention in the encoder, of pack attention in the decoder
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({**ANCHORED, "anchor_strength": -1.0}, "--anchor-strength is -1"),
+        ({"packed_lookup": 2}, "--packed-lookup needs --anchored-packed"),
+        ({**ANCHORED, "packed_lookup": -2}, "--packed-lookup is -2"),
+        ({"diagonal_prior": True}, "--diagonal-prior needs --anchored-packed"),
+        ({"local_parts": 3}, "--local-parts needs --anchored-packed"),
+        ({**ANCHORED, "local_parts": 2}, "--local-parts is 2: it must be odd"),
+        ({**ANCHORED, "local_parts": -1}, "--local-parts is -1: it must be odd"),
+        ({**ANCHORED, "packed_lookup": 2, "cross_attention": "softmax"}, "do not go together"),
+    ],
+)
+def test_what_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        tiny_model(**options)
+
+
+def test_a_transformer_has_no_rows_to_anchor():
+    args = Namespace(**{**vars(LunaClassifierConfig()), **ANCHORED, "layer_type": "transformer"})
+    with pytest.raises(InputError, match="--anchored-packed: a Transformer has no packed sequence"):
+        check_options(args, "text")

@@ -1,0 +1,70 @@
+"""A diagonal prior: what is added to the logits against its definition, and what it must not depend on."""
+
+import torch
+from attention_inputs import output_and_gradients, relative_rms
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from luna_fairseq.anchored.diagonal import find_diagonal, naive_diagonal_bias
+from luna_fairseq.ops.softmax import MAX_PENALTY
+
+H = 3
+
+
+def weights(bias, left_out):
+    return bias.masked_fill(left_out[:, None, None, :], float("-inf")).softmax(dim=-1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    keys=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    queries=st.integers(1, 12),
+    first=st.integers(0, 40),
+    seed=st.integers(0, 9),
+)
+def test_the_weights_and_their_gradients_are_those_of_the_definition(keys, queries, first, seed):
+    generator = torch.Generator().manual_seed(seed)
+    gamma, r = torch.rand(2, H, generator=generator, dtype=torch.float64)
+    key_place = torch.arange(max(keys)).expand(len(keys), -1) + 0.5
+    left_out = torch.arange(max(keys)) >= torch.tensor(keys)[:, None]
+    query_place = first + torch.arange(queries).expand(len(keys), -1)
+
+    def form(gamma, r):
+        diagonal = find_diagonal(gamma, r, query_place, key_place, left_out)
+        elsewhere = diagonal.bias_at(key_place[:, None, None])
+        assert torch.allclose(elsewhere, diagonal.bias(), atol=1e-12)
+        return weights(diagonal.bias(), left_out)
+
+    def definition(gamma, r):
+        return weights(naive_diagonal_bias(gamma, r, query_place, key_place), left_out)
+
+    expected = output_and_gradients(definition, [gamma, r])
+    for a, b in zip(output_and_gradients(form, [gamma, r]), expected):
+        assert torch.allclose(a, b, atol=1e-10)
+
+
+def test_what_is_beyond_the_end_of_a_short_source_is_still_drawn_to_its_end():
+    key_place = torch.arange(600)[None] + 0.5
+    left_out = torch.arange(600)[None] >= 4
+    gamma, r = torch.full((1,), 10.0), torch.ones(1)
+    diagonal = find_diagonal(gamma, r, torch.tensor([[500]]), key_place, left_out)
+    assert weights(diagonal.bias(), left_out)[0, 0, 0, :4].argmax() == 3
+
+
+def test_there_is_a_limit_and_a_sentence_without_tokens_has_no_nan():
+    key_place = torch.arange(5000).expand(2, -1) + 0.5
+    left_out = torch.tensor([[False], [True]]).expand(-1, 5000)
+    gamma = torch.full((1,), 4.0, requires_grad=True)
+    bias = find_diagonal(gamma, torch.ones(1), torch.zeros(2, 1), key_place, left_out).bias()
+    assert bias.min() == -MAX_PENALTY and bias[0].max() == 0
+    bias.sum().backward()
+    assert gamma.grad.isfinite().all()
+
+
+def test_places_of_half_precision_are_exact():
+    gamma, r = torch.ones(1).half(), torch.ones(1).half()
+    place = torch.arange(4096)[None]
+    diagonal = find_diagonal(gamma, r, place, place + 0.5)
+    assert torch.equal(diagonal.expected.flatten(), place[0] + 0.5)
+    expected = naive_diagonal_bias(gamma.double(), r.double(), place, place + 0.5).clamp(min=-MAX_PENALTY)
+    assert relative_rms(diagonal.bias(), expected) < 1e-4

@@ -1,0 +1,254 @@
+"""Unpack attention with a look-up of tokens: all forms against the definition."""
+
+import pytest
+import torch
+from attention_inputs import output_and_gradients, relative_rms
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from luna_fairseq.anchored import chosen, pairs
+from luna_fairseq.anchored import segments as segments_module
+from luna_fairseq.anchored.dense import Tokens, dense_attention, weights_of_dense
+from luna_fairseq.anchored.diagonal import find_diagonal, naive_diagonal_bias
+from luna_fairseq.anchored.lookup import lookup_attention, naive_lookup_attention, weights_of_context
+from luna_fairseq.anchored.places import middles
+from luna_fairseq.anchored.segments import by_segments, find_layout, segment_of_tokens, token_positions
+from luna_fairseq.ops.attention import naive_attention
+
+B, H, K, L, S, T = 3, 2, 5, 4, 11, 9
+NAMES = ("output", "q", "k", "v", "token keys", "token values", "gate")
+LENGTHS = {"whole": (S, S, S), "right": (S, 7, 2), "left": (S, 7, 2), "nothing left": (S, 0, 1)}
+
+
+def masks(kind):
+    position, n = torch.arange(S)[None, :], torch.tensor(LENGTHS[kind])[:, None]
+    context = position < S - n if kind == "left" else position >= n
+    return context, torch.arange(L)[None, :] >= n
+
+
+def inputs(dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(B, H, T, K), (B, H, L, K), (B, H, L, K), (B, H, S, K), (B, H, S, K), (H,)]
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+@pytest.fixture(params=["whole", "mixed", "fetched", "one by one", 1, 3, 16])
+def form(request, monkeypatch):
+    """Contexts are read whole, the shorter ones of a batch are, or none; then how chosen tokens are read:
+    fetched, or in blocks of so many, one by one or all at once."""
+    threshold(monkeypatch, {"whole": S, "mixed": 7}.get(request.param, 0))
+    if request.param == "fetched":
+        monkeypatch.setattr(chosen, "pair_up", lambda part, R: pairs.Fetched(part))
+    elif request.param == "one by one":
+        monkeypatch.setattr(pairs, "BLOCK", 2)
+        monkeypatch.setattr(pairs, "IN_CACHE", 1)
+    elif isinstance(request.param, int):
+        monkeypatch.setattr(pairs, "BLOCK", request.param)
+
+
+def threshold(monkeypatch, tokens):
+    """Have contexts of no more than so many tokens read whole."""
+    monkeypatch.setattr(segments_module, "DENSE_LENGTH", tokens)
+
+
+with_every_form = pytest.mark.usefixtures("form")
+
+
+def looking_up(number, context, packed, diagonal=None, token_place=None, pack_weights=None):
+    """A function of the inputs: the output, and where pack weights are given the weights over the context."""
+
+    def form(q, k, v, token_k, token_v, gate):
+        position, empty, part = find_layout(context, packed)
+        how = gate, number, packed, 0.0, diagonal
+        if position is None:
+            tokens = Tokens(token_k, token_v, empty, part, token_place)
+            output, weights = dense_attention(q, k, v, tokens, *how, pack_weights is not None)
+            return output if pack_weights is None else (output, weights_of_dense(weights, pack_weights))
+        parts = by_segments(token_k, token_v, position, empty)
+        if token_place is not None:
+            parts = parts._replace(place=token_place.gather(1, position.flatten(1)).view_as(position))
+        read = lookup_attention(q, k, v, parts, *how)
+        if pack_weights is None:
+            return read.output
+        return read.output, weights_of_context(read, position, pack_weights)
+
+    return form
+
+
+def defined(number, context, packed):
+    return lambda *x: naive_lookup_attention(*x, number, context, packed)[0]
+
+
+@pytest.mark.parametrize("queries, expected", [(9, "Blocks"), (1, "Fetched")])
+def test_the_form_goes_by_the_number_of_queries(queries, expected):
+    mask, rows = torch.zeros(1, 65, dtype=torch.bool), torch.zeros(1, 8, dtype=torch.bool)
+    key = torch.zeros(1, 1, 65, 2)
+    parts = by_segments(key, key, *token_positions(mask, rows))
+    found = chosen.read_chosen(parts, torch.zeros(1, 1, queries, 2, dtype=torch.long))
+    assert type(found.pairs).__name__ == expected
+
+
+@pytest.mark.parametrize("queries", [1, 100])
+def test_nothing_is_kept_for_the_gradient_but_the_inputs(queries):
+    part = torch.randint(7, (queries, 3))
+    q, keys = torch.randn(queries, 5, requires_grad=True), torch.randn(7, 2, 5, requires_grad=True)
+    weights = torch.randn(queries, 6, requires_grad=True)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        pairs.scores(pairs.pair_up(part, 7), q, keys)
+        pairs.mixture(pairs.pair_up(part, 7), weights, keys)
+    numbers = [x.data_ptr() for x in kept if x.is_floating_point()]
+    assert numbers == [x.data_ptr() for x in (q, keys, weights, keys)]
+
+
+@pytest.mark.parametrize("lengths, whole", [((64, 3), "all"), ((65, 64), "the second"), ((70, 65), "none")])
+def test_contexts_of_no_more_than_64_tokens_are_read_whole(lengths, whole):
+    context = torch.arange(max(lengths))[None, :] >= torch.tensor(lengths)[:, None]
+    packed = torch.zeros(2, 8, dtype=torch.bool)
+    position, empty, part = find_layout(context, packed)
+    assert (position is None) == (whole != "none")
+    if whole == "the second":
+        assert (part[1] == -1).all() and torch.equal(part[0], segment_of_tokens(context, packed)[0])
+    else:
+        assert part is None
+    if whole != "none":
+        assert torch.equal(empty, context)
+
+
+def test_a_short_context_is_read_as_it_is_beside_longer_ones(monkeypatch):
+    x, (context, packed) = inputs(), masks("right")
+    together = looking_up(2, context, packed)
+    threshold(monkeypatch, 7)
+    output = together(*x)
+    alone = looking_up(2, context[1:, :7], packed[1:])
+    shorter = [i if i.dim() == 1 else i[1:, :, :7] if i.size(2) == S else i[1:] for i in x]
+    assert torch.allclose(output[1:], alone(*shorter), atol=1e-12)
+    threshold(monkeypatch, 0)
+    assert torch.allclose(output[:1], together(*x)[:1], atol=1e-12)
+    assert not torch.allclose(output[1:2], together(*x)[1:2], atol=1e-3)
+
+
+@with_every_form
+@pytest.mark.parametrize("kind", list(LENGTHS))
+@pytest.mark.parametrize("number", [1, 2, L, L + 3])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
+def test_it_equals_the_definition(kind, number, dtype, tolerance):
+    x = inputs(dtype)
+    expected = output_and_gradients(defined(number, *masks(kind)), [i.double() for i in x])
+    actual = output_and_gradients(looking_up(number, *masks(kind)), x)
+    for name, a, b in zip(NAMES, actual, expected):
+        assert a.dtype == dtype
+        assert relative_rms(a, b) < tolerance, name
+
+
+@with_every_form
+@pytest.mark.parametrize("kind", list(LENGTHS))
+def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
+    context, packed = masks(kind)
+    row_place, token_place = middles(context, packed)
+    query_place = torch.arange(T).expand(B, -1)
+
+    def form(*x):
+        *rest, gamma, r = x
+        diagonal = find_diagonal(gamma, r, query_place, row_place, packed)
+        return looking_up(2, context, packed, diagonal, token_place)(*rest)
+
+    def definition(*x):
+        *rest, gamma, r = x
+        biases = [naive_diagonal_bias(gamma, r, query_place, place) for place in (row_place, token_place)]
+        return naive_lookup_attention(*rest, 2, context, packed, 0.0, *biases)[0]
+
+    x = [*inputs(), torch.tensor([0.7, 2.0]).double(), torch.tensor([1.0, 0.8]).double()]
+    expected = output_and_gradients(definition, x)
+    for name, a, b in zip((*NAMES, "gamma", "ratio"), output_and_gradients(form, x), expected):
+        assert relative_rms(a, b) < 1e-12, name
+
+
+@with_every_form
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
+def test_half_precision(dtype, tolerance):
+    x = inputs(dtype)
+    everything = masks("right")  # all parts: rounding cannot change the choice
+    expected = output_and_gradients(defined(L, *everything), [i.double() for i in x])
+    actual = output_and_gradients(looking_up(L, *everything), x)
+    for name, a, b in zip(NAMES, actual, expected):
+        assert a.dtype == dtype
+        assert relative_rms(a, b) < tolerance, name
+
+
+@with_every_form
+def test_tied_keys_and_values_get_both_gradients():
+    q, k, _, token_k, _, gate = inputs()
+
+    def tied(of):
+        form = of(2, *masks("right"))
+        return lambda q, k, token_k, gate: form(q, k, k, token_k, token_k, gate)
+
+    actual = output_and_gradients(tied(looking_up), (q, k, token_k, gate))
+    expected = output_and_gradients(tied(defined), (q, k, token_k, gate))
+    for a, b in zip(actual, expected):
+        assert relative_rms(a, b) < 1e-12
+
+
+@with_every_form
+def test_a_look_up_of_all_parts_is_softmax_attention_over_rows_and_tokens():
+    q, k, v, token_k, token_v, gate = inputs()
+    context, packed = masks("right")
+    output = looking_up(L, context, packed)(q, k, v, token_k, token_v, torch.zeros_like(gate))
+    expected, _ = naive_attention(
+        q, torch.cat([k, token_k], 2), torch.cat([v, token_v], 2), torch.cat([packed, context], 1)
+    )
+    assert torch.allclose(output, expected, atol=1e-12)
+
+
+@with_every_form
+def test_a_closed_gate_leaves_unpack_attention():
+    q, k, v, token_k, token_v, gate = inputs()
+    context, packed = masks("right")
+    output = looking_up(2, context, packed)(q, k, v, token_k, token_v, torch.full_like(gate, -1e4))
+    assert torch.allclose(output, naive_attention(q, k, v, packed)[0], atol=1e-12)
+
+
+def test_weights_are_those_of_one_softmax_and_only_of_chosen_parts(monkeypatch):
+    threshold(monkeypatch, 0)
+    context, packed = masks("right")
+    _, rows, tokens = naive_lookup_attention(*inputs(), 1, context, packed)
+    assert torch.allclose(rows.sum(-1) + tokens.sum(-1), torch.ones(B, H, T, dtype=torch.float64))
+    part = segment_of_tokens(context, packed)[:, None, None, :].expand_as(tokens)
+    best = rows.argmax(dim=-1, keepdim=True)
+    assert (tokens[part != best] == 0).all()
+
+
+@with_every_form
+@pytest.mark.parametrize("kind", ["whole", "right", "left"])
+def test_weights_over_the_context_are_what_was_read_through_rows_and_beside_them(kind):
+    x, both = inputs(), masks(kind)
+    pack_weights = torch.rand(B, 1, L, S, dtype=torch.float64)
+    expected, rows, tokens = naive_lookup_attention(*x, 2, *both)
+    output, weights = looking_up(2, *both, pack_weights=pack_weights)(*x)
+    assert torch.allclose(output, expected, atol=1e-12)
+    assert torch.allclose(weights, rows @ pack_weights + tokens, atol=1e-12)
+
+
+@with_every_form
+def test_a_query_chooses_for_itself():
+    x = inputs()
+    form = looking_up(2, *masks("right"))
+    whole = form(*x)
+    x[0] = torch.cat([x[0][:, :, :3], torch.randn(B, H, T - 3, K, dtype=torch.float64)], dim=2)
+    assert torch.equal(form(*x)[:, :, :3], whole[:, :, :3])
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 50), rows=st.integers(1, 12), before=st.integers(0, 4), after=st.integers(0, 4))
+def test_every_token_is_in_one_part_and_parts_are_as_even_as_can_be(n, rows, before, after):
+    position = torch.arange(before + n + after)[None, :]
+    context = (position < before) | (position >= before + n)
+    packed = torch.zeros(1, rows, dtype=torch.bool)
+    where, empty = token_positions(context, packed)
+    tokens = where[~empty]
+    assert sorted(tokens.tolist()) == list(range(before, before + n))
+    part = torch.arange(rows)[None, :, None].expand_as(where)[~empty]
+    assert torch.equal(segment_of_tokens(context, packed)[0, tokens], part)
+    sizes = (~empty[0]).sum(dim=1)
+    assert sizes.max() - sizes.min() <= 1

@@ -1,0 +1,50 @@
+"""fairseq's layers in the attentions: its dropout, its quantisation noise."""
+
+import pytest
+import torch
+
+from luna_fairseq.modules import LunaAttention, LunaCausalAttention
+from luna_fairseq.modules.fairseq_layers import use_fairseq_layers
+
+C, HEADS, L, B, S, T = 12, 3, 5, 4, 7, 6
+both = pytest.mark.parametrize("kind", [LunaAttention, LunaCausalAttention])
+
+
+def module_and_inputs(kind, options, **noise):
+    torch.manual_seed(0)
+    module = use_fairseq_layers(kind(C, HEADS, **options), kind.__name__, **noise).eval().double()
+    inputs = [torch.randn(n, B, C).double() for n in (T, L, S)]
+    return module, inputs if kind is LunaAttention else inputs[:2]
+
+
+def first(result):
+    return result[0] if isinstance(result, tuple) else result
+
+
+@both
+def test_dropout_is_retained_where_fairseq_says_so(kind):
+    module, inputs = module_and_inputs(kind, {"dropout": 0.4})
+
+    def run():
+        torch.manual_seed(1)
+        with torch.no_grad():
+            return first(module(*inputs))
+
+    without = run()
+    in_training = (module.train(), run())[1]
+    assert not torch.equal(in_training, without)
+    module.eval()
+    retain = module.dropout_module.make_generation_fast_
+    retain("", retain_dropout=True, retain_dropout_modules=["Other"])
+    assert torch.equal(run(), without)
+    retain("", retain_dropout=True, retain_dropout_modules=[kind.__name__])
+    assert torch.equal(run(), in_training)
+
+
+@both
+def test_quantisation_noise_is_on_every_projection(kind):
+    module, inputs = module_and_inputs(kind, {}, q_noise=0.5, qn_block_size=4)
+    before = {name: x.clone() for name, x in module.state_dict().items()}
+    first(module.train()(*inputs))
+    for name, x in module.state_dict().items():
+        assert torch.equal(x, before[name]) == name.endswith("bias"), name
