@@ -7,13 +7,14 @@ from typing import Any, Dict, List, Optional, Sequence, Type
 
 import torch
 
-from luna_fairseq.benchmark import plot, profiles
+from luna_fairseq.benchmark import plot
 from luna_fairseq.benchmark.apollo import OptimizerStep
 from luna_fairseq.benchmark.attention import PackAndUnpack
 from luna_fairseq.benchmark.causal import CausalAttention
 from luna_fairseq.benchmark.decode import Decode
 from luna_fairseq.benchmark.measure import Settings, compare
-from luna_fairseq.benchmark.page import environment, table_of, write_sections
+from luna_fairseq.benchmark.page import environment, table_of, table_of_rows, write_sections
+from luna_fairseq.benchmark.profiles import profile
 from luna_fairseq.benchmark.task import Section, Task, lay_out
 from luna_fairseq.benchmark.train import LongRangeArena, Train
 from luna_fairseq.commands.arguments import positive
@@ -44,40 +45,28 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION)
-    add_common_options(parser)
-    parser.set_defaults(**COMMON)
+    """The command line; what is common to all may stand before or after the sub-command."""
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    add = common.add_argument
+    for name in ("repetitions", "threads", "seed"):
+        add(f"--{name}", type=positive, metavar="N", help=f"(default: {COMMON[name]})")
+    add("--device", help="cpu, cuda or cuda:N (default: cpu)")
+    add("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
+    add("--plot", type=Path, metavar="FILE", help="draw everything measured into FILE, a PNG")
+    add("--profile", action="store_true", help="say where the time of each job goes")
+    add("--check", action="store_true", help="compare the rows with their definitions, and time nothing")
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION, parents=[common])
     commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(TASKS) + "}")
     for name, task in TASKS.items():
         text = " ".join(task.notes.split())
-        command = commands.add_parser(name, help=task.notes.splitlines()[0], description=text)
-        add_common_options(command)
+        title = task.notes.splitlines()[0]
+        command = commands.add_parser(name, help=title, description=text, parents=[common])
         task.add_options(command)
         add = command.add_argument
         add("--with", dest="with_", nargs="+", default=[], metavar="ROW", help="add these optional rows")
         add("--without", nargs="+", default=[], metavar="ROW", help="leave these rows out")
+    parser.set_defaults(**COMMON)
     return parser
-
-
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Options that the program and every sub-command have: what is not given after that must not undo what
-    came before it."""
-    for name in ("repetitions", "threads", "seed"):
-        text = f"(default: {COMMON[name]})"
-        parser.add_argument(f"--{name}", type=positive, default=argparse.SUPPRESS, metavar="N", help=text)
-    for name, value, text in (
-        ("device", "NAME", "cpu, cuda or cuda:N (default: cpu)"),
-        ("json", "FILE", "write everything measured to FILE"),
-        ("plot", "FILE", "draw everything measured into FILE, a PNG"),
-    ):
-        kind = str if name == "device" else Path
-        parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar=value, help=text)
-    for name, text in (
-        ("profile", "say where the time of each job goes"),
-        ("check", "compare the rows with their definitions, and time nothing"),
-    ):
-        parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
 
 
 def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -147,11 +136,13 @@ def measure(task: Task, sections: List[Section], where: Dict[str, Any]) -> None:
         if records:
             say(table_of(records, task.rate, section.peers))
         if args.profile:
-            found = [profiles.profile(form, r) for form in forms for r in records if r["form"] == form.name]
+            found = [profile(form, r) for form in forms for r in records if r["form"] == form.name]
             section.profiles += found
-            say(profiles.table_of(found))
-    for form, error in section.checks.items() if args.check else ():
-        print(f"{form}: equal to its definition; its largest error is {error:.1g} of what is allowed")
+            say(table_of_rows(found))
+    if args.check:
+        say(
+            table_of_rows([{"row": row, "error, of what is allowed": x} for row, x in section.checks.items()])
+        )
     begin("")
     sections.append(section)
 

@@ -27,14 +27,8 @@ class Operation(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A forward and a backward pass.
-
-    Attributes:
-        parameters: of the model, what is shared once
-        operations: in their order, but those that make views
-        kept: bytes that the backward pass waits for at most, parameters apart
-        largest: bytes of the largest tensor
-    """
+    """A forward and a backward pass: parameters (shared ones once), operations but those that make views, the
+    bytes that the backward pass waits for at most, parameters apart, and those of the largest tensor."""
 
     parameters: int
     operations: List[Operation]
@@ -45,13 +39,7 @@ class Step(NamedTuple):
 def count_step(
     build: Callable[[], torch.nn.Module], loss: Callable[[Any], Tensor], dtype: torch.dtype
 ) -> Step:
-    """Count a training step.
-
-    Args:
-        build: makes the model
-        loss: of a batch on the meta device
-        dtype: of the model
-    """
+    """Count the training step of what ``build`` makes, given ``dtype``, with its loss of a batch."""
     attention = mock.patch.object(F, "scaled_dot_product_attention", _attention)
     autocast = mock.patch.object(torch, "autocast", lambda *args, **kwargs: nullcontext())  # knows no meta
     with torch.device("meta"), attention, autocast:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from luna_fairseq.benchmark.page import table, table_of, write_json
+from luna_fairseq.benchmark.page import table, table_of, table_of_rows, write_json
 from luna_fairseq.commands.reporting import reported
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable, write_text
@@ -215,7 +215,7 @@ def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
             else []
         )
         tables = [rows for rows in each["found"].values() if isinstance(rows, list) and rows]
-        lines += [table(list(rows[0]), [list(row.values()) for row in rows]) for rows in tables]
+        lines += [table_of_rows(rows) for rows in tables]
     return lines
 
 

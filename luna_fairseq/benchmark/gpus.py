@@ -17,19 +17,10 @@ REGISTER_PORTION, SHARED_PORTION, SHARED_RESERVED = 256, 128, KIB
 
 @dataclass(frozen=True)
 class Gpu:
-    """A kind of GPU, by the datasheet of its SXM form.
-
-    Attributes:
-        capability: NVIDIA's compute capability
-        memory: bytes
-        bandwidth: of the memory, bytes a second
-        flops: dense operations a second by the type of the operands: ``float32`` and ``half``
-        half: the type of 16 bits that it multiplies at that rate
-        shared: bytes of shared memory of a multiprocessor
-        link: bytes a second that a GPU sends to the others of its node
-        network: bytes a second that a node sends to others, all its GPUs together
-        reached: part of ``flops`` (by type) and of ``bandwidth`` (``bytes``) that training reaches
-    """
+    """A kind of GPU, by the datasheet of its SXM form: bytes of memory, bytes a second of memory, operations
+    a second by type, its half type, bytes of shared memory of a multiprocessor, bytes a second to the other
+    GPUs of its node (link) and of a node to others (network), and the part of ``flops`` (by type) and of
+    ``bandwidth`` (``bytes``) that training reaches."""
 
     name: str
     capability: int
@@ -55,7 +46,7 @@ GPUS: Dict[str, Gpu] = {
     "h100": Gpu("H100 80 GB", 90, 80 * GIB, 3350 * GB, HOPPER, BF16, 228 * KIB, 450 * GB, 400 * GB),
     "h200": Gpu("H200 141 GB", 90, 141 * GB, 4800 * GB, HOPPER, BF16, 228 * KIB, 450 * GB, 400 * GB),
     # Two cores of an AMD EPYC, which the plan is compared with; rates as a product and a copy reached them.
-    "cpu": Gpu("2 CPU cores", 0, 15 * GIB, 20 * GB, {"float32": 200 * GB, "half": 200 * GB},
+    "cpu": Gpu("2 CPU cores", 0, 15 * GIB, 20 * GB, {"float32": 152 * GB, "half": 152 * GB},
                torch.float32, 0, GB, GB, {"float32": 1.0, "half": 1.0, "bytes": 1.0}),
 }  # fmt: skip
 
@@ -68,16 +59,9 @@ def find_gpu(name: str) -> Gpu:
 
 
 class Occupancy(NamedTuple):
-    """How many programs an SM holds at once.
-
-    Attributes:
-        programs: of one kernel
-        share: of its warps that they make
-        limit: what runs out first: ``registers``, ``shared memory`` or ``warps``
-    """
+    """Programs of a kernel that a multiprocessor holds at once, and what runs out first."""
 
     programs: int
-    share: float
     limit: str
 
 
@@ -85,12 +69,11 @@ def occupancy(gpu: Gpu, registers: int, shared: int, warps: int) -> Occupancy:
     """Of programs of so many warps with so many registers a thread and bytes of shared memory."""
     by_warp = _up(registers * WARP, REGISTER_PORTION)
     possible = {
-        "registers": REGISTERS // (by_warp * warps),
-        "shared memory": gpu.shared // _up(shared + SHARED_RESERVED, SHARED_PORTION),
-        "warps": WARPS // warps,
+        REGISTERS // (by_warp * warps): "registers",
+        gpu.shared // _up(shared + SHARED_RESERVED, SHARED_PORTION): "shared memory",
+        WARPS // warps: "warps",
     }
-    limit = min(possible, key=lambda what: possible[what])
-    return Occupancy(possible[limit], possible[limit] * warps / WARPS, limit)
+    return Occupancy(min(possible), possible[min(possible)])
 
 
 def _up(value: int, portion: int) -> int:

@@ -39,14 +39,8 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure.
-
-    Attributes:
-        repetitions: samples of each form, at least 2
-        threads: of torch, for operations on the CPU
-        device: ``cpu``, ``cuda`` or ``cuda:N``
-        seed: of inputs, parameters and dropout
-    """
+    """How to measure: samples of each form (at least 2), torch's threads on the CPU, ``cpu`` or ``cuda:N``,
+    and the seed of inputs, parameters and dropout."""
 
     repetitions: int
     threads: int
@@ -67,16 +61,9 @@ def compare(
     begin: Callable[[str], Any] = lambda name: None,
     failed: Callable[..., None] = lambda name, error: None,
 ) -> List[Record]:
-    """Measure forms in a case: the memory of each first, then rounds of A B C, A B C, ...
-
-    Args:
-        case: what they have in common
-        forms: at least one
-        peers: names of those that all are compared with
-        settings: how to measure
-        begin: told the name of each form before its first job
-        failed: told the name of a form that could not be measured, and why; it has no record
-    """
+    """The records of forms in a case that they have in common: the memory of each first, then rounds of A B
+    C, A B C, ... ``begin`` is told the name of each form before its first job, ``failed`` also why one has no
+    record."""
     extra: Dict[str, int] = {}
     timers: Dict[str, Timer] = {}
     for form in forms:

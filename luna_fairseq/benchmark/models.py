@@ -32,13 +32,11 @@ TINY = {"layers": 1, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2}
 
 
 class FusedAttention(MultiheadAttention):
-    """fairseq's attention through scaled_dot_product_attention, with the masks that keep its fused kernels,
-    for training and whole sequences; ``attn_mask`` can only be the causal one."""
+    """fairseq's attention of whole sequences through scaled_dot_product_attention, with the masks that keep
+    its fused kernels; ``attn_mask`` can only be the causal one."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tuple[Tensor, None]:
         """query [T, B, C], key and value [S, B, C], key_padding_mask [B, S] -> output [T, B, C]."""
-        if given.get("incremental_state") is not None:
-            raise NotImplementedError("this attention is for whole sequences: it keeps no incremental state")
         q, k, v = (
             project(x).unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)  # [B, H, T, K]
             for project, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
@@ -47,7 +45,7 @@ class FusedAttention(MultiheadAttention):
         if padding is not None:
             mask = ~padding.bool()[:, None, None, :]
             if causal:
-                mask, causal = mask & torch.ones_like(q[0, 0] @ k[0, 0].T, dtype=torch.bool).tril(), False
+                mask, causal = mask & torch.ones(len(query), len(key), device=q.device).bool().tril(), False
         dropout = self.dropout_module.p if self.training else 0.0
         output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.out_proj(output.permute(2, 0, 1, 3).flatten(2)), None  # [T, B, C]
@@ -61,8 +59,7 @@ def use_fused_attention(model: nn.Module) -> None:
 
 
 def write_weights_out(model: nn.Module) -> None:
-    """Have fairseq's attentions write their weights out: what they take torch's function for ends where that
-    function's check of widths has to be skipped."""
+    """Have fairseq's attentions write their weights out, as they do where widths are not to be checked."""
     for child in model.modules():
         if isinstance(child, MultiheadAttention):
             child.skip_embed_dim_check = True
@@ -120,10 +117,10 @@ class Model:
         return replace(self, options=options, change=use_definitions)
 
 
-def luna(untied: bool = False, architectures: Any = (), **options: Any) -> Model:
+def luna(architectures: Mapping[str, str], untied: bool = False, **options: Any) -> Model:
     """Luna, with l rows of P; rows with options of their own are optional."""
     of_length = {"projection_length": "{l}", "encoder_projection_length": "{l}", "untie_luna_kv": untied}
-    return Model(dict(architectures), {**of_length, **options}, optional=bool(options))
+    return Model(architectures, {**of_length, **options}, optional=bool(options))
 
 
 def peer(attention: str, **options: Any) -> Model:
@@ -136,26 +133,23 @@ def peer(attention: str, **options: Any) -> Model:
 
 PLAIN = {"translate": "luna", "decode": "luna", "masked_lm": "luna_masked_lm"}
 ANCHORED = {"translate": "luna_anchored", "decode": "luna_anchored"}
+TEXT = {"classify": "transformer_lra_imdb"}
 # Sorted within a task as they stand here; {l} makes a row for every --projection-length.
 MODELS: Dict[str, Model] = {
     "transformer": Model({"translate": "transformer", "decode": "transformer"}, peer=True),
-    "transformer-softmax": Model({"classify": "transformer_lra_imdb"}, change=write_weights_out, peer=True),
-    "transformer-sdpa": Model(
-        {"translate": "transformer", "classify": "transformer_lra_imdb"},
-        change=use_fused_attention,
-        peer=True,
-    ),
+    "transformer-softmax": Model(TEXT, change=write_weights_out, peer=True),
+    "transformer-sdpa": Model({"translate": "transformer", **TEXT}, change=use_fused_attention, peer=True),
     "roberta-softmax": Model({"masked_lm": "roberta"}, change=write_weights_out, peer=True),
     "roberta-sdpa": Model({"masked_lm": "roberta"}, change=use_fused_attention, peer=True),
-    "luna-{l}-tied": luna(architectures=PLAIN),
-    "luna-{l}-untied": luna(untied=True, architectures=PLAIN),
-    "luna-{l}-anchored": luna(architectures={**ANCHORED, "masked_lm": "luna_anchored_base_512"}),
-    "luna-{l}-no-look-up": luna(architectures=ANCHORED, packed_lookup=0),
-    "luna-{l}-softmax-cross": luna(architectures=ANCHORED, packed_lookup=0, cross_attention="softmax"),
-    "luna-{l}-compiled": luna(architectures=PLAIN, torch_compile=True),
-    "luna-{l}-chunk": luna(architectures=PLAIN, luna_backend="chunk"),
-    "luna-{l}-triton": luna(architectures=PLAIN, luna_backend="triton"),
-    "luna-{l}": luna(untied=True, architectures={"classify": "luna_lra_imdb"}),
+    "luna-{l}-tied": luna(PLAIN),
+    "luna-{l}-untied": luna(PLAIN, untied=True),
+    "luna-{l}-anchored": luna({**ANCHORED, "masked_lm": "luna_anchored_base_512"}),
+    "luna-{l}-no-look-up": luna(ANCHORED, packed_lookup=0),
+    "luna-{l}-softmax-cross": luna(ANCHORED, packed_lookup=0, cross_attention="softmax"),
+    "luna-{l}-compiled": luna(PLAIN, torch_compile=True),
+    "luna-{l}-chunk": luna(PLAIN, luna_backend="chunk"),
+    "luna-{l}-triton": luna(PLAIN, luna_backend="triton"),
+    "luna-{l}": luna({"classify": "luna_lra_imdb"}, untied=True),
     **{f"peer-{name}": peer(name) for name in ATTENTIONS},
     "peer-softmax-alibi": peer("softmax", alibi=True),
 }

@@ -92,6 +92,11 @@ def cell_of(value: Any) -> str:
     return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
 
 
+def table_of_rows(rows: Sequence[Dict[str, Any]]) -> str:
+    """A table of rows that have the same columns."""
+    return table(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A table of Markdown in equal columns, and an empty line that ends it."""
     texts: List[List[str]] = [list(header), *([cell_of(cell) for cell in row] for row in rows)]

@@ -39,22 +39,15 @@ KEPT, MOVED = {"adam": 8, "apollo": 12}, {"adam": 28, "apollo": 60}
 # Seconds that Python takes to launch an operation; part of the backward pass behind which gradients are sent.
 LAUNCH, HIDDEN = 8e-6, 0.5
 CUDA_ITSELF = 1.5e9
-TRUST = """How far to trust it: Transformer-base on V100, three public figures, comes out within a fifth
-(docs/many_gpus.md), to which its shares were fitted; recorded training steps on two CPU cores within a
-quarter. On other GPUs tokens/s may be half or twice as many. Sentences of one length are assumed; padding and
-a slow disk come on top."""
+TRUST = """How far to trust it: three public figures of Transformer-base on V100, to which its shares were
+fitted, come out within 15 per cent, recorded steps on two CPU cores within 8, their memory within 20
+(docs/many_gpus.md). On other GPUs tokens/s may be half or twice as many. Sentences of one length are assumed;
+padding and a slow disk come on top."""
 
 
 class Plan(NamedTuple):
-    """An update.
-
-    Attributes:
-        batch: of one GPU and one pass
-        passes: forward and backward passes of an update
-        bytes: that a GPU needs
-        tokens: of all GPUs
-        seconds: of the update, by what takes them
-    """
+    """An update: the batch of one GPU and one pass, passes, bytes that a GPU needs, tokens of all GPUs,
+    seconds by what takes them."""
 
     batch: BatchSize
     passes: int
@@ -120,17 +113,8 @@ def needed_bytes(step: Step, args: Namespace, item: int) -> float:
 
 
 def plan(recipe: Recipe, given: Sequence[str], words: Namespace, length: Optional[int] = None) -> Plan:
-    """What a recipe needs at a length (default: its own).
-
-    Args:
-        recipe: whose batch and updates count
-        given: options of fairseq-train that override it
-        words: of ``luna-plan``
-        length: tokens of a sentence
-
-    Raises:
-        InputError: not even one sentence fits; the message says what to lower
-    """
+    """What a recipe needs at a length (default: its own), with options of fairseq-train and of ``luna-plan``.
+    Raises InputError when not even one sentence fits; the message says what to lower."""
     gpu, args = find_gpu(words.gpu), resolve(recipe, given)
     dtype = gpu.half if words.dtype == "half" else torch.float32
     item = torch.empty(0, dtype=dtype).element_size()

@@ -20,15 +20,9 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat1
 
 @dataclass(frozen=True)
 class Row:
-    """A way of doing a task.
-
-    Attributes:
-        make: what the task does it with
-        equals: row whose results it must have
-        limited: keeps a matrix for every position, and so ends at ``--max-naive-length``
-        why_not: why it cannot do a case with the task's settings, or nothing (default: it can)
-        peer, optional: see the package
-    """
+    """A way of doing a task: what does it, the row whose results it must have, whether it keeps a matrix for
+    every position (and so ends at ``--max-naive-length``), why it cannot do a case with the task's settings,
+    if it cannot; for ``peer`` and ``optional`` see the package."""
 
     make: Callable[..., Any]
     equals: str = ""
@@ -41,15 +35,11 @@ class Row:
 class Task(ABC):
     """A job that the rows of its table do. It is pickled: the memory of each is measured in another process.
 
-    Args:
-        args: values of the options that :meth:`add_options` has added
-        settings: how to measure
-
     Attributes:
         name: of the results, which is that of the sub-command
         notes: what is measured, and how to read it; its first line is the help
         rate: unit of :meth:`count`, as ``tokens`` (default: the table shows no rate)
-        length: column of the case that the plot has as its abscissa (default: it shows ratios as bars)
+        length: column of the case that the plot has as its abscissa
         tiny: the job is one of next to no size, through the same code, to warm up with
     """
 
@@ -102,14 +92,9 @@ class Section:
     """The results of one task.
 
     Attributes:
-        name, length, rate: of the task
-        notes: what was measured, and how to read it; one string a line
-        peers: forms that every form of the same case is compared with
-        checks: error of each form by what is allowed
+        checks: largest error of each form, by what is allowed
         failed: why a form that should have been measured was not
         running: the form at work, for whoever finds the file of a process that died
-        results: in the table's order
-        profiles: what ``--profile`` found of each
     """
 
     name: str
@@ -134,15 +119,9 @@ Cases = List[Tuple[Case, List[Form], int]]
 
 
 def lay_out(task: Task, changed: Callable[[Section], Any] = lambda section: None) -> Tuple[Section, Cases]:
-    """Check a task's rows and lay out what is to be measured.
-
-    Args:
-        task: whose rows
-        changed: called whenever the section says something new
-
-    Raises:
-        InputError: ``--with`` and ``--without`` name a row that is none, or leave none
-    """
+    """Check a task's rows and lay out what is to be measured; ``changed`` is called whenever the section says
+    something new. Raises InputError when ``--with`` and ``--without`` name a row that is none, or leave
+    none."""
     section = Section(task.name, task.length, task.rate)
     rows = select(task.rows(), task.args.with_, task.args.without)
     reasons = [{name: task.why_not(row, case) for name, row in rows.items()} for case in task.cases()]
@@ -188,14 +167,8 @@ def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str])
 
 
 def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:
-    """The relative RMS of a difference, by the tolerance. Raises InputError when it is beyond that, or NaN.
-
-    Args:
-        what: that differs from what
-        actual, expected: of the same shape; where all that is expected is zero but for rounding, the RMS of
-            the difference itself counts
-        tolerance: the largest that is allowed
-    """
+    """The relative RMS of a difference, by the tolerance; where all that is expected is zero but for
+    rounding, the RMS itself. Raises InputError when it is beyond the tolerance, or NaN."""
     scale, least = expected.double().norm(), expected.numel() ** 0.5
     difference = (actual.double() - expected.double()).norm()
     error = (difference / (scale if scale > 1e-7 * least else least)).item()

@@ -91,9 +91,9 @@ def test_recorded_steps_come_out_as_the_docs_say(name):
             step = counted(row["form"], BatchSize(row["case"]["sentences"], row["case"]["T"]))
             args, words = plan.Namespace(optimizer="adam"), plan.Namespace(nodes=1, gpus_per_node=1)
             found = plan.seconds(step, args, GPUS["cpu"], torch.float32, 1, words)
-            assert found["products"] + found["bytes"] == pytest.approx(row["seconds"]["median"], rel=0.3)
+            assert found["products"] + found["bytes"] == pytest.approx(row["seconds"]["median"], rel=0.08)
             extra = step.kept + 4 * step.parameters + step.largest
-            assert extra == pytest.approx(row["extra_bytes"], rel=0.3)
+            assert extra == pytest.approx(row["extra_bytes"], rel=0.2)
 
 
 def test_the_table(capsys):
@@ -130,4 +130,4 @@ def test_bad_input_gets_one_line(words, said, capsys):
 )
 def test_occupancy_of_an_a100(registers, shared, warps, programs, limit):
     found = occupancy(GPUS["a100"], registers, shared, warps)
-    assert (found.programs, found.share, found.limit) == (programs, programs * warps / 64, limit)
+    assert found == (programs, limit)
