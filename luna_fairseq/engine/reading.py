@@ -59,12 +59,10 @@ def _splits_of_files(find_extra_valid_paths: Callable[..., Any], *args: Any, **k
 
 @SOMETHING_TO_READ.around("fairseq.data.data_utils:load_indexed_dataset")
 def _of_some_sequence(load_indexed_dataset: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return load_indexed_dataset(path, *args, **kwargs)
-    except ValueError as error:
-        if "mmap an empty file" not in str(error):
-            raise
-        raise InputError(f"{path}.bin is empty: there is nothing to read") from None
+    content = Path(f"{path}.bin")
+    if content.is_file() and not content.stat().st_size:
+        raise InputError(f"{content} is empty: there is nothing to read")
+    return load_indexed_dataset(path, *args, **kwargs)
 
 
 @SOMETHING_TO_READ.around("fairseq.tasks.fairseq_task:FairseqTask.filter_indices_by_size")
