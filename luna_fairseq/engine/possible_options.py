@@ -66,11 +66,9 @@ def _single_values(args: Namespace) -> Iterator[Tuple[str, Any]]:
 def check_device(args: Namespace) -> None:
     """What needs a GPU or a TPU."""
     on_cpu = _of(args, "cpu") or not torch.cuda.is_available()
-    flat = not _of(args, "fp16_no_flatten_grads") and not _of(args, "memory_efficient_fp16")
-    if _trains(args) and _of(args, "fp16") and flat and on_cpu:
-        raise InputError(
-            "--fp16 needs a GPU, or --fp16-no-flatten-grads beside it: --bf16 works on a CPU, too"
-        )
+    if _trains(args) and (_of(args, "fp16") or _of(args, "memory_efficient_fp16")) and on_cpu:
+        # Its trainer moves a number to the GPU when gradients overflow, which they do in every training.
+        raise InputError("--fp16 needs a GPU: --bf16 works on a CPU, too")
     if (_of(args, "quant_noise_scalar") or 0) > 0 and not torch.cuda.is_available():
         raise InputError(
             "--quant-noise-scalar needs a GPU, on which fairseq quantizes: leave it out, or give "

@@ -27,7 +27,6 @@ def logs(trained, data, empty_split, tmp_path_factory):
     shutil.copy(str(trained / "checkpoint_last.pt"), str(going_on))
     wordings = {
         "missing": (data, "--restore-file", folder / "nowhere.pt"),
-        "of the save-dir": (data, "--restore-file checkpoint_last.pt.pt"),
         "finetune": (data, "--finetune-from-model", folder / "nowhere.pt"),
         "going on": (data, "--finetune-from-model", folder / "nowhere.pt"),
         "a folder": (data,),
@@ -44,7 +43,6 @@ def logs(trained, data, empty_split, tmp_path_factory):
     "name, message",
     [
         ("missing", "luna_fairseq: error: --restore-file {folder}/nowhere.pt does not exist, or is no file"),
-        ("of the save-dir", "luna_fairseq: error: --restore-file checkpoint_last.pt.pt does not exist"),
         ("finetune", "luna_fairseq: error: --finetune-from-model {folder}/nowhere.pt does not exist"),
         ("a folder", "luna_fairseq: error: {folder}/a folder/checkpoint_last.pt is a folder"),
         (
