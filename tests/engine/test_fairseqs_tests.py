@@ -16,7 +16,10 @@ import pytest
 
 FOLDER = os.environ.get("LUNA_FAIRSEQ_TESTS", "")
 # Passes without and fails with it, as meant.
-INTENDED = {}
+INTENDED = {
+    # An ensemble of models of two dictionaries.
+    "tests/test_checkpoint_utils.py::TestCheckpointUtils::test_load_model_ensemble_and_task",
+}
 
 
 def outcomes(imported):
@@ -41,4 +44,4 @@ def outcomes(imported):
 def test_what_passes_without_it_passes_with_it():
     without, having = outcomes(imported=False), outcomes(imported=True)
     worse = {test for test, outcome in without.items() if outcome == "PASSED" and having.get(test) != outcome}
-    assert worse <= set(INTENDED), sorted(worse - set(INTENDED))
+    assert worse <= INTENDED, sorted(worse - INTENDED)
