@@ -84,7 +84,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
         )
     both = [(stored[name], ours[name]) for name in _LANGUAGES if stored.get(name) and ours.get(name)]
     if any(theirs != mine for theirs, mine in both):
-        theirs, mine = (" to ".join(str(one.get(name)) for name in _LANGUAGES) for one in (stored, ours))
+        theirs, mine = (" to ".join(one.get(name) or "?" for name in _LANGUAGES) for one in (stored, ours))
         source, target = (stored.get(name) for name in _LANGUAGES)
         raise InputError(
             f"{path} was trained to translate {theirs}, not {mine}: give -s {source} -t {target}, or a "

@@ -272,6 +272,12 @@ class LRAImageTask(LRATask):
             raise InputError(
                 f"{folder}: the split {split!r} has {len(pixels):,} images, but {len(labels):,} labels"
             )
+        classes = self.model_options.sentence_class_num
+        if labels and max(labels) + 1 < classes:  # CIFAR-10's model would read Pathfinder's images, too
+            logger.warning(
+                f"{split}: labels go up to {max(labels)}, and the model has {classes} classes: see to it "
+                "that it was trained on this task (--sentence-class-num)"
+            )
         longest = self.max_positions() - self.prepends_cls
         if pixels.shape[1] > longest:
             raise InputError(

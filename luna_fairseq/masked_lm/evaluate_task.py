@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import torch
 
 from fairseq import checkpoint_utils, utils
+from fairseq.dataclass.utils import overwrite_args_by_name
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.checkpoint import option_of
 from luna_fairseq.commands.reporting import console_script
@@ -23,7 +24,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.masked_lm.finetuning import TASKS, FineTuningTask
 from luna_fairseq.masked_lm.finetuning.metrics import score
-from luna_fairseq.masked_lm.finetuning.prepared import HIGHEST_SCORE, PreparedTask
+from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, HIGHEST_SCORE, PreparedTask
 from luna_fairseq.progress import progress
 
 PROGRAM = "luna-evaluate-task"
@@ -89,13 +90,17 @@ def evaluate(
 
 def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
     task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
-    overrides = {"data": str(data.folder)}
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(path), overrides)
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     found = option_of(state["cfg"]["task"], "_name") or option_of(state["cfg"]["task"], "task")
     classes = option_of(state["cfg"]["task"], "num_classes")
     if found != task_kind or classes != max(1, len(TASKS[data.task].labels)):
         raise InputError(f"{path} was not fine-tuned on {data.task}: it is of the task {found}")
-    models, config, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)
+    trained = Path(str(option_of(state["cfg"]["task"], "data")))
+    # Tasks of as many classes have labels of the same names. (A folder that is gone says nothing.)
+    if (trained / DESCRIPTION).is_file() and PreparedTask.load(trained).task != data.task:
+        raise InputError(f"{path} was fine-tuned on {PreparedTask.load(trained).task}, not on {data.task}")
+    overwrite_args_by_name(state["cfg"], {"data": str(data.folder)})
+    models, config, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], state=state)
     model = models[0].eval()
     return (model.cuda() if torch.cuda.is_available() else model), config, task
 

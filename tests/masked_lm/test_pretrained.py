@@ -1,5 +1,6 @@
 """Fine-tuning builds the model of the checkpoint that it begins from, whatever options it was made with."""
 
+import json
 from argparse import Namespace
 
 import pytest
@@ -8,6 +9,9 @@ from tiny_luna import dictionary
 
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
+from luna_fairseq.errors import InputError
+from luna_fairseq.masked_lm.evaluate_task import evaluate
+from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
 
 LUNA, ANCHORED, PEER = "luna_tiny_512", "luna_anchored_tiny_512", "peer_roberta_tiny"
@@ -62,3 +66,18 @@ def test_the_same_function(words, tmp_path):
     tokens = torch.randint(4, 20, (2, 24))
     tokens[1, 17:] = 1
     assert torch.equal(again(tokens)[0], model(tokens)[0])
+
+
+def test_a_head_of_another_task_is_refused(tmp_path):
+    """SST-2 and CoLA have two classes each, of the same names."""
+    (tmp_path / "cola").mkdir()
+    description = {"task": "CoLA", "examples": {}, "longest": {}, "labelled": []}
+    (tmp_path / "cola" / "task.json").write_text(json.dumps(description), encoding="utf-8")
+    task = {"_name": "sentence_prediction", "num_classes": 2, "data": str(tmp_path / "cola")}
+    history = [{"criterion_name": "c", "best_loss": 1.0, "optimizer_name": "o", "num_updates": 1}]
+    state = {"args": None, "cfg": {"model": {"_name": "luna_bert"}, "task": task}, "model": {}}
+    extra = {"extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}}, "optimizer_history": history}
+    torch.save({**state, **extra}, str(tmp_path / "tuned.pt"))
+    sst2 = PreparedTask(tmp_path, "SST-2", {"valid": 1}, {"valid": 1}, ["valid"])
+    with pytest.raises(InputError, match="tuned.pt was fine-tuned on CoLA, not on SST-2"):
+        evaluate(sst2, tmp_path / "tuned.pt", "valid", 1)
