@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 MAY_CHANGE = "may_change"
 DEFAULT_FROM = "default_from"  # the option whose value is the default of one whose own default is None
+LEAST = "least"  # the smallest value of a number
 _OURS = "luna_fairseq."
 
 

@@ -14,12 +14,17 @@ from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 from luna_fairseq.anchored.options import AnchorOptions, DecayOptions
-from luna_fairseq.engine.model_options import DEFAULT_FROM, MAY_CHANGE
+from luna_fairseq.engine.model_options import DEFAULT_FROM, LEAST, MAY_CHANGE
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
 
 def option(
-    default: Any, help: str, may_change: bool = False, default_from: Optional[str] = None, **metadata: Any
+    default: Any,
+    help: str,
+    may_change: bool = False,
+    default_from: Optional[str] = None,
+    least: Optional[int] = None,
+    **metadata: Any,
 ) -> Any:
     """A dataclass field with fairseq's metadata.
 
@@ -29,9 +34,10 @@ def option(
         may_change: a run may go on with another value, and checkpoints with different ones may be averaged:
             with the same weights a trained model computes the same (dropout, memory, how weights begin)
         default_from: the option that has the value where this one's is None
+        least: the smallest value that an attention takes (default: any)
         metadata: fairseq's, such as ``argparse_alias``
     """
-    ours = {MAY_CHANGE: may_change, DEFAULT_FROM: default_from}
+    ours = {MAY_CHANGE: may_change, DEFAULT_FROM: default_from, LEAST: least}
     return field(default=default, metadata={"help": help, **ours, **metadata})
 
 

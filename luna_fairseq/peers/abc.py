@@ -28,7 +28,7 @@ LIMIT = 32.0
 class AbcOptions(FairseqDataclass):
     """Options of ABC."""
 
-    abc_slots: int = option(32, "abc: n, the number of slots of every head")
+    abc_slots: int = option(32, "abc: n, the number of slots of every head", least=1)
 
 
 class BoundedMemoryAttention(PeerAttention):

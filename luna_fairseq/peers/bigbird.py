@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.errors import InputError
 from luna_fairseq.models.options import option
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks
 from luna_fairseq.ops.softmax import naive_softmax_weights, softmax_attention
@@ -23,9 +22,11 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
 class BigBirdOptions(FairseqDataclass):
     """Options of BigBird."""
 
-    bigbird_block: int = option(64, "bigbird: size of a block")
-    bigbird_global_blocks: int = option(1, "bigbird: g, the first blocks, which see all and are seen by all")
-    bigbird_random_blocks: int = option(3, "bigbird: r, the random blocks that each block sees")
+    bigbird_block: int = option(64, "bigbird: size of a block", least=1)
+    bigbird_global_blocks: int = option(
+        1, "bigbird: g, the first blocks, which see all and are seen by all", least=0
+    )
+    bigbird_random_blocks: int = option(3, "bigbird: r, the random blocks that each block sees", least=0)
 
 
 class BigBirdAttention(PeerAttention):
@@ -36,10 +37,6 @@ class BigBirdAttention(PeerAttention):
     from_start = True
 
     def build(self, options: Any) -> None:
-        for name, least in (("block", 1), ("global_blocks", 0), ("random_blocks", 0)):
-            value = getattr(options, f"bigbird_{name}")
-            if value < least:
-                raise InputError(f"--bigbird-{name.replace('_', '-')} is {value}: it must be {least} or more")
         self.size, self.first = options.bigbird_block, options.bigbird_global_blocks
         self.random = options.bigbird_random_blocks
         self.register_buffer("seed", torch.randint(2**31, ()))

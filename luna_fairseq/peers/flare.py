@@ -24,7 +24,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
 class FlareOptions(FairseqDataclass):
     """Options of FLARE."""
 
-    flare_latents: int = option(64, "flare: M, the number of latent queries of every head")
+    flare_latents: int = option(64, "flare: M, the number of latent queries of every head", least=1)
 
 
 class FlareAttention(PeerAttention):

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from luna_fairseq.errors import InputError
 from luna_fairseq.models.options import option
 from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
@@ -25,7 +24,7 @@ SHARING = ("none", "headwise", "key-value", "layerwise")
 class LinformerOptions(FairseqDataclass):
     """Options of Linformer."""
 
-    linformer_k: int = option(128, "linformer: k, the length that keys and values are projected to")
+    linformer_k: int = option(128, "linformer: k, the length that keys and values are projected to", least=1)
     linformer_sharing: ChoiceEnum(SHARING) = option(
         "headwise",
         "linformer: who shares: no one, all heads, keys with values too, or all layers too",
@@ -40,8 +39,6 @@ class LinformerAttention(PeerAttention):
     from_start = True
 
     def build(self, options: Any) -> None:
-        if options.linformer_k < 1:
-            raise InputError(f"--linformer-k is {options.linformer_k}: it must be 1 or more")
         self.sharing = options.linformer_sharing
         heads = self.num_heads if self.sharing == "none" else 1
         shape = (heads, options.linformer_k, self.max_positions)

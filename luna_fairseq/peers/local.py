@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from luna_fairseq.errors import InputError
 from luna_fairseq.models.options import option
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks, windowed_attention
 from luna_fairseq.ops.softmax import naive_softmax_weights, softmax_attention
@@ -24,7 +23,7 @@ KINDS = ("window", "blocks")
 class LocalOptions(FairseqDataclass):
     """Options of local attention."""
 
-    local_window: int = option(64, "local: positions seen on either side, or the size of a block")
+    local_window: int = option(64, "local: positions seen on either side, or the size of a block", least=1)
     local_kind: ChoiceEnum(KINDS) = option("window", "local: a window around each position, or fixed blocks")
 
 
@@ -35,8 +34,6 @@ class LocalAttention(PeerAttention):
     forms = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
-        if options.local_window < 1:
-            raise InputError(f"--local-window is {options.local_window}: it must be 1 or more")
         self.window, self.kind = options.local_window, options.local_kind
         self.from_start = self.kind == "blocks"
 

@@ -25,9 +25,11 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, Parts, PeerAttention
 class LongformerOptions(FairseqDataclass):
     """Options of Longformer."""
 
-    longformer_window: int = option(128, "longformer: w, the width of the window, half of it on either side")
+    longformer_window: int = option(
+        128, "longformer: w, the width of the window, half of it on either side", least=2
+    )
     longformer_global_tokens: int = option(
-        1, "longformer: g, the first tokens of a sequence, which are global"
+        1, "longformer: g, the first tokens of a sequence, which are global", least=0
     )
 
 
@@ -40,13 +42,9 @@ class LongformerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("q", "k", "v", "global_q", "global_k", "global_v")
 
     def build(self, options: Any) -> None:
-        if options.longformer_window < 2 or options.longformer_window % 2:
+        if options.longformer_window % 2:
             raise InputError(
                 f"--longformer-window is {options.longformer_window}: it must be even, half on either side"
-            )
-        if options.longformer_global_tokens < 0:
-            raise InputError(
-                f"--longformer-global-tokens is {options.longformer_global_tokens}: it must be 0 or more"
             )
         self.half, self.tokens = options.longformer_window // 2, options.longformer_global_tokens
         if not self.tokens:

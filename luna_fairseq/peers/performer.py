@@ -25,7 +25,7 @@ from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_feat
 class PerformerOptions(FairseqDataclass):
     """Options of Performer."""
 
-    performer_features: int = option(256, "performer: M, the number of random features")
+    performer_features: int = option(256, "performer: M, the number of random features", least=1)
     performer_redraw_interval: int = option(
         1000, "performer: updates of training after which the features are drawn anew; 0: never"
     )

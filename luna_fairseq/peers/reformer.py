@@ -38,9 +38,13 @@ SELF = -1e5  # the logit of a position to itself
 class ReformerOptions(FairseqDataclass):
     """Options of Reformer."""
 
-    reformer_hashes: int = option(2, "reformer: rounds of hashing")
-    reformer_buckets: int = option(32, "reformer: buckets of a round, an even number, or 1 for all positions")
-    reformer_chunk: int = option(64, "reformer: positions of the same bucket that are seen on either side")
+    reformer_hashes: int = option(2, "reformer: rounds of hashing", least=1)
+    reformer_buckets: int = option(
+        32, "reformer: buckets of a round, an even number, or 1 for all positions", least=1
+    )
+    reformer_chunk: int = option(
+        64, "reformer: positions of the same bucket that are seen on either side", least=1
+    )
 
 
 class ReformerAttention(PeerAttention):
@@ -55,8 +59,6 @@ class ReformerAttention(PeerAttention):
         self.buckets, self.chunk = options.reformer_buckets, options.reformer_chunk
         if self.buckets != 1 and self.buckets % 2:
             raise InputError(f"--reformer-buckets is {self.buckets}: it must be even, or 1")
-        if min(self.buckets, self.chunk, options.reformer_hashes) < 1:
-            raise InputError("--reformer-hashes, --reformer-buckets and --reformer-chunk must be 1 or more")
         self.rotations = Drawing(
             (options.reformer_hashes, self.num_heads, self.head_dim, max(1, self.buckets // 2)), interval=1
         )

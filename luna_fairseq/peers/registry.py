@@ -1,8 +1,10 @@
 """Every attention by its name, and the options of all of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Dict, Type
 
+from luna_fairseq.engine.model_options import LEAST
+from luna_fairseq.errors import InputError
 from luna_fairseq.modules.heads import check_choice
 from luna_fairseq.peers.abc import AbcOptions, BoundedMemoryAttention
 from luna_fairseq.peers.attention import OPTIONS, PeerAttention
@@ -63,6 +65,17 @@ class PeerOptions(
     """The options of every attention, flat, each under its attention's name."""
 
 
+def check_least(name: str, options: Any) -> None:
+    """Raise InputError where an option of the attention ``name`` is smaller than it may be."""
+    for field in fields(PeerOptions):
+        least = field.metadata.get(LEAST)
+        if least is not None and field.name.startswith(f"{name}_"):
+            value = getattr(options, field.name)
+            if value < least:
+                option = field.name.replace("_", "-")
+                raise InputError(f"--{option} is {value}: it must be {least} or more")
+
+
 def build_attention(
     name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
 ) -> PeerAttention:
@@ -72,4 +85,5 @@ def build_attention(
         InputError: there is none of that name, it has no such form, or options that it cannot have
     """
     check_choice(OPTIONS[form], name, ATTENTIONS)
+    check_least(name, options)
     return ATTENTIONS[name](embed_dim, num_heads, form, options, **kwargs)

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.errors import InputError
 from luna_fairseq.models.options import option
 from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.peers.attention import CAUSAL, Parts
@@ -33,7 +32,9 @@ GATE_BIAS = 3.0
 class RfaOptions(FairseqDataclass):
     """Options of random feature attention."""
 
-    rfa_dim: int = option(64, "rfa: D, the number of random vectors; there are twice as many features")
+    rfa_dim: int = option(
+        64, "rfa: D, the number of random vectors; there are twice as many features", least=1
+    )
     rfa_sigma: float = option(1.0, "rfa: where the learned sigma begins; larger is sharper")
     rfa_gate: bool = option(False, "rfa: causal attention forgets by a learned gate")
 
@@ -44,8 +45,6 @@ class RandomFeatureAttention(FeatureMapAttention):
     name = "rfa"
 
     def build(self, options: Any) -> None:
-        if options.rfa_dim < 1:
-            raise InputError(f"--rfa-dim is {options.rfa_dim}: there must be 1 random vector or more")
         self.vectors = Drawing((self.num_heads, options.rfa_dim, self.head_dim))
         self.sigma = nn.Parameter(torch.full((self.num_heads, 1, self.head_dim), options.rfa_sigma))
         self.noise = 0.5 * options.rfa_dim**-0.5

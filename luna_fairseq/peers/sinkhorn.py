@@ -30,8 +30,10 @@ from luna_fairseq.peers.feature_maps import mask_features
 class SinkhornOptions(FairseqDataclass):
     """Options of Sinkhorn attention."""
 
-    sinkhorn_block: int = option(64, "sinkhorn: b, the size of a block")
-    sinkhorn_iterations: int = option(5, "sinkhorn: times that rows and columns are divided by their sums")
+    sinkhorn_block: int = option(64, "sinkhorn: b, the size of a block", least=1)
+    sinkhorn_iterations: int = option(
+        5, "sinkhorn: times that rows and columns are divided by their sums", least=1
+    )
     sinkhorn_temperature: float = option(0.75, "sinkhorn: temperature; lower is nearer to a permutation")
 
 
@@ -43,11 +45,6 @@ class SinkhornAttention(PeerAttention):
     from_start = True
 
     def build(self, options: Any) -> None:
-        for name in ("block", "iterations"):
-            if getattr(options, f"sinkhorn_{name}") < 1:
-                raise InputError(
-                    f"--sinkhorn-{name} is {getattr(options, f'sinkhorn_{name}')}: it must be 1 or more"
-                )
         if options.sinkhorn_temperature <= 0:
             raise InputError(f"--sinkhorn-temperature is {options.sinkhorn_temperature}: it must be above 0")
         self.size, self.iterations = options.sinkhorn_block, options.sinkhorn_iterations

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.errors import InputError
 from luna_fairseq.models.options import option
 from luna_fairseq.ops.blocks import (
     from_blocks,
@@ -30,7 +29,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
 class SparseOptions(FairseqDataclass):
     """Options of the Sparse Transformer."""
 
-    sparse_stride: int = option(64, "sparse: l, the stride; near the root of the length")
+    sparse_stride: int = option(64, "sparse: l, the stride; near the root of the length", least=1)
 
 
 class SparseAttention(PeerAttention):
@@ -41,8 +40,6 @@ class SparseAttention(PeerAttention):
     forms = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
-        if options.sparse_stride < 1:
-            raise InputError(f"--sparse-stride is {options.sparse_stride}: it must be 1 or more")
         self.stride = options.sparse_stride
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:

@@ -26,7 +26,7 @@ class SynthesizerOptions(FairseqDataclass):
     """Options of Synthesizer."""
 
     synthesizer_kind: ChoiceEnum(KINDS) = option("dense", "synthesizer: what its weights are made of")
-    synthesizer_k: int = option(8, "synthesizer: k, the rank of factorized-random")
+    synthesizer_k: int = option(8, "synthesizer: k, the rank of factorized-random", least=1)
 
 
 class SynthesizerAttention(PeerAttention):
