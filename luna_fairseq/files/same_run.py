@@ -48,9 +48,8 @@ def same_run(folder: Path, option: str, what: Mapping[str, str], begun: bool, re
         changes = differences(_read(path), what)
         if changes:
             raise InputError(
-                f"{folder} holds a run with {'; '.join(changes)}: give another {option}, or remove "
-                f"{folder} to "
-                f"start anew (or {path.name} in it, to go on with it nevertheless)"
+                f"{folder} holds a run with {'; '.join(changes)}: give another {option}, or remove {folder} "
+                f"to start anew (or {path.name} in it, to go on with it nevertheless)"
             )
     if records and not (begun and path.is_file()):
         write_text(path, json.dumps(what, indent=1) + "\n")

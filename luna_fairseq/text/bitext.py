@@ -113,8 +113,7 @@ def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
     if counts[0] != counts[1]:
         raise InputError(
             f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: line n of one file must "
-            "be the "
-            "translation of line n of the other"
+            "be the translation of line n of the other"
         )
     if empty == counts[0]:
         raise InputError(f"{paths[0]} and {paths[1]} have no pair of lines of which neither is empty")

@@ -35,8 +35,8 @@ def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], most: f
         if number > most / 100 * tokens[name]:
             raise InputError(
                 f"{name}: {share_unknown(number, tokens[name])}: is the text in another language, or the "
-                "dictionary "
-                f"of another encoding? --max-unknown {100 * number / tokens[name]:.2g} takes it as it is"
+                f"dictionary of another encoding? --max-unknown {100 * number / tokens[name]:.2g} takes it "
+                "as it is"
             )
 
 

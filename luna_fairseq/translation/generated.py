@@ -45,8 +45,7 @@ class Generated:
             self._hypotheses = found["H"]
             self.notes.append(
                 f"the D- lines of {path} have lost their spaces, for fairseq-generate decoded twice (--bpe "
-                "and "
-                "--remove-bpe): H- lines are taken"
+                "and --remove-bpe): H- lines are taken"
             )
 
     def hypotheses(self, references: Sequence[str]) -> List[str]:
@@ -65,8 +64,7 @@ class Generated:
         if _has_pieces(lines) and not _has_pieces(references):
             raise InputError(
                 f"{self.path} holds pieces of words: run fairseq-generate with --remove-bpe sentencepiece "
-                "(or "
-                "subword-nmt)"
+                "(or subword-nmt)"
             )
         return lines
 
@@ -91,8 +89,7 @@ class Generated:
         if missing:
             raise InputError(
                 f"{self.path} lacks {len(missing)} of {number} sentences, the first being {missing[0]}: "
-                "either "
-                "fairseq-generate broke off, or it left out the last batch, as it does without "
+                "either fairseq-generate broke off, or it left out the last batch, as it does without "
                 "--required-batch-size-multiple 1"
             )
 
@@ -175,8 +172,7 @@ def _compared(path: Path, lines: Sequence[str], printed: Mapping[int, str], what
         first = differing[0]
         raise InputError(
             f"{path} is another text: {len(differing)} of {compared} lines differ from the {what}, the "
-            "first being "
-            f"line {first + 1}: {lines[first][:40]!r}, there {printed[first][:40]!r}"
+            f"first being line {first + 1}: {lines[first][:40]!r}, there {printed[first][:40]!r}"
         )
     notes = []
     if differing:

@@ -13,17 +13,14 @@ only what is left or what has changed.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from fairseq.data import Dictionary
 from luna_fairseq.commands.arguments import add_max_unknown, add_workers, at_least_one, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
@@ -35,17 +32,17 @@ from luna_fairseq.progress import progress
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
 from luna_fairseq.text.documents import SEPARATOR, Piece, document_lengths, in_pieces, write_pieces
-from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, counts_of, share_unknown
-from luna_fairseq.text.indexed import Encoded, EncodedText, chosen, encoded_texts
+from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, share_unknown
+from luna_fairseq.text.indexed import Encoded, chosen
 from luna_fairseq.text.length_filter import LengthFilter
 from luna_fairseq.text.subword import ROUTES
+from luna_fairseq.translation.pair_data import PairData
 
 PROGRAM = "luna-prepare-bitext"
 # Part of every key: a change of what a step does must not take the old output for finished.
 VERSION = 5
 # Positions of the presets (--max-source-positions, --max-target-positions), one being the sentence's end.
 POSITIONS = 1024
-Part = Tuple[str, str, str]  # split, language, folder
 SKIP = "--skip-invalid-size-inputs-valid-test"
 
 
@@ -129,18 +126,17 @@ class Preparation:
         self.args = args
         self.route: Any = route or ROUTES[args.subword]
         self.models = [self.route.model_file] if self.route.model_file else []
-        self.filter = LengthFilter(args.max_length, args.max_ratio)
         self.languages = (args.source_lang, args.target_lang)
         self.text: Dict[str, Bitext] = {}
         self.documents: Dict[str, List[int]] = {}
         self.pieces: Dict[str, List[Piece]] = {}
         self.separator: Optional[int] = None  # its number
-        self.folders = [f"shard{number}" for number in range(args.shards)] if args.shards > 1 else ["."]
-        self.data = os.pathsep.join(str(args.destdir / folder) for folder in self.folders)
         self.prefixes = {"train": args.trainpref}
         for split, prefixes in (("valid", args.validpref), ("test", args.testpref)):
             for number, prefix in enumerate(prefixes.split(",") if prefixes else ()):
                 self.prefixes[f"{split}{number or ''}"] = prefix
+        lengths = LengthFilter(args.max_length, args.max_ratio)
+        self.data = PairData(args.destdir, self.languages, list(self.prefixes), lengths, args.shards)
 
     def check(self) -> None:
         """Read all text, before anything is written."""
@@ -173,7 +169,7 @@ class Preparation:
         if not self.text:
             self.check()
         self.steps = FinishedSteps(
-            self.args.destdir, "prepare_bitext.json", [*self.models, *self._binarised()]
+            self.args.destdir, "prepare_bitext.json", [*self.models, *self.data.names()]
         )
         digests = {split: part.digest for split, part in self.text.items()}
         key = digest(VERSION, self.route.name, self.route.versions, self.languages)
@@ -216,7 +212,7 @@ class Preparation:
         sizes = [f"{entries[language]:,} {language}" for language in self.languages]
         if self.route.is_joint:
             sizes = [f"{entries[self.languages[0]]:,}"]
-        print(f"dictionary: {', '.join(sizes)} entries; data for fairseq-train: {self.data}")
+        print(f"dictionary: {', '.join(sizes)} entries; data for fairseq-train: {self.data.path}")
         if "valid1" in self.text:
             named = ",".join(split for split in self.text if split.startswith("valid"))
             print(f"several validation texts: give fairseq-train --valid-subset {named}")
@@ -242,11 +238,9 @@ class Preparation:
                 longest = self.longest[f"{split}.{language}"]
                 if longest >= positions:
                     raise InputError(
-                        f"{self.prefixes[split]}.{language} has a line of {longest:,} pieces, and the "
-                        "model reads "
-                        f"{positions:,} with its end: split the line, or train with -- "
-                        "--max-source-positions "
-                        f"{longest + 1} --max-target-positions {longest + 1}"
+                        f"{self.prefixes[split]}.{language} has a line of {longest:,} pieces, and the model "
+                        f"reads {positions:,} with its end: split the line, or train with "
+                        f"-- --max-source-positions {longest + 1} --max-target-positions {longest + 1}"
                     )
 
     def _tokenizer(self) -> Any:
@@ -274,57 +268,14 @@ class Preparation:
         return [self.route.model_file], {}
 
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
-        """All text as numbers of pieces, then, when the dictionary is known, fairseq's files."""
         forget_checksums(self.args.destdir)
-        encoder = self.route.encoder(self._model())
-        dropped: Counter = Counter()
-        with encoded_texts(self.args.destdir / "encode.tmp", self._parts()) as texts:
-            for split in self.prefixes:
-                self._encode_split(split, encoder, texts, dropped)
-            dictionaries = {side: self._dictionary(side, encoder, texts) for side in self.languages}
-            tables = {side: encoder.table(dictionary) for side, dictionary in dictionaries.items()}
-            facts = self._facts(texts, tables, dictionaries)
-            check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
-            for (split, side, folder), text in texts.items():
-                prefix = self.args.destdir / folder / f"{split}.{'-'.join(self.languages)}.{side}"
-                text.write(prefix, tables[side], dictionaries[side])
-        for folder in self.folders:
-            for side, dictionary in dictionaries.items():
-                replace_file(self._dictionary_file(folder, side), partial(_save, dictionary))
+        separators = [SEPARATOR] if self.documents else []
+        facts = self.data.write(self.route, self._model(), self._batches, separators, self.args.max_unknown)
         plain = [name for split in self.prefixes if split != "train" for name in self._write("plain", split)]
-        names = [*self._binarised(), *plain, *self._write_pieces()]
+        names = [*self.data.names(), *plain, *self._write_pieces()]
         names.append(write_checksums(self.args.destdir, [*names, *self.models]))
         facts["pieces"] = {split: len(pieces) for split, pieces in self.pieces.items()}
-        facts["dictionary"] = {side: len(dictionary) for side, dictionary in dictionaries.items()}
-        return names, {**facts, "dropped": dropped}
-
-    def _dictionary(self, side: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> Dictionary:
-        """Of the pieces in the training text of both sides, or of this one."""
-        read = [text for (split, language, _), text in texts.items()
-                if split == "train" and (self.route.is_joint or language == side)]  # fmt: skip
-        separators = [SEPARATOR] if self.documents else []
-        return self.route.dictionary(self._model(), counts_of(encoder, read), separators)
-
-    def _encode_split(
-        self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText], dropped: Counter
-    ) -> None:
-        """Numbers of pieces, without the pairs that the filter drops; pairs are dealt to the shards in
-        turn."""
-        shards = [part[2] for part in texts if part[:2] == (split, self.languages[0])]
-        pairs = 0
-        for sides in self._batches(split, encoder):
-            if split == "train":
-                kept = self.filter.kept(sides[0][1], sides[1][1], dropped)
-                sides = [chosen(side, kept) for side in sides]
-            shard = (pairs + np.arange(len(sides[0][1]))) % len(shards)
-            pairs += len(shard)
-            for number, folder in enumerate(shards):
-                for language, side in zip(self.languages, sides):
-                    texts[split, language, folder].add(*chosen(side, shard == number))
-        if split == "train" and pairs < len(shards):
-            if not pairs:
-                raise InputError("--max-length and --max-ratio leave no training pair: give larger ones")
-            raise InputError(f"{pairs:,} training pairs are left, for --shards {len(shards)}: give fewer")
+        return names, facts
 
     def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
         """Sentences, or pieces of documents, of both sides as numbers."""
@@ -355,22 +306,6 @@ class Preparation:
             replace_file(self.args.destdir / name, lambda path, pieces=pieces: write_pieces(path, pieces))
         return names
 
-    def _facts(
-        self,
-        texts: Mapping[Part, EncodedText],
-        tables: Mapping[str, np.ndarray],
-        dictionaries: Mapping[str, Dictionary],
-    ) -> Dict[str, Dict[str, int]]:
-        """Of each side of each split."""
-        facts: Dict[str, Dict[str, int]] = {"tokens": {}, "longest": {}, "unknown": {}}
-        for (split, language, _), text in texts.items():
-            name = f"{split}.{language}"
-            facts["longest"][name] = max(text.longest, facts["longest"].get(name, 0))
-            unknown = text.unknown(tables[language], dictionaries[language])
-            for fact, number in (("tokens", int(text.counts.sum())), ("unknown", unknown)):
-                facts[fact][name] = number + facts[fact].get(name, 0)
-        return facts
-
     def _write(self, folder: str, split: str, pairs: Optional[Iterable[Sequence[str]]] = None) -> List[str]:
         """Write pairs of lines (default: the plain text) to two files of DIR/folder; returns their names."""
         names = [f"{folder}/{split}.{language}" for language in self.languages]
@@ -382,34 +317,6 @@ class Preparation:
 
     def _model(self) -> Path:
         return self.args.destdir / (self.route.model_file or "")
-
-    def _parts(self) -> List[Part]:
-        """What is written apart. Validation and test text go to the first shard, where fairseq looks for
-        them."""
-        return [
-            (split, language, folder)
-            for split in self.prefixes
-            for folder in (self.folders if split == "train" else self.folders[:1])
-            for language in self.languages
-        ]
-
-    def _dictionary_file(self, folder: str, side: str) -> Path:
-        return self.args.destdir / folder / f"dict.{side}.txt"
-
-    def _binarised(self) -> List[str]:
-        pair = "-".join(self.languages)
-        files = [
-            str(Path(folder) / f"{split}.{pair}.{language}.{end}")
-            for split, language, folder in self._parts()
-            for end in ("bin", "idx")
-        ]
-        return [
-            f"{Path(folder) / f'dict.{side}.txt'}" for folder in self.folders for side in self.languages
-        ] + files
-
-
-def _save(dictionary: Dictionary, path: Path) -> None:
-    dictionary.save(str(path))
 
 
 main = console_script(PROGRAM, build_parser, lambda args: Preparation(args).run(), place="destdir")

@@ -96,8 +96,7 @@ def check_published(text: Mapping[str, Bitext]) -> None:
         if part.lines != PARTS[split][1]:
             raise InputError(
                 f"{part.source} has {part.lines:,} lines instead of {PARTS[split][1]:,}: it is not the "
-                "published file; "
-                "remove it, or give its folder as --mirror"
+                "published file; remove it, or give its folder as --mirror"
             )
 
 

@@ -189,8 +189,7 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
         if not least <= number <= most:
             raise InputError(
                 f"the reference has {number:,} tokens with hyphens split instead of {least:,} to {most:,}: "
-                "it is not "
-                f"that of {test_set.name}, or another Moses tokenised it"
+                f"it is not that of {test_set.name}, or another Moses tokenised it"
             )
     hypotheses = text.tokens or [_split(line, language) for line in progress(text.hypotheses, "tokenise")]
     metric = BLEU(tokenize="none", force=True)

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     given = ["--source-lang", args.source_lang, "--target-lang", args.target_lang]
     given += ["--save-dir", str(checkpoints), "--valid-subset", ",".join(subsets)]
     given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
-    train_logged(train.command([str(recipe), preparation.data, *given]), log, "train", SHOWN)
+    train_logged(train.command([str(recipe), preparation.data.path, *given]), log, "train", SHOWN)
 
     averaged = checkpoints / "averaged.pt"
     _say(f"average: {averaged}")

@@ -25,3 +25,19 @@ def test_another_reference_is_found_before_translating(text, message, data, tmp_
     assert evaluate.main([*words, "--test-set", "wmt14/full"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_shards_and_the_lengths_that_the_model_reads(sharded, data, tmp_path, monkeypatch):
+    """The text is in the first shard, and the model's positions are not those of fairseq's task."""
+    folder = data / "shard0" if sharded else data
+    folder.mkdir(exist_ok=True)
+    (data / "train.en-de.en.idx").rename(folder / "train.en-de.en.idx")
+    state = {"cfg": {"model": {"max_source_positions": 77, "max_target_positions": 88}}}
+    monkeypatch.setattr(evaluate.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
+    words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
+    found = evaluate.Evaluation(evaluate.build_parser().parse_args(words), ["--cpu"])
+    options = found._generate_options(found.folder, "test", 1.0)
+    assert options[0] == str(folder) and options[-1] == "--cpu"
+    assert options[options.index("--max-source-positions") + 1] == "77"
+    assert options[options.index("--max-target-positions") + 1] == "88"

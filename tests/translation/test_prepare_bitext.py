@@ -172,19 +172,13 @@ def test_other_text_and_other_options_are_done_again(prepare, text, tmp_path):
 
 def test_white_space_and_odd_characters(prepare, text, tmp_path):
     odd = "  Der\u00a0\u00a0Hund\u2028heißt\tﬁdo \u3000½ Ａ naïve\u0301.\r"
-    (text / "train.de").write_bytes("\n".join([odd, *read(text / "train.de")[1:]]).encode())
+    (text / "train.de").write_bytes("\n".join(["\ufeff" + odd, *read(text / "train.de")[1:]]).encode())
     assert prepare()[0] == 0
     model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out" / MODEL))
     plain = "Der Hund heißt ﬁdo ½ Ａ naïve\u0301."
     assert model.decode(model.encode(odd)) == model.decode(model.encode(plain)) == plain
     lines = text_of(tmp_path / "out", "train", "de")
     assert len(lines) == 200 and lines[0] == plain
-
-
-def test_byte_order_mark_is_dropped(prepare, text, tmp_path):
-    (text / "train.en").write_bytes(b"\xef\xbb\xbf" + (text / "train.en").read_bytes())
-    prepare()
-    assert "\ufeff" not in "".join(text_of(tmp_path / "out", "train", "en"))
 
 
 def test_training_pairs_with_an_empty_side_are_dropped(prepare, text, tmp_path):
@@ -195,12 +189,6 @@ def test_training_pairs_with_an_empty_side_are_dropped(prepare, text, tmp_path):
     status, out, _ = prepare()
     assert status == 0 and "train: 197 pairs" in out and "3 dropped" in out
     assert text_of(tmp_path / "out", "train", "de") == [german[n] for n in range(200) if n not in (3, 5, 7)]
-
-
-def test_several_test_texts(prepare, text, tmp_path):
-    status, out, _ = prepare("--testpref", f"{text}/test,{text}/valid")
-    assert status == 0 and "test1: 11 pairs" in out
-    assert (tmp_path / "out" / "test1.en-de.de.idx").exists()
 
 
 def change(text, name, function):
@@ -230,6 +218,10 @@ def change(text, name, function):
             "test.de, line 2 is empty",
         ),
         (
+            lambda text: change(text, "valid.de", lambda data: data.decode("utf-8").encode("utf-16-le")),
+            "valid.de, line 1",
+        ),
+        (
             lambda text: change(text, "train.de", lambda data: b"\n" * 200),
             "no pair of lines of which neither is empty",
         ),
@@ -249,16 +241,7 @@ def test_bad_text_is_one_line_before_any_work(prepare, text, tmp_path, damage, m
 def test_vocabulary_size_that_does_not_fit(prepare, size, message):
     status, _, err = prepare(vocab_size=size)
     assert status == 1 and err.count("\n") == 1 and f"--vocab-size {size} " in err and message in err
-
-
-def test_the_largest_size_named_works(prepare):
-    _, _, err = prepare(vocab_size=50000)
-    assert prepare(vocab_size=int(err.split()[-1]))[0] == 0
-
-
-def test_one_language_twice(prepare):
-    status, _, err = prepare("--target-lang", "en")
-    assert status == 1 and "are both en" in err
+    assert size == 9 or prepare(vocab_size=int(err.split()[-1]))[0] == 0
 
 
 def test_a_folder_of_another_program_is_left_alone(prepare, tmp_path):
@@ -270,11 +253,15 @@ def test_a_folder_of_another_program_is_left_alone(prepare, tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["dict.en.txt"]
 
 
-def test_a_broken_record(prepare, tmp_path):
-    prepare()
-    (tmp_path / "out" / "prepare_bitext.json").write_text("{")
-    status, _, err = prepare()
-    assert status == 1 and "is broken" in err and err.count("\n") == 1
+@pytest.mark.parametrize(
+    "words, record, message", [(["--target-lang", "en"], None, "are both en"), ([], "{", "is broken")]
+)
+def test_what_else_cannot_be_done(words, record, message, prepare, tmp_path):
+    if record:
+        prepare()
+        (tmp_path / "out" / "prepare_bitext.json").write_text(record)
+    status, _, err = prepare(*words)
+    assert status == 1 and message in err and err.count("\n") == 1
 
 
 def test_record_names_only_files_that_are_there(prepare, tmp_path):
@@ -330,21 +317,18 @@ def test_long_and_unequal_pairs_are_dropped_from_training_text_only(prepare, tex
     assert status == 1 and "leave no training pair" in err
 
 
-def test_nothing_is_left_of_an_earlier_preparation(prepare, tmp_path):
+@pytest.mark.parametrize("broken_off", [False, True])
+def test_nothing_is_left_of_an_earlier_preparation(broken_off, prepare, tmp_path, monkeypatch):
     prepare()
     assert list((tmp_path / "out").glob("test.*"))
+    if broken_off:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(
+                prepare_bitext, "write_checksums", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            )
+            prepare(test=False, vocab_size=190)
     prepare(test=False, vocab_size=190)
     prepare(test=False, out="fresh", vocab_size=190)
-    assert files(tmp_path / "out") == files(tmp_path / "fresh")
-
-
-def test_nothing_is_left_of_a_preparation_that_was_broken_off(prepare, tmp_path, monkeypatch):
-    prepare()
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(prepare_bitext, "write_checksums", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        prepare(test=False)
-    prepare(test=False)
-    prepare(test=False, out="fresh")
     assert files(tmp_path / "out") == files(tmp_path / "fresh")
 
 
@@ -371,12 +355,6 @@ def test_control_characters_are_read_as_spaces_and_counted(prepare, text, tmp_pa
     assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for symbol in symbols for c in symbol)
 
 
-def test_nul_bytes_are_refused(prepare, text):
-    change(text, "valid.de", lambda data: data.decode("utf-8").encode("utf-16-le").replace(b"\n\0", b"\n"))
-    status, _, err = prepare()
-    assert status == 1 and "valid.de, line 1" in err and len(err.splitlines()) == 1
-
-
 def test_a_sentence_that_no_preset_reads_is_named(prepare, text):
     change(text, "train.en", lambda data: b"a " * 5000 + b"\n" + data.split(b"\n", 1)[1])
     _, out, _ = prepare()
@@ -386,6 +364,9 @@ def test_a_sentence_that_no_preset_reads_is_named(prepare, text):
     assert "longest side" not in out
 
 
-def test_several_validation_texts_are_named(prepare, text):
-    _, out, _ = prepare("--validpref", f"{text / 'valid'},{text / 'test'}")
-    assert "give fairseq-train --valid-subset valid,valid1" in out
+def test_several_texts_are_named(prepare, text, tmp_path):
+    _, out, _ = prepare(
+        "--validpref", f"{text / 'valid'},{text / 'test'}", "--testpref", f"{text}/test,{text}/valid"
+    )
+    assert "give fairseq-train --valid-subset valid,valid1" in out and "test1: 11 pairs" in out
+    assert (tmp_path / "out" / "test1.en-de.de.idx").exists()

@@ -64,8 +64,7 @@ class GlueTask(FineTuningTask):
             return self.headerless
         raise InputError(
             f"{path}, line 1: there is no column {missing[0]!r}; {self.name} has the columns "
-            f"{', '.join(needed)}, "
-            "named in the first line and separated by tabs"
+            f"{', '.join(needed)}, named in the first line and separated by tabs"
         )
 
     def _example(self, row: Dict[str, str], place: str, split: str) -> Example:

@@ -59,9 +59,8 @@ class Pretrained:
         size = len(dictionary)
         if size != self.dictionary_size:
             raise InputError(
-                f"the checkpoint's dictionary has {self.dictionary_size} entries, that of {path} has {size}: "
-                "prepare the "
-                "task with the vocabulary of the pretrained model"
+                f"the checkpoint's dictionary has {self.dictionary_size} entries, that of {path} has "
+                f"{size}: prepare the task with the vocabulary of the pretrained model"
             )
 
 

@@ -1,0 +1,148 @@
+"""Pairs of sentences as the files that fairseq's translation task reads, in one folder or in shards."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from fairseq.data import Dictionary
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.writing import replace_file
+from luna_fairseq.text.encoders import Encoder, check_unknown, counts_of
+from luna_fairseq.text.indexed import Encoded, EncodedText, chosen, encoded_texts
+from luna_fairseq.text.length_filter import LengthFilter
+
+Part = Tuple[str, str, str]  # split, language, folder
+Texts = Mapping[Part, EncodedText]
+Batches = Callable[[str, Encoder], Iterator[List[Encoded]]]
+
+
+class PairData:
+    """Where the data goes, and what is left out.
+
+    Args:
+        folder: to write to.
+        languages: source and target.
+        splits: train, valid, valid1, ...; pairs of train may be left out, and are dealt to the shards in
+        turn.
+        lengths: which pairs of train stay.
+        shards: parts of train.
+
+    Attributes:
+        path: what fairseq-train is given.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        languages: Sequence[str],
+        splits: Sequence[str],
+        lengths: LengthFilter,
+        shards: int,
+    ) -> None:
+        self.folder, self.languages, self.lengths = folder, languages, lengths
+        self.shards = [f"shard{number}" for number in range(shards)] if shards > 1 else ["."]
+        self.path = os.pathsep.join(str(folder / shard) for shard in self.shards)
+        # Validation and test text go to the first shard, where fairseq looks for them.
+        self.parts: List[Part] = [
+            (split, language, shard)
+            for split in splits
+            for shard in (self.shards if split == "train" else self.shards[:1])
+            for language in languages
+        ]
+
+    def names(self) -> List[str]:
+        """Of all files, relative to the folder."""
+        pair = "-".join(self.languages)
+        dictionaries = [
+            str(Path(shard) / f"dict.{side}.txt") for shard in self.shards for side in self.languages
+        ]
+        texts = [str(Path(shard) / f"{split}.{pair}.{side}") for split, side, shard in self.parts]
+        return [*dictionaries, *(f"{text}.{end}" for text in texts for end in ("bin", "idx"))]
+
+    def write(
+        self, route: Any, model: Path, batches: Batches, separators: Sequence[str], max_unknown: float
+    ) -> Dict[str, Any]:
+        """Encode all text, then, when the dictionaries are known, write the files.
+
+        Args:
+            route: from text to pieces, one of :mod:`luna_fairseq.text.subword`.
+            model: its file.
+            batches: gives those of a split, both sides encoded by what it is given.
+            separators: symbols that the dictionaries have besides the pieces.
+            max_unknown: percent of a text's tokens that may be unknown.
+
+        Returns:
+            ``tokens``, ``longest`` and ``unknown``, by split and language; ``dropped``, pairs by reason;
+            entries of ``dictionary``, by language.
+
+        Raises:
+            InputError: no training pair is left, or too many tokens are unknown.
+        """
+        encoder = route.encoder(model)
+        dropped: Counter = Counter()
+        with encoded_texts(self.folder / "encode.tmp", self.parts) as texts:
+            for split in dict.fromkeys(split for split, _, _ in self.parts):
+                self._encode(split, batches(split, encoder), texts, dropped)
+            dictionaries = {}
+            for side in self.languages:
+                counts = counts_of(encoder, self._training(texts, side, route.is_joint))
+                dictionaries[side] = route.dictionary(model, counts, separators)
+            facts = self._write(texts, encoder, dictionaries, max_unknown)
+        for shard in self.shards:
+            for side, dictionary in dictionaries.items():
+                replace_file(self.folder / shard / f"dict.{side}.txt", partial(_save, dictionary))
+        return {
+            **facts,
+            "dropped": dropped,
+            "dictionary": {side: len(found) for side, found in dictionaries.items()},
+        }
+
+    def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
+        shards = self.shards if split == "train" else self.shards[:1]
+        pairs = 0
+        for sides in batches:
+            if split == "train":
+                kept = self.lengths.kept(sides[0][1], sides[1][1], dropped)
+                sides = [chosen(side, kept) for side in sides]
+            shard = (pairs + np.arange(len(sides[0][1]))) % len(shards)
+            pairs += len(shard)
+            for number, folder in enumerate(shards):
+                for language, side in zip(self.languages, sides):
+                    texts[split, language, folder].add(*chosen(side, shard == number))
+        if split == "train" and not pairs:
+            raise InputError("--max-length and --max-ratio leave no training pair: give larger ones")
+        if split == "train" and pairs < len(shards):
+            raise InputError(f"{pairs:,} training pairs are left, for --shards {len(shards)}: give fewer")
+
+    def _training(self, texts: Texts, side: str, is_joint: bool) -> List[EncodedText]:
+        """What the dictionary of a side is of."""
+        sides = self.languages if is_joint else [side]
+        return [
+            text for (split, language, _), text in texts.items() if split == "train" and language in sides
+        ]
+
+    def _write(
+        self, texts: Texts, encoder: Encoder, dictionaries: Mapping[str, Dictionary], max_unknown: float
+    ) -> Dict[str, Dict[str, int]]:
+        tables = {side: encoder.table(dictionary) for side, dictionary in dictionaries.items()}
+        tokens, longest, unknown = Counter(), Counter(), Counter()  # type: Counter, Counter, Counter
+        for (split, side, _), text in texts.items():
+            name = f"{split}.{side}"
+            tokens[name] += int(text.counts.sum())
+            longest[name] = max(longest[name], text.longest)
+            unknown[name] += text.unknown(tables[side], dictionaries[side])
+        check_unknown(unknown, tokens, max_unknown)
+        for (split, side, shard), text in texts.items():
+            prefix = self.folder / shard / f"{split}.{'-'.join(self.languages)}.{side}"
+            text.write(prefix, tables[side], dictionaries[side])
+        return {"tokens": tokens, "longest": longest, "unknown": unknown}
+
+
+def _save(dictionary: Dictionary, path: Path) -> None:
+    dictionary.save(str(path))
