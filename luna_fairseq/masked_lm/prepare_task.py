@@ -97,7 +97,8 @@ class TaskPreparation:
             writer.write(split, examples[split], self.encoder)
             if writer.unknown[split]:
                 print(f"{split}: {share_unknown(writer.unknown[split], writer.tokens[split])}")
-        check_unknown(writer.unknown, writer.tokens, self.args.max_unknown)
+        if self.tokenizer:  # of whole words many are unknown
+            check_unknown(writer.unknown, writer.tokens, self.args.max_unknown)
         forget_checksums(self.args.destdir)
         writer.finish()
         for path in self.tokenizer:

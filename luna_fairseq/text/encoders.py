@@ -4,6 +4,7 @@ words."""
 from __future__ import annotations
 
 import json
+import math
 from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
@@ -35,7 +36,8 @@ def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], most: f
         if number > most / 100 * tokens[name]:
             raise InputError(
                 f"{name}: {share_unknown(number, tokens[name])}: is the text in another language, or the "
-                f"dictionary of another encoding? --max-unknown {100 * number / tokens[name]:.2g} takes it "
+                f"dictionary of another encoding? --max-unknown {math.ceil(100 * number / tokens[name])} "
+                "takes it "
                 "as it is"
             )
 

@@ -69,7 +69,7 @@ def test_listops(tmp_path, capsys):
     prepare("listops", tmp_path, *words)
     assert "finished before" in capsys.readouterr().out
     assert prepare_lra.main(["listops", "--destdir", str(out), *GENERATE, "--seed", "2"]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "holds data made with other max_length, min_length, seed" in capsys.readouterr().err
 
 
 def write_listops(folder, **content):
@@ -80,9 +80,14 @@ def write_listops(folder, **content):
     return folder
 
 
-def test_published_listops(tmp_path):
+def test_published_listops(tmp_path, capsys):
     out = prepare("listops", tmp_path, "--mirror", write_listops(tmp_path / "m"))
     assert sequences(out / "src-bin", "valid") == [["[MAX", "3", "5", "]"]] and labels(out, "valid") == [5]
+    prepare("listops", tmp_path, "--mirror", tmp_path / "m")
+    assert "finished before" in capsys.readouterr().out
+    write_listops(tmp_path / "m", test="[MAX 3 6 ]\t6\n")
+    prepare("listops", tmp_path, "--mirror", tmp_path / "m", status=1)
+    assert "holds data made with other files: give a new folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -111,7 +116,9 @@ def test_text(tmp_path, capsys):
     assert texts(out / "src-bin", "train") == [b"gut \xc3", b"bad"] and labels(out, "train") == [1, 0]
     assert texts(out / "src-bin", "valid") == texts(out / "src-bin", "test") == [b"worse"]
     assert len(Dictionary.load(str(out / "src-bin" / "dict.txt"))) == 4 + 256
-    assert "the test set is the validation set" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the test set is the validation set" in said
+    assert "2 texts were cut to 5 bytes (--max-length), the longest of 15" in said
 
 
 AAN = "lra_release/lra_release/tsv_data/new_aan_pairs."
@@ -212,7 +219,7 @@ def test_pathfinder(tmp_path, side):
     "changes, message",
     [
         ({"imgs/0/sample_3.png": png(31, 0)}, "sample_3.png: 31 x 31 pixels, expected 32 x 32"),
-        ({"imgs/0/sample_3.png": b"junk"}, "sample_3.png: expected an image"),
+        ({"imgs/0/sample_3.png": b"junk"}, "imgs/0/sample_3.png: expected an image\n"),
         (
             {"metadata/1.npy": b"imgs/7 no.png 0 1\n"},
             "metadata/1.npy, line 1: imgs/7/no.png is not in the archive",
