@@ -16,6 +16,9 @@ from importlib.util import find_spec
 from os.path import abspath
 from typing import Any, List
 
+from luna_fairseq.errors import in_command
+from luna_fairseq.loggers import set_up_loggers
+
 __version__ = "0.2.0"
 
 _MODELS = ("LunaClassifier", "LunaLanguageModel", "LunaMaskedLM", "LunaModel")
@@ -63,3 +66,5 @@ def __getattr__(name: str) -> Any:
 __path__ = _Folders(map(abspath, __path__))
 if sys.modules.get("fairseq") is not None:
     register()
+elif in_command():
+    set_up_loggers()

@@ -154,3 +154,15 @@ def test_a_reader_that_goes_early_is_no_error(command):
         said = listing.stderr.read().decode()
         assert listing.wait() == 1
         assert "Broken pipe" not in said and "Traceback" not in said and "Exception" not in said
+
+
+def test_commands_log_warnings_alone(tmp_path):
+    """fairseq's import leaves the root logger at DEBUG, and says which packages for speech are missing."""
+    program = tmp_path / "luna-x"
+    program.write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport luna_fairseq, logging\nimport fairseq.tasks\n"
+        "for level in ('debug', 'info', 'warning'):\n    getattr(logging.getLogger('PIL'), level)(level)\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "WARNING: warning\n")
