@@ -3,8 +3,12 @@ attention."""
 
 from typing import Any, List, Optional, Sequence
 
+from torch import Tensor
+
 from fairseq import hub_utils
+from fairseq.token_generation_constraints import pack_constraints
 from luna_fairseq.engine.plain_text import check_encoded
+from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer, folders_of
 
@@ -34,6 +38,35 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     ) -> List[str]:
         """See :func:`luna_fairseq.models.document_translation.translate_document`."""
         return translate_document(self, sentences, tokens, beam, **kwargs)
+
+    def generate(self, tokenized_sentences: Any, *args: Any, constraints: Any = None, **kwargs: Any) -> Any:
+        """fairseq's, with ``constraints``: for each sentence the phrases, as text, that its translation
+        contains in this order. The sentences are then translated one by one.
+
+        Raises:
+            InputError: constraints of another number of sentences
+        """
+        if constraints is None:
+            return super().generate(tokenized_sentences, *args, **kwargs)
+        if isinstance(tokenized_sentences, Tensor):
+            return self.generate([tokenized_sentences], *args, constraints=[constraints], **kwargs)[0]
+        if len(constraints) != len(tokenized_sentences):
+            raise InputError(
+                f"constraints of {len(constraints)} sentences, not of {len(tokenized_sentences)}: give a "
+                "list of phrases for each"
+            )
+        found = []
+        for tokens, phrases in zip(tokenized_sentences, constraints):
+            texts = [phrases] if isinstance(phrases, str) else phrases
+            wanted = [self._tokens_of_target(text) for text in texts]
+            packed = pack_constraints([wanted]).to(self.device)
+            given = {**kwargs, "constraints": "ordered", "inference_step_args": {"constraints": packed}}
+            found += super().generate([tokens], *args, **given)
+        return found
+
+    def _tokens_of_target(self, text: str) -> Tensor:
+        encoded = self.apply_bpe(self.tokenize(text))
+        return self.tgt_dict.encode_line(encoded, append_eos=False, add_if_not_exist=False).long()
 
     def attention_maps(self, text: str, target: Optional[str] = None, beam: int = 5) -> Any:
         """What each attention weighs in a line of ``text``: see

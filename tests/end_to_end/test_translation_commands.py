@@ -11,6 +11,7 @@ from forked import run_module
 from reversal import AUTHORS_COMMAND, SENTENCES
 
 from fairseq.sequence_scorer import SequenceScorer
+from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 
 # Without the last option this fairseq drops the last batch unless its size is a multiple of 8.
@@ -134,6 +135,10 @@ def test_hub_interface(trained, data):
     together = hub.translate(sentences, beam=5, max_len_b=8)
     assert together == [hub.translate(sentence, beam=5, max_len_b=8) for sentence in sentences]
     assert all(word in hub.tgt_dict.symbols for text in together for word in text.split())
+    first, second = hub.translate(sentences[:2], beam=5, constraints=[["w9 w7", "w3"], ["w5"]])
+    assert "w9 w7" in first and "w3" in first.split("w9 w7")[1] and "w5" in second
+    with pytest.raises(InputError, match="constraints of 2 sentences, not of 1"):
+        hub.translate("w1", constraints=["w9", "w7"])
 
     # What decoding step by step gave every token is what the whole sequence at once gives it.
     source = hub.encode(sentences[0])
