@@ -67,6 +67,9 @@ def one_line_for(error: BaseException) -> Optional[str]:
         return str(found)
     if isinstance(error, OSError):
         return _about_a_path(error)
+    if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
+        character = ascii(error.object[error.start])
+        return f"{character} cannot be written in {error.encoding}: set PYTHONIOENCODING=utf-8"
     # What fairseq looks at after a loss that is not finite may fail in its turn.
     error = next((one for one in _chain(error) if isinstance(one, FloatingPointError)), error)
     frames = traceback.extract_tb(error.__traceback__)

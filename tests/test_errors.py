@@ -53,10 +53,15 @@ except Exception:
             "/nowhere/at all: No such file or directory",
         ),
         ("OSError('Model file not found: x.pt')", "Model file not found: x.pt"),
+        (
+            "UnicodeEncodeError('ascii', '\\xe9', 0, 1, 'no')",
+            "'\\xe9' cannot be written in ascii: set PYTHONIOENCODING=utf-8",
+        ),
+        ("UnicodeEncodeError('utf-8', '\\ud800', 0, 1, 'no')", None),
         ("ConnectionResetError('by the other side')", None),
     ],
 )
-def test_a_path_that_cannot_be_read(error, line, tmp_path):
+def test_a_path_that_cannot_be_read_or_a_character_written(error, line, tmp_path):
     status, text = run(
         tmp_path / "fairseq_cli" / "train.py",
         f"cli_main({error})",

@@ -90,7 +90,7 @@ HEADLINES = [
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("--out", type=Path, default=Path("gpu"), metavar="DIR", help="folder of both files (default: gpu)")
     add("--minutes", type=float, default=9.0, metavar="N", help="after which it ends (default: 9)")

@@ -153,7 +153,7 @@ def roofline(T: int, K: int, L: int, dtype: str, gpu: Gpu) -> Dict[str, Any]:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("--shape", type=int, nargs=3, action="append", metavar=("T", "K", "L"), help="(default: nine)")
     add("--dtype", nargs="+", default=["bfloat16"], choices=["bfloat16", "float16", "float32"])

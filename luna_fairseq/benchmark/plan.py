@@ -58,7 +58,7 @@ class Plan(NamedTuple):
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line, without fairseq-train's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("recipe", metavar="RECIPE", help="of translation or masked language modelling")
     add("--gpu", default="a100", metavar="NAME", help=f"one of {', '.join(GPUS)} (default: a100)")

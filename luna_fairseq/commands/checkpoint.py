@@ -32,7 +32,7 @@ def checkpoint_script(
 
 
 def _parser(program: str, doc: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program, description=doc.split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=program, description=(doc or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("data", type=Path, metavar="DATA", help="folder of the data that fairseq-train had")
     add("--path", required=True, type=Path, metavar="CHECKPOINT", help="a trained model")

@@ -28,7 +28,7 @@ PAPER_DICTIONARY_SIZE = 40544
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     parser.add_argument("recipe", metavar="RECIPE", help="of translation; luna-recipes lists them")
     parser.add_argument(
         "--dictionary-size",

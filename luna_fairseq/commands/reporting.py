@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import luna_fairseq
-from luna_fairseq.errors import InputError, until_nobody_reads
+from luna_fairseq.errors import one_line_for, until_nobody_reads
 from luna_fairseq.progress import quietly
 
 # This package as fairseq's --user-dir, whatever the working directory.
@@ -31,12 +31,15 @@ def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None
     try:
         with until_nobody_reads():
             work()
-    except InputError as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
-        return 1
     except OSError as error:
         where = error.filename or place
         print(f"{program}: error: {f'{where}: ' if where else ''}{error.strerror or error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        said = one_line_for(error)
+        if said is None:
+            raise
+        print(f"{program}: error: {said}", file=sys.stderr)
         return 1
     return 0
 
@@ -97,7 +100,7 @@ def words_script(
     def main(argv: Optional[Sequence[str]] = None) -> int:
         words = list(sys.argv[1:] if argv is None else argv)
         if words[:1] in (["-h"], ["--help"]):
-            print(usage, (doc or "").split("\n\n", 1)[1], sep="\n\n", end="")
+            print(usage, (doc or "").split("\n\n", 1)[-1], sep="\n\n", end="")
             return 0
         return reported(program, lambda: work(words))
 

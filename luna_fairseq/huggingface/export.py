@@ -30,7 +30,7 @@ def _export(args: argparse.Namespace) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("folder", type=Path, metavar="FOLDER", help="folder to write, which must not exist yet")
     add("--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint of a Luna model")

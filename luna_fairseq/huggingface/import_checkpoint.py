@@ -26,7 +26,7 @@ PROGRAM = "luna-import-huggingface"
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("folder", type=Path, metavar="FOLDER", help="folder of config.json and model.safetensors")
     add("--like", required=True, type=Path, metavar="CHECKPOINT", help="the checkpoint that was exported")

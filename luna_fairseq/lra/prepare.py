@@ -44,7 +44,7 @@ VERSION = 1  # part of the key: a change of what is written must not take the ol
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("task", choices=list(TASKS), help="what to prepare")
     add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to: new, or empty")

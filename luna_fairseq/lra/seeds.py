@@ -60,7 +60,7 @@ class Result:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("recipe", metavar="RECIPE", help="of Long Range Arena, as listops")
     add("data", type=Path, metavar="DATA", help="folder that luna-prepare-lra wrote")

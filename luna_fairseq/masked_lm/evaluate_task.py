@@ -43,7 +43,7 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("data", type=Path, metavar="DATA", help="folder of the prepared task")
     add("--path", required=True, type=Path, metavar="CHECKPOINT", help="fine-tuned checkpoint")

@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s TASK DATA --pretrained CHECKPOINT --out DIR [options] [-- fairseq-train options]",
-        description=(__doc__ or "").split("\n\n", 1)[1],
+        description=(__doc__ or "").split("\n\n", 1)[-1],
     )
     add = parser.add_argument
     add("task", choices=list(TASKS), metavar="TASK", help=", ".join(TASKS))

@@ -41,7 +41,7 @@ VERSION = 1  # part of the key: a change of what is written must not take the ol
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("task", choices=list(TASKS), metavar="TASK", help=", ".join(TASKS))
     add("folder", type=Path, metavar="FOLDER", help="the task's published files")

@@ -61,7 +61,7 @@ VERSION = 3  # part of every key: a change of what a step does must not take the
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("--train", required=True, nargs="+", type=Path, metavar="FILE", help="training text")
     add("--valid", required=True, nargs="+", type=Path, metavar="FILE", help="validation text")

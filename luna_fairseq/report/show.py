@@ -36,7 +36,7 @@ LEVELS = 255  # a weight is kept as a share of the head's largest, in one byte
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="a trained model")
     what = parser.add_mutually_exclusive_group(required=True)

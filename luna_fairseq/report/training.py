@@ -36,7 +36,7 @@ MOST_RUNS = 24
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder or log of a run, or NAME=RUN")
     add("--out", type=Path, default=Path("report.html"), metavar="FILE", help="(default: %(default)s)")

@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s DATA --path CHECKPOINT --results DIR [options] [-- fairseq-generate options]",
-        description=(__doc__ or "").split("\n\n", 1)[1],
+        description=(__doc__ or "").split("\n\n", 1)[-1],
     )
     parser.add_argument("data", type=Path, metavar="DATA", help="folder of the prepared text")
     parser.add_argument(

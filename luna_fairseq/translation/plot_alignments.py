@@ -34,7 +34,7 @@ class Alignment(NamedTuple):
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("outputs", type=Path, nargs="+", metavar="OUTPUT", help="of fairseq-generate")
     add(

@@ -48,7 +48,7 @@ SKIP = "--skip-invalid-size-inputs-valid-test"
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     parser.add_argument(
         "-s", "--source-lang", required=True, metavar="LANG", help="source language, a suffix"
     )

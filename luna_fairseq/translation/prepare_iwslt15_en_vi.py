@@ -32,7 +32,7 @@ PARTS = {"train": ("train", 133317), "valid": ("tst2012", 1553), "test": ("tst20
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
     add(

@@ -36,7 +36,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     parser.add_argument("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
     parser.add_argument(
         "--mirror",

@@ -39,7 +39,7 @@ PROGRAM = "luna-score"
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     parser.add_argument("generated", type=Path, metavar="FILE", help="output of fairseq-generate")
     parser.add_argument("--reference", required=True, type=Path, metavar="FILE", help="plain reference text")
     parser.add_argument(

@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = prepare_bitext.build_parser()
     parser.prog = PROGRAM
     parser.usage = "%(prog)s [options] [-- fairseq-train options]"
-    parser.description = (__doc__ or "").split("\n\n", 1)[1]
+    parser.description = (__doc__ or "").split("\n\n", 1)[-1]
     parser.add_argument(
         "--recipe",
         default="small",
