@@ -81,7 +81,11 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         check_plot(args.plot, "--plot")
     if args.repetitions < 2:
         raise InputError("--repetitions 1 has no quartiles: give 2 or more")
-    check_device(args.device)
+    try:
+        torch.empty(0, device=args.device)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0]
+        raise InputError(f"--device {args.device}: {said}; give cpu, cuda or cuda:N") from None
     torch.set_num_threads(args.threads)
     if args.device == "cpu":
         keep_freed_memory()  # as training does
@@ -97,21 +101,6 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     wrong = [f"{form} is not measured: {why}" for s in sections for form, why in s.failed.items()]
     if wrong:
         raise InputError("; ".join(wrong))
-
-
-def check_device(name: str) -> None:
-    """Raise InputError unless the device is the CPU or a GPU that is there."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"unknown device {name!r}: give --device cpu, cuda or cuda:N")
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if (device.index or 0) >= count:
-            raise InputError(f"there is no device {name}: torch sees {count} GPUs; use --device cpu")
-        torch.cuda.set_device(device.index or 0)
 
 
 def measure(task: Task, sections: List[Section], where: Dict[str, Any]) -> None:

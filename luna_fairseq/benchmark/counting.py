@@ -6,7 +6,7 @@ on them; all else is on the meta device and has no numbers.
 """
 
 from contextlib import nullcontext
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple
 from unittest import mock
 
 import torch
@@ -28,7 +28,7 @@ class Operation(NamedTuple):
 
 class Step(NamedTuple):
     """A forward and a backward pass: parameters (shared ones once), operations but those that make views, the
-    bytes that the backward pass waits for at most, parameters apart, and those of the largest tensor."""
+    bytes that the backward pass waits for, parameters apart, and those of the largest tensor."""
 
     parameters: int
     operations: List[Operation]
@@ -45,11 +45,23 @@ def count_step(
     with torch.device("meta"), attention, autocast:
         with _Counter():
             model = build().to(dtype).train()
-        weights = list(model.parameters())
-        kept, counter = _Kept(weights), _Counter()
-        with counter, torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
-            loss(model).backward()
-    return Step(sum(p.numel() for p in weights), counter.operations, kept.most, counter.largest)
+        weights = {id(x): x for x in model.parameters()}
+        own = {x.untyped_storage()._cdata for x in weights.values()}
+        kept: Dict[int, Any] = {}
+
+        def keep(x: Tensor) -> Tensor:
+            storage = x.untyped_storage()
+            if storage._cdata not in own:
+                kept[storage._cdata] = storage
+            return x
+
+        with _Counter() as counter:
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+                value = loss(model)
+            size = sum(storage.nbytes() for storage in kept.values())
+            kept.clear()
+            value.backward()
+    return Step(sum(p.numel() for p in weights.values()), counter.operations, size, counter.largest)
 
 
 class _Counter(TorchDispatchMode):
@@ -112,44 +124,6 @@ def _places(x: Any) -> Any:
     """A mask as the indices of what it takes."""
     is_mask = isinstance(x, Tensor) and x.dtype == torch.bool and x.device.type == "cpu"
     return x.nonzero().unbind(1) if is_mask else (x,)
-
-
-class _Kept:
-    """Counts storages that autograd keeps, once each, and the most there are at a time."""
-
-    def __init__(self, weights: List[Tensor]):
-        self.alive: Dict[int, Tuple[int, Any]] = {}
-        self.weights = {x.untyped_storage()._cdata for x in weights}
-        self.now = self.most = 0
-
-    def pack(self, x: Tensor) -> Any:
-        """Note a tensor that is kept."""
-        storage = x.untyped_storage()
-        key = storage._cdata
-        return _Holder(x, self, key) if key not in self.weights else x
-
-    def unpack(self, held: Any) -> Tensor:
-        """The tensor."""
-        return held.x if isinstance(held, _Holder) else held
-
-
-class _Holder:
-    """A tensor that is kept until nobody wants it."""
-
-    def __init__(self, x: Tensor, kept: _Kept, key: int):
-        self.x, self.kept, self.key = x, kept, key
-        count, storage = kept.alive.get(key, (0, x.untyped_storage()))
-        if not count:
-            kept.now += storage.nbytes()
-            kept.most = max(kept.most, kept.now)
-        kept.alive[key] = count + 1, storage
-
-    def __del__(self) -> None:
-        count, storage = self.kept.alive.pop(self.key)
-        if count > 1:
-            self.kept.alive[self.key] = count - 1, storage
-        else:
-            self.kept.now -= storage.nbytes()
 
 
 def _attention(
