@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
@@ -62,26 +62,10 @@ def export(path: Path, data: Path, folder: Path, head: Optional[str] = None) -> 
     """
     if folder.exists():
         raise InputError(f"{folder} is there already: give another folder, or remove it")
-    if not path.is_file():
-        raise InputError(f"--path {path} does not exist")
-    try:
-        from luna_fairseq.huggingface import conversion
-        from luna_fairseq.huggingface.comparison import compare
-        from luna_fairseq.huggingface.tokenizer import tokenizer_of
-    except ImportError as error:
-        raise MissingRequirementError(
-            'the export needs transformers and safetensors: pip install "luna_fairseq[huggingface]"'
-        ) from error
-    from transformers.utils import logging
-
-    from luna_fairseq.huggingface.checkpoint import load
+    checkpoint, kind, model, tokenizer = converted(path, data, head)
+    from luna_fairseq.huggingface.comparison import compare
     from luna_fairseq.huggingface.model_card import model_card
 
-    logging.disable_progress_bar()
-    checkpoint = load(path, data)
-    kind = conversion.kind_of(checkpoint.model, _choose_head(checkpoint.model, head))
-    model = conversion.convert(checkpoint.model, kind, _dictionary(checkpoint.task))
-    tokenizer = tokenizer_of(checkpoint.task, [path.parent, data], model.config)
     with replacing_folder(folder) as temporary:
         write_model(model, temporary)
         if tokenizer is not None:
@@ -89,6 +73,39 @@ def export(path: Path, data: Path, folder: Path, head: Optional[str] = None) -> 
         (temporary / "README.md").write_text(model_card(checkpoint, kind), encoding="utf-8")
         compare(checkpoint.model, type(model).from_pretrained(str(temporary)).eval(), kind)
     return kind
+
+
+class Converted(NamedTuple):
+    """What is exported: the checkpoint, its kind, transformers' model and its tokenizer, None for pixels."""
+
+    checkpoint: Any
+    kind: Any
+    model: Any
+    tokenizer: Any
+
+
+def converted(path: Path, data: Path, head: Optional[str] = None) -> Converted:
+    """The model of the checkpoint ``path`` as transformers' class; arguments and errors as of
+    :func:`export`."""
+    if not path.is_file():
+        raise InputError(f"--path {path} does not exist")
+    try:
+        from transformers.utils import logging
+
+        from luna_fairseq.huggingface import conversion
+        from luna_fairseq.huggingface.tokenizer import tokenizer_of
+    except ImportError as error:
+        raise MissingRequirementError(
+            'the export needs transformers and safetensors: pip install "luna_fairseq[huggingface]"'
+        ) from error
+    from luna_fairseq.huggingface.checkpoint import load
+
+    logging.disable_progress_bar()
+    checkpoint = load(path, data)
+    kind = conversion.kind_of(checkpoint.model, _choose_head(checkpoint.model, head))
+    model = conversion.convert(checkpoint.model, kind, _dictionary(checkpoint.task))
+    tokenizer = tokenizer_of(checkpoint.task, [path.parent, data], model.config)
+    return Converted(checkpoint, kind, model, tokenizer)
 
 
 def _dictionary(task: Any) -> Any:

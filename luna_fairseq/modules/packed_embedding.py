@@ -9,6 +9,13 @@ from torch import Tensor, nn
 from luna_fairseq.errors import InputError
 
 
+def traced() -> bool:
+    """Whether torch.jit.trace, torch.export or torch.compile is at work."""
+    compiler = getattr(torch, "compiler", None)
+    compiling = getattr(compiler, "is_compiling", None)
+    return torch.jit.is_tracing() or (compiling is not None and compiling())
+
+
 class PackedEmbedding(nn.Module):
     """P as a parameter, scaled, with positions, shortened to the batch.
 
@@ -47,6 +54,7 @@ class PackedEmbedding(nn.Module):
                 f"projection length is {projection_length}: --projection-length must be 1 or more"
             )
         self.fix_length = fix_length
+        self.static = False  # all rows with a mask, whatever the lengths: the same results
         self.zero_padding = zero_padding
         self.scale = math.sqrt(embed_dim) if scale else 1.0
         self.weight = nn.Parameter(torch.empty(projection_length, embed_dim))
@@ -67,8 +75,11 @@ class PackedEmbedding(nn.Module):
         L = self.weight.size(0)
         padding_mask = None
         if not self.fix_length:
-            shortest, longest = torch.stack(torch.aminmax(lengths)).tolist()
-            L = max(1, min(L, longest))
+            shortest = 0
+            # In a graph, a length that is read as a number would be that of every later batch.
+            if not (self.static or traced()):
+                shortest, longest = torch.stack(torch.aminmax(lengths)).tolist()
+                L = max(1, min(L, longest))
             if shortest < L:
                 padding_mask = torch.arange(L, device=lengths.device)[None, :] >= lengths[:, None]
         packed = self.scale * self.weight[:L]

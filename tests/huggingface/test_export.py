@@ -48,7 +48,7 @@ def test_the_same_output_when_loaded_again(kind, variant, tmp_path):
 
 @pytest.mark.parametrize(
     ("variant", "beam"),
-    [("tied", 5), ("look-up diagonal decay", 5), ("softmax cross", 1), ("untied pre-norm", 3)],
+    [("tied", 5), ("look-up diagonal decay", 5), ("softmax cross", 1), ("untied pre-norm", 1)],
 )
 def test_the_same_translations(variant, beam):
     """As fairseq's search; padded on either side, with a cache and without. (Beams may differ

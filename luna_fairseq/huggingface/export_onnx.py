@@ -1,0 +1,132 @@
+"""``luna-export-onnx``: a trained model as ONNX, for onnxruntime.
+
+FOLDER then holds the tokenizer, and for a masked language model or a classifier model.onnx (input_ids ->
+logits). For a translation model encoder.onnx takes input_ids [batch, length], padded on either side, and gives
+the state with which decoding begins; decoder.onnx takes one token of each sentence [batch, 1] (at first the
+end of a sentence) and a state, and gives logits [batch, vocabulary] and the next state. For a causal language
+model start.npz holds the state of one text, to be repeated for a batch. The state is constant in size; its
+tensors have one name as outputs and inputs. What was written is compared with the model on other batches and
+lengths. Needs the extra "onnx": pip install "luna_fairseq[onnx]".
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, List, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.errors import InputError, MissingRequirementError
+from luna_fairseq.files.writing import replacing_folder
+from luna_fairseq.modules.packed_embedding import PackedEmbedding
+
+PROGRAM = "luna-export-onnx"
+LARGEST_DIFFERENCE = 1e-4  # relative to the largest number; larger is a fault of the export
+BATCHES = ((3, 11), (1, 5), (4, 23))  # at export, and those with which it is compared
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
+    add = parser.add_argument
+    add("folder", type=Path, metavar="FOLDER", help="folder to write, which must not exist yet")
+    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint of a Luna model")
+    add("--data", required=True, type=Path, metavar="DIR", help="folder of its dictionaries and tokenizer")
+    add("--head", metavar="NAME", help="as of luna-export-huggingface")
+    return parser
+
+
+def _export(args: argparse.Namespace) -> None:
+    try:
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+
+        from luna_fairseq.huggingface.export import converted
+    except ImportError as error:
+        raise MissingRequirementError(
+            'the export needs onnx, onnxscript, onnxruntime: pip install "luna_fairseq[onnx]"'
+        ) from error
+    if args.folder.exists():
+        raise InputError(f"{args.folder} is there already: give another folder, or remove it")
+    found = converted(args.path, args.data, args.head)
+    with replacing_folder(args.folder) as temporary:
+        write_onnx(found.model, temporary)
+        if found.tokenizer is not None:
+            found.tokenizer.save_pretrained(str(temporary))
+    print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.glob('*.onnx')))}")
+
+
+def write_onnx(model: Any, folder: Path) -> None:
+    """Write the graphs of an exported ``model`` into ``folder``, and compare them with it.
+
+    Raises:
+        InputError: a model or an operation that cannot be exported, or other numbers than the model's
+    """
+    from luna_fairseq.huggingface.decoder import Generates
+    from luna_fairseq.huggingface.onnx_parts import Start, Step, Whole, first_token, some_tokens
+
+    if getattr(model.config, "reads_pixels", False) or getattr(model.config, "pair_combination", ""):
+        raise InputError(
+            "classifiers of pixels and of pairs cannot be exported to ONNX; those of one text can"
+        )
+    tokens = [(some_tokens(model, *size),) for size in BATCHES]
+    if not isinstance(model, Generates):
+        _write(Whole(model), folder / "model.onnx", tokens)
+        return
+    start = Start(model)
+    with torch.no_grad():
+        states = [start(*each) for each in tokens]
+    if model.config.is_encoder_decoder:
+        _write(start, folder / "encoder.onnx", tokens)
+    else:
+        one = [state[:1].numpy() for state in states[0]]
+        np.savez(str(folder / "start.npz"), **dict(zip(start.output_names, one)))
+    steps = [(first_token(model, size[0]), *state) for size, state in zip(BATCHES, states)]
+    _write(Step(model, start), folder / "decoder.onnx", steps)
+
+
+def _write(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
+    """Export ``part`` with the first of the ``examples``, and compare what it gives for all of them."""
+    first, *_, last = examples
+    shapes = tuple(
+        {dim: torch.export.Dim.AUTO for dim in range(x.dim()) if x.size(dim) != y.size(dim)}
+        for x, y in zip(first, last)
+    )
+    names = {"input_names": part.input_names, "output_names": part.output_names}
+    try:
+        program = torch.export.export(part, first, dynamic_shapes=(shapes,), strict=False)
+        torch.onnx.export(program, first, str(path), dynamo=True, verbose=False, **names)
+    except Exception as error:  # whatever an exporter that meets a new operation may raise
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"ONNX cannot express this model: {type(error).__name__}: {reason}") from error
+    _compare(part, path, examples)
+
+
+def _compare(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path))
+    inputs = [given.name for given in session.get_inputs()]
+    for example in examples:
+        given = {name: x.numpy() for name, x in zip(part.input_names, example) if name in inputs}
+        with torch.no_grad():
+            expected = part(*example)
+        for name, value, found in zip(part.output_names, expected, session.run(None, given)):
+            difference = (torch.from_numpy(found).float() - value.float()).abs().max()
+            if not difference <= LARGEST_DIFFERENCE * value.float().abs().max().clamp(min=1):
+                raise InputError(
+                    f"{path.name} gives another {name} than the model, by {difference:.1e}: please "
+                    "report this"
+                )
+
+
+main = console_script(PROGRAM, build_parser, lambda args: _export(args), place="folder", hides_log=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
