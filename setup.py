@@ -33,6 +33,12 @@ ENGINE = [
     "scikit-learn",
 ]
 HUGGINGFACE = ["safetensors", "tokenizers", "transformers>=4.40"]
+ONNX = [
+    *HUGGINGFACE,
+    'onnx; python_version >= "3.10"',
+    'onnxruntime; python_version >= "3.10"',
+    'onnxscript; python_version >= "3.10"',
+]
 PLOT = ["matplotlib"]
 DOCS = [
     'mkdocs-material>=9.5; python_version >= "3.10"',
@@ -81,6 +87,7 @@ setup(
     extras_require={
         "engine": ENGINE,
         "huggingface": HUGGINGFACE,
+        "onnx": ONNX,
         "plot": PLOT,
         "docs": DOCS,
         "test": TEST,
@@ -94,6 +101,7 @@ setup(
             "luna-evaluate = luna_fairseq.translation.evaluate:main",
             "luna-evaluate-task = luna_fairseq.masked_lm.evaluate_task:main",
             "luna-export-huggingface = luna_fairseq.huggingface.export:main",
+            "luna-export-onnx = luna_fairseq.huggingface.export_onnx:main",
             "luna-finetune = luna_fairseq.masked_lm.finetune:main",
             "luna-import-huggingface = luna_fairseq.huggingface.import_checkpoint:main",
             "luna-lra-seeds = luna_fairseq.lra.seeds:main",

@@ -1,11 +1,11 @@
 """``luna-export-onnx``: a trained model as ONNX, for onnxruntime.
 
 FOLDER then holds the tokenizer, and for a masked language model or a classifier model.onnx (input_ids ->
-logits). For a translation model encoder.onnx takes input_ids [batch, length], padded on either side, and gives
-the state with which decoding begins; decoder.onnx takes one token of each sentence [batch, 1] (at first the
-end of a sentence) and a state, and gives logits [batch, vocabulary] and the next state. For a causal language
-model start.npz holds the state of one text, to be repeated for a batch. The state is constant in size; its
-tensors have one name as outputs and inputs. What was written is compared with the model on other batches and
+logits). For a translation model encoder.onnx takes input_ids [batch, length], padded on either side, and
+gives the state with which decoding begins; decoder.onnx takes one token of each sentence [batch, 1] (at first
+the end of a sentence) and a state, and gives logits [batch, vocabulary] and what has changed of the state, as
+next_NAME. For a causal language model start.npz holds the state of one text, to be repeated for a batch. The
+state of a Luna decoder is constant in size. What was written is compared with the model on other batches and
 lengths. Needs the extra "onnx": pip install "luna_fairseq[onnx]".
 """
 
@@ -74,6 +74,9 @@ def write_onnx(model: Any, folder: Path) -> None:
         raise InputError(
             "classifiers of pixels and of pairs cannot be exported to ONNX; those of one text can"
         )
+    for module in model.modules():
+        if isinstance(module, PackedEmbedding):
+            module.static = True
     tokens = [(some_tokens(model, *size),) for size in BATCHES]
     if not isinstance(model, Generates):
         _write(Whole(model), folder / "model.onnx", tokens)
