@@ -85,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class TextPreparation:
-    """One run of the command: check, learn, encode, binarise.
+    """One run of the command: check, learn, encode.
 
     Args:
         args: the parsed command line.
