@@ -9,13 +9,7 @@ import torch
 
 from luna_fairseq.engine import provenance, same_training
 from luna_fairseq.engine.checkpoints import damage, intact_neighbour, why_unreadable
-from luna_fairseq.engine.dictionaries import (
-    KEY,
-    check_fingerprints,
-    fingerprints_of,
-    is_known,
-    stored_fingerprints,
-)
+from luna_fairseq.engine.dictionaries import KEY, check_fingerprints, fingerprints_of, stored_fingerprints
 from luna_fairseq.engine.mend import RIGHT, Mend
 from luna_fairseq.engine.model_options import dataclass_of, plain_options
 from luna_fairseq.errors import InputError
@@ -56,7 +50,8 @@ def _read(
     # A task is given its own state alone when a model is loaded for use, the trainer gets extra_state back.
     identity, dictionaries = same_training.stored_identity(state), stored_fingerprints(state)
     found = {"path": str(path), "identity": identity, "ours": _is_ours(state), _DICTIONARIES: dictionaries}
-    state["task_state"] = {**(state.get("task_state") or {}), _IN_MEMORY: found}
+    if same_training.is_known(identity):
+        state["task_state"] = {**(state.get("task_state") or {}), _IN_MEMORY: found}
     if state.get("extra_state") is not None:
         known = {**identity, "options": same_training.stored_options(state)}
         state["extra_state"] = {**state["extra_state"], same_training.KEY: known}
@@ -105,8 +100,9 @@ def _compared_in_use(load_state_dict: Callable[..., Any], self: Any, state_dict:
     state_dict = dict(state_dict)
     known = state_dict.pop(_IN_MEMORY, None)
     if known is not None:
-        same_training.check_identity(known["path"], known["identity"], same_training.identity_of(self))
-        if is_known(self) and (known["ours"] or known[_DICTIONARIES] is not None):
+        here = same_training.identity_of(self)
+        same_training.check_identity(known["path"], known["identity"], here)
+        if same_training.is_known(here) and (known["ours"] or known[_DICTIONARIES] is not None):
             check_fingerprints(known["path"], known[_DICTIONARIES], fingerprints_of(self))
     return load_state_dict(self, state_dict)
 
@@ -121,8 +117,8 @@ def _kept(
     **kw: Any,
 ) -> Any:
     kept: Dict[str, Any] = {provenance.KEY: provenance.of_this_process()}
-    kept[same_training.KEY] = same_training.kept_identity(self)
-    if is_known(self.task):
+    identity = kept[same_training.KEY] = same_training.kept_identity(self)
+    if same_training.is_known(identity):
         kept[_DICTIONARIES] = fingerprints_of(self.task)
     counter = _early_stopping()
     if hasattr(counter, "best"):
@@ -152,7 +148,7 @@ def _compared_in_training(
         same_training.compare_with_run(filename, self, known, reset_optimizer)
     stored = stored_fingerprints({"extra_state": extra_state})
     ours = type(self.get_model()).__module__.startswith(_OURS)
-    if is_known(self.task) and (stored is not None or ours):
+    if same_training.is_known(same_training.identity_of(self.task)) and (stored is not None or ours):
         # The classes of another task are what fine-tuning is for.
         left_out: Sequence[str] = ("label",) if reset_optimizer else ()
         check_fingerprints(filename, stored, fingerprints_of(self.task), left_out)

@@ -11,18 +11,6 @@ logger = logging.getLogger(__name__)
 KEY = "luna_fairseq.dictionaries"  # in a checkpoint's extra_state
 _BEFORE = "dictionaries"  # the key until version 0.1
 _LABELS = "label"
-# Whose dictionaries are those of the words that the model reads and writes, in training as in use.
-_TASKS = (
-    "translation",
-    "language_modeling",
-    "masked_lm",
-    "sentence_prediction",
-    "sentence_ranking",
-    "lra-text",
-    "long_range_arena",
-    "lra-image",
-)
-
 Fingerprints = Dict[str, str]
 
 
@@ -32,13 +20,6 @@ def fingerprint(dictionary: Any) -> str:
     for index in range(len(dictionary)):
         state.update(dictionary[index].encode("utf-8", "surrogatepass") + b"\n")
     return f"{len(dictionary)} entries, {state.hexdigest()[:16]}"
-
-
-def is_known(task: Any) -> bool:
-    """Whether a task's dictionaries can be compared with those of another one of its class."""
-    from fairseq.tasks import TASK_REGISTRY  # the table is read where there is no fairseq, too
-
-    return any(TASK_REGISTRY.get(name) is type(task) for name in _TASKS)
 
 
 def fingerprints_of(task: Any) -> Fingerprints:

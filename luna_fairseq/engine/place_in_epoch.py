@@ -1,5 +1,6 @@
 """Where in the data a resumed run goes on: in the same batches, also on another number of processes."""
 
+import inspect
 import logging
 import zlib
 from typing import Any, Callable, Dict
@@ -28,12 +29,15 @@ _PROCESSES, _BATCHES = "processes", "batches"
 def _as_in_the_first_epoch(
     get_batch_iterator: Callable[..., Any], self: Any, dataset: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    epoch = kwargs.get("epoch", 1)
-    anew = kwargs.get("disable_iterator_cache", False) or kwargs.get("update_epoch_batch_itr", False)
+    call = inspect.signature(get_batch_iterator).bind(self, dataset, *args, **kwargs)
+    given = call.arguments
+    epoch = given.get("epoch", 1)
+    anew = given.get("disable_iterator_cache", False) or given.get("update_epoch_batch_itr", False)
     known = dataset in self.dataset_to_epoch_iter
     if known or anew or epoch <= 1 or not self.can_reuse_epoch_itr(dataset):
         return get_batch_iterator(self, dataset, *args, **kwargs)
-    iterator = get_batch_iterator(self, dataset, *args, **{**kwargs, "epoch": 1})
+    given["epoch"] = 1
+    iterator = get_batch_iterator(*call.args, **call.kwargs)
     dataset.set_epoch(epoch)
     iterator.epoch = epoch
     return iterator

@@ -119,6 +119,12 @@ def _words(found: Sequence[Tuple[str, Any, Any]], place: int) -> str:
     return ", ".join(words)
 
 
+def is_known(identity: Mapping[str, Any]) -> bool:
+    """Whether it is of a task whose dictionaries are those of what its model reads and writes, in training as
+    in use."""
+    return identity.get("task") in _KINDS
+
+
 def kept_identity(trainer: Any) -> Identity:
     """That of the trainer's task and run."""
     if getattr(trainer, "run_name", None) is None:

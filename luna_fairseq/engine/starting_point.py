@@ -76,7 +76,7 @@ def _with_an_intact_file(cfg: Any, trainer: Any) -> Any:
         torch.distributed.broadcast_object_list(found, src=0, group=trainer.data_parallel_process_group)
     if found[0] is None:
         return cfg
-    cfg = copy.copy(cfg)
+    cfg = copy.deepcopy(cfg)
     cfg.restore_file, cfg.finetune_from_model = str(found[0])[: -len(f"{suffix}.pt")] + ".pt", None
     return cfg
 
