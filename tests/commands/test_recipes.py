@@ -146,29 +146,14 @@ def test_the_heading_says_the_batch(name):
 
 
 @wmt_recipes
-def test_what_the_recipe_says(name):
+def test_the_heading_says_the_aim_and_the_parameters(name):
+    """What else it sets is held against the papers in tests/recipes."""
     recipe, row = read_recipe(name), name.split("/")[1]
-    cfg = parse(recipe.words())
     head = " ".join(recipe.heading)
-    aim = "Not the paper's" if row in ANCHORED else "Aims at 2"
-    assert aim in head and ("the paper's figure (Table" in head) is (row not in ANCHORED)
+    assert recipe.settings["checkpoint"]["keep_last_epochs"] == 10  # the paper averages them
+    assert ("Not the paper's" if row in ANCHORED else "Aims at 2") in head
+    assert ("the paper's figure (Table" in head) is (row not in ANCHORED)
     assert f"{512 * 40544 + REST[row]:,} with a dictionary of 40,544" in head
-    assert cfg.optimization.max_update == 500000 and cfg.optimization.clip_norm == 1.0
-    assert cfg.dataset.max_tokens == 8192 and cfg.checkpoint.keep_last_epochs == 10
-    assert cfg.criterion.label_smoothing == 0.1 and cfg.model.dropout == 0.1
-    if row.endswith("adam"):
-        assert (cfg.lr_scheduler._name, cfg.lr_scheduler.warmup_updates) == ("inverse_sqrt", 4000)
-        assert cfg.optimization.lr == [0.0005]
-    else:
-        assert (
-            list(cfg.lr_scheduler.milestones) == [300000, 450000] and cfg.lr_scheduler.warmup_updates == 1000
-        )
-        assert cfg.optimization.lr == [0.1] and cfg.optimizer._name == "apollo"
-        assert (cfg.optimizer.weight_decay, cfg.optimizer.clip_mode) == (1e-8, "total")
-    if row.startswith("luna") and row not in ANCHORED:
-        _, length, activation, keys, *rest = row.split("_")
-        assert cfg.model.projection_length == int(length) and cfg.model.pack_activation == activation
-        assert cfg.model.untie_luna_kv is (keys == "untied") and cfg.model.non_contextual_packed is bool(rest)
 
 
 def test_every_row_has_a_recipe():
