@@ -34,21 +34,9 @@ MAY_IMPORT = {
 
 
 def imports(source):
-    """(line, room) of everything that ``source`` imports from the package, at whatever depth of the code.
-
-    One call goes up: ``attention_maps`` of a model gives what the report draws, and is looked up when it is
-    called.
-    """
+    """(line, room) of everything that ``source`` imports from the package, at whatever depth of the code."""
     tree = ast.parse(source)
-    going_up = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == "attention_maps"
-        for inner in ast.walk(node)
-    }
     for node in ast.walk(tree):
-        if id(node) in going_up:
-            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -1,7 +1,7 @@
 """A trained translation or causal language model for use from Python: fairseq's generator interface, and its
 attention."""
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Sequence
 
 from torch import Tensor
 
@@ -26,6 +26,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     def __init__(self, cfg: Any, task: Any, models: Any):
         super().__init__(cfg, task, models)
         check_tokenizer(self.bpe, self.src_dict, self.tgt_dict)
+        # fairseq has switched off what translate(..., print_alignment=) and "attention" may ask for later.
+        for module in self.modules():
+            if hasattr(module, "need_attn"):
+                module.need_attn = True
 
     def apply_bpe(self, sentence: str) -> str:
         """The pieces of a text, between spaces."""
@@ -67,22 +71,6 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     def _tokens_of_target(self, text: str) -> Tensor:
         encoded = self.apply_bpe(self.tokenize(text))
         return self.tgt_dict.encode_line(encoded, append_eos=False, add_if_not_exist=False).long()
-
-    def attention_maps(self, text: str, target: Optional[str] = None, beam: int = 5) -> Any:
-        """What each attention weighs in a line of ``text``: see
-        :class:`luna_fairseq.report.attention.AttentionMaps`.
-
-        Args:
-            text: plain text
-            target: the translation to look at (default: the model's own, by beam search with ``beam``
-            hypotheses)
-
-        Raises:
-            InputError: no text, or too much to be looked at
-        """
-        from luna_fairseq.report.attention import attention_maps  # what draws stands above the models
-
-        return attention_maps(self, text, target, beam)
 
 
 def from_pretrained(

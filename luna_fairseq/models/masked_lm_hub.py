@@ -145,17 +145,6 @@ class MaskedLMHub(RobertaHubInterface):
             filled.append((masked_input.replace(target, token).strip(), value, token))
         return filled
 
-    def attention_maps(self, text: str) -> Any:
-        """What each attention weighs in a line of ``text``: see
-        :class:`luna_fairseq.report.attention.AttentionMaps`.
-
-        Raises:
-            InputError: no text, or too much to be looked at
-        """
-        from luna_fairseq.report.attention import attention_maps  # what draws stands above the models
-
-        return attention_maps(self, text)
-
     def _run(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
         rows = [tokens] if isinstance(tokens, Tensor) and tokens.dim() == 1 else list(tokens)
         batch = data_utils.collate_tokens(rows, pad_idx=self.dictionary.pad())

@@ -338,8 +338,9 @@ def source_of(
         return None, None, sentences
     hypotheses = encoder_out["hypotheses"]
     beams = hypotheses[0].each if hypotheses and incremental_state is not None else 1
-    for mask in encoder_out["encoder_padding_mask"]:
-        sentences.padding_mask = mask[::beams]
+    if all(encoder_out.get("has_padding", [True])):
+        for mask in encoder_out["encoder_padding_mask"]:
+            sentences.padding_mask = mask[::beams]
     for mask in encoder_out["packed_padding_mask"]:
         sentences.packed_padding_mask = mask[::beams]
     return encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams], sentences

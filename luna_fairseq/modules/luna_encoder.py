@@ -154,9 +154,10 @@ class LunaEncoder(TransformerEncoderBase):
             token_embeddings: [B, S, C] in place of the embedding's own
 
         Returns:
-            what fairseq's encoder returns, and ``packed_out`` [P: L x B x C], ``packed_padding_mask`` [B x L]
-            (empty when no row of P is left out), ``packed_states``, and ``hypotheses``
-            [:class:`Hypotheses`] (empty until :meth:`reorder_encoder_out`: one of each sentence)
+            what fairseq's encoder returns, and ``has_padding`` [whether its mask has any], ``packed_out`` [P:
+            L x B x C], ``packed_padding_mask`` [B x L] (empty when no row of P is left out),
+            ``packed_states``, and ``hypotheses`` [:class:`Hypotheses`] (empty until
+            :meth:`reorder_encoder_out`: one of each sentence)
 
         Raises:
             InputError: a source longer than the positions
@@ -191,7 +192,8 @@ class LunaEncoder(TransformerEncoderBase):
             packed = self.packed_layer_norm(packed)
         return {
             "encoder_out": [x],
-            "encoder_padding_mask": [encoder_padding_mask] if has_pads else [],
+            "encoder_padding_mask": [encoder_padding_mask],
+            "has_padding": [has_pads],
             "encoder_embedding": [encoder_embedding],
             "encoder_states": encoder_states,
             "packed_out": [packed],
@@ -217,6 +219,7 @@ class LunaEncoder(TransformerEncoderBase):
         reordered = super().reorder_encoder_out(encoder_out, new_order)
         for name in ("packed_out", "packed_states"):
             reordered[name] = [packed.index_select(1, new_order) for packed in encoder_out[name]]
+        reordered["has_padding"] = encoder_out["has_padding"]
         reordered["packed_padding_mask"] = [
             mask.index_select(0, new_order) for mask in encoder_out["packed_padding_mask"]
         ]

@@ -11,6 +11,7 @@ import torch
 
 from luna_fairseq.models import LunaModel
 from luna_fairseq.report import show, training
+from luna_fairseq.report.attention import attention_maps
 from luna_fairseq.report.loading import load
 
 
@@ -50,7 +51,7 @@ def test_the_encoding_beside_the_checkpoint_is_used(run, trained, corpus, tmp_pa
 
 def test_from_python(trained, data):
     model = LunaModel.from_pretrained(str(trained), "checkpoint_best.pt", str(data))
-    maps = model.attention_maps("w1 w2 w3", target="w3 w2 w1")
+    maps = attention_maps(model, "w1 w2 w3", target="w3 w2 w1")
     assert maps["encoder.0.self.pack"].shape == (2, 4, 4) and maps["decoder.0.cross.read"].shape == (2, 4, 4)
     assert torch.allclose(maps["decoder.0.cross.read"].sum(-1), torch.ones(2, 4), atol=1e-5)
 

@@ -60,3 +60,22 @@ def test_no_alignment_in_training_or_when_generation_does_not_want_it():
     model.eval()
     model.make_generation_fast_(need_attn=False)
     assert model(batch(source), None, batch(target))[1]["attn"] == [None]
+
+
+def test_an_unpadded_batch_has_a_mask_that_changes_nothing():
+    model = tiny_model()
+    source, target = (batch(x) for x in example(source_lengths=(9, 9), target_lengths=(5, 8)))
+    with torch.no_grad():
+        out = model.encoder(source)
+        (mask,) = out["encoder_padding_mask"]
+        assert mask.shape == source.shape and not mask.any()
+        assert_close(model.decoder(target, {**out, "has_padding": [True]})[0], model.decoder(target, out)[0])
+
+
+def test_the_last_kept_layer_of_softmax_attention_to_the_source_packs_nothing():
+    options = {"cross_attention": "softmax", "anchored_packed": True}
+    state = tiny_model(**options).state_dict()
+    pruned = tiny_model(**options, decoder_layers=2)
+    pruned.load_state_dict(
+        {name: x for name, x in state.items() if ".layers.2." not in name or "encoder." in name}
+    )

@@ -137,6 +137,7 @@ def test_reordered_encoder_output_is_that_of_the_reordered_sentences(variant):
     }
     (after,), before = reordered.pop("hypotheses"), original.pop("hypotheses")
     assert after.each == 1 and torch.equal(after.sentences, torch.arange(3)) and before == []
+    assert reordered.pop("has_padding") == original.pop("has_padding")
     assert set(reordered) == set(original) == set(batch_dim)
     assert len(reordered["encoder_states"]) == len(reordered["packed_states"]) == 3
     for name, dim in batch_dim.items():
