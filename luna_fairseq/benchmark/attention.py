@@ -1,27 +1,37 @@
 """``attention``: forms of Luna's pack and unpack attention on projected heads, and of softmax self-attention
 of the same inputs."""
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.anchored.dense import Tokens, dense_attention
+from luna_fairseq.anchored.lookup import lookup_attention, naive_lookup_attention
+from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, distance_bias
+from luna_fairseq.anchored.segments import by_segments, find_layout
 from luna_fairseq.benchmark.heads import AttentionTask, why_no_sdpa
 from luna_fairseq.benchmark.measure import Case
 from luna_fairseq.benchmark.task import Row
 from luna_fairseq.ops.attention import luna_attention
 
+LOOK_UP = 4  # segments that a query looks up
+
 
 class Inputs(NamedTuple):
-    """q, k, v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P; key_padding_mask [B, T] or None."""
+    """q, k, v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P; padding [B, T], key_padding_mask the
+    same or None; gamma [1, H, 1, 1] of anchored P, and how many heads there are: these are the last."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     pack_q: Tensor
+    padding: Tensor
     key_padding_mask: Optional[Tensor]
+    strength: Tensor
+    heads: int
 
 
 def written_out(
@@ -43,6 +53,34 @@ def pack_and_unpack(inputs: Inputs, attention: Callable[..., Tensor] = luna_atte
     return attention(inputs.q, packed, packed)
 
 
+@lru_cache(maxsize=4)
+def shared(padding: Tensor, heads: int, length: int) -> Any:
+    """What layers share where P has places: its padding, both distances, the layout of a look-up."""
+    rows = torch.zeros(len(padding), length, dtype=torch.bool, device=padding.device)
+    pack = beyond_nearest(anchor_distances(padding, rows, heads))
+    unpack = beyond_nearest(anchor_distances(padding, rows).transpose(2, 3))
+    return rows, pack, unpack, find_layout(padding, rows)
+
+
+def anchored(inputs: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = "") -> Tensor:
+    """The same with anchors in both, or in pack with unpack attention that looks up tokens: ``look_up`` is
+    "naive" for its definition."""
+    q, strength, (L, H) = inputs.q, inputs.strength.flatten(), (inputs.pack_q.size(2), inputs.q.size(1))
+    rows, pack, unpack, layout = shared(inputs.padding, inputs.heads, L)
+    strength = strength.detach() if look_up else strength  # of all sentences: not to be had from the last one
+    bias = distance_bias(strength, pack[:, -H:].to(q.dtype))
+    packed = attention(inputs.pack_q, inputs.k, inputs.v, inputs.key_padding_mask, 0.0, bias)
+    tokens, gate = (inputs.k, inputs.v), q.new_zeros(H)
+    if not look_up:
+        return attention(q, packed, packed, None, 0.0, distance_bias(strength, unpack.to(q.dtype)))
+    if look_up == "naive":
+        return naive_lookup_attention(q, packed, packed, *tokens, gate, LOOK_UP, inputs.padding, rows)[0]
+    position, empty, segment = layout
+    if position is None:
+        return dense_attention(q, packed, packed, Tokens(*tokens, empty, segment), gate, LOOK_UP)[0]
+    return lookup_attention(q, packed, packed, by_segments(*tokens, position, empty), gate, LOOK_UP).output
+
+
 def softmax(inputs: Inputs) -> Tensor:
     """Self-attention written out."""
     return written_out(inputs.q, inputs.k, inputs.v, inputs.key_padding_mask)
@@ -58,6 +96,12 @@ def fused(inputs: Inputs) -> Tensor:
 FORMS = {
     "luna-naive": Row(partial(pack_and_unpack, attention=written_out)),
     "luna": Row(pack_and_unpack, equals="luna-naive"),
+    "anchored-naive": Row(partial(anchored, attention=written_out), optional=True),
+    "anchored": Row(anchored, equals="anchored-naive", optional=True),
+    "look-up-naive": Row(
+        partial(anchored, attention=written_out, look_up="naive"), limited=True, optional=True
+    ),
+    "look-up": Row(partial(anchored, look_up="blocks"), equals="look-up-naive", optional=True),
     "softmax": Row(softmax, limited=True, peer=True),
     "sdpa": Row(fused, equals="softmax", why_not=why_no_sdpa, peer=True),
 }
@@ -69,11 +113,12 @@ class PackAndUnpack(AttentionTask):
     name = "attention"
     notes = """pack and unpack attention: Luna's beside softmax self-attention, written out and fused
     of projected heads; the projections, those of the packed sequence too, are left out. luna-naive writes the
-    weights out. softmax is self-attention of the same inputs with the T x T weights written out, sdpa torch's
-    scaled_dot_product_attention. padding half: every second sentence is padded in its second half, and the
-    pads are masked. forward: without gradients; forward+backward: gradients of every input. Before anything
-    is timed, output and gradients of luna were compared with luna-naive in float64, those of sdpa with
-    softmax.
+    weights out; with --with, anchored adds the places of P's rows to both, and look-up reads the tokens of
+    four segments in unpack attention. softmax is self-attention of the same inputs with the T x T weights
+    written out, sdpa torch's scaled_dot_product_attention. padding half: every second sentence is padded in
+    its second half, and the pads are masked. forward: without gradients; forward+backward: gradients of every
+    input. Before anything is timed, output and gradients of luna were compared with luna-naive in float64,
+    those of the others with their definitions.
     """
     table = FORMS
 
@@ -83,8 +128,11 @@ class PackAndUnpack(AttentionTask):
     def problem(self, case: Case) -> Tuple[Inputs, Tensor]:
         shape, T = self.shape(case), case["T"]
         *heads, gradient = shape.random((T, T, T, shape.projection_length, T), self.settings)
-        mask = None
+        padding = torch.zeros(shape.batch, T, dtype=torch.bool, device=self.settings.device)
         if shape.padded:
-            mask = torch.zeros(shape.batch, T, dtype=torch.bool, device=self.settings.device)
-            mask[1::2, (T + 1) // 2 :] = True
-        return Inputs(*(x.requires_grad_() for x in heads), mask), gradient
+            padding[1::2, (T + 1) // 2 :] = True
+        q, k, v, pack_q = (x.requires_grad_() for x in heads)
+        strength = torch.full((1, shape.heads, 1, 1), 4.0, device=q.device, dtype=q.dtype).requires_grad_()
+        shared(padding, shape.heads, shape.projection_length)  # kept for the jobs
+        mask = padding if shape.padded else None
+        return Inputs(q, k, v, pack_q, padding, mask, strength, shape.heads), gradient

@@ -38,7 +38,7 @@ def job(name, n, d):
         return partial(torch.nn.Conv1d(d, d, 3, padding=1), x.permute(1, 2, 0))
     if name == "luna":
         heads = (torch.randn(1, HEADS, length, d // HEADS) for length in (n, n, n, L))
-        return partial(pack_and_unpack, Inputs(*heads, None))
+        return partial(pack_and_unpack, Inputs(*heads, None, None, None, HEADS))
     options = PeerOptions()
     options.sparse_stride = max(1, round(math.sqrt(n)))
     module = build_attention(name, d, HEADS, BIDIRECTIONAL, options, max_positions=n)

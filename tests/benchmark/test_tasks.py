@@ -27,7 +27,7 @@ HEADS = "--batch 2 --heads 2 --head-dim 4 --projection-length 3 --lengths 9 30 -
 SMALL = "--preset small --dictionary-size 40"
 COMMANDS = {
     "causal": f"causal --tied {HEADS} --with decay",
-    "attention": f"attention {HEADS}",
+    "attention": f"attention {HEADS} --with anchored-naive anchored look-up",
     "train": f"train {SMALL} --batch 2x5 --projection-length 6 --with luna-6-no-look-up luna-6-softmax-cross",
     "masked-lm": f"train --task masked-lm {SMALL} --batch 1x16 --with peer-softmax-alibi",
     "lra": "lra --batch 1x12 --projection-length 2 --with peer-linear",
@@ -36,7 +36,7 @@ COMMANDS = {
 }
 ROWS = {
     "causal": ["cumsum", "chunk", "decay", "sdpa"],
-    "attention": ["luna-naive", "luna", "softmax", "sdpa"],
+    "attention": ["luna-naive", "luna", "anchored-naive", "anchored", "look-up", "softmax", "sdpa"],
     "train": ["transformer", "transformer-sdpa", "luna-6-tied", "luna-6-untied", "luna-6-anchored",
               "luna-6-no-look-up", "luna-6-softmax-cross"],
     "masked-lm": ["roberta-softmax", "roberta-sdpa", "peer-softmax-alibi", "luna-16-tied", "luna-16-untied",
