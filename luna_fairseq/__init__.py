@@ -31,6 +31,7 @@ _REGISTERING = (
     "optim.fairseq_milestone",
     "lra.criterion",
     "lra.task",
+    "causal_lm.task",
     "peers.models",
 )
 

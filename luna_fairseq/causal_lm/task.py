@@ -13,6 +13,7 @@ from fairseq.tasks import FairseqTask, register_task
 from luna_fairseq.causal_lm.streams import StreamDataset, StreamIterator
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
+from luna_fairseq.models.luna_lm import LunaLanguageModel
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,19 @@ class StreamingLMTask(FairseqTask):
         if not path.is_file():
             raise InputError(f"{path} does not exist: give what fairseq-preprocess or luna-prepare-text made")
         return cls(cfg, Dictionary.load(str(path)))
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """fairseq's. Raises InputError for a model that carries no state from segment to segment."""
+        model = super().build_model(cfg, from_checkpoint)
+        if not isinstance(model, LunaLanguageModel):
+            raise InputError("--task streaming_lm is for luna_lm and its architectures: give --arch luna_lm")
+        for name in ("decoder_layerdrop", "checkpoint_activations"):
+            if getattr(cfg, name, None):
+                raise InputError(
+                    f"--{name.replace('_', '-')}: --task streaming_lm carries the state of every layer, leave "
+                    "it out"
+                )
+        return model
 
     @property
     def source_dictionary(self) -> Dictionary:

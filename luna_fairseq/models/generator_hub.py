@@ -1,7 +1,9 @@
 """A trained translation or causal language model for use from Python: fairseq's generator interface, and its
 attention."""
 
-from typing import Any, List, Sequence
+from typing import Any, List, Optional, Sequence, Type
+
+import torch
 
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from fairseq.token_generation_constraints import pack_constraints
 from luna_fairseq.engine.plain_text import check_encoded
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
+from luna_fairseq.models.stream import Stream
 from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer, folders_of
 
 
@@ -73,9 +76,47 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return self.tgt_dict.encode_line(encoded, append_eos=False, add_if_not_exist=False).long()
 
 
+class LanguageModelHub(GeneratorHub):
+    """The same of a causal language model, which can read a text of any length and go on from there."""
+
+    SEGMENT = 512
+
+    @torch.no_grad()
+    def read(self, text: str, stream: Optional[Stream] = None) -> Stream:
+        """Read a line of ``text``, after the lines that ``stream`` has read (default: none), and return what
+        the model remembers."""
+        stream = Stream() if stream is None else stream
+        tokens = self.encode(text).to(self.device)
+        # What is read before a token is the one before it, and at the beginning of a line its end.
+        before = torch.cat([tokens[-1:], tokens[:-1]])[None]
+        for segment in before.split(self.SEGMENT, dim=1):
+            self.models[0](segment, stream=stream)
+        return stream
+
+    def sample(
+        self,
+        sentences: Any,
+        beam: int = 1,
+        verbose: bool = False,
+        stream: Optional[Stream] = None,
+        **kwargs: Any,
+    ) -> Any:
+        """fairseq's; with a ``stream`` as if the model had just read what that has, which stays as it is."""
+        decoder = self.models[0].decoder
+        decoder.begin_from = None if stream is None else stream.for_rows
+        try:
+            return super().sample(sentences, beam, verbose, **kwargs)
+        finally:
+            decoder.begin_from = None
+
+
 def from_pretrained(
-    model_name_or_path: str, checkpoint_file: str = "model.pt", data_name_or_path: str = ".", **kwargs: Any
-) -> GeneratorHub:
+    model_name_or_path: str,
+    checkpoint_file: str = "model.pt",
+    data_name_or_path: str = ".",
+    hub: Type[GeneratorHub] = GeneratorHub,
+    **kwargs: Any,
+) -> Any:
     """fairseq's ``from_pretrained``: folder of the checkpoint, its name, folder of the dictionaries, and
     options such as ``bpe`` that override the checkpoint's.
 
@@ -89,4 +130,4 @@ def from_pretrained(
     found = hub_utils.from_pretrained(
         str(model_name_or_path), checkpoint_file, str(data_name_or_path), **kwargs
     )
-    return GeneratorHub(found["args"], found["task"], found["models"])
+    return hub(found["args"], found["task"], found["models"])

@@ -2,7 +2,9 @@
 architectures."""
 
 from argparse import Namespace
-from typing import Any
+from typing import Any, Optional
+
+from torch import Tensor
 
 from fairseq.models import FairseqLanguageModel, register_model
 from fairseq.models.transformer import Embedding
@@ -10,9 +12,10 @@ from fairseq.utils import safe_getattr
 from luna_fairseq.anchored.encoder_decoder import decoder_class
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import LoadsWhatFits
-from luna_fairseq.models.generator_hub import from_pretrained
+from luna_fairseq.models.generator_hub import LanguageModelHub, from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_lm_config import LunaLanguageModelConfig
+from luna_fairseq.models.stream import Stream
 
 # fairseq's, for tasks that know no length.
 DEFAULT_POSITIONS = 1024
@@ -23,13 +26,27 @@ class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
     """Luna causal attention and feed-forward layers; decoding step by step keeps a state of constant size.
 
     ``LunaLanguageModel.from_pretrained(dir, checkpoint_file, data, bpe=..)`` gives fairseq's generator
-    interface.
+    interface, with :meth:`luna_fairseq.models.generator_hub.LanguageModelHub.read`.
     """
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
         """See :func:`luna_fairseq.models.generator_hub.from_pretrained`."""
-        return from_pretrained(*args, **kwargs)
+        return from_pretrained(*args, hub=LanguageModelHub, **kwargs)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        stream: Optional[Stream] = None,
+        keep_after: Optional[int] = None,
+        **kwargs: Any,
+    ) -> Any:
+        """fairseq's. With a ``stream`` the tokens [B, T] go on where that stands, and it stands after them
+        then, or after ``keep_after`` of them."""
+        if stream is None:
+            return super().forward(src_tokens, src_lengths=src_lengths, **kwargs)
+        return stream.read(self.decoder, src_tokens, keep_after)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaLanguageModel":

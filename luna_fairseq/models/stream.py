@@ -1,7 +1,8 @@
 """What a causal language model remembers of a text that it reads segment by segment."""
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
+import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
@@ -32,6 +33,22 @@ class Stream:
         self.layers = [LunaCausalState(None, *_detached(state)) for state in layers]
         self.position += tokens
 
+    def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
+        """What ``decoder`` gives for the tokens [B, T] that follow; the state after ``keep_after`` of them
+        (default: all) is kept."""
+        self.check(len(decoder.layers), tokens.size(0))
+        T, before = tokens.size(1), self.position
+        kept = T if keep_after is None else keep_after
+        if not 0 < kept < T:
+            output, layers = decoder.read(tokens, self.layers, before)
+            if kept:
+                self.keep(layers, T)
+            return output
+        (first, _), layers = decoder.read(tokens[:, :kept], self.layers, before)
+        self.keep(layers, kept)
+        (second, extra), _ = decoder.read(tokens[:, kept:], layers, before + kept)
+        return torch.cat([first, second], dim=1), extra
+
     def check(self, layers: int, rows: int) -> None:
         """Raise InputError where this is the state of another model, or of a batch of other rows."""
         if not self.layers:
@@ -43,17 +60,16 @@ class Stream:
                 f"has {layers} layers and the batch {rows} rows: begin with a new Stream()"
             )
 
-    def repeat(self, times: int) -> "Stream":
-        """The same state ``times`` times a row, for as many continuations."""
-        stream = Stream()
-        stream.position = self.position
-        stream.layers = [
+    def for_rows(self, rows: int) -> Tuple[List[LunaCausalState], int]:
+        """The state of a text of one row, for so many continuations of it, and the position."""
+        self.check(len(self.layers), 1)
+        layers = [
             LunaCausalState(
-                None, *(None if x is None else x.repeat_interleave(times, dim=0) for x in state[1:])
+                None, *(None if x is None else x.repeat_interleave(rows, dim=0) for x in state[1:])
             )
             for state in self.layers
         ]
-        return stream
+        return layers, self.position
 
     def state_dict(self) -> Dict[str, Any]:
         """For a checkpoint: tensors on the CPU, and the position."""

@@ -42,12 +42,13 @@ class LunaCausalState(NamedTuple):
     """What causal attention remembers of the positions so far: constant in size, however many they are.
 
     Attributes:
-        pack_q: P, projected [B, H, L, K]: once for all hypotheses of a sentence
+        pack_q: P, projected [B, H, L, K]: once for all hypotheses of a sentence; None where every call
+            projects it anew
         key_sum, steps: of each hypothesis, see :class:`luna_fairseq.ops.CausalLunaState`
         value_sum: likewise; None where keys and values are tied, as it is then ``key_sum`` transposed
     """
 
-    pack_q: Tensor
+    pack_q: Optional[Tensor]
     key_sum: Tensor
     steps: Tensor
     value_sum: Optional[Tensor] = None
@@ -174,7 +175,7 @@ class LunaCausalAttention(nn.Module):
 
         Args:
             query: X [T, B, C], also of n hypotheses in a row for each sentence of P [T, B n, C]
-            packed: P [L, B, C]; with a ``state``, which has its projection, it is not read
+            packed: P [L, B, C]; with a ``state`` that has its projection it is not read
             state: what the call before this one returned; None at the beginning
 
         Returns:
@@ -184,12 +185,11 @@ class LunaCausalAttention(nn.Module):
             InputError: hypotheses that cannot belong to the sentences of P, as many to each; neither P nor a
                 state
         """
-        if state is None:
+        pack_q, sums = (None, None) if state is None else (state.pack_q, state.sums())
+        if pack_q is None:
             if packed is None:
                 raise InputError("no packed sequence was given, and no earlier step has kept its projection")
-            pack_q, sums = packed_heads(self.pack_q_proj, packed, self.num_heads), None
-        else:
-            pack_q, sums = state.pack_q, state.sums()
+            pack_q = packed_heads(self.pack_q_proj, packed, self.num_heads)
         beams = hypotheses_each(query.size(1), pack_q.size(0))
         if packed_padding_mask is not None:
             packed_padding_mask = packed_padding_mask.repeat_interleave(beams, dim=0)

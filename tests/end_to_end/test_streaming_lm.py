@@ -1,0 +1,75 @@
+"""A tiny causal language model of contiguous text through fairseq's commands."""
+
+import re
+
+import pytest
+from commands import plugin, refused, succeed
+from copying import ADAM, preprocess, write_text
+from saved_training import assert_same_training, load
+
+from luna_fairseq.models import LunaLanguageModel
+
+MODEL = "--decoder-layers 2 --decoder-embed-dim 32 --decoder-ffn-embed-dim 48 --decoder-attention-heads 4"
+TRAIN = f"--task streaming_lm -a luna_lm {MODEL} {ADAM} --projection-length 8 --causal-decay --dropout 0.1"
+TRAIN += (
+    " --batch-size 4 --segment-length 16 --bptt-segments 1 --no-epoch-checkpoints --save-interval-updates 3"
+)
+LOSS = re.compile(r"Loss \(base 2\): ([\d.]+)")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    write_text(folder)
+    return plugin(preprocess(folder, folder / "bin"))
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streaming")
+    succeed("train", *data, TRAIN, "--max-update 5 --save-dir", folder)
+    return folder
+
+
+def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, trained, tmp_path):
+    succeed("train", *data, TRAIN, "--max-update 3 --save-dir", tmp_path)
+    assert load(tmp_path / "checkpoint_last.pt")["extra_state"]["train_iterator"]["stream"]["rows"] == 4
+    succeed("train", *data, TRAIN, "--max-update 5 --save-dir", tmp_path)
+    assert_same_training(load(trained / "checkpoint_last.pt"), load(tmp_path / "checkpoint_last.pt"))
+    line = refused("train", *data, TRAIN, "--segment-length 8 --max-update 6 --save-dir", tmp_path)
+    assert "was read with segment length 16, now it is 8" in line
+
+
+def test_the_length_of_segments_does_not_change_the_score(data, trained):
+    words = (
+        "--task streaming_lm --gen-subset valid --path",
+        trained / "checkpoint_last.pt",
+        "--segment-length",
+    )
+    scores = {float(LOSS.search(succeed("eval_lm", *data, *words, n)).group(1)) for n in ("5", "1000")}
+    assert len(scores) == 1
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--segment-length 0", "--segment-length is 0: it must be 1 or more"),
+        ("--bptt-segments -1", "--bptt-segments is -1: it must be 0 (none) or more"),
+        ("--batch-size 100000", "fewer tokens than there are rows (100000)"),
+        ("-a transformer_lm", "--task streaming_lm is for luna_lm"),
+        ("--decoder-layerdrop 0.5", "--decoder-layerdrop"),
+        ("--checkpoint-activations", "--checkpoint-activations"),
+    ],
+)
+def test_what_cannot_be(data, tmp_path, words, message):
+    assert message in refused("train", *data, TRAIN, words, "--max-update 1 --save-dir", tmp_path)
+
+
+def test_reading_and_going_on_from_python(data, trained):
+    hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data[-1]))
+    stream = hub.read("w1 w2 w3 w4")
+    hub.read("w5 w6", stream)
+    assert stream.position == 8
+    one = hub.sample(["w7", "w7 w8"], beam=2, max_len_b=6, stream=stream)
+    assert one == hub.sample(["w7", "w7 w8"], beam=2, max_len_b=6, stream=stream) and stream.position == 8
+    assert one[0].startswith("w7") and one[1].startswith("w7 w8")

@@ -1,0 +1,111 @@
+"""A causal language model that reads a text segment by segment reads it as it does at once."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_properties_luna_lm import VARIANTS, tiny_model
+from tiny_luna import batch, sentences
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.stream import Stream
+from luna_fairseq.modules.luna_decoder import sinusoids
+
+
+def assert_near(actual, expected, atol=2e-5):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+variants = st.sampled_from(list(VARIANTS))
+cuts = st.lists(st.integers(1, 7), min_size=1, max_size=4)
+
+
+def text(length, rows=2):
+    return batch(sentences((length,) * rows, 23))
+
+
+@settings(max_examples=15, deadline=None)
+@given(cut=cuts, variant=variants)
+def test_any_cutting_gives_what_reading_at_once_gives(cut, variant):
+    model, tokens, stream = tiny_model(**VARIANTS[variant]), text(sum(cut)), Stream()
+    with torch.no_grad():
+        expected, _ = model(tokens)
+        read = torch.cat([model(part, stream=stream)[0] for part in tokens.split(cut, dim=1)], dim=1)
+    assert_near(read, expected)  # fairseq's table of positions is float32
+    assert stream.position == sum(cut)
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_a_window_that_is_read_again_has_the_gradient_of_the_whole(variant):
+    model, tokens = tiny_model(**VARIANTS[variant]), text(12)
+    weight = torch.randn(2, 12, 23, dtype=torch.float64)
+    weight[:, :8] = 0  # the last segment's loss alone
+
+    def gradient(loss):
+        model.zero_grad()
+        loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    whole = gradient((model(tokens)[0] * weight).sum())
+    stream = Stream()
+    windows = gradient((model(tokens, stream=stream, keep_after=4)[0] * weight).sum())
+    for one, other in zip(whole, windows):
+        assert_near(one, other, 1e-4)
+    assert stream.position == 4
+    stream.clear()
+    first = model(tokens[:, :8], stream=stream)[0]
+    detached = gradient((model(tokens[:, 8:], stream=stream)[0] * weight[:, 8:]).sum())
+    assert first.requires_grad and any((a - b).abs().max() > 1e-6 for a, b in zip(whole, detached))
+
+
+def test_a_saved_state_goes_on_to_the_last_bit():
+    model, tokens = tiny_model(torch.float32, causal_decay=True), text(9)
+    straight, saved = Stream(), Stream()
+    with torch.no_grad():
+        model(tokens[:, :5], stream=straight)
+        saved.load_state_dict(straight.state_dict())
+        one, other = (model(tokens[:, 5:], stream=stream)[0] for stream in (straight, saved))
+    assert torch.equal(one, other)
+
+
+def test_the_state_does_not_grow():
+    model, stream, sizes = tiny_model(), Stream(), set()
+    with torch.no_grad():
+        for _ in range(20):
+            model(text(7), stream=stream)
+            sizes.add(sum(x.numel() for state in stream.layers for x in state[1:] if x is not None))
+    assert len(sizes) == 1 and stream.position == 140  # beyond the 30 positions of the table
+
+
+def test_positions_are_those_of_the_table():
+    table = tiny_model(decoder_embed_dim=14, decoder_attention_heads=2).decoder.embed_positions
+    assert_near(sinusoids(3, 20, 14), table.get_embedding(23, 14, 1)[3:].double())
+
+
+@pytest.mark.parametrize("rows, options", [(3, {}), (2, {"decoder_layers": 3})])
+def test_the_state_of_other_rows_or_another_model_is_refused(rows, options):
+    stream = Stream()
+    tiny_model()(text(5), stream=stream)
+    with pytest.raises(InputError, match="the state that is carried on is of 2 layers and 2 rows"):
+        tiny_model(**options)(text(5, rows), stream=stream)
+
+
+def test_learned_positions_end():
+    model, stream = tiny_model(decoder_learned_pos=True), Stream()
+    model(text(20), stream=stream)
+    with pytest.raises(InputError, match="a sequence has 40 tokens, the model's positions end at 30"):
+        model(text(20), stream=stream)
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_decoding_goes_on_from_a_kept_state(variant):
+    model, tokens, stream = tiny_model(**VARIANTS[variant]), text(8, rows=1), Stream()
+    with torch.no_grad():
+        model(tokens[:, :5], stream=stream)
+        model.decoder.begin_from = stream.for_rows
+        state, steps, rows = {}, [], tokens[:, 5:].repeat(3, 1)
+        for t in range(1, rows.size(1) + 1):
+            steps.append(model.decoder(rows[:, :t], incremental_state=state)[0])
+        model.decoder.begin_from = None
+        expected = model(tokens)[0][:, 5:].repeat(3, 1, 1)
+    assert_near(torch.cat(steps, dim=1), expected)
