@@ -33,6 +33,9 @@ class StreamingLMConfig(FairseqDataclass):
             "is taken as it is)"
         },
     )
+    # Where a table of learned positions ends; sinusoidal ones have no end.
+    tokens_per_sample: int = II("task.segment_length")
+    max_target_positions: Optional[int] = II("task.segment_length")
     batch_size: Optional[int] = II("dataset.batch_size")
     batch_size_valid: Optional[int] = II("dataset.batch_size_valid")
     data_parallel_rank: int = II("distributed_training.distributed_rank")
