@@ -82,8 +82,8 @@ class StreamingLMTask(FairseqTask):
         for name in ("decoder_layerdrop", "checkpoint_activations"):
             if getattr(cfg, name, None):
                 raise InputError(
-                    f"--{name.replace('_', '-')}: --task streaming_lm carries the state of every layer, leave "
-                    "it out"
+                    f"--{name.replace('_', '-')}: --task streaming_lm carries the state of every layer, leave"
+                    " it out"
                 )
         return model
 

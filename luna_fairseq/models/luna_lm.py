@@ -15,7 +15,7 @@ from luna_fairseq.models.bases import LoadsWhatFits
 from luna_fairseq.models.generator_hub import LanguageModelHub, from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_lm_config import LunaLanguageModelConfig
-from luna_fairseq.models.stream import Stream
+from luna_fairseq.models.stream import Stream, reading_segments
 
 # fairseq's, for tasks that know no length.
 DEFAULT_POSITIONS = 1024
@@ -65,7 +65,7 @@ class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
         nested = nested_config(Namespace(**options))
         dictionary = task.source_dictionary
         embed_tokens = Embedding(len(dictionary), nested.decoder.input_dim, dictionary.pad())
-        build = decoder_class(nested)
+        build = reading_segments(decoder_class(nested))
         return cls(build(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
 
 

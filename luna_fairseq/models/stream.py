@@ -1,12 +1,17 @@
-"""What a causal language model remembers of a text that it reads segment by segment."""
+"""What a causal language model remembers of a text that it reads segment by segment, and the decoder that
+reads it so."""
 
-from typing import Any, Dict, List, Optional, Tuple
+import math
+from functools import lru_cache
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaCausalState
+from luna_fairseq.modules.luna_decoder import IncrementalState
 
 
 class Stream:
@@ -84,3 +89,79 @@ class Stream:
 
 def _detached(state: LunaCausalState) -> List[Optional[Tensor]]:
     return [None if x is None else x.detach() for x in state[1:]]
+
+
+class ReadsSegments:
+    """What a decoder without encoder needs besides to read a text segment by segment, or to go on from one.
+
+    Attributes:
+        begin_from: where decoding begins in the middle of a text: of a number of rows, what
+            :meth:`go_on_from` takes; None at the beginning of one
+    """
+
+    begin_from: Optional[Callable[[int], Tuple[Sequence[Any], int]]] = None
+
+    def read(self: Any, tokens: Tensor, layers: Sequence[Any], before: int) -> Tuple[Any, List[Any]]:
+        """A segment of a text, all of whose tokens are new.
+
+        Args:
+            tokens: shifted right [B, T], without padding
+            layers: what each layer has summed up of the text before; none at its beginning
+            before: tokens of that text
+
+        Returns:
+            what ``forward`` returns, and the sums of each layer after the segment
+        """
+        store: IncrementalState = {}
+        self.go_on_from(store, layers, before, segment=True)
+        output = self(tokens, incremental_state=store)
+        return output, [layer.stored(store, "causal_sums", LunaCausalState) for layer in self.layers]
+
+    def go_on_from(
+        self: Any, store: IncrementalState, layers: Sequence[Any], before: int, segment: bool = False
+    ) -> None:
+        """Begin decoding, or a ``segment`` all of whose tokens are new, after a text of ``before`` tokens."""
+        for layer, state in zip(self.layers, layers):
+            layer.set_incremental_state(store, "causal_sums", state._asdict())
+        self.set_incremental_state(store, "begun", {"tokens": before, "segment": segment})
+
+    def begin_decoding(
+        self: Any, incremental_state: IncrementalState, tokens: Tensor, context: Optional[Tensor]
+    ) -> None:
+        """The decoder's own, from :attr:`begin_from` on."""
+        if not incremental_state and self.begin_from is not None:
+            self.go_on_from(incremental_state, *self.begin_from(tokens.size(0)))
+        super().begin_decoding(incremental_state, tokens, context)  # type: ignore[misc]
+
+    def new_tokens(
+        self: Any, prev_output_tokens: Tensor, incremental_state: Optional[IncrementalState]
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """The decoder's own; after a text that was read before, with the positions that follow it."""
+        begun = self.get_incremental_state(incremental_state, "begun") if incremental_state else None
+        if begun is None:
+            return super().new_tokens(prev_output_tokens, incremental_state)  # type: ignore[misc]
+        end = begun["tokens"] + prev_output_tokens.size(1)
+        new = prev_output_tokens if begun["segment"] else prev_output_tokens[:, -1:]
+        return new, None if self.embed_positions is None else self._positions(end - new.size(1), end)
+
+    def _positions(self: Any, start: int, end: int) -> Tensor:
+        """Of the tokens from ``start`` to ``end``, none of which is padding: [1, T, C]."""
+        table, first = self.embed_positions, self.padding_idx + 1 + start
+        if isinstance(table, torch.nn.Embedding):
+            self._check_positions(end)
+            return table.weight[first : first + end - start].unsqueeze(0)
+        return sinusoids(first, end - start, table.embedding_dim).to(self.embed_tokens.weight).unsqueeze(0)
+
+
+@lru_cache(maxsize=None)
+def reading_segments(decoder: Type[Any]) -> Type[Any]:
+    """The class ``decoder`` with :class:`ReadsSegments`."""
+    return type(decoder.__name__, (ReadsSegments, decoder), {"__doc__": decoder.__doc__})
+
+
+def sinusoids(first: int, number: int, embed_dim: int) -> Tensor:
+    """Rows ``first`` to ``first + number`` of fairseq's endless table of sinusoidal positions [number, C]."""
+    half = embed_dim // 2
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float64) * -(math.log(10000) / (half - 1)))
+    angles = torch.arange(first, first + number, dtype=torch.float64)[:, None] * frequencies
+    return F.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, embed_dim % 2))

@@ -3,12 +3,10 @@
 Without an encoder it is a language model, and every layer has a P of its own.
 """
 
-import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fairseq.data import Dictionary
 from fairseq.incremental_decoding_utils import with_incremental_state
@@ -170,8 +168,6 @@ class LunaDecoder(TransformerDecoderBase):
 
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: torch.nn.Embedding, **kwargs: Any):
         self.layers_built = 0
-        # Where decoding begins in the middle of a text: of so many rows, arguments of go_on_from.
-        self.begin_from: Optional[Callable[[int], Tuple[Sequence[Any], int]]] = None
         super().__init__(cfg, dictionary, embed_tokens, **kwargs)
         self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name=self.__class__.__name__)
 
@@ -218,20 +214,8 @@ class LunaDecoder(TransformerDecoderBase):
         self, prev_output_tokens: Tensor, incremental_state: Optional[IncrementalState] = None
     ) -> Tensor:
         """Embed ``prev_output_tokens`` [B, T], or only the last of them when decoding. Returns [T, B, C]."""
-        begun = self._begun(incremental_state)
-        positions = None
-        if isinstance(self.embed_positions, torch.nn.Embedding):  # sinusoidal ones have no end
-            self._check_positions(begun["tokens"] + prev_output_tokens.size(1))
-        if self.embed_positions is not None and begun["tokens"]:
-            positions = self._positions_after(begun["tokens"], prev_output_tokens)
-        elif self.embed_positions is not None:
-            positions = self.embed_positions(
-                prev_output_tokens, incremental_state=None if begun["segment"] else incremental_state
-            )
-        if not begun["segment"]:
-            prev_output_tokens = prev_output_tokens[:, -1:]
-            positions = None if positions is None else positions[:, -1:]
-        x = drop_words(self.embed_scale * self.embed_tokens(prev_output_tokens), self.word_dropout_module)
+        tokens, positions = self.new_tokens(prev_output_tokens, incremental_state)
+        x = drop_words(self.embed_scale * self.embed_tokens(tokens), self.word_dropout_module)
         for module in (self.quant_noise, self.project_in_dim):
             x = x if module is None else module(x)
         if positions is not None:
@@ -240,12 +224,18 @@ class LunaDecoder(TransformerDecoderBase):
             x = self.layernorm_embedding(x)
         return self.dropout_module(x).transpose(0, 1)
 
-    def _positions_after(self, tokens: int, new: Tensor) -> Tensor:
-        """Positions of the ``new`` tokens [B, T], without padding, after so many: [1, T, C]."""
-        first, table = self.padding_idx + 1 + tokens, self.embed_positions
-        if isinstance(table, torch.nn.Embedding):
-            return table.weight[first : first + new.size(1)].unsqueeze(0)
-        return sinusoids(first, new.size(1), table.embedding_dim).to(self.embed_tokens.weight).unsqueeze(0)
+    def new_tokens(
+        self, prev_output_tokens: Tensor, incremental_state: Optional[IncrementalState]
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """The tokens [B, T] that were not read yet, and their positions [B or 1, T, C], if there are any."""
+        positions = None
+        if isinstance(self.embed_positions, torch.nn.Embedding):  # sinusoidal ones have no end
+            self._check_positions(prev_output_tokens.size(1))
+        if self.embed_positions is not None:
+            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
+        if incremental_state is None:
+            return prev_output_tokens, positions
+        return prev_output_tokens[:, -1:], None if positions is None else positions[:, -1:]
 
     def _check_positions(self, length: int) -> None:
         if length > self.max_positions():
@@ -284,7 +274,7 @@ class LunaDecoder(TransformerDecoderBase):
         last_layer = self.num_layers - 1
         context, initial_packed, sentences = source_of(encoder_out, incremental_state)
         if incremental_state is not None:
-            self._begin_decoding(incremental_state, prev_output_tokens, context)
+            self.begin_decoding(incremental_state, prev_output_tokens, context)
         x = self.forward_embedding(prev_output_tokens, incremental_state)
         padding_mask = prev_output_tokens[:, -x.size(0) :].eq(self.padding_idx)
         if padding_mask.any():
@@ -316,15 +306,13 @@ class LunaDecoder(TransformerDecoderBase):
     def prepare(self, sentences: Sentences, prev_output_tokens: Tensor) -> None:
         """Add to ``sentences`` what layers need to know of the target [B, T]: nothing."""
 
-    def _begin_decoding(
+    def begin_decoding(
         self, incremental_state: IncrementalState, tokens: Tensor, context: Optional[Tensor]
     ) -> None:
         if self.get_incremental_state(incremental_state, "hypotheses") is None:
             # Without a source there is one P for all.
             sentences = 1 if context is None else context.size(1)
             self._store(incremental_state, Hypotheses.in_a_row(tokens.size(0), sentences, tokens.device))
-            if self.begin_from is not None:
-                self.go_on_from(incremental_state, *self.begin_from(tokens.size(0)))
 
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor
@@ -342,48 +330,8 @@ class LunaDecoder(TransformerDecoderBase):
                 module.select_sentences(incremental_state, left)
         self._store(incremental_state, hypotheses)
 
-    def read(self, tokens: Tensor, layers: Sequence[LunaCausalState], before: int) -> Tuple[Any, List[Any]]:
-        """A segment of a text, all of whose tokens are new; without an encoder.
-
-        Args:
-            tokens: shifted right [B, T], without padding
-            layers: what each layer has summed up of the text before; none at its beginning
-            before: tokens of that text
-
-        Returns:
-            what :meth:`forward` returns, and the sums of each layer after the segment
-        """
-        store: IncrementalState = {}
-        self.go_on_from(store, layers, before, segment=True)
-        output = self(tokens, incremental_state=store)
-        return output, [layer.stored(store, "causal_sums", LunaCausalState) for layer in self.layers]
-
-    def go_on_from(
-        self, incremental_state: IncrementalState, layers: Sequence[Any], before: int, segment: bool = False
-    ) -> None:
-        """Begin decoding, or a ``segment`` all of whose tokens are new, after a text of ``before`` tokens."""
-        for layer, state in zip(self.layers, layers):
-            layer.set_incremental_state(incremental_state, "causal_sums", state._asdict())
-        begun: Any = {"tokens": before, "segment": segment}
-        self.set_incremental_state(incremental_state, "begun", begun)
-
-    def _begun(self, incremental_state: Optional[IncrementalState]) -> Dict[str, Any]:
-        """How many tokens were read before, and whether all that are given are new."""
-        saved: Any = None
-        if incremental_state is not None:
-            saved = self.get_incremental_state(incremental_state, "begun")
-        return saved or {"tokens": 0, "segment": incremental_state is None}
-
     def _store(self, incremental_state: IncrementalState, hypotheses: Hypotheses) -> None:
         self.set_incremental_state(incremental_state, "hypotheses", {"sentences": hypotheses.sentences})
-
-
-def sinusoids(first: int, number: int, embed_dim: int) -> Tensor:
-    """Rows ``first`` to ``first + number`` of fairseq's endless table of sinusoidal positions [number, C]."""
-    half = embed_dim // 2
-    frequencies = torch.exp(torch.arange(half, dtype=torch.float64) * -(math.log(10000) / (half - 1)))
-    angles = torch.arange(first, first + number, dtype=torch.float64)[:, None] * frequencies
-    return F.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, embed_dim % 2))
 
 
 def source_of(

@@ -8,8 +8,7 @@ from test_properties_luna_lm import VARIANTS, tiny_model
 from tiny_luna import batch, sentences
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.stream import Stream
-from luna_fairseq.modules.luna_decoder import sinusoids
+from luna_fairseq.models.stream import Stream, sinusoids
 
 
 def assert_near(actual, expected, atol=2e-5):
