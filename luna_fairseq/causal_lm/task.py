@@ -9,7 +9,8 @@ from omegaconf import II, MISSING
 
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from luna_fairseq.causal_lm.streams import StreamDataset, StreamIterator
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
@@ -43,7 +44,7 @@ class StreamingLMConfig(FairseqDataclass):
 
 
 @register_task("streaming_lm", dataclass=StreamingLMConfig)
-class StreamingLMTask(FairseqTask):
+class StreamingLMTask(LanguageModelingTask):
     """Each row of a batch is a stream, which goes on where the batch before it ended.
 
     The data are those of ``--task language_modeling``. A row begins somewhere in the text with nothing
@@ -54,10 +55,6 @@ class StreamingLMTask(FairseqTask):
         cfg: a :class:`StreamingLMConfig`
         dictionary: of the text
     """
-
-    def __init__(self, cfg: Any, dictionary: Dictionary):
-        super().__init__(cfg)
-        self.dictionary = dictionary
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":
@@ -87,14 +84,6 @@ class StreamingLMTask(FairseqTask):
                 )
         return model
 
-    @property
-    def source_dictionary(self) -> Dictionary:
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        return self.dictionary
-
     def max_positions(self) -> None:
         return None
 
@@ -104,7 +93,7 @@ class StreamingLMTask(FairseqTask):
         Raises:
             InputError: the file is missing, or has fewer tokens than there are rows
         """
-        path = Path(self.cfg.data) / split
+        path = Path(self.args.data) / split
         if not indexed_dataset.dataset_exists(str(path), impl=None):
             raise InputError(
                 f"{path}.bin and {path}.idx do not exist: prepare the split {split!r}, or name another"
@@ -112,17 +101,17 @@ class StreamingLMTask(FairseqTask):
         check_files(path.with_name(f"{split}.bin"))
         text = data_utils.load_indexed_dataset(str(path), self.dictionary, combine=combine)
         training = split == "train"
-        rows = (self.cfg.batch_size if training else self.cfg.batch_size_valid) or 1
-        all_rows = rows * self.cfg.data_parallel_size
+        rows = (self.args.batch_size if training else self.args.batch_size_valid) or 1
+        all_rows = rows * self.args.data_parallel_size
         dataset = StreamDataset(
             text,
             rows,
-            self.cfg.segment_length,
+            self.args.segment_length,
             self.dictionary.pad(),
             self.dictionary.eos(),
-            self.cfg.bptt_segments if training else 0,
+            self.args.bptt_segments if training else 0,
             all_rows,
-            rows * self.cfg.data_parallel_rank,
+            rows * self.args.data_parallel_rank,
         )
         if not dataset.row_length:
             raise InputError(
@@ -137,7 +126,7 @@ class StreamingLMTask(FairseqTask):
         """Segments in their order, whatever the limits of a batch are."""
         return StreamIterator(
             dataset,
-            self.cfg.data_parallel_size,
+            self.args.data_parallel_size,
             num_workers=num_workers,
             epoch=epoch,
             buffer_size=data_buffer_size,
