@@ -4,7 +4,6 @@ attention."""
 from typing import Any, List, Optional, Sequence, Type
 
 import torch
-
 from torch import Tensor
 
 from fairseq import hub_utils
