@@ -76,7 +76,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
     Raises:
         InputError: it was trained for another task or direction, or reads its input as something else
     """
-    kinds = _KINDS.get(stored.get("task")), _KINDS.get(ours.get("task"))
+    kinds = _KINDS.get(str(stored.get("task"))), _KINDS.get(str(ours.get("task")))
     if None not in kinds and kinds[0] != kinds[1]:
         raise InputError(
             f"{path} was trained for {kinds[0]}, not for {kinds[1]}: give --task {stored['task']}, or a "

@@ -1,14 +1,11 @@
 """A checkpoint and data of another dictionary of the same size: refused wherever a checkpoint is loaded."""
 
-import logging
-
 import pytest
 import torch
 from commands import plugin, refused, succeed
 from reversal import AUTHORS_COMMAND, SENTENCES, preprocess, write_corpus
 from saved_training import load
 
-from fairseq import checkpoint_utils
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 
@@ -49,19 +46,6 @@ def test_from_python(trained, data, other):
     LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
     with pytest.raises(InputError, match="another source dictionary"):
         LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(other))
-
-
-def test_a_checkpoint_that_does_not_say_loads_with_a_notice(old, data, caplog):
-    with caplog.at_level(logging.WARNING):
-        LunaModel.from_pretrained(str(old.parent), old.name, str(data))
-    said = [record.getMessage() for record in caplog.records if "does not say" in record.getMessage()]
-    assert len(said) == 1 and said[0].startswith(str(old))
-
-
-def test_an_ensemble_compares_each(trained, old, data, other, caplog):
-    for paths in ([old, trained / "checkpoint_last.pt"], [trained / "checkpoint_last.pt", old]):
-        with pytest.raises(InputError, match="checkpoint_last.pt was trained with another source"):
-            checkpoint_utils.load_model_ensemble_and_task([str(p) for p in paths], {"data": str(other)})
 
 
 def test_training_goes_on_from_one_that_does_not_say(old, data, tmp_path):
