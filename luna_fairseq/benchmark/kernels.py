@@ -26,8 +26,6 @@ from luna_fairseq.commands.reporting import reported
 
 PROGRAM = "python -m luna_fairseq.benchmark.kernels"
 HEADS = 32
-# What these read they also write.
-IN_PLACE = {"exclusive_scan_kernel"}
 # T, K, l; the most important first.
 SHAPES = [(4096, K, L) for K in (64, 128) for L in (16, 32, 64, 128)] + [(30, 64, 16)]
 LENGTHS = (1024, 4096, 16384)
@@ -67,8 +65,9 @@ def launching_nothing(capability: int, compiling: bool) -> Iterator[List[Launch]
         compiled = run(self, *args, warmup=True, **options) if compiling else None
         text = compiled.asm["ttir"] if compiled is not None else self.src
         given = {name: x for name, x in zip(self.arg_names, args) if isinstance(x, torch.Tensor)}
-        used = (x for name, x in given.items() if len(re.findall(rf"\b{name}\b(?!\")", text)) > 1)
-        moved = sum(x.numel() * x.element_size() for x in used) * (2 if self.__name__ in IN_PLACE else 1)
+        # One tensor may stand for several arguments: v for k, or anything for what there is none of.
+        used = {id(x): x for name, x in given.items() if len(re.findall(rf"\b{name}\b(?!\")", text)) > 1}
+        moved = sum(x.numel() * x.element_size() for x in used.values())
         launches.append(Launch(self.__name__, compiled, moved))
 
     driver.set_active(Driver(capability))
@@ -81,7 +80,14 @@ def launching_nothing(capability: int, compiling: bool) -> Iterator[List[Launch]
 
 
 def launches_of(
-    T: int, K: int, L: int, dtype: str, capability: int, decay: bool = False, masks: bool = False
+    T: int,
+    K: int,
+    L: int,
+    dtype: str,
+    capability: int,
+    decay: bool = False,
+    masks: bool = False,
+    tied: bool = False,
 ) -> List[Launch]:
     """All launches of a forward and a backward pass of HEADS heads, with dropout.
 
@@ -91,6 +97,7 @@ def launches_of(
         capability: of the GPU, as 80
         decay: attention forgets
         masks: positions and rows of P are padded
+        tied: keys are values
     """
     from luna_fairseq.ops.causal_luna.triton import triton_causal_luna
 
@@ -98,6 +105,7 @@ def launches_of(
         return torch.empty(1, HEADS, T, width, dtype=kind, device="meta", requires_grad=True)
 
     q, k, v = (heads(K, getattr(torch, dtype)) for _ in range(3))
+    v = k if tied else v
     padded = [torch.empty(1, n, dtype=torch.bool, device="meta") if masks else None for n in (L, T)]
     rates = torch.empty(HEADS, device="meta", requires_grad=True) if decay else None
     with launching_nothing(capability, compiling=True) as launches:
@@ -141,7 +149,7 @@ def roofline(T: int, K: int, L: int, dtype: str, gpu: Gpu) -> Dict[str, Any]:
     the three again with the output's gradient, and the gradients of the three); and of fused causal softmax
     attention (seven products of T x T / 2)."""
     numbers = HEADS * T * K * torch.empty(0, dtype=getattr(torch, dtype)).element_size()
-    launches = launches_of(T, K, L, dtype, gpu.capability)
+    launches = launches_of(T, K, L, dtype, gpu.capability, tied=True)
     moved, least = sum(launch.bytes for launch in launches), 11 * numbers
     flash = max(7 * HEADS * T * T * K / gpu.flops["half"], 12 * numbers / gpu.bandwidth)
     return {

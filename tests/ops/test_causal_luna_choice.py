@@ -3,11 +3,18 @@ TRITON_INTERPRET=1: test_causal_luna_triton_interpreter.py runs this file so."""
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from luna_fairseq.ops.causal_luna import causal_luna, choice, triton_causal_luna, why_not_triton_here
+from luna_fairseq.ops.causal_luna import (
+    causal_luna,
+    choice,
+    chunk_causal_luna,
+    triton_causal_luna,
+    why_not_triton_here,
+)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -19,9 +26,10 @@ has_triton = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def nothing_chosen(caplog, monkeypatch):
+    """No choice made so far, and triton takes 1 ms, chunk 2."""
     caplog.set_level("INFO")
-    if INTERPRETED:
-        monkeypatch.setattr(choice, "SAMPLE", 40)  # two chunks: the interpreter is slow
+    monkeypatch.setattr(choice, "SAMPLE", 40)  # three chunks: the interpreter is slow
+    monkeypatch.setattr(choice, "milliseconds", lambda form, inputs: 1 + (form is choice.chunk_causal_luna))
     for function in (choice.choice, choice.log_once):
         function.cache_clear()
     yield
@@ -30,8 +38,14 @@ def nothing_chosen(caplog, monkeypatch):
 
 
 def attend(T=5, K=8, L=3, dtype=torch.float32, rates=None):
-    heads = [torch.randn(2, 2, T, K, device=DEVICE, dtype=dtype) for _ in range(3)]
+    heads = [torch.randn(2, 2, T, K, device=DEVICE, dtype=dtype, requires_grad=True) for _ in range(3)]
     return causal_luna(*heads, torch.rand(2, 2, T, L, device=DEVICE), rates=rates)
+
+
+@pytest.fixture
+def suits(monkeypatch):
+    """A machine where Triton suits, though it may not run there: kernels are planted."""
+    monkeypatch.setattr(choice, "why_not_triton", lambda q, pack_weights: "")
 
 
 @pytest.mark.skipif(TRITON, reason="for machines without the Triton form")
@@ -55,7 +69,11 @@ def test_triton_where_it_suits(caplog, monkeypatch):
         attend()
     attend(T=7, L=16)
     assert len(calls) == 2
-    assert caplog.messages == [f"causal Luna attention on {DEVICE}{':0' if DEVICE == 'cuda' else ''}: triton"]
+    place = "cuda:0" if DEVICE == "cuda" else "cpu"
+    assert len(caplog.messages) == 2  # one for each L up to a power of two
+    assert all(
+        message.startswith(f"causal Luna attention on {place}: triton (") for message in caplog.messages
+    )
 
 
 @has_triton
@@ -70,14 +88,14 @@ def test_chunk_for_other_shapes_and_types(caplog):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rounding_is_no_disagreement(dtype, caplog):
     attend(dtype=dtype)
-    assert caplog.messages[0].endswith(": triton")
+    assert ": triton (heads of 8, l 4, " in caplog.messages[0]
 
 
 @has_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_triton_where_it_forgets(dtype, caplog):
     attend(dtype=dtype, rates=torch.tensor([0.3, 0.01], device=DEVICE))
-    assert caplog.messages[0].endswith(": triton")
+    assert ": triton (heads of 8, l 4, " in caplog.messages[0]
 
 
 @has_triton
@@ -97,23 +115,58 @@ def failing(q, k, v, pack_weights, **masks):
 
 
 @has_triton
-@pytest.mark.parametrize(
-    "form, reason",
-    [
-        (wrong, "its output differs by 1.0e-03 from that of the chunkwise form"),
-        (failing, "RuntimeError: no such instruction"),
-    ],
-)
-def test_chunk_with_a_warning_where_triton_is_wrong(form, reason, caplog, monkeypatch):
-    monkeypatch.setattr(choice, "triton_causal_luna", form)
+def test_chunk_with_a_warning_where_triton_is_wrong(caplog, monkeypatch):
+    monkeypatch.setattr(choice, "triton_causal_luna", wrong)
     attend()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert caplog.messages[0].endswith(reason)
+    assert caplog.messages[0].endswith("its output differs by 1.0e-03 from that of the chunkwise form")
 
 
-def test_random_numbers_are_left_alone():
+def test_chunk_where_triton_does_not_compile_and_training_goes_on(suits, caplog, monkeypatch):
+    monkeypatch.setattr(choice, "triton_causal_luna", failing)
+    for _ in range(2):
+        attend().sum().backward()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert caplog.messages[0].endswith(
+        "chunk; triton would suit, but it fails with RuntimeError: no such instruction"
+    )
+
+
+def test_chunk_on_a_card_of_an_older_capability(caplog, monkeypatch):
+    form = sys.modules[triton_causal_luna.__module__]
+    monkeypatch.setattr(form.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.3.0"))
+    monkeypatch.setattr(form, "interpreted", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "12.6")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    reason = form.why_not_triton_here.__wrapped__(torch.device("cuda", 0))
+    assert reason == "it needs compute capability 8.0 or later, not 7.0"
+    monkeypatch.setattr(choice, "why_not_triton", lambda q, pack_weights: reason)
+    for _ in range(2):
+        attend().sum().backward()
+    assert caplog.messages == [f"causal Luna attention on {DEVICE}: chunk; not triton, because {reason}"]
+
+
+@pytest.mark.parametrize("ours, theirs, faster", [(2, 5, "triton"), (3, 3, "triton"), (5, 2, "chunk")])
+def test_the_faster_of_both(ours, theirs, faster, suits, caplog, monkeypatch):
+    monkeypatch.setattr(
+        choice, "triton_causal_luna", lambda *args, **options: chunk_causal_luna(*args, **options)
+    )
+    times = lambda form, inputs: theirs if form is chunk_causal_luna else ours  # noqa: E731
+    monkeypatch.setattr(choice, "milliseconds", times)
+    q, weights = torch.randn(2, 2, 5, 8, device=DEVICE), torch.rand(2, 2, 5, 3, device=DEVICE)
+    for v in (q, torch.randn_like(q)):
+        assert choice.choose_backend(q, q, v, weights) == faster
+    assert (
+        f": {faster} (heads of 8, l 4, float32: triton {ours:.2f} ms, chunk {theirs:.2f} ms)" in caplog.text
+    )
+
+
+def test_random_numbers_are_left_alone(monkeypatch):
     states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if DEVICE == "cuda" else [])
-    choice.choice(torch.device(DEVICE), torch.float32, 8, 16)
+    monkeypatch.undo()
+    inputs = choice.sample(2, 2, 40, 8, 16, torch.device(DEVICE), torch.float32, False, False)
+    assert choice.milliseconds(chunk_causal_luna, inputs) > 0
     after = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if DEVICE == "cuda" else [])
     assert all(torch.equal(x, y) for x, y in zip(states, after))
 

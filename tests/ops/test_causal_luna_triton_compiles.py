@@ -5,29 +5,62 @@ import os
 import pytest
 
 from luna_fairseq.benchmark.kernels import launches_of, usage
-from luna_fairseq.ops.causal_luna import triton as form
 
 triton = pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3 or later")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing"),
-]
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing"
+)
 # Capability 8.6 and 8.9 give a program 99 KiB, less than 8.0 (163) and 9.0 (227).
 SHARED_MEMORY = 99 * 1024
+# Of a thread, where three programs of 4 warps share the 65,536 of a multiprocessor.
+REGISTERS = 168
+WORST = (4096, 64, 16, "float16", 80, True)
+MATRIX = [
+    (4096, K, L, dtype, capability, decay)
+    for K in (64, 128)
+    for L in (16, 32, 64, 128)
+    for dtype in ("float16", "bfloat16")
+    for capability in (80, 90)
+    for decay in (False, True)
+]
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("T, K, L", [(4096, 64, 16), (30, 64, 16), (4096, 128, 256)])
-@pytest.mark.parametrize("decay", [False, True])
-def test_kernels_compile_and_fit(T, K, L, dtype, capability, decay):
-    for launch in launches_of(T, K, L, dtype, capability, decay, masks=True):
-        assert launch.compiled.metadata.shared <= SHARED_MEMORY, launch.name
-        assert f"sm_{capability}" in launch.compiled.asm["ptx"]
-
-
-@pytest.mark.parametrize("T, K, L, dtype", [(4096, 128, 16, "bfloat16"), (4096, 64, 16, "float32")])
-def test_what_is_kept_in_memory_does_not_fit_into_registers(T, K, L, dtype):
-    for launch in launches_of(T, K, L, dtype, 80):
+@pytest.mark.parametrize(
+    "T, K, L, dtype, capability, decay",
+    [
+        WORST,
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in MATRIX if case != WORST),
+        *(
+            pytest.param(30, 64, 16, "float16", capability, True, marks=pytest.mark.slow)
+            for capability in (80, 90)
+        ),
+    ],
+)
+def test_nothing_is_spilled_and_three_programs_fit(T, K, L, dtype, capability, decay):
+    launches = launches_of(T, K, L, dtype, capability, decay)
+    assert len(launches) == (4 if T > 32 else 3)
+    for launch in launches:
         registers, spilled = usage(launch.compiled.asm["cubin"])
-        assert not spilled or registers == form.MAX_REGISTERS, launch.name
+        shared, warps = launch.compiled.metadata.shared, launch.compiled.metadata.num_warps
+        # Many rows of P, where attention forgets, lack two registers.
+        allowed = 8 if L > 32 and decay else 0
+        assert spilled <= allowed and shared <= SHARED_MEMORY, (launch.name, registers, spilled, shared)
+        # The exception: what the last kernel does where it forgets takes more from l = 32 on.
+        if K == 64 and L <= 32 and T > 32 and not (launch.name == "key_gradient_kernel" and decay and L > 16):
+            assert registers <= REGISTERS and warps == 4 and 3 * shared <= SHARED_MEMORY, launch.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_masks_float32_and_tied_keys_compile(dtype, tied):
+    for launch in launches_of(4096, 128, 256, dtype, 80, decay=True, masks=True, tied=tied):
+        assert launch.compiled.metadata.shared <= SHARED_MEMORY, launch.name
+
+
+@pytest.mark.slow
+def test_bytes_are_at_most_one_and_a_half_times_the_least():
+    """Keys that are values, 32 heads of 64, l = 16, forward and backward in at most four launches."""
+    launches = launches_of(4096, 64, 16, "bfloat16", 80, tied=True)
+    assert len(launches) == 4
+    assert sum(launch.bytes for launch in launches) <= 1.5 * 11 * 32 * 4096 * 64 * 2

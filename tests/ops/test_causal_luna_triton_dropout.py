@@ -44,7 +44,7 @@ def factors(seed, dropout, T, L, block_t=64, block_l=64):
     """What the kernels multiply the unpack weights with [B, H, T, L], drawn in blocks of one's choice."""
     out = torch.empty(B, H, T, L, device=DEVICE)
     draw_kernel[(B * H, -(-T // block_t), -(-L // block_l))](
-        out, seed, dropout, form.boost(dropout), T, L=L, BLOCK_T=block_t, BLOCK_L=block_l
+        out, seed, dropout, 1 / (1 - dropout), T, L=L, BLOCK_T=block_t, BLOCK_L=block_l
     )
     return out
 

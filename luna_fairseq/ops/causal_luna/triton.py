@@ -6,7 +6,7 @@ Triton is imported when it is first needed, so that this module can be imported 
 
 import importlib.util
 from functools import lru_cache
-from typing import NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -17,15 +17,9 @@ from luna_fairseq.ops.causal_luna.naive import count_steps
 
 MAX_PACKED_LENGTH = 256
 MAX_HEAD_WIDTH = 128
-# A sequence is cut into no more segments than keep this many programs busy: some four on each of 132
-# multiprocessors.
-PROGRAMS = 512
-# States [K, L] up to this many numbers are carried in registers through the chunks of a segment.
-MAX_CARRIED_STATE = 2048
-SCAN_BLOCK = 1024
-# Of a thread: as many as 8 warps can have. Not told so, NVIDIA's assembler gives some of the kernels that run
-# through several chunks 32 on an A100, and keeps everything else in memory.
-MAX_REGISTERS = 255
+# A sequence is cut into no more segments than keep this many programs busy: some three on each of 132
+# multiprocessors. A program reads the sums of all segments before its own: no more than MAX_SEGMENTS.
+PROGRAMS, MAX_SEGMENTS = 384, 32
 
 
 def triton_suits(q: Tensor, pack_weights: Tensor) -> bool:
@@ -87,9 +81,9 @@ def triton_causal_luna(
     """What :func:`naive_causal_luna` defines, in fused kernels. Returns [B, H, T, K] in the type of ``q``.
 
     Args:
-        q, k, v: [B, H, T, K], float16, bfloat16 or float32, K at most 128; any strides, the last one 1 or it
-            costs a copy
-        pack_weights: [B, H, T, L], L at most 256
+        q, k, v: [B, H, T, K], float16, bfloat16 or float32, K at most 128; of one layout in memory, without
+            gaps, or it costs a copy. Where ``v`` is ``k`` itself (tied), it is read once
+        pack_weights: [B, H, T, L], L at most 256; any layout, the last dimension dense or it costs a copy
         packed_padding_mask: [B, L], True at rows of P that are left out
         key_padding_mask: [B, T], True at padded positions
         dropout: probability with which an unpack weight is dropped
@@ -116,7 +110,8 @@ def triton_causal_luna(
         if rates is not None:
             rates = rates.to(torch.float32)
             steps, ages = decayed_counts(rates, steps), find_ages(rates, q, key_padding_mask)[..., 0]
-        reciprocal = steps.to(torch.float32).reciprocal()[..., 0]
+            ages = ages.expand(q.shape[:3])
+        reciprocal = steps.to(torch.float32).reciprocal()[..., 0].expand(q.shape[:3])
     if key_padding_mask is not None:
         key_padding_mask = key_padding_mask.contiguous().view(torch.uint8)
     if packed_padding_mask is not None:
@@ -126,8 +121,9 @@ def triton_causal_luna(
         # Drawn on q's device: unlike a number from the CPU's generator it can be captured in a CUDA graph and
         # drawn anew at every replay, it never waits for the device, and activation checkpointing restores it.
         seed = torch.randint(2**62, (1,), device=q.device)
-    given = (reciprocal, ages, key_padding_mask, packed_padding_mask)
-    return CausalLunaFunction.apply(q, k, v, pack_weights, *given, seed, float(dropout))
+    keys_values = (k, None) if v is k else (k, v)
+    given = (reciprocal, ages, key_padding_mask, packed_padding_mask, seed)
+    return CausalLunaFunction.apply(q, *keys_values, pack_weights, *given, float(dropout))
 
 
 class Plan(NamedTuple):
@@ -137,9 +133,6 @@ class Plan(NamedTuple):
         block_t, block_k, block_l: positions of a chunk, padded K, rows of P at a time; powers of two
         segments: of each head
         chunks: of each segment
-        carry: states stay in registers from chunk to chunk
-        warps: of a program
-        stages: depth of the software pipeline
     """
 
     block_t: int
@@ -147,9 +140,6 @@ class Plan(NamedTuple):
     block_l: int
     segments: int
     chunks: int
-    carry: bool
-    warps: int
-    stages: int
 
 
 def next_power_of_two(n: int) -> int:
@@ -158,203 +148,147 @@ def next_power_of_two(n: int) -> int:
     return max(16, 1 << (n - 1).bit_length())
 
 
-def make_plan(heads: int, T: int, K: int, L: int, itemsize: int) -> Plan:
-    """Blocks for ``heads`` (B H) heads of T positions of ``itemsize`` bytes a number, in segments that keep a
-    GPU busy."""
-    block_k = next_power_of_two(K)
-    block_l = min(next_power_of_two(L), 32)
-    carry = T > 32 and L <= block_l and block_k * block_l <= MAX_CARRIED_STATE
-    # States that go through memory are its main traffic: the longer the chunks the less of it, while
-    # registers last.
-    block_t = min(next_power_of_two(T), 32 if carry or block_k > 64 else 64)
+def make_plan(heads: int, T: int, K: int, L: int) -> Plan:
+    """Blocks for ``heads`` (B H) heads of T positions, in segments that keep a GPU busy."""
+    # One chunk needs no states; of several each of 16 positions fits into registers.
+    block_t = next_power_of_two(T) if T <= 32 else 16
     chunks = -(-T // block_t)
-    per_segment = min(chunks, max(1, heads * chunks // PROGRAMS)) if carry else 1
-    small = carry and block_k * itemsize <= 128
-    # Stages buffer the next chunk's loads in shared memory, of which some GPUs have 99 KiB: only where blocks
-    # are small.
-    stages = 3 if carry and block_k * itemsize <= 256 else 1
-    return Plan(
-        block_t, block_k, block_l, -(-chunks // per_segment), per_segment, carry, 4 if small else 8, stages
-    )
+    per_segment = -(-chunks // min(max(1, PROGRAMS // heads), MAX_SEGMENTS))
+    return Plan(block_t, next_power_of_two(K), 16, -(-chunks // per_segment), per_segment)
 
 
 class CausalLunaFunction(torch.autograd.Function):
-    """The kernels in a row. Keeps the inputs alone, and the states of the segments where those are smaller
-    than q."""
+    """The kernels in a row. ``v`` is None where it is ``k``; ``given``: see :func:`arguments`. Keeps the
+    inputs, the logarithm of the softmax's denominator, the sums of the segments where there are several, and
+    the output where L is more than one block."""
 
     @staticmethod
-    def forward(ctx, q, k, v, pack_weights, reciprocal, ages, padding, packed_padding, seed, dropout):
-        q, k, v, a = (unit_stride(x) for x in (q, k, v, pack_weights))
-        given = Given(
-            *(x if x is None else x.contiguous() for x in (reciprocal, ages)), padding, packed_padding
-        )
-        plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1), q.element_size())
-        with torch.cuda.device_of(q):
-            states = prefix_states(plan, k, v, a, given)
-            out = launch_forward(plan, q, k, v, a, states, given, seed, dropout)
-        keep = states is not None and states.numel() * states.element_size() <= q.numel() * q.element_size()
-        ctx.save_for_backward(q, k, v, a, states if keep else None, *given, seed)
-        ctx.plan, ctx.dropout = plan, dropout
+    def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
+        from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel, segment_sums_kernel
+
+        q, a = dense(q), dense(a)
+        k, v = (as_laid_out(x, q) for x in (k, v))
+        plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1))
+        times = [x if x is None else x.contiguous() for x in (reciprocal, *ages_of_parts(plan, ages))]
+        given = [*times, padding, packed_padding, seed]
+        values = arguments(plan, q, k, v, a, given, dropout)
+        out, lse, sums = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32), None
+        if plan.segments > 1:
+            sums = states(plan, values, v is None)
+            block_l = min(next_power_of_two(a.size(-1)), 4096 // plan.block_k)
+            launch(segment_sums_kernel, values, -(-a.size(-1) // block_l), sums=sums, BLOCK_L=block_l)
+        launch(forward_kernel, values, sums=sums, scratch=scratch(plan, values), out=out, lse=lse)
+        ctx.save_for_backward(q, k, v, a, *given, sums, lse, None if values["CARRY"] else out)
+        ctx.dropout = dropout
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, g):
-        q, k, v, a, states, *given, seed = ctx.saved_tensors
-        given = Given(*given)
-        with torch.cuda.device_of(q):
-            if states is None:
-                states = prefix_states(ctx.plan, k, v, a, given)
-            *gradients, reads, adds = launch_backward(
-                ctx.plan, q, k, v, a, unit_stride(g), states, given, seed, ctx.dropout
-            )
-        of_reciprocal = of_ages = None
-        if given.ages is not None:
-            of_reciprocal = reads.sum_to_size(given.reciprocal.shape) / given.reciprocal
-            of_ages = (adds - reads).to(given.ages.dtype).sum_to_size(given.ages.shape)
-        return (*gradients, of_reciprocal, of_ages, None, None, None, None)
+        from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
+
+        q, k, v, a, *given, sums, lse, out = ctx.saved_tensors
+        plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1))
+        values = arguments(plan, q, k, v, a, given, ctx.dropout)
+        values.update(g=as_laid_out(g, q), lse=lse, out=out, sums=sums, scratch=scratch(plan, values))
+        dq, dk, da = (torch.empty_like(x) for x in (q, k, a))
+        dv = dk if v is None else torch.empty_like(v)
+        later_sums = states(plan, values, v is None) if values["STATES"] else None
+        # What the kernels leave to each other and to 1/t and ages.
+        dlogits, used = (q.new_empty(*q.shape[:3], a.size(-1)) for _ in range(2))
+        reads = adds = None
+        if given[1] is not None:
+            reads, adds = (torch.empty_like(lse) for _ in range(2))
+        values.update(dlogits=dlogits, used=used)
+        launch(query_gradient_kernel, values, dq=dq, reads=reads, later_sums=later_sums)
+        launch(key_gradient_kernel, values, sums=later_sums, dk=dk, dv=dv, da=da, adds=adds)
+        of_times = (None, None) if reads is None else (reads / given[0], (adds - reads).double())
+        return (dq, dk, None if v is None else dv, da, *of_times, None, None, None, None)
 
 
-class Given(NamedTuple):
-    """What the kernels read besides q, k, v and pack weights; None where it is not there.
+def ages_of_parts(plan: Plan, ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+    """Ages [B, H, T] since the beginning of each position's chunk, and of whole segments [B, H, segments]."""
+    if ages is None:
+        return None, None
+    T, length = ages.size(-1), plan.chunks * plan.block_t
+    before = torch.nn.functional.pad(ages, (1, 0))
+    place = torch.arange(T, device=ages.device) // plan.block_t * plan.block_t
+    end = (torch.arange(1, plan.segments + 1, device=ages.device) * length).clamp(max=T)
+    whole = before[..., end] - before[..., torch.arange(plan.segments, device=ages.device) * length]
+    return (ages - before[..., place]).float(), whole.float()
 
-    Attributes:
-        reciprocal: 1/t [B, 1, T], or with ages [1 or B, H, T]; not needed without padding or ages
-        ages: see :func:`find_ages` [1 or B, H, T]
-        padding: [B, T]
-        packed_padding: of P [B, L]
+
+def dense(x: Tensor) -> Tensor:
+    """``x`` without gaps in memory, its last dimension dense: as the kernels read it."""
+    return x if x.stride(-1) == 1 and torch.empty_like(x).stride() == x.stride() else x.contiguous()
+
+
+def as_laid_out(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
+    """``x`` laid out in memory as ``q`` is: as all that is [B, H, T, K]."""
+    if x is None or all(n == 1 or i == j for n, i, j in zip(x.shape, x.stride(), q.stride())):
+        return x
+    return torch.empty_like(q).copy_(x)
+
+
+def arguments(
+    plan: Plan, q: Tensor, k: Tensor, v: Optional[Tensor], a: Tensor, given: Sequence[Optional[Tensor]],
+    dropout: float,
+) -> Dict[str, Any]:  # fmt: skip
+    """What the kernels have in common, by the names of their arguments.
+
+    Args:
+        plan: see :func:`make_plan`
+        q, k: [B, H, T, K]
+        v: likewise; None where it is ``k``
+        a: pack weights [B, H, T, L]
+        given: what there is of 1/t [B, H, T], which padding or ages make another, :func:`ages_of_parts`,
+            padding [B, T], padding of P [B, L] and dropout's seed [1]
+        dropout: probability
     """
-
-    reciprocal: Optional[Tensor]
-    ages: Optional[Tensor]
-    padding: Optional[Tensor]
-    packed_padding: Optional[Tensor]
-
-
-def unit_stride(x: Tensor) -> Tensor:
-    """``x`` with its last dimension dense, as the kernels read it."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def prefix_states(plan: Plan, k: Tensor, v: Tensor, a: Tensor, given: Given) -> Optional[Tensor]:
-    """What comes before each segment [B H, segments, 2, K, L] in float32; None for a single segment."""
-    if plan.segments == 1:
-        return None
-    from luna_fairseq.ops.causal_luna.triton_kernels import segment_sums_kernel
-
-    B, H, T, K = k.shape
-    L = a.size(-1)
-    states = k.new_empty((B * H, plan.segments, 2, K, L), dtype=torch.float32)
-    segment_sums_kernel[(B * H * plan.segments * -(-L // plan.block_l),)](
-        k, v, a, states, *pointers(k, given.ages, given.padding), T, H, plan.segments, plan.chunks,
-        *strides(k, v, a), K=K, L=L, **time_flags(given), **blocks(plan, k),
-    )  # fmt: skip
-    scan(states, plan, k, given, reverse=False)
-    return states
-
-
-def scan(states: Tensor, plan: Plan, k: Tensor, given: Given, reverse: bool) -> None:
-    """Exclusive sums over the segments, in place."""
-    from luna_fairseq.ops.causal_luna.triton_kernels import exclusive_scan_kernel
-
-    size = states[0, 0].numel()
-    exclusive_scan_kernel[(len(states) * -(-size // SCAN_BLOCK),)](
-        states, *pointers(k, given.ages), plan.segments, k.size(2), k.size(1), plan.chunks * plan.block_t,
-        SIZE=size, REVERSE=reverse, **time_flags(given), BLOCK=SCAN_BLOCK,
-    )  # fmt: skip
-
-
-def time_flags(given: Given) -> dict:
-    """What decides where 1/t and ages stand."""
-    return {"HAS_PADDING": given.padding is not None, "FADES": given.ages is not None}
-
-
-def launch_forward(
-    plan: Plan, q: Tensor, k: Tensor, v: Tensor, a: Tensor, states: Optional[Tensor], given: Given,
-    seed: Optional[Tensor], dropout: float,
-) -> Tensor:  # fmt: skip
-    """The output [B, H, T, K], laid out in memory as ``q`` is."""
-    from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel
-
-    out = torch.empty_like(q)
-    B, H, T, K = q.shape
-    forward_kernel[(B * H * plan.segments,)](
-        q, k, v, a, out, *pointers(q, states, *given, seed), dropout, boost(dropout), K**-0.5,
-        T, H, plan.segments, plan.chunks, *strides(q, k, v, a, out), K=K, L=a.size(-1),
-        HAS_PACKED_PADDING=given.packed_padding is not None, HAS_DROPOUT=seed is not None,
-        **flags(plan, q, states, given), **blocks(plan, q),
-    )  # fmt: skip
-    return out
-
-
-def launch_backward(
-    plan: Plan, q: Tensor, k: Tensor, v: Tensor, a: Tensor, g: Tensor, states: Optional[Tensor], given: Given,
-    seed: Optional[Tensor], dropout: float,
-) -> Tuple[Tensor, ...]:  # fmt: skip
-    """Gradients of q, k, v [B, H, T, K] and pack weights [B, H, T, L], each laid out as what it belongs to;
-    with ages, reads and adds [B, H, T], else None."""
-    from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
-
-    B, H, T, K = q.shape
-    L = a.size(-1)
-    dq, dk, dv, da = (torch.empty_like(x) for x in (q, k, v, a))
-    d, w = (q.new_empty((B * H, T, L), dtype=torch.float32) for _ in range(2))
-    suffix = None if states is None else torch.empty_like(states)
-    reads, adds = (
-        None if given.ages is None else q.new_empty((B, H, T), dtype=torch.float32) for _ in range(2)
-    )
-    options = {**flags(plan, q, states, given), **blocks(plan, q)}
-    grid = (B * H * plan.segments,)
-    query_gradient_kernel[grid](
-        q, k, v, a, g, dq, d, w, *pointers(q, reads, states, suffix, *given, seed), dropout, boost(dropout),
-        K**-0.5, T, H, plan.segments, plan.chunks, *strides(q, k, v, a, g, dq),
-        K=K, L=L, HAS_PACKED_PADDING=given.packed_padding is not None, HAS_DROPOUT=seed is not None,
-        **options,
-    )  # fmt: skip
-    if suffix is not None:
-        scan(suffix, plan, k, given, reverse=True)
-    key_gradient_kernel[grid](
-        q, k, v, a, g, d, w, dk, dv, da, *pointers(q, adds, suffix, given.ages, given.padding), T, H,
-        plan.segments, plan.chunks, *strides(q, k, v, a, g, dk, dv, da), K=K, L=L, **options,
-    )  # fmt: skip
-    return dq, dk, dv, da, reads, adds
-
-
-def pointers(stand_in: Tensor, *tensors: Optional[Tensor]) -> Tuple[Tensor, ...]:
-    """Arguments that a kernel may do arithmetic with, though it reads nothing through those that are
-    missing."""
-    return tuple(stand_in if x is None else x for x in tensors)
-
-
-def strides(*tensors: Tensor) -> Tuple[int, ...]:
-    """Of batch, head and position; the last one is 1."""
-    return tuple(n for x in tensors for n in x.stride()[:3])
-
-
-def boost(dropout: float) -> float:
-    """What the weights that dropout leaves are multiplied with."""
-    return 1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0
-
-
-def flags(plan: Plan, q: Tensor, states: Optional[Tensor], given: Given) -> dict:
-    """What the kernels that read states leave out when there is none of it, and the registers they need."""
+    _, H, T, K = q.shape
+    reciprocal, ages, spans, padding, packed_padding, seed = given
     return {
-        **({"maxnreg": MAX_REGISTERS} if plan.segments * plan.chunks > 1 else {}),
-        "CARRY": plan.carry,
-        "LOADED": states is not None,
-        **time_flags(given),
-        # The interpreter multiplies bfloat16 numbers as if their bits were integers.
-        "NATIVE": not (interpreted() and q.dtype == torch.bfloat16),
-    }
-
-
-def blocks(plan: Plan, q: Tensor) -> dict:
-    """Sizes of the kernels' tiles, and how they are launched."""
-    return {
-        "BLOCK_T": plan.block_t,
-        "BLOCK_K": plan.block_k,
-        "BLOCK_L": plan.block_l,
+        **dict(q=q, k=k, v=k if v is None else v, a=a, reciprocal=reciprocal, ages=ages, spans=spans),
+        **dict(padding=padding, packed_padding=packed_padding, seed=seed, dropout=dropout, scale=K**-0.5),
+        "boost": 1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0,
+        **dict(T=T, H=H, segments=plan.segments, chunks=plan.chunks),
+        **dict(zip(("x_b", "x_h", "x_t"), q.stride())),
+        **dict(zip(("a_b", "a_h", "a_t"), a.stride())),
+        **dict(K=K, L=a.size(-1), TIED=v is None, FADES=ages is not None, HAS_DROPOUT=seed is not None),
+        **dict(HAS_PADDING=padding is not None, HAS_PACKED_PADDING=packed_padding is not None),
+        **dict(STATES=plan.segments * plan.chunks > 1, CARRY=a.size(-1) <= plan.block_l),
+        **dict(BLOCK_T=plan.block_t, BLOCK_K=plan.block_k, BLOCK_L=plan.block_l),
         "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
-        "num_warps": plan.warps,
-        "num_stages": plan.stages,
     }
+
+
+def states(plan: Plan, values: Dict[str, Any], tied: bool) -> Tensor:
+    """Memory for the states of all segments [B, H, segments, 1 or 2, K, L]."""
+    q = values["q"]
+    size = (*q.shape[:2], plan.segments, 1 if tied else 2, values["K"], values["L"])
+    return q.new_empty(size, dtype=torch.float32)
+
+
+def scratch(plan: Plan, values: Dict[str, Any]) -> Optional[Tensor]:
+    """Where states lie that are not kept in registers."""
+    return states(plan, values, False) if values["STATES"] and not values["CARRY"] else None
+
+
+def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
+    """One of the kernels, with those of the values that it has arguments for. It may do arithmetic with a
+    tensor that there is none of, though it reads nothing through it."""
+    values = {**values, **more}
+    q = values["q"]
+    arguments = (q if values[name] is None else values[name] for name in kernel.arg_names)
+    with torch.cuda.device_of(q):
+        kernel[(q.size(0) * q.size(1) * values["segments"], blocks)](*arguments, **tuning(kernel, values))
+
+
+def tuning(kernel: Any, values: Dict[str, Any]) -> Dict[str, int]:
+    """How a kernel is compiled: with so many registers of a thread that three programs fit on a
+    multiprocessor where that spills none, else two. Not told so, NVIDIA's assembler gives some kernels 32."""
+    fits = values["BLOCK_K"] <= 64 and values["L"] <= 32
+    if kernel.__name__ == "key_gradient_kernel" and values["FADES"]:
+        fits = fits and values["CARRY"]
+    warps = 8 if values["BLOCK_K"] > 64 and values["L"] > 32 else 4
+    return {"num_warps": warps, "num_stages": 1, "maxnreg": 168 if fits else 255}
