@@ -26,8 +26,9 @@ from luna_fairseq.anchored.strengths import (
 )
 from luna_fairseq.anchored.window import find_window, weights_of_window, window_attention
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.decoding_state import select_sentences
 from luna_fairseq.modules.heads import beams_to_positions, dropout_probability, projection, split_heads
-from luna_fairseq.modules.luna_attention import LunaAttention, select_sentences
+from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.sentences import Masks, Sentences
 
 QUERY_PLACE = "query place"

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from luna_fairseq.anchored.attention import AnchoredAttention, masks_of
 from luna_fairseq.anchored.places import middles
+from luna_fairseq.modules.decoding_state import select_sentences
 from luna_fairseq.modules.heads import dropout_probability, projection, split_heads
-from luna_fairseq.modules.luna_attention import select_sentences
 from luna_fairseq.modules.sentences import Masks, Sentences
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 

@@ -8,7 +8,8 @@ is asked for.
 from importlib import import_module
 from typing import Any
 
-from luna_fairseq.modules.luna_attention import CrossAttentionCache, LunaAttention
+from luna_fairseq.modules.decoding_state import CrossAttentionCache
+from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.sentences import Sentences

@@ -1,10 +1,11 @@
 """Luna attention: P packs a context, then a query unpacks what was packed (Luna, section 3.1)."""
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Dict, Optional, Tuple
 
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.decoding_state import CrossAttentionCache
 from luna_fairseq.modules.heads import (
     ProjectingAttention,
     beams_to_positions,
@@ -21,34 +22,6 @@ from luna_fairseq.modules.heads import (
 from luna_fairseq.modules.pack_statistics import pack_statistics
 from luna_fairseq.modules.sentences import Masks, Sentences
 from luna_fairseq.ops.attention import luna_attention, naive_attention
-
-
-class CrossAttentionCache(NamedTuple):
-    """What unpack attention reads of a context that stays the same while a sentence is decoded.
-
-    Attributes:
-        key, value: [B, H, L, K], projected from Y_P; one tensor where they are tied
-        pack_weights: mean over the pack heads [B, L, S], or None where weights are not wanted
-    """
-
-    key: Tensor
-    value: Tensor
-    pack_weights: Optional[Tensor] = None
-
-    def select(self, sentences: Tensor) -> "CrossAttentionCache":
-        """That of the ``sentences`` [B'], in their order."""
-        return select_sentences(self, sentences)
-
-
-Cache = TypeVar("Cache", bound=Tuple[Any, ...])
-
-
-def select_sentences(cache: Cache, sentences: Tensor) -> Cache:
-    """``cache``, a tuple of tensors [B, ..] or None, for the ``sentences`` [B']; what was one tensor stays
-    one."""
-    selected = {id(x): x.index_select(0, sentences) for x in cache if x is not None}
-    parts: Any = [None if x is None else selected[id(x)] for x in cache]
-    return type(cache)(*parts)
 
 
 class LunaAttention(ProjectingAttention):
@@ -144,7 +117,9 @@ class LunaAttention(ProjectingAttention):
             output Y_X, shaped as X; packed context Y_P [L, B, C]; weights over the context per unpack head
             [H, B, T, S] (unpack weights times the pack heads' mean), or None
         """
-        sentences = Sentences.of(context_padding_mask, packed_padding_mask)
+        sentences = context_padding_mask
+        if not isinstance(sentences, Sentences):
+            sentences = Sentences(sentences, packed_padding_mask)
         packed_context, pack_weights = self.pack(packed, context, sentences, need_weights)
         cache = self.cache(packed_context, pack_weights, context, sentences)
         output, weights = self.unpack(query, cache, sentences, need_weights)
@@ -159,7 +134,9 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Pack attention: packed [L, B, C], context [S, B, C] and its mask as in :meth:`forward` -> Y_P [L,
         B, C] and weights [B, H, L, S] or None."""
-        sentences = Sentences.of(context_padding_mask)
+        sentences = context_padding_mask
+        if not isinstance(sentences, Sentences):
+            sentences = Sentences(sentences)
         q = packed_heads(self.pack_q_proj, packed, self.num_pack_heads)
         k, v = self.keys_and_values("pack", context, self.num_pack_heads)
         bias = self.pack_bias(packed, context, sentences)

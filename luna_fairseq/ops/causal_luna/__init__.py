@@ -7,7 +7,8 @@ from torch import Tensor
 
 from luna_fairseq.ops.causal_luna.choice import choose_backend
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
-from luna_fairseq.ops.causal_luna.naive import PACK_ACTIVATIONS, naive_causal_luna, pack_weights
+from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS, pack_weights
+from luna_fairseq.ops.causal_luna.naive import naive_causal_luna
 from luna_fairseq.ops.causal_luna.recurrent import recurrent_causal_luna
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton_here

@@ -24,7 +24,7 @@ from luna_fairseq.ops.causal_luna.decay import (
     scaled,
     sum_over_sentences,
 )
-from luna_fairseq.ops.causal_luna.naive import count_steps, mask_padding
+from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
 from luna_fairseq.ops.chunks import chunk_size, put, spans
 

@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from luna_fairseq.ops.causal_luna.naive import count_positions
+from luna_fairseq.ops.causal_luna.inputs import count_positions
 
 
 def find_ages(rates: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.decay import decayed_counts, find_ages
-from luna_fairseq.ops.causal_luna.naive import mask_padding
+from luna_fairseq.ops.causal_luna.inputs import mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
 from luna_fairseq.ops.softmax import masked_softmax
 

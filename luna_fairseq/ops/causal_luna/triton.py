@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from luna_fairseq.ops.causal_luna.decay import decayed_counts, find_ages
-from luna_fairseq.ops.causal_luna.naive import count_steps
+from luna_fairseq.ops.causal_luna.inputs import count_steps
 
 MAX_PACKED_LENGTH = 256
 MAX_HEAD_WIDTH = 128

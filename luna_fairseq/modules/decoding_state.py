@@ -1,0 +1,65 @@
+"""What the two attentions keep while a sentence is decoded."""
+
+from typing import Any, NamedTuple, Optional, Tuple, TypeVar
+
+from torch import Tensor
+
+from luna_fairseq.ops.causal_luna import CausalLunaState
+
+
+class CrossAttentionCache(NamedTuple):
+    """What unpack attention reads of a context that stays the same while a sentence is decoded.
+
+    Attributes:
+        key, value: [B, H, L, K], projected from Y_P; one tensor where they are tied
+        pack_weights: mean over the pack heads [B, L, S], or None where weights are not wanted
+    """
+
+    key: Tensor
+    value: Tensor
+    pack_weights: Optional[Tensor] = None
+
+    def select(self, sentences: Tensor) -> "CrossAttentionCache":
+        """That of the ``sentences`` [B'], in their order."""
+        return select_sentences(self, sentences)
+
+
+Cache = TypeVar("Cache", bound=Tuple[Any, ...])
+
+
+def select_sentences(cache: Cache, sentences: Tensor) -> Cache:
+    """``cache``, a tuple of tensors [B, ..] or None, for the ``sentences`` [B']; what was one tensor stays
+    one."""
+    selected = {id(x): x.index_select(0, sentences) for x in cache if x is not None}
+    parts: Any = [None if x is None else selected[id(x)] for x in cache]
+    return type(cache)(*parts)
+
+
+class LunaCausalState(NamedTuple):
+    """What causal attention remembers of the positions so far: constant in size, however many they are.
+
+    Attributes:
+        pack_q: P, projected [B, H, L, K]: once for all hypotheses of a sentence; None where every call
+            projects it anew
+        key_sum, steps: of each hypothesis, see :class:`luna_fairseq.ops.CausalLunaState`
+        value_sum: likewise; None where keys and values are tied, as it is then ``key_sum`` transposed
+    """
+
+    pack_q: Optional[Tensor]
+    key_sum: Tensor
+    steps: Tensor
+    value_sum: Optional[Tensor] = None
+
+    def sums(self) -> CausalLunaState:
+        """The part that belongs to the hypotheses, as the op takes it."""
+        value_sum = self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
+        return CausalLunaState(self.key_sum, value_sum, self.steps)
+
+    def reorder(self, new_order: Tensor) -> "LunaCausalState":
+        """Hypothesis i goes on where ``new_order[i]`` was [N']."""
+        sums = (None if x is None else x.index_select(0, new_order) for x in self[1:])
+        return LunaCausalState(self.pack_q, *sums)
+
+    def select(self, sentences: Tensor) -> "LunaCausalState":
+        """With P of the ``sentences`` [B'] alone, in their order."""
+        return self._replace(pack_q=self.pack_q.index_select(0, sentences))
