@@ -30,6 +30,11 @@ _BETTER_WORDS = (
         "--max-tokens-valid)",
     ),
     (
+        r"^gradients are Nan/Inf$",
+        "the loss or a gradient is NaN or infinite. Checkpoints of earlier updates are as they were: lower "
+        "--lr, or warm up longer",
+    ),
+    (
         r"^(\d+) < (\d+)$",
         r"no output may be longer than \2 tokens, of which the prompt has too many: give a shorter one",
     ),

@@ -5,7 +5,7 @@ from types import MethodType
 from typing import Any, Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 
@@ -25,10 +25,12 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
     return layer
 
 
-def _forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _forward(layer: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
     layer_class: Any = type(layer)
-    forward = _compiled(layer_class) if layer.training else layer_class.forward
-    return forward(layer, *args, **kwargs)
+    if not layer.training:
+        return layer_class.forward(layer, x, *args, **kwargs)
+    # Code is compiled for an order in memory, too, and the first layer's input is a transposed one.
+    return _compiled(layer_class)(layer, x.contiguous(), *args, **kwargs)
 
 
 @lru_cache(maxsize=None)

@@ -30,6 +30,8 @@ def chunk_size(x: Tensor, width: int) -> int:
 
 def spans(T: int, size: int) -> List[slice]:
     """The positions of every chunk, in order of time."""
+    if T <= size:  # torch.compile takes range() for a fixed length, and would compile anew for each
+        return [slice(0, T)]
     return [slice(start, min(start + size, T)) for start in range(0, T, size)]
 
 
