@@ -34,8 +34,13 @@ class LearnedStrength(nn.Module):
         for strength in strengths:
             check_strength(strength)
         self.change = nn.Parameter(torch.zeros(len(strengths)))
-        init = [strength + math.log(-math.expm1(-strength)) for strength in strengths]
-        self.register_buffer("start", torch.tensor(init))
+        self.init = [strength + math.log(-math.expm1(-strength)) for strength in strengths]
+        self.register_buffer("start", torch.tensor(self.init))
+
+    def reset_parameters(self) -> None:
+        """Begin anew, also where the module was made on the meta device."""
+        nn.init.zeros_(self.change)
+        self.start.copy_(torch.tensor(self.init))
 
     def strength(self) -> Tensor:
         """gamma [H]."""
@@ -78,6 +83,10 @@ class DiagonalPrior(LearnedStrength):
         super().__init__(unpack_strengths(num_heads))
         self.ratio_change = nn.Parameter(torch.zeros(num_heads))
 
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.zeros_(self.ratio_change)
+
     def ratio(self) -> Tensor:
         """r [H]."""
         return 1 + self.ratio_change
@@ -99,7 +108,13 @@ class LookupGate(nn.Module):
     def __init__(self, num_heads: int, init: float):
         super().__init__()
         self.change = nn.Parameter(torch.zeros(num_heads))
+        self.init = init
         self.register_buffer("start", torch.full((num_heads,), init))
+
+    def reset_parameters(self) -> None:
+        """As of :class:`LearnedStrength`."""
+        nn.init.zeros_(self.change)
+        self.start.fill_(self.init)
 
     def forward(self) -> Tensor:
         """[H]."""

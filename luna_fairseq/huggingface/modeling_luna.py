@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from luna_fairseq.anchored.strengths import LearnedStrength, LookupGate
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
 from luna_fairseq.huggingface.layers import (
     Embedding,
@@ -77,6 +78,8 @@ class LunaPreTrainedModel(PreTrainedModel):
             if getattr(module, "positions", None) is not None:
                 with torch.no_grad():
                     module.positions.copy_(sinusoidal_table(*module.positions.shape))
+        elif isinstance(module, (LearnedStrength, LookupGate)):
+            module.reset_parameters()
         elif isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)

@@ -15,8 +15,11 @@ import transformers  # noqa: E402
 def check_hooks(model, inputs, logits):
     """The generic hooks of PreTrainedModel: the same numbers, or shapes that fit."""
     out = model(**inputs, output_hidden_states=True, output_attentions=True)
-    states = out.decoder_hidden_states if hasattr(out, "decoder_hidden_states") else out.hidden_states
-    assert len(states) == model.config.num_hidden_layers + 1
+    if model.config.is_encoder_decoder:
+        assert len(out.decoder_hidden_states) == model.config.decoder_layers + 1
+        assert len(out.cross_attentions) == model.config.decoder_layers
+    else:
+        assert len(out.hidden_states) == model.config.num_hidden_layers + 1
     assert torch.equal(model(**inputs, return_dict=False)[0], logits)
     model.gradient_checkpointing_enable()
     model.train()

@@ -117,6 +117,22 @@ def test_what_a_call_may_be_given():
         exported()
 
 
+def test_a_model_made_on_the_meta_device_begins_as_another():
+    model, dictionary = small_model("translation", "look-up diagonal decay")
+    config = convert(model, TRANSLATION, dictionary).config
+    made = type(convert(model, TRANSLATION, dictionary))
+    expected = made(config)
+    with torch.device("meta"):
+        exported = made(config)
+    exported.to_empty(device="cpu")
+    with torch.no_grad():
+        exported.apply(exported._init_weights)
+    buffers = dict(expected.named_buffers())
+    assert any(name.endswith(".start") for name in buffers)
+    for name, value in exported.named_buffers():
+        torch.testing.assert_close(value, buffers[name])
+
+
 def test_another_model_is_seen():
     model, dictionary = small_model("masked LM", "tied")
     exported = convert(model, MASKED_LM, dictionary)
