@@ -54,10 +54,9 @@ def test_every_piece_names_rows_and_cases_that_there_are(piece):
         assert headline != piece.name or {row, peer} <= set(rows)
 
 
-def test_what_comes_first_takes_three_minutes_at_most():
-    important = ["parity", "causal", "train", "decode", "lra"]
-    assert [piece.name for piece in gpu.ON_GPU[:5]] == important
-    assert sum(piece.seconds for piece in gpu.ON_GPU) < 20 * 60
+def test_parity_and_the_headlines_come_first():
+    assert [piece.name for piece in gpu.ON_GPU[:5]] == ["parity", "causal", "train", "decode", "lra"]
+    assert sum(piece.seconds for piece in gpu.ON_GPU[:5]) < 5 * 60  # at most, whatever hangs
 
 
 FAKE = """
