@@ -167,8 +167,8 @@ def in_one_line(ended: Ended) -> bool:
 def unchecked() -> None:
     """A planted defect: no checksum is looked at."""
     from luna_fairseq.commands import average_checkpoints
-    from luna_fairseq.engine import checked_data, checkpoints, newest_checkpoint
+    from luna_fairseq.engine import checkpoint_contents, checkpoints, reading, starting_point
 
-    checked_data.check_files = lambda path: None
-    for module in (average_checkpoints, checkpoints, newest_checkpoint):
+    reading.check_files = lambda path: None
+    for module in (average_checkpoints, checkpoints, checkpoint_contents, starting_point):
         module.damage = lambda path: None
