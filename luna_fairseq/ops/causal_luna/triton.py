@@ -160,7 +160,7 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Plan:
 class CausalLunaFunction(torch.autograd.Function):
     """The kernels in a row. ``v`` is None where it is ``k``; ``given``: see :func:`arguments`. Keeps the
     inputs, the logarithm of the softmax's denominator, the sums of the segments where there are several, and
-    the output where L is more than one block."""
+    the output in float32 where L is more than one block."""
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
@@ -177,8 +177,11 @@ class CausalLunaFunction(torch.autograd.Function):
             sums = states(plan, values, v is None)
             block_l = min(next_power_of_two(a.size(-1)), 4096 // plan.block_k)
             launch(segment_sums_kernel, values, -(-a.size(-1) // block_l), sums=sums, BLOCK_L=block_l)
-        launch(forward_kernel, values, sums=sums, scratch=scratch(plan, values), out=out, lse=lse)
-        ctx.save_for_backward(q, k, v, a, *given, sums, lse, None if values["CARRY"] else out)
+        # What the softmax's gradient subtracts is nearly all there is of it: rounded, it would be of no use.
+        precise = None if values["CARRY"] else torch.empty_like(q, dtype=torch.float32)
+        values.update(sums=sums, scratch=scratch(plan, values))
+        launch(forward_kernel, values, out=out, precise=precise, lse=lse)
+        ctx.save_for_backward(q, k, v, a, *given, sums, lse, precise)
         ctx.dropout = dropout
         return out
 

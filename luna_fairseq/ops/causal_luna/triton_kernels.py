@@ -310,15 +310,16 @@ def segment_sums_kernel(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def forward_kernel(
-    q, k, v, a, out, lse, sums, scratch, reciprocal, ages, spans, padding, packed_padding, seed, dropout,
-    boost, scale, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t,
+    q, k, v, a, out, precise, lse, sums, scratch, reciprocal, ages, spans, padding, packed_padding, seed,
+    dropout, boost, scale, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t,
     K: tl.constexpr, L: tl.constexpr, TIED: tl.constexpr, HAS_PADDING: tl.constexpr,
     HAS_PACKED_PADDING: tl.constexpr, HAS_DROPOUT: tl.constexpr, FADES: tl.constexpr, STATES: tl.constexpr,
     CARRY: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """out = (tril(U' A^T) v + U' S_v) / t with U = softmax((tril(q k^T) A + q S_k) scale / t), U' after
-    dropout; and the logarithm of the softmax's denominator, ``lse`` [B H, T].
+    dropout; and the logarithm of the softmax's denominator, ``lse`` [B H, T]; where
+    states are not carried the output in float32 as well.
 
     Grid: B H x segments, the last fastest.
     """
@@ -378,6 +379,8 @@ def forward_kernel(
         y += product(tl.trans(last_read(x_v, at, inside)), mixed, PRECISION)
         y = tl.trans(y * (inverse / total)[None, :])
         tl.store(out + x_place + at, y.to(out.dtype.element_ty), mask=inside)
+        if not CARRY:
+            tl.store(precise + x_place + at, y, mask=inside)
         store_row(lse + row_place, rows, top + tl.log(total), BLOCK_T)
         if STATES:
             for side in range(SIDES):
