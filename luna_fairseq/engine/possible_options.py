@@ -74,7 +74,8 @@ def check_device(args: Namespace) -> None:
             "--quant-noise-scalar needs a GPU, on which fairseq quantizes: leave it out, or give "
             "--quant-noise-pq, which works on a CPU, too"
         )
-    if _of(args, "tpu") and importlib.util.find_spec("torch_xla") is None:
+    # fairseq sets it by itself for --bf16 on a CPU, which `processes` takes back.
+    if _of(args, "tpu") and not _of(args, "bf16") and importlib.util.find_spec("torch_xla") is None:
         raise InputError("--tpu needs the package torch_xla, which is not here: leave it out")
 
 

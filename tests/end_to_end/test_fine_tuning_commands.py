@@ -164,6 +164,7 @@ def test_commonsense_qa(text, pretrained, tmp_path, capsys):
         (tmp_path / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     data = tmp_path / "bin"
     words = ["CommonsenseQA", tmp_path, "--vocabulary", text, "--destdir", data, "--workers", 1]
+    words += ["--max-unknown", 10]
     assert in_this_process("prepare_task", *words) == 0
     words = ["CommonsenseQA", data, "--pretrained", pretrained, "--out", tmp_path / "out", "--epochs", 1]
     output = luna("finetune", *words, "--at-a-time", 8)

@@ -48,7 +48,7 @@ def refused(*words):
 
 def prepare(folder, subword, vocab_size, pairs):
     mirror = write_archives(folder / "mirror")
-    options = ["--subword", subword, "--vocab-size", vocab_size, "--workers", 2]
+    options = ["--subword", subword, "--vocab-size", vocab_size, "--workers", 2, "--max-unknown", 5]
     out = succeed("prepare", folder, "--mirror", mirror, *options)
     assert f"train: {pairs} pairs" in out, out
     assert "dropped (an empty side)" in out and "dropped (lengths in a ratio above" in out
