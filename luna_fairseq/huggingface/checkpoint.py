@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Dict, NamedTuple
 
+import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils
 from luna_fairseq.errors import InputError
 

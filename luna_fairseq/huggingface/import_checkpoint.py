@@ -52,6 +52,7 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
         raise MissingRequirementError(
             'the import needs transformers and safetensors: pip install "luna_fairseq[huggingface]"'
         ) from error
+    import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
     from fairseq import checkpoint_utils
 
     state = checkpoint_utils.load_checkpoint_to_cpu(str(like))

@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
 
+import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils, utils
 from fairseq.dataclass.utils import overwrite_args_by_name
 from luna_fairseq.commands.arguments import positive

@@ -13,6 +13,7 @@ from fairseq.models.roberta.model import RobertaLMHead
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import check_dictionary, check_positions, refuse_misfit
+from luna_fairseq.models.int8 import quantise
 from luna_fairseq.models.luna_masked_lm_config import XAVIER
 from luna_fairseq.modules.fairseq_layers import activation_function
 from luna_fairseq.modules.heads import ProjectingAttention
@@ -28,6 +29,12 @@ class LoadsWhatFits(BaseFairseqModel):
         """fairseq's. Raises InputError when the checkpoint has other dictionaries."""
         check_dictionary(state_dict, self)
         super().upgrade_state_dict_named(state_dict, name)
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """fairseq's; and weights in 8 bits where the model's options say so."""
+        super().prepare_for_inference_(cfg)
+        if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
+            quantise(self)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq's. Raises InputError when the checkpoint is of another architecture."""

@@ -64,6 +64,11 @@ class LayerOptions(FairseqDataclass):
     offload_activations: bool = option(
         False, "checkpoint activations and keep them on the CPU", may_change=True
     )
+    int8: bool = option(
+        False,
+        "decode on a CPU with weights in 8 bits: for trained models, as --model-overrides \"{'int8': True}\"",
+        may_change=True,
+    )
     min_params_to_wrap: int = option(
         DEFAULT_MIN_PARAMS_TO_WRAP,
         "minimum number of parameters for a layer to be wrapped with FSDP",

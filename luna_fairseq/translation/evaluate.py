@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
+import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.checkpoint import option_of
@@ -79,6 +80,9 @@ def build_parser() -> argparse.ArgumentParser:
         default=4096,
         metavar="N",
         help="source tokens in a batch (default: 4096)",
+    )
+    parser.add_argument(
+        "--int8", action="store_true", help="weights in 8 bits, on a CPU: faster, BLEU hardly changes"
     )
     parser.add_argument(
         "--test-set",
@@ -198,6 +202,7 @@ class Evaluation:
             *["--beam", str(self.args.beam), "--lenpen", str(penalty), "--remove-bpe", self.route.remove_bpe],
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
             *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
+            *(["--cpu", "--model-overrides", "{'int8': True}"] if self.args.int8 else []),
             *[*long, "--log-format", "none", *_positions(self.args.path), *self.extra],
         ]
 
