@@ -78,7 +78,8 @@ def check_dictionary(state_dict: Dict[str, Tensor], model: nn.Module) -> None:
         name = f"{module}.embed_tokens.weight"
         if name not in state_dict:
             continue
-        theirs, ours = state_dict[name].size(0), model.get_submodule(module).embed_tokens.num_embeddings
+        theirs = state_dict[name].size(0)
+        ours = getattr(model.get_submodule(module).embed_tokens, "num_embeddings", theirs)
         if theirs != ours:
             raise InputError(
                 f"the checkpoint's {which}dictionary has {theirs} entries, the data's has {ours}: "

@@ -11,6 +11,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaEncoder, RobertaModel
 from fairseq.models.roberta.model import RobertaLMHead
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import check_dictionary, check_positions, refuse_misfit
 from luna_fairseq.models.int8 import quantise
@@ -23,7 +24,27 @@ _SENTENCE_ENCODER = {"encoder_learned_pos": True, "no_scale_embedding": True, "l
 
 
 class LoadsWhatFits(BaseFairseqModel):
-    """A model that says in one line why a checkpoint is not its own."""
+    """A model that says in one line why a checkpoint or a name of a part is not its own."""
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """fairseq's.
+
+        Raises:
+            InputError: ``retain_dropout_modules`` (a list, or names with commas between them) has a name that
+                none of its dropouts has
+        """
+        names = kwargs.get("retain_dropout_modules")
+        if names:
+            names = names.split(",") if isinstance(names, str) else list(names)
+            known = {part.module_name for part in self.modules() if isinstance(part, FairseqDropout)} - {None}
+            for name in names:
+                if name not in known:
+                    raise InputError(
+                        f"--retain-dropout-modules {name}: what has dropout is called "
+                        f"{', '.join(sorted(known))} (names with commas between them)"
+                    )
+            kwargs["retain_dropout_modules"] = names
+        super().make_generation_fast_(**kwargs)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """fairseq's. Raises InputError when the checkpoint has other dictionaries."""

@@ -46,7 +46,10 @@ class LunaModel(EncoderDecoder):
         """
         cfg = nested_config(cfg)
         check_widths(cfg, "both read the same packed sequence, so give them the same width")
-        return super().build_model(cfg, task)
+        model = super().build_model(cfg, task)
+        # label_smoothed_cross_entropy_with_alignment then reads them in training.
+        model.decoder.attn_in_training = bool(getattr(getattr(task, "cfg", None), "load_alignments", False))
+        return model
 
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:

@@ -6,10 +6,13 @@ from typing import Any, Optional
 
 from torch import Tensor
 
+from fairseq.data import Dictionary
 from fairseq.models import FairseqLanguageModel, register_model
-from fairseq.models.transformer import Embedding
-from fairseq.utils import safe_getattr
+from fairseq.models.transformer import Embedding, TransformerConfig
+from fairseq.modules import AdaptiveInput
+from fairseq.utils import eval_str_list, safe_getattr
 from luna_fairseq.anchored.encoder_decoder import decoder_class
+from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import LoadsWhatFits
 from luna_fairseq.models.generator_hub import LanguageModelHub, from_pretrained
@@ -54,7 +57,7 @@ class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
         :class:`LunaLanguageModelConfig` is.
 
         Raises:
-            InputError: widths, heads or projection length that cannot be
+            InputError: widths, heads, projection length or cutoffs that cannot be
         """
         options = flat_options(cfg, LunaLanguageModelConfig())
         if options["decoder_layers_to_keep"]:
@@ -64,9 +67,54 @@ class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
         options["max_target_positions"] = next(filter(None, lengths), DEFAULT_POSITIONS)
         nested = nested_config(Namespace(**options))
         dictionary = task.source_dictionary
-        embed_tokens = Embedding(len(dictionary), nested.decoder.input_dim, dictionary.pad())
+        if nested.adaptive_input:
+            embed_tokens = adaptive_input(nested, dictionary)
+        else:
+            embed_tokens = Embedding(len(dictionary), nested.decoder.input_dim, dictionary.pad())
         build = reading_segments(decoder_class(nested))
         return cls(build(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
+
+
+def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveInput:
+    """fairseq's embedding whose width falls with the frequency of words; ``cfg`` is nested.
+
+    Raises:
+        InputError: cutoffs that cannot be, or options that do not go together
+    """
+    given = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq leaves out what is None
+    cutoff = eval_str_list(given, type=int) or []
+    bounds = [0, *cutoff, len(dictionary)]
+    if not cutoff or any(low >= high for low, high in zip(bounds, bounds[1:])):
+        raise InputError(
+            f"--adaptive-input-cutoff {given}: give rising numbers below the "
+            f"dictionary's {len(dictionary)} entries, as 20000,60000"
+        )
+    if cfg.share_decoder_input_output_embed:
+        raise InputError(
+            "--share-decoder-input-output-embed and --adaptive-input do not go together: give "
+            "--tie-adaptive-weights, which adaptive softmax has"
+        )
+    softmax = cfg.adaptive_softmax_cutoff, cfg.adaptive_softmax_factor, cfg.decoder.output_dim
+    if cfg.tie_adaptive_weights and softmax != (
+        given,
+        cfg.adaptive_input_factor,
+        cfg.decoder.input_dim,
+    ):
+        raise InputError(
+            "--tie-adaptive-weights needs one cutoff, one factor and one width: give "
+            "--adaptive-softmax-cutoff, --adaptive-softmax-factor and --decoder-output-dim the values of "
+            "adaptive input"
+        )
+    return AdaptiveInput(
+        len(dictionary),
+        dictionary.pad(),
+        cfg.decoder.input_dim,
+        cfg.adaptive_input_factor,
+        cfg.decoder.embed_dim,
+        cutoff,
+        cfg.quant_noise.pq,
+        cfg.quant_noise.pq_block_size,
+    )
 
 
 # What each architecture sets apart from LunaLanguageModelConfig's defaults.

@@ -17,6 +17,14 @@ class LunaLanguageModelConfig(LunaOptions, LunaDecoderOptions):
     decoder_ffn_embed_dim: int = option(2048, "decoder embedding dimension for FFN")
     no_decoder_final_norm: bool = option(False, "no layernorm after the last decoder block, with pre-norm")
 
+    adaptive_input: bool = option(False, "embed rarer words at smaller widths")
+    adaptive_input_cutoff: Optional[str] = option(
+        None, "comma-separated list of adaptive input cutoff points, as 20000,60000"
+    )
+    adaptive_input_factor: float = option(4.0, "factor by which each width is smaller than that before")
+    tie_adaptive_weights: bool = option(False, "adaptive softmax and adaptive input share their matrices")
+    tie_adaptive_proj: bool = option(False, "they share their projections, too")
+
     # the task's
     tokens_per_sample: int = field(default=II("task.tokens_per_sample"), metadata={MAY_CHANGE: True})
     max_target_positions: Optional[int] = field(

@@ -19,6 +19,7 @@ from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
 from luna_fairseq.modules.luna_encoder import attention_options, drop_words
 from luna_fairseq.modules.luna_layer import LunaLayer
+from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.sentences import Sentences
 
@@ -154,7 +155,7 @@ class LunaDecoderLayer(LunaLayer):
                 self.set_incremental_state(incremental_state, name, saved.select(left)._asdict())
 
 
-class LunaDecoder(TransformerDecoderBase):
+class LunaDecoder(NoTorchScript, TransformerDecoderBase):
     """N Luna layers over target tokens.
 
     Args:
@@ -169,7 +170,9 @@ class LunaDecoder(TransformerDecoderBase):
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: torch.nn.Embedding, **kwargs: Any):
         self.layers_built = 0
         super().__init__(cfg, dictionary, embed_tokens, **kwargs)
-        self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name=self.__class__.__name__)
+        self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name="LunaDecoder")
+        self.dropout_module.module_name = "LunaDecoder"  # whatever the subclass
+        self.attn_in_training = False  # for a criterion that reads it
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> torch.nn.Module:
         # fairseq builds the layers in order and does not say which one it is at.
@@ -267,8 +270,10 @@ class LunaDecoder(TransformerDecoderBase):
             features [B, T, C], and ``attn`` [weights over source tokens B x T x S, or None], ``inner_states``
 
         Raises:
-            InputError: more tokens than learned positions
+            InputError: more tokens than learned positions; torch.jit.trace
         """
+        if torch.jit.is_tracing():
+            raise InputError(REASON)
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         last_layer = self.num_layers - 1
@@ -286,7 +291,8 @@ class LunaDecoder(TransformerDecoderBase):
         inner_states = [x]
         for i, layer in enumerate(self.layers):
             if alignment_layer is None:
-                need_attn = i == last_layer and not self.training and layer.need_attn
+                wanted = self.attn_in_training if self.training else layer.need_attn
+                need_attn = wanted and i == last_layer
             else:
                 need_attn = i == alignment_layer
             x, packed, weights = layer(x, packed, context, sentences, need_weights=need_attn)

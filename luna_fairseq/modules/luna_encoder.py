@@ -13,6 +13,7 @@ from luna_fairseq.modules.beams import Hypotheses
 from luna_fairseq.modules.fairseq_layers import RepeatedLayer, finish_layer, use_fairseq_layers
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
+from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.sentences import Sentences
 
@@ -36,7 +37,7 @@ def drop_words(embedding: Tensor, dropout_module: FairseqDropout) -> Tensor:
     return embedding * dropout_module(embedding.new_ones(embedding.shape[:2])).unsqueeze(-1)
 
 
-class LunaEncoder(TransformerEncoderBase):
+class LunaEncoder(NoTorchScript, TransformerEncoderBase):
     """N Luna layers over tokens and P.
 
     Args:
@@ -68,7 +69,8 @@ class LunaEncoder(TransformerEncoderBase):
         super().__init__(cfg, dictionary, embed_tokens)
         if layer_repeats > 1:
             self.layers: Any = RepeatedLayer(self.layers, layer_repeats)
-        self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name=self.__class__.__name__)
+        self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name="LunaEncoder")
+        self.dropout_module.module_name = "LunaEncoder"  # whatever the subclass
         sinusoidal = not (cfg.no_token_positional_embeddings or cfg.encoder.learned_pos)
         packed_embedding = PackedEmbedding(
             cfg.projection_length,
@@ -160,8 +162,10 @@ class LunaEncoder(TransformerEncoderBase):
             :meth:`reorder_encoder_out`: one of each sentence)
 
         Raises:
-            InputError: a source longer than the positions
+            InputError: a source longer than the positions; torch.jit.trace
         """
+        if torch.jit.is_tracing():
+            raise InputError(REASON)
         if src_tokens.size(1) > self.max_positions():
             raise InputError(
                 f"a source sentence has {src_tokens.size(1)} tokens, the model's positions end at "

@@ -1,9 +1,14 @@
 """The weights over source tokens that the decoder returns, for alignments and replacing unknown words."""
 
+from argparse import Namespace
+
 import pytest
 import torch
-from tiny_luna import PAD, VARIANTS, assert_close, batch, example, tiny_model
+from tiny_luna import PAD, VARIANTS, Task, assert_close, batch, example, tiny_model
 
+from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
+    LabelSmoothedCrossEntropyCriterionWithAlignment,
+)
 from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.ops.attention import naive_attention
 
@@ -60,6 +65,20 @@ def test_no_alignment_in_training_or_when_generation_does_not_want_it():
     model.eval()
     model.make_generation_fast_(need_attn=False)
     assert model(batch(source), None, batch(target))[1]["attn"] == [None]
+
+
+@pytest.mark.parametrize("variant", ["tied", "look-up diagonal", "softmax cross"])
+def test_alignments_train_the_attention(variant):
+    """With fairseq's criterion for them, if the task has them."""
+    task = Task()
+    task.cfg = Namespace(load_alignments=True)
+    model = tiny_model(task=task, **VARIANTS[variant]).train()
+    source, target = (batch(x) for x in example())
+    sample = {"alignments": torch.tensor([[0, 0], [3, 9]]), "align_weights": torch.ones(2)}
+    criterion = LabelSmoothedCrossEntropyCriterionWithAlignment(task, False, 0.1, 0.05)
+    criterion.compute_alignment_loss(sample, model(source, None, target)).backward()
+    attention = model.decoder.layers[-1].encoder_attn
+    assert attention.unpack_q_proj.weight.grad.any()
 
 
 def test_an_unpadded_batch_has_a_mask_that_changes_nothing():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_luna import PAD, assert_close, batch, dictionary, sentences
 
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.luna_lm import LunaLanguageModel
@@ -28,6 +29,7 @@ VARIANTS = {
     "pre-norm": {"decoder_normalize_before": True},
     "elu": {"pack_activation": "elu"},
     "decay": {"causal_decay": True},
+    "adaptive input": {"adaptive_input": True, "adaptive_input_cutoff": "8,14", "adaptive_input_factor": 2.0},
     "learned positions": {"decoder_learned_pos": True, "share_decoder_input_output_embed": True},
 }
 variants = pytest.mark.parametrize("variant", list(VARIANTS))
@@ -123,6 +125,33 @@ def test_every_parameter_gets_a_gradient(variant, options):
     assert sum("packed_embedding.weight" in name for name, _ in model.named_parameters()) == 2
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.any() or name.endswith("pack_k_proj.bias"), name
+
+
+def test_adaptive_softmax_shares_its_matrices_with_adaptive_input():
+    options = {"tie_adaptive_weights": True, "tie_adaptive_proj": True, "adaptive_softmax_factor": 2.0}
+    model = tiny_model(**VARIANTS["adaptive input"], **options, adaptive_softmax_cutoff="8,14")
+    tokens = batch(sentences((9, 4, 6), 23))
+    target = tokens[:, 1:].contiguous()
+    sample = {"net_input": {"src_tokens": tokens[:, :-1]}, "target": target, "ntokens": 16}
+    AdaptiveLoss(Task(), False)(model, sample)[0].backward()
+    assert all(x.grad.any() for x in model.decoder.embed_tokens.parameters())
+    shared = {id(band[0].weight) for band in model.decoder.embed_tokens.embeddings}
+    assert {id(x) for x in model.decoder.adaptive_softmax.parameters()} & shared == shared
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"adaptive_input_cutoff": None}, "--adaptive-input-cutoff None: give rising numbers below .* 23"),
+        ({"adaptive_input_cutoff": "9,9"}, "--adaptive-input-cutoff 9,9: give"),
+        ({"adaptive_input_cutoff": "8,23"}, "--adaptive-input-cutoff 8,23: give"),
+        ({"share_decoder_input_output_embed": True}, "do not go together: give --tie-adaptive-weights"),
+        ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs one cutoff, one factor and one width"),
+    ],
+)
+def test_adaptive_input_that_cannot_be(options, words):
+    with pytest.raises(InputError, match=words):
+        tiny_model(**{**VARIANTS["adaptive input"], **options})
 
 
 @pytest.mark.parametrize("noise", ["dropout", "attention_dropout", "activation_dropout", "decoder_layerdrop"])

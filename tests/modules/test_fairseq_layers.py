@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+from tiny_luna import VARIANTS, tiny_model
 
+from fairseq.modules import FairseqDropout
+from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention
 from luna_fairseq.modules.fairseq_layers import use_fairseq_layers
 
@@ -39,6 +42,20 @@ def test_dropout_is_retained_where_fairseq_says_so(kind):
     assert torch.equal(run(), without)
     retain("", retain_dropout=True, retain_dropout_modules=[kind.__name__])
     assert torch.equal(run(), in_training)
+
+
+@pytest.mark.parametrize("variant", ["tied", "look-up diagonal decay", "softmax cross"])
+def test_dropouts_have_the_names_of_the_paper_s_classes(variant):
+    names = (
+        "LunaEncoder LunaEncoderLayer LunaAttention LunaDecoder LunaDecoderLayer LunaCausalAttention".split()
+    )
+    model = tiny_model(**VARIANTS[variant])
+    with pytest.raises(InputError, match=f"modules Luna: .* called {', '.join(sorted(names))}, PackedEmb"):
+        model.make_generation_fast_(retain_dropout=True, retain_dropout_modules="LunaEncoder,Luna")
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules="LunaEncoderLayer,LunaDecoder")
+    dropouts = [part for part in model.modules() if isinstance(part, FairseqDropout)]
+    retained = {part.module_name for part in dropouts if part.apply_during_inference}
+    assert retained == {"LunaEncoderLayer", "LunaDecoder"}
 
 
 @both

@@ -1,0 +1,22 @@
+"""Luna's encoder and decoder are no TorchScript, and say so."""
+
+from torch import nn
+
+from luna_fairseq.errors import InputError
+
+REASON = (
+    "Luna cannot be traced or scripted by torch.jit: its steps depend on the lengths of a batch, and a trace "
+    "would keep those of its example (luna-export-onnx writes a graph for every length)"
+)
+
+
+class NoTorchScript(nn.Module):
+    """A module that torch.jit.script refuses in one line, alone or as a part of another."""
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """torch.jit.script asks every module for a form of it that can be scripted.
+
+        Raises:
+            InputError: always
+        """
+        raise InputError(REASON)

@@ -1,0 +1,26 @@
+"""torch.jit.trace keeps the lengths of its example, torch.jit.script knows half of Python: both refused."""
+
+import pytest
+import torch
+from tiny_luna import VARIANTS, batch, example, tiny_model
+
+from luna_fairseq.errors import InputError
+
+REFUSAL = pytest.raises(InputError, match="cannot be traced or scripted by torch.jit")
+
+
+@pytest.mark.parametrize("variant", ["tied", "anchored", "softmax cross"])
+def test_scripting(variant):
+    model = tiny_model(**VARIANTS[variant])
+    for module in (model, model.encoder, model.decoder):
+        with REFUSAL:
+            torch.jit.script(module)
+
+
+def test_tracing():
+    model = tiny_model()
+    source, target = (batch(x) for x in example())
+    with REFUSAL:
+        torch.jit.trace(model, (source, source, target), strict=False)
+    with REFUSAL:
+        torch.jit.trace(lambda tokens: model.decoder(tokens)[0], (target,))
