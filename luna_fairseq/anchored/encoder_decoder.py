@@ -1,12 +1,18 @@
 """The Luna encoder and decoder with the attentions of this room."""
 
-from typing import Any, Type
+from typing import Any, Optional, Type
 
 from torch import Tensor
 
 from fairseq.utils import make_positions
-from luna_fairseq.anchored.attention import QUERY_PLACE, AnchoredCrossAttention, AnchoredSelfAttention
+from luna_fairseq.anchored.attention import (
+    QUERY_PLACE,
+    AnchoredCrossAttention,
+    AnchoredSelfAttention,
+    masks_of,
+)
 from luna_fairseq.anchored.causal import DecayingCausalAttention
+from luna_fairseq.anchored.segments import find_layout
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.luna_attention import LunaAttention
@@ -74,8 +80,18 @@ class AnchoredDecoder(LunaDecoder):
         anchors = {"anchor_strength": cfg.anchor_strength, "diagonal": cfg.diagonal_prior}
         return AnchoredCrossAttention(**options, **anchors, lookup=cfg.packed_lookup)
 
-    def prepare(self, sentences: Sentences, prev_output_tokens: Tensor) -> None:
-        """Add the number of each new token in its target, padding not counted, for a diagonal."""
+    def prepare(
+        self,
+        sentences: Sentences,
+        prev_output_tokens: Tensor,
+        context: Optional[Tensor],
+        packed: Optional[Tensor],
+    ) -> None:
+        """Add the number of each new token in its target, padding not counted, for a diagonal, and the layout
+        of a look-up, which depends on lengths and so cannot be found within compiled layers."""
+        if self.cfg.packed_lookup and context is not None and packed is not None:
+            masks = masks_of(packed, context, sentences)
+            sentences.once("layout", lambda: find_layout(*masks))
         if self.cfg.diagonal_prior:
             positions = make_positions(prev_output_tokens, self.padding_idx)
             places = (positions - self.padding_idx - 1).clamp(min=0)

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Optional, Tuple, TypeVar
 
 from torch import Tensor
 
-from luna_fairseq.ops.causal_luna import CausalLunaState
+from luna_fairseq.ops.causal_luna.state import CausalLunaState
 
 
 class CrossAttentionCache(NamedTuple):

@@ -284,7 +284,7 @@ class LunaDecoder(NoTorchScript, TransformerDecoderBase):
         padding_mask = prev_output_tokens[:, -x.size(0) :].eq(self.padding_idx)
         if padding_mask.any():
             sentences.target_padding_mask = padding_mask
-        self.prepare(sentences, prev_output_tokens)
+        self.prepare(sentences, prev_output_tokens, context, initial_packed)
 
         attn = None
         packed = initial_packed
@@ -309,8 +309,15 @@ class LunaDecoder(NoTorchScript, TransformerDecoderBase):
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
 
-    def prepare(self, sentences: Sentences, prev_output_tokens: Tensor) -> None:
-        """Add to ``sentences`` what layers need to know of the target [B, T]: nothing."""
+    def prepare(
+        self,
+        sentences: Sentences,
+        prev_output_tokens: Tensor,
+        context: Optional[Tensor],
+        packed: Optional[Tensor],
+    ) -> None:
+        """Add to ``sentences`` what layers need to know of the target [B, T], the context [S, B, C] and P
+        [L, B, C] before they run: nothing."""
 
     def begin_decoding(
         self, incremental_state: IncrementalState, tokens: Tensor, context: Optional[Tensor]

@@ -20,16 +20,19 @@ needs_triton = pytest.mark.skipif(
 
 
 @needs_triton
+@pytest.mark.parametrize("marks", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name", ["test_causal_luna_triton.py", "test_causal_luna_triton_dropout.py", "test_causal_luna_choice.py"]
 )
-def test_in_the_interpreter(name):
+def test_in_the_interpreter(name, marks):
     # One thread: the interpreter's products are small, and a pool of threads per product is what would take
     # the time.
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / name)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, str(HERE / name)]
     result = subprocess.run(command, env=environment, cwd=HERE.parents[1], capture_output=True, text=True)
+    if marks == "slow" and result.returncode == 5:  # none was selected
+        pytest.skip(f"{name} has no slow tests")
     assert result.returncode == 0 and " passed" in result.stdout, (
         result.stdout[-5000:] + result.stderr[-2000:]
     )

@@ -35,7 +35,13 @@ def config(*words):
         "0.01",
         *words,
     ]
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+    # --fp16 is refused without a GPU: what fairseq's wrappers compute is the same on a CPU.
+    half = [word[2:].replace("-", "_") for word in words if word in ("--fp16", "--memory-efficient-fp16")]
+    command = [word for word in command if word not in ("--fp16", "--memory-efficient-fp16")]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+    for name in ("fp16", *half) if half else ():
+        cfg.common[name] = True
+    return cfg
 
 
 def make_params(dtype=torch.float32):
