@@ -89,7 +89,8 @@ class AnchoredDecoder(LunaDecoder):
     ) -> None:
         """Add the number of each new token in its target, padding not counted, for a diagonal, and the layout
         of a look-up, which depends on lengths and so cannot be found within compiled layers."""
-        if self.cfg.packed_lookup and context is not None and packed is not None:
+        # In decoding the first step finds it, and the cache keeps what it was needed for.
+        if self.cfg.packed_lookup and context is not None and sentences.incremental_state is None:
             masks = masks_of(packed, context, sentences)
             sentences.once("layout", lambda: find_layout(*masks))
         if self.cfg.diagonal_prior:

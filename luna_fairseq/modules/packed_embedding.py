@@ -7,13 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-
-
-def traced() -> bool:
-    """Whether torch.jit.trace, torch.export or torch.compile is at work."""
-    compiler = getattr(torch, "compiler", None)
-    compiling = getattr(compiler, "is_compiling", None)
-    return torch.jit.is_tracing() or (compiling is not None and compiling())
+from luna_fairseq.ops.causal_luna.choice import in_a_graph
 
 
 class PackedEmbedding(nn.Module):
@@ -77,7 +71,7 @@ class PackedEmbedding(nn.Module):
         if not self.fix_length:
             shortest = 0
             # In a graph, a length that is read as a number would be that of every later batch.
-            if not (self.static or traced()):
+            if not (self.static or in_a_graph()):
                 shortest, longest = torch.stack(torch.aminmax(lengths)).tolist()
                 L = max(1, min(L, longest))
             if shortest < L:

@@ -32,6 +32,13 @@ def test_a_checkpoint_keeps_the_strength_that_it_began_with():
     assert torch.equal(other(source, None, target)[0], model(source, None, target)[0])
 
 
+def test_shared_projections_of_tokens_are_refused():
+    model = tiny_model(**ANCHORED, packed_lookup=1)
+    shared = {name: x for name, x in model.state_dict().items() if ".token_" not in name}
+    with pytest.raises(InputError, match="--share-token-projections is still loaded by version 0.1.0"):
+        model.load_state_dict(shared)
+
+
 def test_without_the_option_nothing_is_added():
     names = tiny_model().state_dict()
     assert not [name for name in names if "anchor" in name or "gate" in name]

@@ -45,7 +45,7 @@ def attend(T=5, K=8, L=3, dtype=torch.float32, rates=None):
 @pytest.fixture
 def suits(monkeypatch):
     """A machine where Triton suits, though it may not run there: kernels are planted."""
-    monkeypatch.setattr(choice, "why_not_triton", lambda q, pack_weights: "")
+    monkeypatch.setattr(choice, "why_not_triton", lambda *heads: "")
 
 
 @pytest.mark.skipif(TRITON, reason="for machines without the Triton form")
@@ -141,7 +141,7 @@ def test_chunk_on_a_card_of_an_older_capability(caplog, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
     reason = form.why_not_triton_here.__wrapped__(torch.device("cuda", 0))
     assert reason == "it needs compute capability 8.0 or later, not 7.0"
-    monkeypatch.setattr(choice, "why_not_triton", lambda q, pack_weights: reason)
+    monkeypatch.setattr(choice, "why_not_triton", lambda *heads: reason)
     for _ in range(2):
         attend().sum().backward()
     assert caplog.messages == [f"causal Luna attention on {DEVICE}: chunk; not triton, because {reason}"]

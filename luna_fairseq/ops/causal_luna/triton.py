@@ -22,21 +22,16 @@ MAX_HEAD_WIDTH = 128
 PROGRAMS, MAX_SEGMENTS = 384, 32
 
 
-def triton_suits(q: Tensor, pack_weights: Tensor) -> bool:
-    """Whether :func:`triton_causal_luna` takes q [B, H, T, K] and pack_weights [B, H, T, L] on this
-    machine."""
-    return not why_not_triton(q, pack_weights)
-
-
-def why_not_triton(q: Tensor, pack_weights: Tensor) -> str:
-    """Why :func:`triton_causal_luna` does not take these tensors, in a few words; empty if it does."""
-    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        return f"it computes in float16, bfloat16 or float32, not {str(q.dtype).split('.')[-1]}"
-    if q.size(-1) > MAX_HEAD_WIDTH:
-        return f"heads of {q.size(-1)} are wider than {MAX_HEAD_WIDTH}"
-    if pack_weights.size(-1) > MAX_PACKED_LENGTH:
-        return f"packed length {pack_weights.size(-1)} is above {MAX_PACKED_LENGTH}"
-    return why_not_triton_here(q.device)
+def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
+    """Why :func:`triton_causal_luna` does not take heads of K and L rows of P, in a few words; empty if it
+    does."""
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"it computes in float16, bfloat16 or float32, not {str(dtype).split('.')[-1]}"
+    if K > MAX_HEAD_WIDTH:
+        return f"heads of {K} are wider than {MAX_HEAD_WIDTH}"
+    if L > MAX_PACKED_LENGTH:
+        return f"packed length is above {MAX_PACKED_LENGTH}"
+    return why_not_triton_here(device)
 
 
 @lru_cache(maxsize=None)
@@ -95,7 +90,7 @@ def triton_causal_luna(
     Raises:
         ValueError: something that :func:`why_not_triton` names, or q, k, v of different types
     """
-    reason = why_not_triton(q, pack_weights)
+    reason = why_not_triton(q.device, q.dtype, q.size(-1), pack_weights.size(-1))
     if reason:
         raise ValueError(
             f"the Triton form of causal Luna attention can't be used: {reason}; choose the backend chunk"
