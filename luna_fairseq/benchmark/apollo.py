@@ -64,10 +64,10 @@ class OptimizerStep(ModelTask):
         """Of random parameters of these shapes."""
         return row.make(parameters(shapes, self.settings.device, self.settings.seed), lr=RATE)
 
-    def job(self, row: Row, case: Case) -> Job:  # type: ignore[override]
+    def job(self, row: Row, case: Case) -> Job:
         return self.optimizer(row, SMALL if self.tiny else self.shapes).step
 
-    def check(self, row: Row) -> float:  # type: ignore[override]
+    def check(self, row: Row) -> float:
         if not row.equals:
             return 0.0
         changes = [self.change_after_steps(r) for r in (row, OPTIMIZERS[row.equals])]

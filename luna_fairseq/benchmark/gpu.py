@@ -140,7 +140,8 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
     """What a command has found until it ends or the time is up: its JSON, ``failed`` by row, ``seconds``."""
     module = BENCHMARK + words.pop(0) if words[0].startswith(".") else BENCHMARK
     failed: Dict[str, str] = {}
-    begun, values = time.monotonic(), {}
+    values: Dict[str, Any] = {}
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(TRIES):
             left = until - time.monotonic()
@@ -190,7 +191,7 @@ def section_of(values: Dict[str, Any]) -> Dict[str, Any]:
 def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
     """The lines of ``gpu.md``: where, what is wrong, the headlines, then every piece."""
     sections = {name: section_of(each["found"]) for name, each in found.items()}
-    where = next(
+    where: Dict[str, Any] = next(
         (each["found"]["environment"] for each in found.values() if "environment" in each["found"]), {}
     )
     wrong = [

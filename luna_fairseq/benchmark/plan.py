@@ -13,7 +13,7 @@ import sys
 import warnings
 from argparse import Namespace
 from contextlib import nullcontext
-from typing import Any, List, NamedTuple, Optional, Sequence
+from typing import Any, ContextManager, List, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -22,7 +22,7 @@ from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from luna_fairseq.benchmark.counting import Operation, Step, count_step
 from luna_fairseq.benchmark.gpus import GIB, GPUS, Gpu, find_gpu
-from luna_fairseq.benchmark.kernels import launching_nothing
+from luna_fairseq.benchmark.kernels import Launch, launching_nothing
 from luna_fairseq.benchmark.measure import Settings
 from luna_fairseq.benchmark.task import BatchSize
 from luna_fairseq.benchmark.train import Train
@@ -98,7 +98,10 @@ def count(args: Namespace, batch: BatchSize, gpu: Gpu, dtype: torch.dtype, types
     fused = gpu.capability >= 80 and importlib.util.find_spec("triton") is not None
     if fused and hasattr(args, "luna_backend"):
         args.luna_backend = "triton"
-    with launching_nothing(gpu.capability, compiling=False) if fused else nullcontext([]) as launches:
+    noting: ContextManager[List[Launch]] = nullcontext([])
+    if fused:
+        noting = launching_nothing(gpu.capability, compiling=False)
+    with noting as launches:
         build: Any = ARCH_MODEL_REGISTRY[args.arch].build_model
         found = count_step(
             lambda: build(args, task.fairseq_task(batch)), lambda model: task.loss(model, batch)(), dtype

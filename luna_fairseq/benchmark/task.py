@@ -198,4 +198,6 @@ def add_numbers(parser: argparse.ArgumentParser, **options: Any) -> None:
         many = isinstance(default, list)
         text = f"default: {' '.join(map(str, default)) if many else default}"
         option: Any = {"type": positive, "default": default, "metavar": "N", "help": text}
-        parser.add_argument(f"--{name.replace('_', '-')}", **option, **({"nargs": "+"} if many else {}))
+        if many:
+            option["nargs"] = "+"
+        parser.add_argument(f"--{name.replace('_', '-')}", **option)

@@ -156,8 +156,8 @@ class StreamIterator(EpochBatchIterator):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """fairseq's. Raises InputError where the text was cut into other rows or segments."""
         kept = state_dict.get("stream")
-        for name, now in self._cut().items() if kept is not None else ():
-            if kept[name] != now:
+        for name, now in self._cut().items():
+            if kept is not None and kept[name] != now:
                 raise InputError(
                     f"the checkpoint stopped within a text that was read with {name.replace('_', ' ')} "
                     f"{kept[name]}, now it is {now}: go on with that, or begin the epoch anew with "

@@ -1,7 +1,7 @@
 """Luna's decoder for transformers, with or without an encoder, and what it keeps while it generates."""
 
 from dataclasses import dataclass
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,8 @@ class LunaCache:
 
 class LunaDecoderLayer(LunaLayer):
     """Luna causal attention through P, Luna attention of X and P to the source, the feed-forward block."""
+
+    encoder_attn: Any  # one of three attentions; None without an encoder
 
     def __init__(self, config: Any, is_last: bool):
         super().__init__()
@@ -124,14 +126,15 @@ class LunaDecoderLayer(LunaLayer):
         if self.packed_embedding is not None and state is None:
             p, _ = self.packed_embedding(x.new_full((x.size(1),), x.size(0)))
         masks = sentences.target_padding_mask, sentences.packed_padding_mask
-        causal = None
+        kept = None
         if keeps:
             y, causal = self.self_attn.step(y, p, None if state is None else state.causal, *masks)
+            kept = LayerState(causal)
         else:
             y = self.self_attn(y, p, *masks)
         x = self.after(self.self_attn_layer_norm, x, y)
         if context is None:
-            return self.feed_forward(x), None, None, LayerState(causal) if keeps else None
+            return self.feed_forward(x), None, None, kept
         y = self.before(self.encoder_attn_layer_norm, x)
         p = None if packed is None else self.before(self.packed_layer_norm, packed)
         packed_context, cache = None, None if state is None else state.source
@@ -141,7 +144,9 @@ class LunaDecoderLayer(LunaLayer):
         y, weights = self.encoder_attn.unpack(y, cache, sentences, need_weights)
         x = self.after(self.encoder_attn_layer_norm, x, y)
         packed = self.next_packed(packed, packed_context)
-        return self.feed_forward(x), packed, weights, LayerState(causal, cache) if keeps else None
+        if kept is not None:
+            kept = kept._replace(source=cache)
+        return self.feed_forward(x), packed, weights, kept
 
 
 @dataclass
@@ -181,7 +186,7 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
         past_key_values: Optional[LunaCache] = None,
         use_cache: Optional[bool] = None,
         **asked: Optional[bool],
-    ) -> LunaDecoderOutput:
+    ) -> Union[LunaDecoderOutput, Tuple[Any, ...]]:
         """
         Args:
             input_ids: [B, T], all tokens so far or those after ``past_key_values``

@@ -6,12 +6,12 @@ out batch-first.
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple, Type, Union
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from luna_fairseq.anchored.strengths import LearnedStrength, LookupGate
@@ -34,10 +34,11 @@ class LunaModelOutput(ModelOutput):
     embedding and after every layer; attentions, if asked for, of every layer over the sequence [B, H, T,
     T]."""
 
-    last_hidden_state: Optional[Tensor] = None
-    packed: Optional[Tensor] = None
-    packed_mask: Optional[Tensor] = None
-    source_mask: Optional[Tensor] = None
+    # Always there; transformers asks for a default of all.
+    last_hidden_state: Tensor = None
+    packed: Tensor = None
+    packed_mask: Tensor = None
+    source_mask: Tensor = None
     hidden_states: Optional[Tuple[Tensor, ...]] = None
     attentions: Optional[Tuple[Tensor, ...]] = None
 
@@ -61,7 +62,7 @@ _ASKED = ("output_hidden_states", "output_attentions", "return_dict")
 class LunaPreTrainedModel(PreTrainedModel):
     """What transformers asks of every model: its configuration, its initialisation, its options of a call."""
 
-    config_class = LunaConfig
+    config_class: Type[PretrainedConfig] = LunaConfig
     base_model_prefix = "luna"
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = False
@@ -142,7 +143,7 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         position_ids: Optional[Tensor] = None,
         inputs_embeds: Optional[Tensor] = None,
         **asked: Optional[bool],
-    ) -> LunaModelOutput:
+    ) -> Union[LunaModelOutput, Tuple[Any, ...]]:
         """
         Args:
             input_ids: [B, T]
@@ -156,13 +157,13 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, one of them")
         states, weights, as_dict = self.asked(asked)
+        embedding = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if attention_mask is not None:
             mask = attention_mask.bool()
         elif input_ids is not None:
             mask = input_ids.ne(self.config.pad_token_id)
         else:
-            mask = torch.ones(inputs_embeds.shape[:2], dtype=torch.bool, device=inputs_embeds.device)
-        embedding = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+            mask = torch.ones(embedding.shape[:2], dtype=torch.bool, device=embedding.device)
         x = self.embed(embedding, mask, places_of(mask) if position_ids is None else position_ids)
         x = x.masked_fill(~mask.t().unsqueeze(-1), 0.0)
         first, left_out = self.packed_embedding(mask.sum(dim=1))
@@ -232,7 +233,7 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
         **asked: Optional[bool],
-    ) -> LunaMaskedLMOutput:
+    ) -> Union[LunaMaskedLMOutput, Tuple[Any, ...]]:
         """As :meth:`LunaModel.forward`; labels [B, T], -100 where there is nothing to predict."""
         of_encoder = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*of_encoder, **{**asked, "return_dict": True})

@@ -45,11 +45,11 @@ class AttentionToPacked(nn.Module):
     def forward(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
         """[B, C] of the first token [B, C], P [B, L, C] and its mask [B, L], True at rows that count."""
         rows = packed.transpose(0, 1)
-        heads = (
+        q, k, v = (
             split_heads(projection(x), self.num_heads)
             for projection, x in ((self.q_proj, first[None]), (self.k_proj, rows), (self.v_proj, rows))
         )
-        return self.out_proj(merge_heads(softmax_attention(*heads, ~mask[:, None, None, :])))[0]
+        return self.out_proj(merge_heads(softmax_attention(q, k, v, ~mask[:, None, None, :])))[0]
 
 
 class LunaClassificationHead(nn.Module):

@@ -1,7 +1,7 @@
 """The Luna causal language model (Linear Unified Nested Attention, NeurIPS 2021) for Hugging Face's
 transformers."""
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple, Union
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -35,7 +35,7 @@ class LunaForCausalLM(Generates, LunaPreTrainedModel, GenerationMixin):
         labels: Optional[Tensor] = None,
         use_cache: Optional[bool] = None,
         **asked: Optional[bool],
-    ) -> CausalLMOutputWithPast:
+    ) -> Union[CausalLMOutputWithPast, Tuple[Any, ...]]:
         """As :meth:`LunaDecoder.forward`; labels [B, T], the tokens themselves, -100 where there is nothing
         to predict."""
         out = self.luna(

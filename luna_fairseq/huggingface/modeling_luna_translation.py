@@ -1,7 +1,7 @@
 """The Luna translation model (Linear Unified Nested Attention, NeurIPS 2021) for Hugging Face's
 transformers."""
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple, Union
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -73,7 +73,7 @@ class LunaForConditionalGeneration(Generates, LunaPreTrainedModel, GenerationMix
         labels: Optional[Tensor] = None,
         use_cache: Optional[bool] = None,
         **asked: Optional[bool],
-    ) -> Seq2SeqLMOutput:
+    ) -> Union[Seq2SeqLMOutput, Tuple[Any, ...]]:
         """Source as of :class:`LunaModel`, or its output; target as of :class:`LunaDecoder`; labels [B, T],
         -100 where there is nothing to predict, from which the decoder's input is made where it is not
         given."""

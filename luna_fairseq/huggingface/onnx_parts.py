@@ -113,13 +113,12 @@ class Step(nn.Module):
     def cache(self, state: Dict[str, Tensor]) -> LunaCache:
         """The cache whose tensors are those of ``state``."""
         values = {id(value): state[name] for name, value in tensors_of(self.example).items()}
-        layers = [
-            LayerState(*(kept if kept is None else _filled(kept, values) for kept in layer))
-            for layer in self.example.layers
-        ]
+        layers = [LayerState(*(_filled(kept, values) for kept in layer)) for layer in self.example.layers]
         return LunaCache(layers, state[SEEN], 0)
 
 
 def _filled(kept: Any, values: Dict[int, Tensor]) -> Any:
-    """A named tuple like ``kept`` with other tensors in their places."""
+    """A named tuple like ``kept`` with other tensors in their places; None of None."""
+    if kept is None:
+        return None
     return type(kept)(*(values.get(id(value)) if isinstance(value, Tensor) else value for value in kept))

@@ -18,6 +18,7 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         args, kwargs: of the class that it extends
     """
 
+    _tokenizer: Any  # transformers declares it as None
     vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
 
     def __init__(self, *args: Any, target_tokenizer_file: Optional[str] = None, **kwargs: Any):

@@ -15,7 +15,7 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.logged import fairseq, train_logged
@@ -124,7 +124,7 @@ class FineTuning:
         self.pretrained.check_dictionary(args.data / "input0" / "dict.txt")
         sweep = args.sweep or (TABLE_9 if self.task.is_multiple_choice else SEARCH)
         tried = {"batch_sizes": args.batch_sizes, "learning_rates": args.lrs}
-        given = {name: tuple(values) for name, values in tried.items() if values}
+        given: Dict[str, Any] = {name: tuple(values) for name, values in tried.items() if values}
         self.settings = replace(settings_of(self.task, sweep), **given)
         self.runs = all_settings(self.settings)
         for batch_size in self.settings.batch_sizes:

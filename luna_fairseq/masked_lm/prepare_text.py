@@ -197,7 +197,8 @@ class TextPreparation:
 
     def _encoder(self) -> Encoder:
         if self.gpt2:
-            return gpt2_encoder(*self.tokenizer, self.args.workers)
+            encoder_json, vocab_bpe = self.tokenizer
+            return gpt2_encoder(encoder_json, vocab_bpe, self.args.workers)
         return sentencepiece_encoder(*self.tokenizer)
 
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:

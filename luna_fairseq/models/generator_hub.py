@@ -113,6 +113,7 @@ def from_pretrained(
     model_name_or_path: str,
     checkpoint_file: str = "model.pt",
     data_name_or_path: str = ".",
+    *,
     hub: Type[GeneratorHub] = GeneratorHub,
     **kwargs: Any,
 ) -> Any:

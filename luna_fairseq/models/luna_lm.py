@@ -71,7 +71,8 @@ class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
             embed_tokens = adaptive_input(nested, dictionary)
         else:
             embed_tokens = Embedding(len(dictionary), nested.decoder.input_dim, dictionary.pad())
-        build = reading_segments(decoder_class(nested))
+        plain: Any = decoder_class(nested)
+        build = reading_segments(plain)
         return cls(build(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
 
 

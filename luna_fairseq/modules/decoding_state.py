@@ -62,4 +62,5 @@ class LunaCausalState(NamedTuple):
 
     def select(self, sentences: Tensor) -> "LunaCausalState":
         """With P of the ``sentences`` [B'] alone, in their order."""
-        return self._replace(pack_q=self.pack_q.index_select(0, sentences))
+        pack_q = None if self.pack_q is None else self.pack_q.index_select(0, sentences)
+        return self._replace(pack_q=pack_q)

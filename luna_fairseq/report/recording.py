@@ -91,6 +91,7 @@ def _reader(module: nn.Module) -> Optional[Callable[[Any, Call], Weights]]:
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
+    read: Any  # with need_weights there are weights
     sentences = Sentences.of(call["context_padding_mask"], call["packed_padding_mask"])
     query, packed, context = call["query"], call["packed"], call["context"]
     type(attention).forward(

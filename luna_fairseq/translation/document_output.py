@@ -78,8 +78,9 @@ def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Mapping[in
         sides = {kind: split(found[kind].get(number, ""), piece.sentences) for kind in "STH"}
         for place in range(piece.sentences):
             for kind in "ST":
-                if sides[kind] is not None:
-                    lines.append(f"{kind}-{sentence}\t{sides[kind][place]}")
+                side = sides[kind]
+                if side is not None:
+                    lines.append(f"{kind}-{sentence}\t{side[place]}")
             hypothesis = next(again) if sides["H"] is None else sides["H"][place]
             # fairseq scores a piece, not its sentences.
             lines.append(f"H-{sentence}\t-\t{hypothesis.replace(SEPARATOR, ' ')}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -303,7 +304,7 @@ class Preparation:
         names = [f"plain/{split}.pieces" for split in self.pieces if split != "train"]
         for name in names:
             pieces = self.pieces[name.split("/")[1].split(".")[0]]
-            replace_file(self.args.destdir / name, lambda path, pieces=pieces: write_pieces(path, pieces))
+            replace_file(self.args.destdir / name, partial(write_pieces, pieces=pieces))
         return names
 
     def _write(self, folder: str, split: str, pairs: Optional[Iterable[Sequence[str]]] = None) -> List[str]:
