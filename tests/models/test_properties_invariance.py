@@ -51,15 +51,6 @@ def test_any_lengths(source_lengths, target_lengths, sides):
     assert_same_at_real_positions(model, source, target, batch(source, sides[0]), batch(target, sides[1]))
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_batch_and_padding_do_not_matter_in_float32(left):
-    model = tiny_model(torch.float32)
-    source, target = example()
-    assert_same_at_real_positions(
-        model, source, target, batch(source, left), batch(target, left), torch.float32
-    )
-
-
 def test_long_target_with_padding_in_several_chunks():
     model = tiny_model(max_target_positions=300)
     source, target = example((9, 3), (150, 201))

@@ -37,13 +37,13 @@ def outputs(model, tokens):
     return found
 
 
-def assert_same_one_at_a_time(model, token_lists, extra=0, tolerance=None):
+def assert_same_one_at_a_time(model, token_lists, extra=0):
     with torch.no_grad():
         together = outputs(model, batch(token_lists, extra=extra))
         for tokens, found in zip(token_lists, together):
             (alone,) = outputs(model, torch.tensor([tokens]))
             for actual, expected in zip(found, alone):
-                assert_close(actual, expected, tolerance=tolerance)
+                assert_close(actual, expected)
 
 
 @variants
@@ -56,10 +56,6 @@ def test_batch_and_padding_do_not_matter(variant, extra):
 @given(token_counts=lengths, seed=st.integers(0, 5))
 def test_any_lengths(token_counts, seed):
     assert_same_one_at_a_time(tiny_model(), example(token_counts, seed), seed)
-
-
-def test_batch_and_padding_do_not_matter_in_float32():
-    assert_same_one_at_a_time(tiny_model(torch.float32), example(), tolerance=2e-5)
 
 
 def loss_and_gradients(model, head=None, seed=0):
@@ -110,21 +106,6 @@ def test_heads_differ():
     model = tiny_model()
     logits = torch.stack([model(batch(example()), classification_head_name=head)[0] for head in HEADS])
     assert torch.cdist(logits.flatten(1), logits.flatten(1)).fill_diagonal_(1).min() > 1e-3
-
-
-@pytest.mark.parametrize("variant", ["tied", "pre-norm"])
-@pytest.mark.parametrize("offload", [False, True])
-def test_activation_checkpointing_changes_nothing(variant, offload):
-    noise = {"dropout": 0.2, "attention_dropout": 0.3, "activation_dropout": 0.1}
-    plain = tiny_model(**VARIANTS[variant], **noise).train()
-    options = {"checkpoint_activations": True, "offload_activations": offload}
-    other = tiny_model(**VARIANTS[variant], **noise, **options).train()
-    assert all(hasattr(layer, "precheckpoint_forward") for layer in other.encoder.sentence_encoder.layers)
-    other.load_state_dict(plain.state_dict())
-    (loss, gradients), (again, again_gradients) = loss_and_gradients(plain), loss_and_gradients(other)
-    assert loss == pytest.approx(again, rel=1e-12)
-    for name, gradient in gradients.items():
-        assert_close(again_gradients[name], gradient)
 
 
 @pytest.mark.parametrize(

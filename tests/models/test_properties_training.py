@@ -38,25 +38,20 @@ def assert_every_parameter_has_a_gradient(model, gradients):
             assert gradients[name].any(), f"the gradient of {name} is zero"
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("encoder_pre", [True, False])
-@pytest.mark.parametrize("decoder_pre", [True, False])
-@pytest.mark.parametrize("contextual", [True, False])
-def test_every_parameter_gets_a_gradient(tied, encoder_pre, decoder_pre, contextual):
-    """So that training in parallel needs no --find-unused-parameters."""
-    model = tiny_model(
-        untie_luna_kv=not tied,
-        encoder_normalize_before=encoder_pre,
-        decoder_normalize_before=decoder_pre,
-        non_contextual_packed=not contextual,
-    ).train()
-    assert_every_parameter_has_a_gradient(model, loss_and_gradients(model)[1])
-
-
 @pytest.mark.parametrize("variant", list(VARIANTS))
-@pytest.mark.parametrize("options", [{}, {"encoder_layers": 1, "decoder_layers": 1}, SHARED])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"encoder_layers": 1, "decoder_layers": 1},
+        SHARED,
+        {"encoder_normalize_before": True},
+        {"decoder_normalize_before": True},
+    ],
+)
 def test_every_parameter_of_every_variant_gets_a_gradient(variant, options):
-    model = tiny_model(**VARIANTS[variant], **options).train()
+    """So that training in parallel needs no --find-unused-parameters."""
+    model = tiny_model(**{**VARIANTS[variant], **options}).train()
     assert_every_parameter_has_a_gradient(model, loss_and_gradients(model)[1])
 
 

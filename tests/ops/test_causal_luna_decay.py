@@ -86,13 +86,6 @@ def test_half_precision_is_lost_in_input_and_output_alone(dtype, tolerance):
         assert a.dtype == dtype and relative_rms(a, b) < tolerance
 
 
-@pytest.mark.parametrize("single", [10, 2])  # all in one chunk, or in three with a state between them
-def test_gradients_are_those_of_finite_differences(single, monkeypatch):
-    monkeypatch.setattr(chunk, "chunk_size", lambda q, L: q.size(1) if q.size(1) <= single else 3)
-    parts = [x.requires_grad_() for x in inputs(7)]
-    assert torch.autograd.gradcheck(chunked(**masks("both", 7)), parts, fast_mode=True)
-
-
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(sizes=st.lists(st.sampled_from([1, 1, 1, 2, 3, 7, 13]), min_size=1, max_size=8), kind=kinds)
 def test_any_division_into_calls_gives_the_same_and_its_gradients(sizes, kind):

@@ -147,18 +147,6 @@ def test_rows_of_P_left_out_are_those_not_there(form):
     assert_equal_up_to(output[1], expected[1], 1e-12)
 
 
-@forms
-def test_sentences_do_not_mix(form):
-    inputs, mask = causal_inputs(13), padding_mask(13, left=(0, 3, 0), right=(2, 0, 0))
-    together = form(*inputs, key_padding_mask=mask, packed_padding_mask=packed_mask())
-    for b in range(B):
-        one = slice(b, b + 1)
-        alone = form(
-            *[x[one] for x in inputs], key_padding_mask=mask[one], packed_padding_mask=packed_mask()[one]
-        )
-        assert_equal_up_to(together[one], alone, 1e-12)
-
-
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 @examples
 @given(
@@ -191,17 +179,6 @@ def test_state_is_the_undivided_sums():
     assert_equal_up_to(state.value_sum, torch.einsum("bhtl,bhtk->bhlk", a, v), 1e-12)
 
 
-def test_state_has_constant_size():
-    inputs = causal_inputs(200)
-    shapes = set()
-    state = None
-    for t in range(200):
-        _, state = recurrent_causal_luna(*[x[:, :, t : t + 1] for x in inputs], state=state)
-        shapes.add((state.key_sum.shape, state.value_sum.shape, state.steps.shape))
-    assert shapes == {((B, H, K, L), (B, H, L, K), (B,))}
-    assert state.steps.dtype == torch.int64
-
-
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float16, 2e-3), (torch.bfloat16, 1.6e-2)])
 def test_steps_are_counted_beyond_2048_in_half_precision(dtype, tolerance):
     inputs = causal_inputs(2060, dtype)
@@ -211,12 +188,3 @@ def test_steps_are_counted_beyond_2048_in_half_precision(dtype, tolerance):
     assert state.key_sum.dtype == state.value_sum.dtype == torch.float32
     last = expected[:, :, -20:]
     assert (output[:, :, -20:] - last).abs().max() < tolerance * last.abs().max()
-
-
-def test_reordered_state_goes_on_as_the_reordered_sentences():
-    inputs, order = causal_inputs(12), torch.tensor([2, 0, 0, 2, 1])
-    _, state = step_by_step([x[:, :, :5] for x in inputs], [2, 1, 2])
-    state = type(state)(*[x.index_select(0, order) for x in state])
-    reordered = [x.index_select(0, order) for x in inputs]
-    output, _ = step_by_step([x[:, :, 5:] for x in reordered], [1, 4, 1, 1], state)
-    assert_equal_up_to(output, naive_causal_luna(*reordered)[0][:, :, 5:], 1e-12)
