@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.decoding_state import LunaCausalState
+from luna_fairseq.modules.causal_state import LunaCausalState
 from luna_fairseq.modules.heads import (
     beams_to_positions,
     check_choice,

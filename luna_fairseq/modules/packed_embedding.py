@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.causal_luna.choice import in_a_graph
+from luna_fairseq.ops.attention import in_a_graph
 
 
 class PackedEmbedding(nn.Module):

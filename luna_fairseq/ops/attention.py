@@ -84,3 +84,9 @@ def is_short(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
     """
     few = min(q.size(2), k.size(2)) if bias is not None else k.size(2)
     return few <= FEW and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
+
+
+def in_a_graph() -> bool:
+    """Whether torch.compile, torch.export or torch.jit.trace looks into what runs."""
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    return torch.jit.is_tracing() or (is_compiling is not None and is_compiling())

@@ -8,6 +8,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from luna_fairseq.ops.attention import in_a_graph
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.comparison import disagreement, milliseconds, sample
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton
@@ -33,12 +34,6 @@ def choose_backend(
         return "chunk"
     L = 1 << (pack_weights.size(-1) - 1).bit_length()  # the next power of two
     return choice(q.device, q.dtype, q.size(-1), L, rates is not None, v is k)
-
-
-def in_a_graph() -> bool:
-    """Whether torch.compile, torch.export or torch.jit.trace looks into what runs."""
-    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
-    return torch.jit.is_tracing() or (is_compiling is not None and is_compiling())
 
 
 @lru_cache(maxsize=None)
