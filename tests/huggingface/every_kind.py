@@ -67,7 +67,7 @@ CASES = [(kind, variant) for kind, variants in VARIANTS.items() for variant in v
 def moved(model):
     """``model`` in evaluation mode, with every parameter off its initial value."""
     with torch.no_grad():
-        for parameter in set(model.parameters()):
+        for parameter in model.parameters():  # in their order: the same noise every time
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     return model.float().eval()
 
