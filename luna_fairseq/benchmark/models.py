@@ -22,6 +22,7 @@ from luna_fairseq.benchmark.heads import why_no_sdpa
 from luna_fairseq.benchmark.measure import Case
 from luna_fairseq.benchmark.task import DTYPES, BatchSize, Task
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.int8 import quantise
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.attention import FORMS, PeerAttention
 
@@ -107,10 +108,15 @@ class Model:
         return replace(self, options=options, change=use_definitions)
 
 
-def luna(architectures: Mapping[str, str], untied: bool = False, **options: Any) -> Model:
-    """Luna, with l rows of P; rows with options of their own are optional."""
+def luna(
+    architectures: Mapping[str, str],
+    untied: bool = False,
+    change: Optional[Callable[[nn.Module], None]] = None,
+    **options: Any,
+) -> Model:
+    """Luna, with l rows of P; rows with a change or options of their own are optional."""
     of_length = {"projection_length": "{l}", "encoder_projection_length": "{l}", "untie_luna_kv": untied}
-    return Model(architectures, {**of_length, **options}, optional=bool(options))
+    return Model(architectures, {**of_length, **options}, change, optional=bool(options or change))
 
 
 def peer(attention: str, **options: Any) -> Model:
@@ -123,6 +129,7 @@ def peer(attention: str, **options: Any) -> Model:
 
 PLAIN = {"translate": "luna", "decode": "luna", "masked_lm": "luna_masked_lm"}
 ANCHORED = {"translate": "luna_anchored", "decode": "luna_anchored"}
+INT8 = {"decode": "peer_transformer"}
 TEXT = {"classify": "transformer_lra_imdb"}
 # Sorted within a task as they stand here; {l} makes a row for every --projection-length.
 MODELS: Dict[str, Model] = {
@@ -137,11 +144,14 @@ MODELS: Dict[str, Model] = {
     "luna-{l}-no-look-up": luna(ANCHORED, packed_lookup=0),
     "luna-{l}-softmax-cross": luna(ANCHORED, packed_lookup=0, cross_attention="softmax"),
     "luna-{l}-compiled": luna(PLAIN, torch_compile=True),
+    "luna-{l}-int8": luna({"decode": "luna"}, change=quantise),
     "luna-{l}-chunk": luna(PLAIN, luna_backend="chunk"),
     "luna-{l}-triton": luna(PLAIN, luna_backend="triton"),
     "luna-{l}": luna({"classify": "luna_lra_imdb"}, untied=True),
     **{f"peer-{name}": peer(name) for name in ATTENTIONS},
     "peer-softmax-alibi": peer("softmax", alibi=True),
+    # fairseq's own attention reads its weights by itself.
+    "peer-softmax-int8": replace(peer("softmax"), architectures=INT8, change=quantise),
 }
 
 
