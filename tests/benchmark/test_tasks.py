@@ -97,6 +97,7 @@ def test_every_row_is_checked_and_measured(name, no_children, tmp_path, capsys):
         assert "at lengths beyond --max-naive-length 20" in out
 
 
+@pytest.mark.slow
 def test_as_a_process_with_memory_and_profiles(tmp_path):
     path = tmp_path / "x.json"
     words = f"--threads 1 train {SMALL} --batch 2x5 --repetitions 2 --profile --json {path} --without"

@@ -106,10 +106,13 @@ def pixels(folder):
     "options",
     [
         "--task lra-image --input-type image --use-p --bf16 -a luna_lra_pf32",
-        "--task lra-image --input-type image -a transformer_lra_cifar10 --checkpoint-activations",
+        pytest.param(
+            "--task lra-image --input-type image -a transformer_lra_cifar10 --checkpoint-activations",
+            marks=pytest.mark.slow,
+        ),
         # As in the authors' README of 2022.
         "--task lra-text --input-type text -a luna_lra_cifar10",
-        "--task lra-text --input-type text -a luna_lra_pf32",
+        pytest.param("--task lra-text --input-type text -a luna_lra_pf32", marks=pytest.mark.slow),
     ],
 )
 def test_images(tmp_path, options):
@@ -123,6 +126,7 @@ def test_images(tmp_path, options):
     assert 0 <= accuracy(log) <= 100
 
 
+@pytest.mark.slow
 def test_seeds(listops, tmp_path, capsys):
     options = ["--", *TINY.split(), "--max-update", "2", "--num-workers", "0", "--cpu"]
     words = [

@@ -63,6 +63,7 @@ def test_an_entry_twice_in_a_dictionary(trained, data, tmp_path):
     assert line.startswith(f"luna_fairseq: error: {dictionary} holds 'w") and line.endswith(" twice")
 
 
+@pytest.mark.slow
 def test_decoding_in_shards(trained, data):
     """Every sentence in one of them."""
     path, found = ("--path", trained / "checkpoint_last.pt"), []

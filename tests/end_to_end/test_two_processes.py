@@ -106,6 +106,7 @@ ENDLESS = "--max-update 100000 --disable-validation --distributed-world-size 2 -
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+@pytest.mark.slow
 def test_a_process_that_dies_ends_the_job(data, tmp_path):
     with start(data, AUTHORS_COMMAND, ENDLESS, "--save-dir", tmp_path) as process:
         read_until(process, "num_updates=3,")

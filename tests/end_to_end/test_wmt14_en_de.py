@@ -55,6 +55,7 @@ def prepare(folder, subword, vocab_size, pairs):
     return folder / subword
 
 
+@pytest.mark.slow
 def test_the_steps(tmp_path):
     recipe = "luna_16_elu_tied"
     data = prepare(tmp_path, "moses", 150, pairs=291)

@@ -100,13 +100,14 @@ def test_every_attention_can_be_asked_for():
 @pytest.mark.parametrize(
     "config, model, more",
     [
-        (PeerTransformerConfig, TransformerModel, {"decoder_input_dim"}),
+        (PeerTransformerConfig, TransformerModel, {"decoder_input_dim", "int8"}),
         (
             PeerRobertaConfig,
             RobertaModel,
             {
                 "attention_init",
                 "checkpoint_activations",
+                "int8",
                 "no_token_positional_embeddings",
                 "offload_activations",
             },

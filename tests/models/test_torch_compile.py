@@ -47,7 +47,17 @@ def assert_compiled_equals_plain(options):
 
 # What others contain, too.
 PARTS_OF_THEM = (
-    *("tied", "untied pre-norm", "non-contextual", "elu", "anchored", "look-up", "look-up by parts"),
+    *(
+        "local parts",
+        "decay untied pre-norm",
+        "tied",
+        "untied pre-norm",
+        "non-contextual",
+        "elu",
+        "anchored",
+        "look-up",
+        "look-up by parts",
+    ),
     *("anchored softmax cross diagonal", "anchored softmax cross pre-norm"),
 )
 # What torch's default compiler is given, without the compiler: it alone needs a minute.
@@ -58,9 +68,7 @@ LOWERED = {"backend": "aot_eager_decomp_partition", "fullgraph": True}
 @pytest.mark.parametrize(
     "variant",
     [
-        "local parts",
         "look-up by parts diagonal pre-norm",
-        "decay untied pre-norm",
         *(pytest.param(name, marks=pytest.mark.slow) for name in PARTS_OF_THEM),
     ],
 )
