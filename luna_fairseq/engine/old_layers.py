@@ -35,12 +35,14 @@ def _build_without_copies(init: Callable[..., Any], self: Any, *args: Any, **kwa
 
 
 @OLD_LAYERS.around(f"{_ENCODER_LAYER}._load_from_state_dict")
-def _load_without_copies(_: Callable[..., Any], self: Any, state_dict: Any, prefix: str, *args: Any) -> None:
+def _load_without_copies(
+    _: Callable[..., Any], self: Any, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+) -> None:
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     for name in _COPIES:
         state_dict.pop(prefix + name, None)
-    super(TransformerEncoderLayerBase, self)._load_from_state_dict(state_dict, prefix, *args)
+    super(TransformerEncoderLayerBase, self)._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 @OLD_LAYERS.around("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
