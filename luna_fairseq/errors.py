@@ -30,7 +30,7 @@ _BETTER_WORDS = (
         "--max-tokens-valid)",
     ),
     (
-        r"^gradients are Nan/Inf$",
+        r"gradients are Nan/Inf$",
         "the loss or a gradient is NaN or infinite. Checkpoints of earlier updates are as they were: lower "
         "--lr, or warm up longer",
     ),
@@ -80,6 +80,8 @@ def one_line_for(error: BaseException) -> Optional[str]:
     frames = traceback.extract_tb(error.__traceback__)
     place, line = (frames[-1].filename, frames[-1].line or "") if frames else ("", "")
     text = " ".join(str(error).split())
+    if isinstance(error, FloatingPointError):
+        text = f"{_update_of(error.__traceback__)}{text}"
     if "Duplicate word found" in text:
         return f"{_dictionary_read(error.__traceback__)} holds {text.split(': ')[1].split('. ')[0]} twice"
     return explained_by_fairseq(type(error).__name__, text, place, line)
@@ -157,6 +159,13 @@ def _dictionary_read(trace: Any) -> str:
     """The file that fairseq's Dictionary.add_from_file was reading."""
     named = [frame.f_locals.get("f") for frame, _ in traceback.walk_tb(trace)]
     return next((name for name in named if isinstance(name, str)), "the dictionary")
+
+
+def _update_of(trace: Any) -> str:
+    """Which update fairseq's Trainer was at, in words that precede what went wrong."""
+    trainers = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(trace))
+    numbers = (getattr(trainer, "get_num_updates", None) for trainer in trainers)
+    return next((f"update {number() + 1}: " for number in numbers if number is not None), "")
 
 
 @contextlib.contextmanager

@@ -135,7 +135,7 @@ def losses(world: World, tally: Tally, times: Callable[[int], int], seed: int, p
         out = world.anew()
         words = world.train(out)
         ended = run(words, world.log, first=partial(losing, float(value), update, plant))
-        good = in_one_line(ended) and "the loss or a gradient is NaN or infinite" in ended.output
+        good = in_one_line(ended) and f"update {update}: " in ended.output
         tally.note(f"a loss of {value}", "fairseq-train", REFUSED if good else FAILED, said(ended))
         for crash in out.glob("crash.pt"):
             crash.unlink()
