@@ -19,6 +19,6 @@ class DecayingCausalAttention(LunaCausalAttention):
         super().__init__(*args, **kwargs)
         self.decay = LearnedStrength(alibi_slopes(self.num_heads))
 
-    def decay_rates(self) -> Tensor:
-        """How fast each head forgets, per position [H]."""
-        return self.decay.strength()
+    def log_decay(self) -> Tensor:
+        """As :meth:`LunaCausalAttention.log_decay`, learned."""
+        return -self.decay.strength()

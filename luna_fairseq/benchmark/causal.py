@@ -32,9 +32,9 @@ def form(inputs: Inputs, backend: str, decay: bool) -> Tensor:
     """A form that the library offers; with ``decay`` it forgets, as fast as models do at the start."""
     weights = pack_weights(inputs.pack_q, inputs.pack_k, "softplus")
     heads = inputs.q.size(1)
-    rates = 2 ** (-8 / heads * torch.arange(1, heads + 1, device=inputs.q.device)) if decay else None
+    log_decay = -(2 ** (-8 / heads * torch.arange(1, heads + 1, device=inputs.q.device))) if decay else None
     masks = inputs.packed_padding_mask, inputs.key_padding_mask
-    output = causal_luna(*inputs[:3], weights, *masks, backend=backend, rates=rates)
+    output = causal_luna(*inputs[:3], weights, *masks, backend=backend, log_decay=log_decay)
     # What stands at padded positions has no meaning.
     return output if masks[1] is None else output.masked_fill(masks[1][:, None, :, None], 0.0)
 

@@ -107,9 +107,9 @@ def launches_of(
     q, k, v = (heads(K, getattr(torch, dtype)) for _ in range(3))
     v = k if tied else v
     rows, positions = (torch.empty(1, n, dtype=torch.bool, device="meta") if masks else None for n in (L, T))
-    rates = torch.empty(HEADS, device="meta", requires_grad=True) if decay else None
+    log_decay = torch.empty(HEADS, device="meta", requires_grad=True) if decay else None
     with launching_nothing(capability, compiling=True) as launches:
-        output = triton_causal_luna(q, k, v, heads(L, torch.float32), rows, positions, 0.1, rates)
+        output = triton_causal_luna(q, k, v, heads(L, torch.float32), rows, positions, 0.1, log_decay)
         output.sum().backward()
     return launches
 

@@ -128,7 +128,7 @@ class LunaCausalAttention(nn.Module):
             *(q, k, v, weights, packed_padding_mask, key_padding_mask),
             dropout=dropout_probability(self.dropout_module),
             backend=self.backend,
-            rates=self.decay_rates(),
+            log_decay=self.log_decay(),
         )
         return self.out_proj(merge_heads(output))
 
@@ -168,7 +168,7 @@ class LunaCausalAttention(nn.Module):
         output, sums = recurrent_causal_luna(
             *(q, k, v, weights, sums, packed_padding_mask, key_padding_mask),
             dropout=dropout_probability(self.dropout_module),
-            rates=self.decay_rates(),
+            log_decay=self.log_decay(),
         )
         value_sum = sums.value_sum if self.untie_kv else None
         return self.out_proj(merge_heads(output)), LunaCausalState(
@@ -187,11 +187,11 @@ class LunaCausalAttention(nn.Module):
         q, k, v = self._unpack_heads(query)
         pack = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
         return pack, naive_causal_luna(
-            q, k, v, pack, packed_padding_mask, key_padding_mask, rates=self.decay_rates()
+            q, k, v, pack, packed_padding_mask, key_padding_mask, log_decay=self.log_decay()
         )[1]
 
-    def decay_rates(self) -> Optional[Tensor]:
-        """How fast each head forgets, per position [H]: not at all."""
+    def log_decay(self) -> Optional[Tensor]:
+        """The logarithm of what is left of a position at the next, by heads [H], below 0; None: all is."""
         return None
 
     def _pack_weights(self, pack_q: Tensor, query: Tensor, beams: int = 1) -> Tensor:

@@ -37,9 +37,9 @@ def nothing_chosen(caplog, monkeypatch):
         function.cache_clear()
 
 
-def attend(T=5, K=8, L=3, dtype=torch.float32, rates=None):
+def attend(T=5, K=8, L=3, dtype=torch.float32, log_decay=None):
     heads = [torch.randn(2, 2, T, K, device=DEVICE, dtype=dtype, requires_grad=True) for _ in range(3)]
-    return causal_luna(*heads, torch.rand(2, 2, T, L, device=DEVICE), rates=rates)
+    return causal_luna(*heads, torch.rand(2, 2, T, L, device=DEVICE), log_decay=log_decay)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_rounding_is_no_disagreement(dtype, caplog):
 @has_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_triton_where_it_forgets(dtype, caplog):
-    attend(dtype=dtype, rates=torch.tensor([0.3, 0.01], device=DEVICE))
+    attend(dtype=dtype, log_decay=torch.tensor([-0.3, -0.01], device=DEVICE))
     assert ": triton (heads of 8, l 4, " in caplog.messages[0]
 
 
@@ -102,7 +102,7 @@ def test_triton_where_it_forgets(dtype, caplog):
 def test_where_it_forgets_it_is_compared_anew(caplog, monkeypatch):
     attend()
     monkeypatch.setattr(choice, "triton_causal_luna", wrong)
-    attend(rates=torch.tensor([0.3, 0.01], device=DEVICE))
+    attend(log_decay=torch.tensor([-0.3, -0.01], device=DEVICE))
     assert caplog.messages[-1].endswith("its output differs by 1.0e-03 from that of the chunkwise form")
 
 

@@ -21,23 +21,23 @@ from luna_fairseq.ops.causal_luna import (
     recurrent_causal_luna,
 )
 
-RATES = (0.02, 1.5)
+LOG_DECAY = (-0.02, -1.5)
 kinds = st.sampled_from(["none", "left", "both"])
 
 
-def inputs(length, dtype=torch.float64, seed=0, rates=RATES):
-    """q, k, v, pack weights, and a rate for each head, which stays in float32 at least."""
+def inputs(length, dtype=torch.float64, seed=0, log_decay=LOG_DECAY):
+    """q, k, v, pack weights, and a log decay for each head, which stays in float32 at least."""
     wide = torch.promote_types(dtype, torch.float32)
-    return [*causal_inputs(length, dtype, seed), torch.tensor(rates, dtype=wide)]
+    return [*causal_inputs(length, dtype, seed), torch.tensor(log_decay, dtype=wide)]
 
 
 def naive(**options):
-    return lambda *parts: naive_causal_luna(*parts[:4], **options, rates=parts[4])[0]
+    return lambda *parts: naive_causal_luna(*parts[:4], **options, log_decay=parts[4])[0]
 
 
 def chunked(tied=False, **options):
-    def form(q, k, v, a, rates):
-        return chunk_causal_luna(q, k, k if tied else v, a, **options, rates=rates) + 0 * v * tied
+    def form(q, k, v, a, log_decay):
+        return chunk_causal_luna(q, k, k if tied else v, a, **options, log_decay=log_decay) + 0 * v * tied
 
     return form
 
@@ -53,8 +53,8 @@ def chunked(tied=False, **options):
 def test_chunk_equals_naive_whatever_the_chunk(length, size, kind, tied, seed):
     options, parts = masks(kind, length), inputs(length, seed=seed)
 
-    def definition(q, k, v, a, rates):
-        return naive(**options)(q, k, k if tied else v, a, rates) + 0 * v * tied
+    def definition(q, k, v, a, log_decay):
+        return naive(**options)(q, k, k if tied else v, a, log_decay) + 0 * v * tied
 
     expected = output_and_gradients(definition, parts)
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -62,7 +62,7 @@ def test_chunk_equals_naive_whatever_the_chunk(length, size, kind, tied, seed):
         actual = output_and_gradients(chunked(tied, **options), parts)
     for a, b in zip(actual, expected):
         assert_equal_up_to(a, b, 1e-9)
-    assert length == 1 or expected[-1].all()  # each rate has a gradient to compare
+    assert length == 1 or expected[-1].all()  # each log decay has a gradient to compare
 
 
 @pytest.mark.parametrize("kind", ["none", "both"])
@@ -70,11 +70,11 @@ def test_chunk_equals_naive_whatever_the_chunk(length, size, kind, tied, seed):
 def test_chunk_equals_naive_in_float32(length, kind):
     options, parts = masks(kind, length), inputs(length, torch.float32)
     expected = output_and_gradients(naive(**options), [x.double() for x in parts])
-    *actual, of_rates = output_and_gradients(chunked(**options), parts)
+    *actual, of_decay = output_and_gradients(chunked(**options), parts)
     for a, b in zip(actual, expected):
         assert a.dtype == torch.float32 and relative_rms(a, b) < 3e-6
     # A sum over all positions of differences that nearly cancel.
-    assert relative_rms(of_rates, expected[-1]) < 1e-4
+    assert relative_rms(of_decay, expected[-1]) < 1e-4
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 8e-4)])
@@ -101,7 +101,7 @@ def test_any_division_into_calls_gives_the_same_and_its_gradients(sizes, kind):
                 *(x[:, :, cut] for x in parts[:4]),
                 state=state,
                 key_padding_mask=mask,
-                rates=parts[4],
+                log_decay=parts[4],
                 **options,
             )
             outputs.append(output)
@@ -115,18 +115,18 @@ def test_any_division_into_calls_gives_the_same_and_its_gradients(sizes, kind):
 
 @pytest.mark.parametrize("form", [naive, chunked])
 @pytest.mark.parametrize("length", [9, 150])
-def test_with_rates_of_nothing_it_is_the_papers(form, length):
+def test_with_next_to_no_decay_it_is_the_papers(form, length):
     *parts, _ = inputs(length)
-    rates = torch.full((H,), 1e-10, dtype=torch.float64)
+    log_decay = torch.full((H,), -1e-10, dtype=torch.float64)
     expected = naive_causal_luna(*parts, **masks("both", length))[0]
-    assert_equal_up_to(form(**masks("both", length))(*parts, rates), expected, 1e-6)
+    assert_equal_up_to(form(**masks("both", length))(*parts, log_decay), expected, 1e-6)
 
 
 @pytest.mark.parametrize("form", [naive, chunked])
-def test_with_strong_rates_every_position_is_alone(form):
+def test_with_strong_decay_every_position_is_alone(form):
     q, k, v, a, _ = inputs(200)
     expected = naive_causal_luna(*(x.flatten(0, 2)[:, None, None] for x in (q, k, v, a)))[0]
-    output, *gradients = output_and_gradients(form(), [q, k, v, a, torch.full((H,), 80.0).double()])
+    output, *gradients = output_and_gradients(form(), [q, k, v, a, torch.full((H,), -80.0).double()])
     assert_equal_up_to(output, expected.view_as(output), 1e-12)
     assert all(gradient.isfinite().all() for gradient in gradients)
 
@@ -135,6 +135,6 @@ def test_only_inputs_and_the_softmax_are_kept_for_the_gradient():
     saved = []
     parts = [x.requires_grad_() for x in inputs(500)]
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
-        chunk_causal_luna(*parts[:4], rates=parts[4])
+        chunk_causal_luna(*parts[:4], log_decay=parts[4])
     q, _, _, a, _ = parts
     assert sum(saved) < 3 * q.numel() + 2 * a.numel() + 10 * B * H * 500

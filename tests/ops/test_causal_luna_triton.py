@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device or TRITON_INTERPRET=1"
 )
 DEVICE = "cpu" if INTERPRETED else "cuda"
-NAMES = ("output", *(f"gradient of {x}" for x in ("q", "k", "v", "the pack weights", "the rates")))
+NAMES = ("output", *(f"gradient of {x}" for x in ("q", "k", "v", "the pack weights", "the log decay")))
 B, H = 2, 2
 
 
@@ -79,9 +79,9 @@ def masks_of(T, L, kind):
     }[kind]
 
 
-def with_rates(form, **options):
-    """``form`` as a function of q, k, v, pack weights and, where they forget, the rates of the heads."""
-    return lambda q, k, v, a, rates=None: form(q, k, v, a, rates=rates, **options)
+def with_log_decay(form, **options):
+    """``form`` as a function of q, k, v, pack weights and, where they forget, the log decay of the heads."""
+    return lambda q, k, v, a, log_decay=None: form(q, k, v, a, log_decay=log_decay, **options)
 
 
 def errors(inputs, **options):
@@ -89,7 +89,7 @@ def errors(inputs, **options):
     weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).to(
         DEVICE
     )
-    run = lambda f, x: output_and_gradients(with_rates(f, **options), x, weight)  # noqa: E731
+    run = lambda f, x: output_and_gradients(with_log_decay(f, **options), x, weight)  # noqa: E731
     expected = run(lambda *x, **o: naive_causal_luna(*x, **o)[0], [x.double() for x in inputs])
     actual = run(form.triton_causal_luna, inputs)
     for x, a in zip([inputs[0], *inputs], actual):
@@ -128,29 +128,29 @@ def test_equals_naive_in_float32(T, K, L, masks, programs, monkeypatch):
         assert error < 3e-6, name
 
 
-# The same kinds, but for one chunk of one position, and one more: rates that differ a lot by head.
+# The same kinds, but for one chunk of one position, and one more: decay that differs a lot by head.
 FORGETTING = [
     (17, 8, 5, "none", 384),
     (33, 8, 40, "left", 1),
     (65, 33, 16, "both", 8),
     (70, 8, 40, "none", 8),
 ]
-RATES = torch.tensor([0.02, 1.2])
+LOG_DECAY = torch.tensor([-0.02, -1.2])
 
 
 @pytest.mark.parametrize("T, K, L, masks, programs", slow_from(2, FORGETTING))
 def test_equals_naive_where_it_forgets(T, K, L, masks, programs, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
-    found = errors([*inputs_of(T, K, L), RATES.to(DEVICE)], **masks_of(T, L, masks))
-    assert found.pop("gradient of the rates") < 1e-4  # a sum of differences that nearly cancel
+    found = errors([*inputs_of(T, K, L), LOG_DECAY.to(DEVICE)], **masks_of(T, L, masks))
+    assert found.pop("gradient of the log decay") < 1e-4  # a sum of differences that nearly cancel
     for name, error in found.items():
         assert error < 3e-6, name
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 1e-3)])
 def test_half_precision_where_it_forgets(dtype, tolerance):
-    found = errors([*inputs_of(33, 16, 16, dtype), RATES.to(DEVICE)], **masks_of(33, 16, "both"))
-    assert found.pop("gradient of the rates") < 2e-2
+    found = errors([*inputs_of(33, 16, 16, dtype), LOG_DECAY.to(DEVICE)], **masks_of(33, 16, "both"))
+    assert found.pop("gradient of the log decay") < 2e-2
     for name, error in found.items():
         assert error < tolerance, name
 
@@ -181,12 +181,12 @@ def test_segments_are_what_the_cases_say(monkeypatch):
 @pytest.mark.parametrize(
     "T, K, L, masks, programs", [(17, 8, 5, "none", 384), (50, 8, 16, "both", 8), (40, 8, 20, "left", 384)]
 )
-@pytest.mark.parametrize("rates", [[], [RATES]])
-def test_keys_that_are_values(T, K, L, masks, programs, rates, monkeypatch):
+@pytest.mark.parametrize("log_decay", [[], [LOG_DECAY]])
+def test_keys_that_are_values(T, K, L, masks, programs, log_decay, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
     q, k, _, weights = inputs_of(T, K, L)
-    inputs = [q, k, weights, *(x.to(DEVICE) for x in rates)]
-    tied = lambda f: lambda q, k, a, r=None: f(q, k, k, a, rates=r, **masks_of(T, L, masks))  # noqa: E731
+    inputs = [q, k, weights, *(x.to(DEVICE) for x in log_decay)]
+    tied = lambda f: lambda q, k, a, r=None: f(q, k, k, a, log_decay=r, **masks_of(T, L, masks))  # noqa: E731
     weight = torch.randn(q.shape, dtype=torch.float64, device=DEVICE)
     expected = output_and_gradients(
         tied(lambda *x, **o: naive_causal_luna(*x, **o)[0]), [x.double() for x in inputs], weight
@@ -221,8 +221,8 @@ def test_slices_and_transposed_inputs():
     assert relative_rms(form.triton_causal_luna(q, keys, v, weights), expected) < 1e-6
 
 
-@pytest.mark.parametrize("rates", [[], [RATES]])
-def test_a_wrong_kernel_is_caught(rates, monkeypatch):
+@pytest.mark.parametrize("log_decay", [[], [LOG_DECAY]])
+def test_a_wrong_kernel_is_caught(log_decay, monkeypatch):
     """The sums of the segments left out: every comparison here must be able to fail."""
     launch = form.launch
 
@@ -233,7 +233,7 @@ def test_a_wrong_kernel_is_caught(rates, monkeypatch):
             launch(kernel, *args, **tensors)
 
     monkeypatch.setattr(form, "launch", planted)
-    found = errors([*inputs_of(70, 8, 5), *(x.to(DEVICE) for x in rates)])
+    found = errors([*inputs_of(70, 8, 5), *(x.to(DEVICE) for x in log_decay)])
     assert all(error > 1e-3 for error in found.values()), found
 
 

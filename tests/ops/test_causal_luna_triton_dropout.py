@@ -63,10 +63,10 @@ def inputs_of(T, L):
     return [q, k, v, (torch.rand(B, H, T, L, generator=generator) * 2).to(DEVICE)]
 
 
-def naive_with(factor, q, k, v, a, rates=None):
+def naive_with(factor, q, k, v, a, log_decay=None):
     mean = partial(causal_outer_mean, steps=count_steps(q, None))
-    if rates is not None:
-        mean = partial(decayed_outer_mean, shares=decayed_shares(rates, None, q.size(2)))
+    if log_decay is not None:
+        mean = partial(decayed_outer_mean, shares=decayed_shares(log_decay, None, q.size(2)))
     weights = masked_softmax(mean(q * K**-0.5, k, a), None)
     return mean(weights * factor, a, v)
 
@@ -88,21 +88,21 @@ def test_blocks_do_not_change_what_is_drawn():
 
 
 @pytest.mark.parametrize(
-    "T, L, programs, rates",
-    [(17, 5, 512, ()), (70, 16, 1000, ()), (40, 40, 512, ()), (70, 16, 1000, [0.05, 0.9])],
+    "T, L, programs, log_decay",
+    [(17, 5, 512, ()), (70, 16, 1000, ()), (40, 40, 512, ()), (70, 16, 1000, [-0.05, -0.9])],
 )
-def test_equals_naive_with_the_same_weights_dropped(T, L, programs, rates, monkeypatch):
+def test_equals_naive_with_the_same_weights_dropped(T, L, programs, log_decay, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
-    inputs = [*inputs_of(T, L), *([torch.tensor(rates, device=DEVICE)] if rates else [])]
+    inputs = [*inputs_of(T, L), *([torch.tensor(log_decay, device=DEVICE)] if log_decay else [])]
     weight = torch.randn(B, H, T, K, device=DEVICE)
     factor = factors(seed_after(2), 0.3, T, L).double()
-    dropping = lambda q, k, v, a, r=None: form.triton_causal_luna(q, k, v, a, dropout=0.3, rates=r)  # noqa: E731
+    dropping = lambda q, k, v, a, r=None: form.triton_causal_luna(q, k, v, a, dropout=0.3, log_decay=r)  # noqa: E731
     actual = output_and_gradients(dropping, inputs, weight)
     doubles = [x.double() for x in inputs]
     expected = output_and_gradients(lambda *x: naive_with(factor, *x), doubles, weight)
     without = output_and_gradients(lambda *x: naive_with(1.0, *x), doubles, weight)
     for a, e, o in zip(actual, expected, without):
-        assert relative_rms(a, e) < (3e-6 if a.dim() > 1 else 1e-4)  # rates: what nearly cancels
+        assert relative_rms(a, e) < (3e-6 if a.dim() > 1 else 1e-4)  # log decay: what nearly cancels
         assert relative_rms(o, e) > 1e-2  # what is compared depends on the weights dropped
 
 

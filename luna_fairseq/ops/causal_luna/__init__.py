@@ -25,7 +25,7 @@ def causal_luna(
     key_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
     backend: str = "auto",
-    rates: Optional[Tensor] = None,
+    log_decay: Optional[Tensor] = None,
 ) -> Tensor:
     """Causal Luna attention over a whole sequence, by the form that ``backend`` names.
 
@@ -42,12 +42,12 @@ def causal_luna(
         raise ValueError(f"unknown Luna backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     inputs = q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout
     if backend == "auto":
-        backend = choose_backend(q, k, v, pack_weights, rates)
+        backend = choose_backend(q, k, v, pack_weights, log_decay)
     if backend == "naive":
-        return naive_causal_luna(*inputs, rates)[0]
+        return naive_causal_luna(*inputs, log_decay)[0]
     if backend == "chunk":
-        return chunk_causal_luna(*inputs, rates=rates)
-    return triton_causal_luna(*inputs, rates)
+        return chunk_causal_luna(*inputs, log_decay=log_decay)
+    return triton_causal_luna(*inputs, log_decay)
 
 
 __all__ = [

@@ -21,10 +21,10 @@ TIMED = (2, 8, 1024)
 
 
 def choose_backend(
-    q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, rates: Optional[Tensor] = None
+    q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, log_decay: Optional[Tensor] = None
 ) -> str:
-    """``chunk`` or ``triton``, for q, k, v [B, H, T, K] and pack_weights [B, H, T, L], with rates [H] where
-    it forgets.
+    """``chunk`` or ``triton``, for q, k, v [B, H, T, K] and pack_weights [B, H, T, L], with log_decay [H]
+    where there is decay.
 
     The first time that a device, type, K, and L up to the next power of two, is met, whether it forgets, and
     whether ``v`` is ``k``, both forms are compared on a few random numbers, output and gradients, and timed;
@@ -33,7 +33,7 @@ def choose_backend(
     if in_a_graph() or not q.dtype == k.dtype == v.dtype:
         return "chunk"
     L = 1 << (pack_weights.size(-1) - 1).bit_length()  # the next power of two
-    return choice(q.device, q.dtype, q.size(-1), L, rates is not None, v is k)
+    return choice(q.device, q.dtype, q.size(-1), L, log_decay is not None, v is k)
 
 
 @lru_cache(maxsize=None)

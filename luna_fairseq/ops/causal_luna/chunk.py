@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.causal_luna.decay import (
     ChunkDecay,
+    cumulative_log_decay,
     decay_of_chunk,
     decayed_counts,
-    find_ages,
     scale_,
     scaled,
     sum_over_sentences,
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
         noise: what dropout multiplies the unpack weights with [N, c, L], or None
         excluded: rows of P that are left out [1 or N, 1, L], or None
         keys_values: keys and values, or both as one, each [N, c, K]
-        decay: what is left from position to position, or None where nothing is forgotten
+        decay: what is left from position to position, or None where nothing decays
     """
 
     q: Tensor
@@ -97,8 +97,8 @@ def chunk_backward(
     there is one.
 
     With decay the first list goes on with two sums [N, c, 1], of what reads and of what is added, each times
-    its gradient: ages enter as exp(-age) times the one and exp(age) times the other, 1 / t as a factor of the
-    first.
+    its gradient: the cumulative log decay G enters as exp(G) times the one and exp(-G) times the other, 1 / t
+    as a factor of the first.
 
     Args:
         chunk: the inputs
@@ -178,7 +178,7 @@ def chunk_causal_luna(
     key_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
     state: Optional[CausalLunaState] = None,
-    rates: Optional[Tensor] = None,
+    log_decay: Optional[Tensor] = None,
 ) -> Tensor:
     """What :func:`naive_causal_luna` defines, going on from ``state`` when it is given. Returns [B, H, T, K].
 
@@ -191,10 +191,11 @@ def chunk_causal_luna(
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
         steps = count_steps(q, key_padding_mask, None if state is None else state.steps)
         noise = F.dropout(torch.ones_like(pack_weights), dropout).flatten(0, 1) if dropout else None
-        ages = None
-        if rates is not None:
-            rates = rates.to(dtype)
-            steps, ages = decayed_counts(rates, steps), find_ages(rates, q, key_padding_mask).flatten(0, 1)
+        total = None
+        if log_decay is not None:
+            log_decay = log_decay.to(dtype)
+            steps = decayed_counts(log_decay, steps)
+            total = cumulative_log_decay(log_decay, q, key_padding_mask).flatten(0, 1)
         excluded = (
             None if packed_padding_mask is None else per_head(packed_padding_mask[:, None, None, :], B, H)
         )
@@ -204,7 +205,7 @@ def chunk_causal_luna(
         tied = v is k and state is None
         output = _ChunkCausalLuna.apply(
             *(x.flatten(0, 1) for x in (q, pack_weights)),
-            *(per_head(steps.to(dtype).reciprocal(), B, H), noise, excluded, ages),
+            *(per_head(steps.to(dtype).reciprocal(), B, H), noise, excluded, total),
             *(x.flatten(0, 1) for x in ((k,) if tied else (k, v))),
             *sums,
         )
@@ -220,8 +221,8 @@ class _ChunkCausalLuna(torch.autograd.Function):
     """The attention of N = B x H heads, with its gradient.
 
     Inputs: q [N, T, K], pack weights [N, T, L], 1 / t [1 or N, T, 1], noise [N, T, L], excluded [1 or N,
-    1, L], ages [H or N, T, 1]; k and v, or k alone when it is both, [N, T, K]; after k and v, their states
-    [N, L, K] when there were earlier positions.
+    1, L], cumulative log decay [H or N, T, 1]; k and v, or k alone when it is both, [N, T, K]; after k and v,
+    their states [N, L, K] when there were earlier positions.
     """
 
     @staticmethod
@@ -246,14 +247,14 @@ class _ChunkCausalLuna(torch.autograd.Function):
         # The caller's autocast may be on here, whatever it was in the forward pass.
         with torch.autocast(softmax.device.type, enabled=False):
             gradients = all_gradients(inputs, softmax, grad)
-        of_steps, of_ages, grad_q, grad_A, *grad_keys_values = gradients
-        return (grad_q, grad_A, of_steps, None, None, of_ages, *grad_keys_values)
+        of_steps, of_total, grad_q, grad_A, *grad_keys_values = gradients
+        return (grad_q, grad_A, of_steps, None, None, of_total, *grad_keys_values)
 
 
 def all_gradients(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[Optional[Tensor]]:
-    """Gradients of 1 / t and ages (None where nothing is forgotten), q, A, keys and values (or both as one),
-    and of the states before the first chunk if there are any."""
-    q, pack_weights, inverse_steps, _, _, ages, *keys_values = inputs
+    """Gradients of 1 / t and the cumulative log decay (None where nothing decays), q, A, keys and
+    values (or both as one), and of the states before the first chunk if there are any."""
+    q, pack_weights, inverse_steps, _, _, total, *keys_values = inputs
     cuts = spans(q.size(1), chunk_size(q, pack_weights.size(-1)))
     before: List[States] = [tuple(inputs[8:]) or None]
     for span in cuts[:-1]:
@@ -266,18 +267,18 @@ def all_gradients(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[
         like = (q, pack_weights, *keys_values[:2])
         parts[: len(like)] = [part.to(x.dtype) for part, x in zip(parts, like)]
         results = put(results, parts, span, q.size(1))
-    of_steps = of_ages = None
-    if ages is not None:
+    of_steps = of_total = None
+    if total is not None:
         *results, reads, adds = results
         of_steps = reads / inverse_steps
-        of_ages = sum_over_sentences((adds - reads).to(ages.dtype), ages.size(0))
+        of_total = sum_over_sentences((reads - adds).to(total.dtype), total.size(0))
     has_states = len(keys_values) > 2
-    return [of_steps, of_ages, *results, *((behind or ()) if has_states else ())]
+    return [of_steps, of_total, *results, *((behind or ()) if has_states else ())]
 
 
 def cut(inputs: Sequence[Any], span: slice) -> Chunk:
     """The part of the inputs at these positions, in the type that sums are in."""
-    q, pack_weights, inverse_steps, noise, excluded, ages, *keys_values = inputs
+    q, pack_weights, inverse_steps, noise, excluded, total, *keys_values = inputs
     dtype = pack_weights.dtype
     return Chunk(
         q[:, span].to(dtype),
@@ -286,5 +287,5 @@ def cut(inputs: Sequence[Any], span: slice) -> Chunk:
         None if noise is None else noise[:, span],
         excluded,
         [x[:, span].to(dtype) for x in keys_values[:2]],
-        None if ages is None else decay_of_chunk(ages, span, dtype),
+        None if total is None else decay_of_chunk(total, span, dtype),
     )

@@ -1,4 +1,4 @@
-"""What forgetting adds to the sums over time: a position n real positions back counts ``exp(-rate n)``."""
+"""What decay adds to the sums over time: a position n real positions back counts ``exp(log_decay n)``."""
 
 from typing import NamedTuple, Optional
 
@@ -8,32 +8,32 @@ from torch import Tensor
 from luna_fairseq.ops.causal_luna.inputs import count_positions
 
 
-def find_ages(rates: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """``rate t`` at the t-th real position: from j to t passes ``exp(ages_j - ages_t)``.
+def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
+    """G_t = ``log_decay t`` at the t-th real position: ``exp(G_t - G_j)`` is left of j at t.
 
     Args:
-        rates: [H]
+        log_decay: [H]
         q: [B, H, T, K], for its length and device
-        key_padding_mask: [B, T]; no time passes at padding
+        key_padding_mask: [B, T]; nothing decays at padding
 
     Returns:
         [1 or B, H, T, 1], float64: only differences count, of large numbers in long sequences
     """
-    return rates.double()[None, :, None, None] * count_positions(q, key_padding_mask)
+    return log_decay.double()[None, :, None, None] * count_positions(q, key_padding_mask)
 
 
-def decayed_counts(rates: Tensor, steps: Tensor) -> Tensor:
-    """``sum_{n<t} exp(-rate n)``: what t is where nothing is forgotten.
+def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
+    """``sum_{n<t} exp(log_decay n)``, which is t where nothing decays.
 
     Args:
-        rates: [H], above 0
+        log_decay: [H], below 0
         steps: t [1 or B, 1, T, 1]
 
     Returns:
         [1 or B, H, T, 1]
     """
-    rates = rates[None, :, None, None]
-    return torch.expm1(-rates * steps) / torch.expm1(-rates)
+    log_decay = log_decay[None, :, None, None]
+    return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
 
 
 class ChunkDecay(NamedTuple):
@@ -52,18 +52,17 @@ class ChunkDecay(NamedTuple):
     whole: Tensor
 
 
-def decay_of_chunk(ages: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
+def decay_of_chunk(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
     """
     Args:
-        ages: of all positions [n, T, 1]
+        total: what :func:`cumulative_log_decay` gave of all positions [n, T, 1]
         span: the chunk's positions
         dtype: that sums are in
     """
-    own, end = ages[:, span], ages[:, span.stop - 1 : span.stop]
-    before = ages[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
-    inside, *others = (
-        age.to(dtype).exp_() for age in (own.transpose(1, 2) - own, before - own, own - end, before - end)
-    )
+    own, end = total[:, span], total[:, span.stop - 1 : span.stop]
+    before = total[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
+    logs = own - own.transpose(1, 2), own - before, end - own, end - before
+    inside, *others = (log.to(dtype).exp_() for log in logs)
     return ChunkDecay(inside.tril_(), *others)  # from a later position back it may be infinite
 
 

@@ -41,21 +41,22 @@ def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tenso
     return (x @ y.transpose(-2, -1) * shares) @ z
 
 
-def decayed_shares(rates: Tensor, key_padding_mask: Optional[Tensor], T: int) -> Tensor:
-    """w_tj = exp(-rate n) for the position that n real positions lie behind, divided by their sum over j.
+def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int) -> Tensor:
+    """w_tj = exp(log_decay n) for the position that n real positions lie behind, divided by their sum over
+    j.
 
     Args:
-        rates: [H]
+        log_decay: [H], at most 0
         key_padding_mask: [B, T]
         T: number of positions
 
     Returns:
         [1 or B, H, T, T], 0 for padding and for what comes after t
     """
-    there = rates.new_ones(1, T) if key_padding_mask is None else (~key_padding_mask).to(rates.dtype)
+    there = log_decay.new_ones(1, T) if key_padding_mask is None else (~key_padding_mask).to(log_decay.dtype)
     place = there.cumsum(dim=1)
     behind = (place[:, None, :, None] - place[:, None, None, :]).clamp(min=0)
-    shares = torch.exp(-rates[:, None, None] * behind).tril() * there[:, None, None, :]
+    shares = torch.exp(log_decay[:, None, None] * behind).tril() * there[:, None, None, :]
     return shares / shares.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
@@ -67,7 +68,7 @@ def naive_causal_luna(
     packed_padding_mask: Optional[Tensor] = None,
     key_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
-    rates: Optional[Tensor] = None,
+    log_decay: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
     """A_unpack = softmax(f(Q, K, A_pack)), Y = f(A_unpack, A_pack, V).
 
@@ -79,7 +80,7 @@ def naive_causal_luna(
         packed_padding_mask: [B, L], True at rows of P that are left out; all of them left out gives zeros
         key_padding_mask: [B, T], True at padded positions, which add nothing and are not counted in t
         dropout: probability with which an unpack weight is dropped
-        rates: how fast each head forgets, per position [H]; None where it does not, as the paper's
+        log_decay: of each head per position [H], below 0; None where nothing decays, as in the paper
 
     Returns:
         output [B, H, T, K] and the unpack weights before dropout [B, H, T, L], in the type of ``q``
@@ -87,10 +88,10 @@ def naive_causal_luna(
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
-        if rates is None:
+        if log_decay is None:
             mean = partial(causal_outer_mean, steps=count_steps(q, key_padding_mask))
         else:
-            shares = decayed_shares(rates.to(dtype), key_padding_mask, q.size(2))
+            shares = decayed_shares(log_decay.to(dtype), key_padding_mask, q.size(2))
             mean = partial(decayed_outer_mean, shares=shares)
         logits = mean(q.to(dtype) * q.size(-1) ** -0.5, k.to(dtype), pack_weights)
         excluded = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
-from luna_fairseq.ops.causal_luna.decay import decayed_counts, find_ages
+from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
 from luna_fairseq.ops.causal_luna.inputs import mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
 from luna_fairseq.ops.softmax import masked_softmax
@@ -22,7 +22,7 @@ def recurrent_causal_luna(
     packed_padding_mask: Optional[Tensor] = None,
     key_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
-    rates: Optional[Tensor] = None,
+    log_decay: Optional[Tensor] = None,
 ) -> Tuple[Tensor, CausalLunaState]:
     """Positions that follow those in ``state``: one while decoding, several for a prefix.
 
@@ -33,22 +33,22 @@ def recurrent_causal_luna(
         packed_padding_mask: [B, L], True at rows of P that are left out
         key_padding_mask: [B, T], True at new positions that are padding
         dropout: probability with which an unpack weight is dropped
-        rates: how fast each head forgets, per position [H]; None where it does not
+        log_decay: of each head per position [H], below 0; None where nothing decays
 
     Returns:
         output [B, H, T, K] and the state after these positions
     """
     with torch.autocast(q.device.type, enabled=False):  # the state must not lose precision from call to call
-        after = add_to_state(k, v, pack_weights, state, key_padding_mask, rates)
+        after = add_to_state(k, v, pack_weights, state, key_padding_mask, log_decay)
         if q.size(2) > 1:
             output = chunk_causal_luna(
-                q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout, state, rates
+                q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout, state, log_decay
             )
             return output, after
         # A single position sees exactly the new state: no sum over positions is left to do.
         steps = after.steps.clamp(min=1).to(after.key_sum.dtype)[:, None, None, None]
-        if rates is not None:
-            steps = decayed_counts(rates.to(steps.dtype), steps)
+        if log_decay is not None:
+            steps = decayed_counts(log_decay.to(steps.dtype), steps)
         logits = product(q.to(after.key_sum.dtype), after.key_sum) / (steps * q.size(-1) ** 0.5)
         excluded = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
         weights = F.dropout(masked_softmax(logits, excluded), dropout)
@@ -61,7 +61,7 @@ def add_to_state(
     pack_weights: Tensor,
     state: Optional[CausalLunaState] = None,
     key_padding_mask: Optional[Tensor] = None,
-    rates: Optional[Tensor] = None,
+    log_decay: Optional[Tensor] = None,
 ) -> CausalLunaState:
     """The state after the positions of ``k``, ``v`` [B, H, T, K] and ``pack_weights`` [B, H, T, L] were
     added.
@@ -71,12 +71,12 @@ def add_to_state(
     """
     dtype = torch.promote_types(k.dtype, torch.float32)
     pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
-    if rates is not None:
-        ages = find_ages(rates, k, key_padding_mask)
-        end = ages[:, :, -1:]
-        pack_weights = pack_weights * (ages - end).to(dtype).exp()
+    if log_decay is not None:
+        total = cumulative_log_decay(log_decay, k, key_padding_mask)
+        end = total[:, :, -1:]
+        pack_weights = pack_weights * (end - total).to(dtype).exp()
         if state is not None:
-            left = (-end).to(dtype).exp()
+            left = end.to(dtype).exp()
             state = CausalLunaState(state.key_sum * left, state.value_sum * left, state.steps)
     key_sum = product(k.to(dtype).transpose(-2, -1), pack_weights, None if state is None else state.key_sum)
     if v is k:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from luna_fairseq.ops.causal_luna.decay import decayed_counts, find_ages
+from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
 from luna_fairseq.ops.causal_luna.inputs import count_steps
 
 MAX_PACKED_LENGTH = 256
@@ -71,7 +71,7 @@ def triton_causal_luna(
     packed_padding_mask: Optional[Tensor] = None,
     key_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
-    rates: Optional[Tensor] = None,
+    log_decay: Optional[Tensor] = None,
 ) -> Tensor:
     """What :func:`naive_causal_luna` defines, in fused kernels. Returns [B, H, T, K] in the type of ``q``.
 
@@ -82,7 +82,7 @@ def triton_causal_luna(
         packed_padding_mask: [B, L], True at rows of P that are left out
         key_padding_mask: [B, T], True at padded positions
         dropout: probability with which an unpack weight is dropped
-        rates: how fast each head forgets, per position [H]; None where it does not
+        log_decay: of each head per position [H], below 0; None where nothing decays
 
     Sums are float32. Products of half-precision inputs with other numbers use the tensor cores' tf32 (10 bits
     of fraction), those of float32 inputs three tf32 products each, which is float32 to rounding.
@@ -100,12 +100,12 @@ def triton_causal_luna(
     if q.numel() == 0:
         return q.clone()
     reciprocal = ages = None
-    if rates is not None or key_padding_mask is not None:
+    if log_decay is not None or key_padding_mask is not None:
         steps = count_steps(q, key_padding_mask)
-        if rates is not None:
-            rates = rates.to(torch.float32)
-            steps, ages = decayed_counts(rates, steps), find_ages(rates, q, key_padding_mask)[..., 0]
-            ages = ages.expand(q.shape[:3])
+        if log_decay is not None:
+            log_decay = log_decay.to(torch.float32)
+            steps = decayed_counts(log_decay, steps)
+            ages = -cumulative_log_decay(log_decay, q, key_padding_mask)[..., 0].expand(q.shape[:3])
         reciprocal = steps.to(torch.float32).reciprocal()[..., 0].expand(q.shape[:3])
     if key_padding_mask is not None:
         key_padding_mask = key_padding_mask.contiguous().view(torch.uint8)
