@@ -171,7 +171,7 @@ class AnchoredAttention(LunaAttention):
             beams_to_positions(place[:, None, :, None], beams).flatten(1), key_place, left_out
         )
 
-    def tell(
+    def statistics(
         self,
         query: Tensor,
         packed: Tensor,
@@ -180,14 +180,14 @@ class AnchoredAttention(LunaAttention):
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
     ) -> Dict[str, float]:
-        """As :meth:`LunaAttention.tell`, and gamma of pack and unpack attention and of the diagonal, mean
+        """As :meth:`LunaAttention.statistics`, and gamma of pack, unpack attention and the diagonal, mean
         over heads."""
-        told = super().tell(query, packed, context, context_padding_mask, packed_padding_mask)
+        found = super().statistics(query, packed, context, context_padding_mask, packed_padding_mask)
         drawn = {"pack": self.pack_anchor, "unpack": self.unpack_anchor, "diagonal": self.diagonal}
         for name, anchor in drawn.items():
             if anchor is not None:
-                told[f"{name}_gamma"] = anchor.strength().mean().item()
-        return told
+                found[f"{name}_gamma"] = anchor.strength().mean().item()
+        return found
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         if self.reads_tokens and f"{prefix}pack_anchor.change" in state_dict:

@@ -12,7 +12,6 @@ from luna_fairseq.engine.checkpoint_contents import CHECKED_CHECKPOINTS
 from luna_fairseq.engine.checkpoints import CHECKPOINT_CLASSES, WHOLE_FILES
 from luna_fairseq.engine.diverse_beams import DIVERSE_BEAMS
 from luna_fairseq.engine.entry_points import ONE_PLUGIN, POSSIBLE_OPTIONS
-from luna_fairseq.engine.figures import FIGURES
 from luna_fairseq.engine.memory import KEPT_MEMORY
 from luna_fairseq.engine.mend import Mend
 from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
@@ -24,6 +23,7 @@ from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import PROCESSES
 from luna_fairseq.engine.reading import CHECKED_DATA, NAMED_VALIDATION, SOMETHING_TO_READ
 from luna_fairseq.engine.starting_point import STARTING_POINT
+from luna_fairseq.engine.statistics import STATISTICS
 from luna_fairseq.engine.termination import SIGTERM
 from luna_fairseq.errors import InputError
 
@@ -48,7 +48,7 @@ TABLE: Tuple[Mend, ...] = (
     FLOAT32_WEIGHTS,
     CLIPPING,
     SIGTERM,
-    FIGURES,
+    STATISTICS,
     KEPT_MEMORY,
     POSSIBLE_OPTIONS,
     ONE_PLUGIN,

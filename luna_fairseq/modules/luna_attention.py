@@ -214,7 +214,7 @@ class LunaAttention(ProjectingAttention):
         key, value = getattr(self, f"{step}_k_proj")(x), getattr(self, f"{step}_v_proj")(x)
         return split_heads(key, num_heads), split_heads(value, num_heads)
 
-    def tell(
+    def statistics(
         self,
         query: Tensor,
         packed: Tensor,

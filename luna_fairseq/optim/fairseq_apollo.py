@@ -159,21 +159,21 @@ class FairseqApollo(FairseqOptimizer):
         super().step(closure, scale=scale, groups=groups)
 
     @torch.no_grad()
-    def tell(self) -> Dict[str, float]:
+    def statistics(self) -> Dict[str, float]:
         """Statistics of the curvature, for --tensorboard-logdir: mean and largest |B| over all parameters,
         and the share of them where |B| is below the constant rebound, which then takes its place."""
         found = [state["approx_hessian"].float().abs() for state in self._optimizer.state.values() if state]
         number = sum(curvature.numel() for curvature in found)
         if not number:
             return {}
-        figures = {
+        statistics = {
             "curvature_mean": sum(curvature.sum().item() for curvature in found) / number,
             "curvature_largest": max(curvature.max().item() for curvature in found),
         }
         if str(self.cfg.apollo_rebound) == "constant":
             below = sum((curvature < self.cfg.apollo_sigma).sum().item() for curvature in found)
-            figures["share_rebounding"] = below / number
-        return figures
+            statistics["share_rebounding"] = below / number
+        return statistics
 
     @torch.no_grad()
     def _gradients(self) -> List[Tensor]:

@@ -88,10 +88,10 @@ class _ChunkCausalLinear(torch.autograd.Function):
         inputs = ctx.saved_tensors
         # The caller's autocast may be on here, whatever it was in the forward pass.
         with torch.autocast(grad.device.type, enabled=False):
-            return descend(inputs, grad)
+            return all_gradients(inputs, grad)
 
 
-def descend(inputs: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+def all_gradients(inputs: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     """Gradients of all inputs, from the last chunk to the first."""
     x, y, z, log_decay, state = inputs
     cuts = chunks(x, z)

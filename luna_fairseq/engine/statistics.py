@@ -1,4 +1,4 @@
-"""What models and optimizers tell of themselves, for --tensorboard-logdir and --wandb-project."""
+"""Statistics of models and optimizers, for --tensorboard-logdir and --wandb-project."""
 
 from collections import defaultdict
 from contextlib import contextmanager
@@ -9,32 +9,28 @@ import torch
 
 from luna_fairseq.engine.mend import KIND, Mend
 
-FIGURES = Mend(
-    "figures",
+STATISTICS = Mend(
+    "statistics",
     KIND,
-    what="with --tensorboard-logdir, --wandb-project or --aim-repo, logs what attentions and the optimizer "
-    "tell of "
-    "themselves, too: gamma, entropy and coverage of pack attention, Apollo's curvature",
+    what="with --tensorboard-logdir, --wandb-project or --aim-repo, also logs statistics of "
+    "attentions and the optimizer: gamma, entropy and coverage of pack attention, Apollo's curvature",
     why="it logs what the criterion returns, and these belong to none",
 )
 
-Told = DefaultDict[str, List[float]]
-_WRAPPED = (
-    "fp32_optimizer",
-    "wrapped_optimizer",
-)  # what fairseq's fp16 optimizers call the one they are around
+Statistics = DefaultDict[str, List[float]]
+_WRAPPED = ("fp32_optimizer", "wrapped_optimizer")  # as fairseq's fp16 optimizers call the inner one
 
 
-@FIGURES.around("fairseq.trainer:Trainer.train_step")
-def _train_and_tell(train_step: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+@STATISTICS.around("fairseq.trainer:Trainer.train_step")
+def _train_and_log(train_step: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     from fairseq.logging import metrics  # the table is read where there is no fairseq, too
 
     if not _asked_for(self.cfg) or (self.get_num_updates() + 1) % self.cfg.common.log_interval:
         return train_step(self, *args, **kwargs)
-    with listening(self.model) as told:
+    with collecting(self.model) as collected:
         output = train_step(self, *args, **kwargs)
     if output is not None:  # None: the gradients overflowed, and nothing was updated
-        for name, values in sorted(told.items()):
+        for name, values in sorted(collected.items()):
             metrics.log_scalar(name, sum(values) / len(values), priority=5000, round=4)
         for name, value in _of_optimizer(self.optimizer).items():
             metrics.log_scalar(name, value, priority=5001)
@@ -47,29 +43,29 @@ def _asked_for(cfg: Any) -> bool:
 
 
 @contextmanager
-def listening(model: torch.nn.Module) -> Iterator[Told]:
-    """Figures by name that the modules with a method ``tell`` have of what they are called with in the
-    context.
+def collecting(model: torch.nn.Module) -> Iterator[Statistics]:
+    """What the modules with a method ``statistics`` return of what they are called with in the context, by
+    name.
 
-    ``tell`` takes what ``forward`` takes, and draws no random number that training would have drawn.
+    ``statistics`` takes what ``forward`` takes, and draws no random number that training would have drawn.
     """
-    told: Told = defaultdict(list)
-    modules = [(name, module) for name, module in model.named_modules() if hasattr(module, "tell")]
+    collected: Statistics = defaultdict(list)
+    modules = [(name, module) for name, module in model.named_modules() if hasattr(module, "statistics")]
     for name, module in modules:
-        module.__dict__["forward"] = partial(_told_forward, module, module.forward, _place(name), told)
+        module.__dict__["forward"] = partial(_forward, module, module.forward, _place(name), collected)
     try:
-        yield told
+        yield collected
     finally:
         for _, module in modules:
             del module.__dict__["forward"]
 
 
-def _told_forward(module: Any, forward: Any, place: str, told: Told, *args: Any, **kwargs: Any) -> Any:
+def _forward(module: Any, forward: Any, place: str, collected: Statistics, *args: Any, **kwargs: Any) -> Any:
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.no_grad(), torch.random.fork_rng(devices=devices):
-        figures: Dict[str, float] = module.tell(*args, **kwargs)
-    for name, value in figures.items():
-        told[f"luna/{name}/{place}"].append(value)
+        found: Dict[str, float] = module.statistics(*args, **kwargs)
+    for name, value in found.items():
+        collected[f"luna/{name}/{place}"].append(value)
     return forward(*args, **kwargs)
 
 
@@ -82,6 +78,6 @@ def _place(name: str) -> str:
 def _of_optimizer(optimizer: Any) -> Dict[str, float]:
     inner: Tuple[Any, ...] = tuple(getattr(optimizer, name, None) for name in _WRAPPED)
     for candidate in (optimizer, *inner):
-        if hasattr(candidate, "tell"):
-            return {f"apollo/{name}": value for name, value in candidate.tell().items()}
+        if hasattr(candidate, "statistics"):
+            return {f"apollo/{name}": value for name, value in candidate.statistics().items()}
     return {}
