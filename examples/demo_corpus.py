@@ -21,7 +21,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import progress
 
 PROGRAM = "luna-demo-corpus"

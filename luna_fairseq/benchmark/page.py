@@ -14,7 +14,7 @@ import luna_fairseq
 from luna_fairseq.benchmark.measure import Record, Settings
 from luna_fairseq.benchmark.task import Section
 from luna_fairseq.engine.provenance import commit
-from luna_fairseq.files.writing import replace_file
+from luna_fairseq.files.writing import write_text
 
 MIB = 2**20
 
@@ -45,7 +45,7 @@ def processor() -> str:
 def write_json(path: Path, values: Dict[str, Any]) -> None:
     """Write values to a file, which appears whole or not at all."""
     text = json.dumps(values, indent=1) + "\n"
-    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, text)
 
 
 def write_sections(path: Path, where: Dict[str, Any], sections: Sequence[Section]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from luna_fairseq.errors import MissingRequirementError
-from luna_fairseq.files.writing import check_writable, replace_file
+from luna_fairseq.files.writing import check_writable, replacing
 
 
 def check_plot(path: Path, option: str) -> None:
@@ -38,4 +38,5 @@ def new_figure(**options: Any) -> Any:
 
 def save_png(figure: Any, path: Path) -> None:
     """Write a figure to ``path``; it appears whole or not at all."""
-    replace_file(path, lambda temporary: figure.savefig(str(temporary), format="png", dpi=120))
+    with replacing(path) as temporary:
+        figure.savefig(str(temporary), format="png", dpi=120)

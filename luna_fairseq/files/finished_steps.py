@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.sole_writer import claim
-from luna_fairseq.files.writing import replacing
-from luna_fairseq.progress import say as say_line
+from luna_fairseq.files.writing import write_text
+from luna_fairseq.progress import say
 
 
 class FinishedSteps:
@@ -29,15 +29,19 @@ class FinishedSteps:
             or holds a broken record.
     """
 
-    def __init__(self, folder: Path, name: str, owned: List[str]) -> None:
+    def __init__(self, folder: Path, name: str, owned: Iterable[str] = ()) -> None:
         self.folder = folder
         self._path = folder / name
+        self._steps: Dict[str, Any] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             claim(folder)
             if not self._path.exists():
-                self._refuse_foreign(owned)
-                self._steps: Dict[str, Any] = {}
+                foreign = next((folder / one for one in owned if (folder / one).exists()), None)
+                if foreign is not None:
+                    raise InputError(
+                        f"{foreign} is there already, from another program: give an empty folder"
+                    )
                 self._save()
             self._steps = _checked(json.loads(self._path.read_text(encoding="utf-8")))
         except InputError:
@@ -48,13 +52,6 @@ class FinishedSteps:
             raise InputError(
                 f"{self._path} is broken: remove it together with the folder's contents"
             ) from error
-
-    def _refuse_foreign(self, owned: List[str]) -> None:
-        for name in owned:
-            if (self.folder / name).exists():
-                raise InputError(
-                    f"{self.folder / name} is there already, from another program: give an empty folder"
-                )
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
         """What was recorded with the step (see record), or None if it is to be done (again)."""
@@ -70,12 +67,6 @@ class FinishedSteps:
     def facts(self, step: str) -> Dict[str, Any]:
         """What was recorded with the step, whatever its key; nothing where it was not."""
         return self._steps.get(step, {}).get("facts", {})
-
-    def forget(self, step: str) -> None:
-        """Take a step for unfinished from now on, as its files are about to change. Their names are kept."""
-        if step in self._steps:
-            self._steps[step]["key"] = None
-            self._save()
 
     def record(self, step: str, key: str, files: List[str], facts: Dict[str, Any]) -> None:
         """Record a step as finished, and remove what it wrote with another input and not with this one.
@@ -97,41 +88,36 @@ class FinishedSteps:
         self._save()
 
     def do(
-        self,
-        step: str,
-        key: str,
-        work: Callable[[], Tuple[List[str], Dict[str, Any]]],
-        say: Callable[[str], Any] = say_line,
+        self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]], says: bool = True
     ) -> Dict[str, Any]:
-        """Do the step unless it is finished, record it, and say which; what is known about it.
+        """Do the step unless it is finished, and record it; what is known about it.
 
         Args:
             step, key: as in record.
             work: does the step; gives the files and facts to record.
-            say: shows a line.
+            says: print which of the two it is (default: True); the command itself may.
         """
         facts = self.find(step, key)
-        if facts is not None:
-            say(f"{step}: finished before")
-            return facts
-        say(f"{step} ...")
-        self.forget(step)
-        files, facts = work()
-        self.record(step, key, files, facts)
+        if says:
+            say(f"{step}: finished before" if facts is not None else f"{step} ...")
+        if facts is None:
+            if step in self._steps:  # its files are about to change; their names are kept
+                self._steps[step]["key"] = None
+                self._save()
+            files, facts = work()
+            self.record(step, key, files, facts)
         return facts
 
     def _save(self) -> None:
-        with replacing(self._path) as temporary:
-            temporary.write_text(json.dumps(self._steps, indent=1), encoding="utf-8")
+        write_text(self._path, json.dumps(self._steps, indent=1))
 
 
 def _checked(steps: Any) -> Dict[str, Any]:
     """Raises ValueError for what is no record."""
-    known = isinstance(steps, dict) and all(isinstance(step, dict) for step in steps.values())
-    if not known or any(not {"key", "files", "facts"}.issubset(step) for step in steps.values()):
-        raise ValueError("no record of steps")
-    if not all(isinstance(step["files"], dict) for step in steps.values()):
-        raise ValueError("no record of files")
+    for step in steps.values() if isinstance(steps, dict) else [None]:
+        whole = isinstance(step, dict) and {"key", "files", "facts"}.issubset(step)
+        if not whole or not isinstance(step["files"], dict):
+            raise ValueError("no record of steps")
     return steps
 
 
@@ -143,7 +129,3 @@ def digest(*values: Any) -> str:
 def stamps(paths: Iterable[Path]) -> List[List[Any]]:
     """Name, size and time of change of files, for a key: what they hold is then taken to be the same."""
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
-
-
-def nothing_said(line: str) -> None:
-    """For :meth:`FinishedSteps.do`, where the command itself says what it does."""

@@ -4,16 +4,14 @@ import os
 import shutil
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, Callable, Iterator, List, Sequence
+from typing import IO, Iterator, List, Sequence
 
 from luna_fairseq.errors import InputError
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside ``path``, and rename what was written there when all went well, or remove
-    it.
-    """
+    """A temporary name beside ``path``; what is written there is renamed when all went well, or removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -25,31 +23,24 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing_folder(folder: Path) -> Iterator[Path]:
-    """The same for a folder that is empty, or not there: an empty one beside it, renamed or removed."""
-    temporary = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(str(temporary), ignore_errors=True)  # of a process that was killed
-    temporary.mkdir(parents=True)
+def scratch_folder(folder: Path) -> Iterator[Path]:
+    """An empty ``folder``, of which nothing is left at the end, nor of a process that was killed."""
+    shutil.rmtree(str(folder), ignore_errors=True)
+    folder.mkdir(parents=True)
     try:
+        yield folder
+    finally:
+        shutil.rmtree(str(folder), ignore_errors=True)
+
+
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """As :func:`replacing`, of a folder that is empty, or not there."""
+    with scratch_folder(folder.with_name(folder.name + ".tmp")) as temporary:
         yield temporary
         if folder.is_dir():
             folder.rmdir()
         os.replace(str(temporary), str(folder))
-    finally:
-        shutil.rmtree(str(temporary), ignore_errors=True)
-
-
-def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Have ``write`` write under the temporary name of :func:`replacing`.
-
-    Raises:
-        InputError: the file cannot be written
-    """
-    try:
-        with replacing(path) as temporary:
-            write(temporary)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -96,7 +96,7 @@ def prepare(args: argparse.Namespace) -> None:
         )
     key = digest(VERSION, settings)
     known = (args.destdir / RECORD).is_file()
-    steps = FinishedSteps(args.destdir, RECORD, []) if known else None
+    steps = FinishedSteps(args.destdir, RECORD) if known else None
     facts = steps.find(args.task, key) if steps is not None else None
     if facts is not None:
         print(f"{args.task}: finished before")
@@ -136,7 +136,7 @@ def _write_there(
     files = [str(path.relative_to(temporary)) for path in sorted(temporary.rglob("*")) if path.is_file()]
     files.append(write_checksums(temporary, files))
     facts = {"settings": settings, "counts": counts}
-    FinishedSteps(temporary, RECORD, []).record(args.task, key, files, facts)
+    FinishedSteps(temporary, RECORD).record(args.task, key, files, facts)
     return facts
 
 

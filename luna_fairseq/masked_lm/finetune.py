@@ -22,7 +22,7 @@ from luna_fairseq.commands.logged import fairseq, train_logged
 from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import sha256
-from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
 from luna_fairseq.files.same_run import CONTENT, content_of, lasting_options, same_run
 from luna_fairseq.masked_lm.evaluate_task import evaluate
 from luna_fairseq.masked_lm.finetuning import TASKS
@@ -130,7 +130,7 @@ class FineTuning:
         for batch_size in self.settings.batch_sizes:
             accumulation(batch_size, args.at_a_time)
         self.task_options = task_options(self.task, args.head)
-        self.steps = FinishedSteps(args.out, "finetune.json", [])
+        self.steps = FinishedSteps(args.out, "finetune.json")
 
     def run(self) -> None:
         """Do all runs that are not finished yet, print the table and the best run."""
@@ -169,7 +169,7 @@ class FineTuning:
             facts, _ = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
             return [f"{name}/{BEST}"], facts
 
-        return self.steps.do(name, digest(options, stamps(read)), train, nothing_said)
+        return self.steps.do(name, digest(options, stamps(read)), train, says=False)
 
     def _begin(self, folder: Path, options: List[str]) -> None:
         """Refuse to go on from a checkpoint of other options, data or another pretrained model."""

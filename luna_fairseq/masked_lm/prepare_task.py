@@ -20,7 +20,7 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.engine.plain_text import encoding_of
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
-from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
 from luna_fairseq.files.regular import is_data
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
@@ -82,7 +82,7 @@ class TaskPreparation:
         steps = FinishedSteps(self.args.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
         files = [*self._published(), self.args.vocabulary / DICTIONARY, *self.tokenizer]
         key = digest(VERSION, self.task.name, stamps(files))
-        steps.do("prepare", key, self._prepare, nothing_said)
+        steps.do("prepare", key, self._prepare, says=False)
         prepared = PreparedTask.load(self.args.destdir)
         for split, number in prepared.examples.items():
             answers = "" if split in prepared.labelled else ", without answers"

@@ -30,7 +30,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, sha256, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.files.regular import regular_file
-from luna_fairseq.files.writing import copy_file, replace_file
+from luna_fairseq.files.writing import copy_file, replacing
 from luna_fairseq.progress import progress
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.dictionaries import dictionary_of
@@ -167,7 +167,8 @@ class TextPreparation:
                 copy_file(source, target)
         else:
             model = learn_bpe(progress(self._lines("train"), "learn"), self.args.vocab_size)
-            replace_file(self.tokenizer[0], lambda path: path.write_bytes(model))
+            with replacing(self.tokenizer[0]) as temporary:
+                temporary.write_bytes(model)
         return [path.name for path in self.tokenizer], {}
 
     def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
@@ -190,7 +191,8 @@ class TextPreparation:
             [DICTIONARY, *(str(Path(folder) / DICTIONARY) for _, folder in self.parts)]
         )
         for name in dictionaries:
-            replace_file(destdir / name, lambda path: dictionary.save(str(path)))
+            with replacing(destdir / name) as temporary:
+                dictionary.save(str(temporary))
         names = [*self._binarised(), *dictionaries]
         names.append(write_checksums(destdir, [*names, *(path.name for path in self.tokenizer)]))
         return names, {"tokens": tokens, "unknown": unknown, "long": long, "dictionary": len(dictionary)}

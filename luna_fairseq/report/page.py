@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
 
-from luna_fairseq.files.finished_steps import replacing
+from luna_fairseq.files.writing import replacing
 
 ASSETS = Path(__file__).parent / "assets"
 # Characters that would end a script element or, in older JavaScript, a string.

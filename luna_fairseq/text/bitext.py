@@ -2,9 +2,7 @@
 
 Lines end at ``\\n`` alone: other characters that Unicode calls line separators occur inside sentences, and
 splitting at them would shift one side against the other. Control characters, which no text means, are read as
-spaces, and so is U+2581, which sentencepiece writes for a space and gives back as one; NUL is none of
-text's, and
-refused.
+spaces, and so is U+2581, which sentencepiece writes for a space and gives back as one; NUL is refused.
 """
 
 from __future__ import annotations
@@ -66,20 +64,13 @@ def read_lines(path: Path, pieces: bool = False) -> Iterator[str]:
     )
 
 
-def check_bitext(
-    prefix: str,
-    source_lang: str,
-    target_lang: str,
-    drop_empty: bool,
-) -> Bitext:
+def check_bitext(prefix: str, source_lang: str, target_lang: str, drop_empty: bool) -> Bitext:
     """Read both files of a parallel text from beginning to end and check them.
 
     Args:
         prefix: path without ``.LANG``.
-        source_lang: suffix of the source file.
-        target_lang: suffix of the target file.
-        drop_empty: whether pairs with an empty side may be there (training text, from which they are
-            dropped).
+        source_lang, target_lang: suffixes of the files.
+        drop_empty: whether pairs with an empty side may be there (training text, which loses them).
 
     Raises:
         InputError: a file is missing, empty or no text in UTF-8, the numbers of lines differ, a line is empty

@@ -1,5 +1,4 @@
-"""fairseq's dictionaries of pieces and of words, most frequent first, padded as fairseq-preprocess pads
-them."""
+"""fairseq's dictionaries of pieces and words, most frequent first, padded as by fairseq-preprocess."""
 
 from __future__ import annotations
 
@@ -12,9 +11,7 @@ PADDING_FACTOR = 8
 
 
 def dictionary_of(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
-    """All ``pieces``, with those that the training text does not contain: other text may, and would lose
-    them as
-    unknown.
+    """All ``pieces``, with those that the training text does not contain: other text may.
 
     Args:
         pieces: of an encoding.

@@ -1,5 +1,4 @@
-"""Documents: their borders in a parallel text, cut into pieces of a bounded number of tokens, and put
-together again.
+"""Documents: their borders in a parallel text, cut into pieces of so many tokens, and put together again.
 
 A piece is what a model reads and writes at once: sentences that follow one another in a document, with
 :data:`SEPARATOR`, a symbol of its own in the dictionary, between them.
@@ -14,6 +13,7 @@ from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.bitext import Bitext, read_lines
 
 # Numbers of pieces of words [N], and the length of each sentence [B].
@@ -169,7 +169,7 @@ def split(text: str, sentences: int) -> Optional[List[str]]:
 
 def write_pieces(path: Path, pieces: Sequence[Piece]) -> None:
     """Write to ``path``, a line a piece: document and sentences, with a tab between."""
-    path.write_text("".join(f"{piece.document}\t{piece.sentences}\n" for piece in pieces), encoding="ascii")
+    write_text(path, "".join(f"{piece.document}\t{piece.sentences}\n" for piece in pieces))
 
 
 def read_pieces(path: Path) -> List[Piece]:

@@ -1,5 +1,4 @@
-"""Text into numbers of pieces, in batches of lines and on several cores: sentencepiece, subword-nmt, GPT-2,
-words."""
+"""Text into numbers of pieces, in batches of lines: sentencepiece, subword-nmt, GPT-2, words."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], most: f
             raise InputError(
                 f"{name}: {share_unknown(number, tokens[name])}: is the text in another language, or the "
                 f"dictionary of another encoding? --max-unknown {math.ceil(100 * number / tokens[name])} "
-                "takes it "
-                "as it is"
+                "takes it as it is"
             )
 
 
@@ -60,8 +58,7 @@ class Encoder:
         raise NotImplementedError
 
     def add(self, piece: str) -> int:
-        """The number of one more ``piece``, which no text is encoded with, but which may stand between
-        texts."""
+        """The number of one more ``piece``, which stands between texts, as no text is encoded with it."""
         number = len(self.pieces)
         if isinstance(self.pieces, dict):
             self.pieces[piece] = number
@@ -105,40 +102,17 @@ class WordEncoder(Encoder):
     """Word by word, each of them encoded once: for encodings none of whose pieces goes beyond a word.
 
     Args:
-        encode: words -> numbers of their pieces.
+        encode: a word -> numbers of its pieces.
         pieces: what these stand for; may grow as words are encoded.
     """
 
-    def __init__(self, encode: Callable[[List[str]], List[List[int]]], pieces: Collection[str]) -> None:
-        self._encode, self.pieces = encode, pieces
-        self._forget()
-
-    def _forget(self) -> None:
-        self._known: Dict[str, int] = {}
-        self._ids, self._lengths = np.zeros(0, np.int32), np.zeros(0, np.int32)
+    def __init__(self, encode: Callable[[str], List[int]], pieces: Collection[str]) -> None:
+        self._encode, self.pieces = lru_cache(maxsize=WORDS)(encode), pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
         lines = iter(lines)
-        for batch in iter(lambda: [line.split() for line in islice(lines, LINES)], []):
-            words = list(chain.from_iterable(batch))
-            self._learn(words)
-            numbers = np.fromiter(map(self._known.__getitem__, words), dtype=np.int64, count=len(words))
-            lengths = self._lengths[numbers]
-            ends = np.cumsum(lengths)
-            # Of every piece: where its word begins, and how many of the word's come before it.
-            starts = (np.cumsum(self._lengths) - self._lengths)[numbers]
-            ids = self._ids[np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if words else 0)]
-            bounds = np.cumsum([0, *map(len, batch)])
-            yield ids, np.diff(np.append(0, ends)[bounds])
-
-    def _learn(self, words: List[str]) -> None:
-        """Encode the words that are new; memory does not grow with the text."""
-        if len(self._known) > WORDS:
-            self._forget()
-        new = [word for word in dict.fromkeys(words) if word not in self._known]
-        ids, lengths = flat(self._encode(new))
-        self._known.update(zip(new, range(len(self._known), len(self._known) + len(new))))
-        self._ids, self._lengths = np.append(self._ids, ids), np.append(self._lengths, lengths)
+        for batch in iter(lambda: list(islice(lines, LINES)), []):
+            yield flat([list(chain.from_iterable(map(self._encode, line.split()))) for line in batch])
 
 
 def sentencepiece_encoder(model: Path) -> Encoder:
@@ -169,8 +143,8 @@ def _numbered(segment: Callable[[str], List[str]]) -> Encoder:
     """Pieces are numbered as they come."""
     numbers: Dict[str, int] = {}
 
-    def encode(words: List[str]) -> List[List[int]]:
-        return [[numbers.setdefault(piece, len(numbers)) for piece in segment(word)] for word in words]
+    def encode(word: str) -> List[int]:
+        return [numbers.setdefault(piece, len(numbers)) for piece in segment(word)]
 
     return WordEncoder(encode, numbers)
 

@@ -1,11 +1,9 @@
-"""Encoded text on disk: numbers of pieces while the dictionary is not known yet, then fairseq's indexed
-format."""
+"""Encoded text on disk: numbers of pieces until the dictionary is known, then fairseq's indexed format."""
 
 from __future__ import annotations
 
-import shutil
 import struct
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Dict, Hashable, Iterator, List, Sequence, Tuple, TypeVar
@@ -14,7 +12,7 @@ import numpy as np
 
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.writing import replacing, scratch_folder
 
 # Numbers of pieces of some sentences [N], one after the other, and the length of each sentence [B].
 Encoded = Tuple[np.ndarray, np.ndarray]
@@ -49,6 +47,11 @@ class EncodedText:
         ids.astype(np.int32, copy=False).tofile(self._ids)
         lengths.astype(np.int32, copy=False).tofile(self._sizes)
 
+    @property
+    def tokens(self) -> int:
+        """Pieces in all."""
+        return int(self.counts.sum())
+
     def unknown(self, table: np.ndarray, dictionary: Dictionary) -> int:
         """Tokens that ``table`` makes the unknown word."""
         return int(self.counts[table[: len(self.counts)] == dictionary.unk()].sum())
@@ -66,7 +69,7 @@ class EncodedText:
         with replacing(Path(f"{prefix}.bin")) as binary, replacing(Path(f"{prefix}.idx")) as index:
             with binary.open("wb") as file:
                 for ids, lengths in self._sentences():
-                    _ended(table[ids], lengths, dictionary.eos()).tofile(file)
+                    np.insert(table[ids], np.cumsum(lengths), dictionary.eos()).tofile(file)
             with MMapIndexedDataset.Index.writer(str(index), dtype) as writer:
                 self._write_index(writer._file, dtype)
 
@@ -83,10 +86,11 @@ class EncodedText:
 
     def _lengths(self) -> Iterator[np.ndarray]:
         self._sizes.seek(0)
-        lengths = np.fromfile(self._sizes, dtype=np.int32, count=SENTENCES)
-        while len(lengths):
-            yield lengths
+        while True:
             lengths = np.fromfile(self._sizes, dtype=np.int32, count=SENTENCES)
+            if not len(lengths):
+                return
+            yield lengths
 
     def _sentences(self) -> Iterator[Encoded]:
         self._ids.seek(0)
@@ -102,15 +106,11 @@ class EncodedText:
 @contextmanager
 def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, EncodedText]]:
     """An :class:`EncodedText` for each name, with a folder of scratch files that is removed at the end."""
-    shutil.rmtree(str(folder), ignore_errors=True)  # of a process that was killed
-    folder.mkdir(parents=True)
-    texts = {name: EncodedText(folder / str(number)) for number, name in enumerate(names)}
-    try:
-        yield texts
-    finally:
+    with scratch_folder(folder), ExitStack() as stack:
+        texts = {name: EncodedText(folder / str(number)) for number, name in enumerate(names)}
         for text in texts.values():
-            text.close()
-        shutil.rmtree(str(folder))
+            stack.callback(text.close)
+        yield texts
 
 
 def chosen(encoded: Encoded, sentences: np.ndarray) -> Encoded:
@@ -123,13 +123,3 @@ def flat(sentences: List[List[int]]) -> Encoded:
     """Lists of numbers, as arrays."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int32, count=len(sentences))
     return np.fromiter(chain.from_iterable(sentences), dtype=np.int32, count=int(lengths.sum())), lengths
-
-
-def _ended(tokens: np.ndarray, lengths: np.ndarray, eos: int) -> np.ndarray:
-    """The sentences [N], each with its end [N + B]."""
-    ends = np.cumsum(lengths + 1) - 1
-    inside = np.ones(len(tokens) + len(lengths), dtype=bool)
-    inside[ends] = False
-    ended = np.full(len(inside), eos, dtype=tokens.dtype)
-    ended[inside] = tokens
-    return ended

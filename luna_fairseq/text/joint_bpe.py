@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Iterable, Iterator, Mapping, Sequence
 
@@ -40,9 +41,7 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
     Raises:
         InputError: the text does not fit the vocabulary size.
     """
-    words: Counter = Counter()
-    for line in lines:
-        words.update(line.split())
+    words = Counter(chain.from_iterable(map(str.split, lines)))
     model = io.BytesIO()
     with _temporary_current_folder():
         rules = Path("whitespace.tsv")
@@ -66,9 +65,8 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
 
 
 def _broken(line: str) -> str:
-    """The line with a space in what looks like one of sentencepiece's own symbols, which it would learn
-    nothing
-    from, so that the characters would be unknown that stand nowhere else."""
+    """The line with a space in what looks like one of sentencepiece's own symbols, from which it would learn
+    nothing, not even characters that stand nowhere else."""
     return _OWN_SYMBOLS.sub(r"\1 >", line) if "<" in line else line
 
 
@@ -93,10 +91,8 @@ def _whitespace_rules() -> str:
 def _explain(message: str, vocab_size: int) -> str:
     too_high = re.search(r"Please set it to a value <= (\d+)", message)
     if too_high:
-        return (
-            f"--vocab-size {vocab_size} is too large for this training "
-            f"text: the most it gives is {too_high[1]}"
-        )
+        most = f"for this training text: the most it gives is {too_high[1]}"
+        return f"--vocab-size {vocab_size} is too large {most}"
     too_low = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if too_low:
         return (

@@ -1,11 +1,10 @@
-"""A joint byte-pair encoding of tokenised text, by subword-nmt (``@@`` marks a piece that does not end its
-word)."""
+"""A joint byte-pair encoding of tokenised text, by subword-nmt, whose ``@@`` says that a word goes on."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-from typing import Iterator, Mapping
+from typing import Mapping
 
 from subword_nmt.learn_bpe import learn_bpe
 
@@ -31,7 +30,9 @@ def learn_merges(words: Mapping[str, int], merges: int) -> bytes:
             "the training text has no words of more than one character: there is nothing to merge"
         )
     codes = io.StringIO()
-    with _quiet_unless_watched():
+    # subword-nmt draws its progress bar into log files, too.
+    quiet = contextlib.nullcontext() if is_shown() else contextlib.redirect_stderr(io.StringIO())
+    with quiet:
         learn_bpe([f"{word} {count}" for word, count in words.items()], codes, merges, is_dict=True)
     learnt = codes.getvalue().count("\n") - 1
     if learnt < merges:
@@ -39,12 +40,3 @@ def learn_merges(words: Mapping[str, int], merges: int) -> bytes:
             f"--vocab-size {merges} is too large for this training text: it gives {learnt} merges"
         )
     return codes.getvalue().encode("utf-8")
-
-
-@contextlib.contextmanager
-def _quiet_unless_watched() -> Iterator[None]:
-    """subword-nmt draws its progress bar into log files, too."""
-    with contextlib.ExitStack() as stack:
-        if not is_shown():
-            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
-        yield

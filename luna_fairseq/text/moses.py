@@ -1,7 +1,6 @@
-"""Moses tokenisation by sacremoses: punctuation normalised, hyphens split aggressively (``a @-@ b``), XML
-escaped.
+"""Moses tokenisation by sacremoses: the text of the literature's WMT'14 systems, and of their BLEU.
 
-The text of the literature's WMT'14 systems, and the tokens of their BLEU. No Perl.
+Punctuation is normalised, hyphens are split aggressively (``a @-@ b``), XML is escaped.
 """
 
 from __future__ import annotations
@@ -59,18 +58,9 @@ def detokenize(tokens: Sequence[str], language: str) -> str:
 
 
 def tokenize_pairs(languages: Sequence[str], pairs: Sequence[Tuple[str, str]]) -> List[Tuple[str, ...]]:
-    """Normalise and tokenise pairs of lines.
+    """Pairs of plain lines, normalised and tokenised, joined by spaces; a side may have become empty."""
 
-    Args:
-        languages: of the two sides.
-        pairs: plain text.
+    def tokens(line: str, language: str) -> str:
+        return " ".join(tokenize(normalize(line, language), language))
 
-    Returns:
-        the pairs as tokens joined by spaces; a side may have become empty.
-    """
-    return [
-        tuple(
-            " ".join(tokenize(normalize(line, language), language)) for line, language in zip(pair, languages)
-        )
-        for pair in pairs
-    ]
+    return [tuple(map(tokens, pair, languages)) for pair in pairs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -18,6 +19,7 @@ from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 from luna_fairseq.text.merges import learn_merges
 from luna_fairseq.text.moses import tokenize_pairs
 
+Counts = Mapping[str, int]
 Pairs = Callable[[List[Tuple[str, str]]], List[Tuple[str, ...]]]
 
 
@@ -33,10 +35,10 @@ class SentencePiece:
     """
 
     name = "sentencepiece"
-    model_file = "sentencepiece.bpe.model"
+    model_file: Optional[str] = "sentencepiece.bpe.model"
     remove_bpe = "sentencepiece"
     is_joint = True
-    versions = (sentencepiece.__version__,)
+    versions: Tuple[Any, ...] = (sentencepiece.__version__,)
 
     def tokenizer(self, languages: Sequence[str]) -> Optional[Pairs]:
         """What is done to pairs of lines before anything is learnt, if anything."""
@@ -50,43 +52,35 @@ class SentencePiece:
         """By the model file."""
         return sentencepiece_encoder(model)
 
-    def dictionary(
-        self, model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()
-    ) -> Dictionary:
+    def dictionary(self, model: Path, counts: Counts, separators: Sequence[str] = ()) -> Dictionary:
         """fairseq's dictionary, from the model and the number of times each piece occurs in the training
         text, and ``separators``, which the model does not know."""
         return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(model)), counts, separators)
 
 
-class Moses:
+class Moses(SentencePiece):
     """Normalised, tokenised text with hyphens split: the dictionary and the BLEU of the literature."""
 
     name = "moses"
     model_file = "bpe.codes"
     remove_bpe = "subword_nmt"
-    is_joint = True
     versions = (sacremoses.__version__,)
 
     def tokenizer(self, languages: Sequence[str]) -> Optional[Pairs]:
         return partial(tokenize_pairs, tuple(languages))
 
     def learn(self, lines: Iterator[str], vocab_size: int) -> bytes:
-        words: Counter = Counter()
-        for line in lines:
-            words.update(line.split())
-        return learn_merges(words, vocab_size)
+        return learn_merges(Counter(chain.from_iterable(map(str.split, lines))), vocab_size)
 
     def encoder(self, model: Path) -> Encoder:
         return subword_nmt_encoder(model)
 
-    def dictionary(
-        self, model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()
-    ) -> Dictionary:
+    def dictionary(self, model: Path, counts: Counts, separators: Sequence[str] = ()) -> Dictionary:
         return dictionary_of_text({**dict.fromkeys(separators, 1), **counts})
 
 
-class Words:
-    """Text that is tokenised already: whole words, a dictionary for each language.
+class Words(SentencePiece):
+    """Text that is tokenised already: whole words, a dictionary for each language; nothing is learnt.
 
     Args:
         least: how often a word of a dictionary occurs in the training text; all others are unknown.
@@ -100,15 +94,10 @@ class Words:
         self.least = least
         self.versions = (least,)
 
-    def tokenizer(self, languages: Sequence[str]) -> Optional[Pairs]:
-        return None
-
     def encoder(self, model: Path) -> Encoder:
         return words_encoder()
 
-    def dictionary(
-        self, model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()
-    ) -> Dictionary:
+    def dictionary(self, model: Path, counts: Counts, separators: Sequence[str] = ()) -> Dictionary:
         dictionary = dictionary_of_text(counts, self.least)
         if all(symbol.startswith("madeupword") for symbol in dictionary.symbols[dictionary.nspecial :]):
             raise InputError(f"no word occurs {self.least} times: give a smaller --min-count")

@@ -23,7 +23,7 @@ from luna_fairseq.commands.logged import fairseq, run_logged
 from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
-from luna_fairseq.files.finished_steps import FinishedSteps, digest, nothing_said, stamps
+from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import counter
 from luna_fairseq.text.bitext import read_lines
@@ -189,7 +189,7 @@ class Evaluation:
                 run_logged(command, log, (), output, True, lambda line: bar.update(line.startswith("S-")))
             return [name], {}
 
-        self.steps.do(name, digest(options, stamps(files)), generate, nothing_said)
+        self.steps.do(name, digest(options, stamps(files)), generate, says=False)
         return self.args.results / name
 
     def _generate_options(self, data: Path, subset: str, penalty: float) -> List[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.writing import replace_file
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.text.encoders import Encoder, check_unknown, counts_of
 from luna_fairseq.text.indexed import Encoded, EncodedText, chosen, encoded_texts
 from luna_fairseq.text.length_filter import LengthFilter
@@ -96,7 +95,8 @@ class PairData:
             facts = self._write(texts, encoder, dictionaries, max_unknown)
         for shard in self.shards:
             for side, dictionary in dictionaries.items():
-                replace_file(self.folder / shard / f"dict.{side}.txt", partial(_save, dictionary))
+                with replacing(self.folder / shard / f"dict.{side}.txt") as temporary:
+                    dictionary.save(str(temporary))
         return {
             **facts,
             "dropped": dropped,
@@ -142,7 +142,3 @@ class PairData:
             prefix = self.folder / shard / f"{split}.{'-'.join(self.languages)}.{side}"
             text.write(prefix, tables[side], dictionaries[side])
         return {"tokens": tokens, "longest": longest, "unknown": unknown}
-
-
-def _save(dictionary: Dictionary, path: Path) -> None:
-    dictionary.save(str(path))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -28,7 +27,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.files.same_run import CONTENT
-from luna_fairseq.files.writing import replace_file, replacing, replacing_lines
+from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.progress import progress
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
@@ -304,7 +303,7 @@ class Preparation:
         names = [f"plain/{split}.pieces" for split in self.pieces if split != "train"]
         for name in names:
             pieces = self.pieces[name.split("/")[1].split(".")[0]]
-            replace_file(self.args.destdir / name, partial(write_pieces, pieces=pieces))
+            write_pieces(self.args.destdir / name, pieces)
         return names
 
     def _write(self, folder: str, split: str, pairs: Optional[Iterable[Sequence[str]]] = None) -> List[str]:

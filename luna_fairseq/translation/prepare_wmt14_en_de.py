@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.files.download import fetch
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
 from luna_fairseq.translation.prepare_bitext import Preparation, add_text_arguments
-from luna_fairseq.translation.wmt14 import LANGUAGES, PARTS, Part, text_files, write_text
+from luna_fairseq.translation.wmt14 import LANGUAGES, PARTS, text_files, write_text
 
 PROGRAM = "luna-prepare-wmt14-en-de"
 # The paper speaks of 37,000 types; fairseq's recipe learns 40,000 merges, which its parameter counts imply.
@@ -55,19 +55,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def make_text(folder: Path, mirror: Optional[str]) -> None:
-    """Get the archives and write ``folder/text``, unless it stands, and print the number of pairs of each
-    part."""
-    steps = FinishedSteps(folder, "prepare_wmt14.json", [f"text/{name}" for name in text_files()])
+    """Get the archives and write ``folder/text``, unless it stands, and print the pairs of each part."""
+    files = [f"text/{name}" for name in text_files()]
+    steps = FinishedSteps(folder, "prepare_wmt14.json", files)
     # Archives from the public addresses are known, so that they may be gone once the text stands.
     archives = None if mirror is None else _fetch(folder, mirror)
-    key = digest(VERSION, _identity(archives))
-    facts = steps.find("text", key)
-    if facts is not None:
-        print("text: finished before")
-    else:
-        steps.forget("text")
-        facts = write_text(archives or _fetch(folder, mirror), folder / "text", mirror is None, _announced)
-        steps.record("text", key, [f"text/{name}" for name in text_files()], facts)
+
+    def make() -> Tuple[List[str], Dict[str, int]]:
+        return files, write_text(archives or _fetch(folder, mirror), folder / "text", mirror is None)
+
+    facts = steps.do("text", digest(VERSION, _identity(archives)), make)
     for part in PARTS:
         expected = "" if mirror is None else f" (published: {part.lines:,})"
         print(f"{part.name}: {facts[part.name]:,} pairs{expected}")
@@ -81,12 +78,6 @@ def _identity(archives: Optional[Dict[str, Path]]) -> List[Any]:
     if archives is None:
         return [[part.archive.url, part.archive.size, part.archive.checksum] for part in PARTS]
     return [[path.stat().st_size, path.stat().st_mtime_ns] for path in archives.values()]
-
-
-def _announced(parts: List[Part]) -> Iterator[Part]:
-    for part in parts:
-        print(f"text: {part.name} ...", flush=True)
-        yield part
 
 
 def preparation_arguments(args: argparse.Namespace) -> argparse.Namespace:

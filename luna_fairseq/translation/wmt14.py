@@ -6,15 +6,14 @@ published measurements; the checksum of test-full.tgz is sacreBLEU's.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Mapping, Tuple
+from typing import Dict, List, Mapping, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import extract
 from luna_fairseq.files.download import RemoteFile
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.writing import replacing, scratch_folder
 from luna_fairseq.translation.sgml import read_parallel_sgml
 
 SITE = "https://www.statmt.org"
@@ -95,19 +94,13 @@ PARTS = (
 )
 
 
-def write_text(
-    archives: Mapping[str, Path],
-    folder: Path,
-    published: bool,
-    progress: Callable[[List[Part]], Iterator[Part]],
-) -> Dict[str, int]:
+def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> Dict[str, int]:
     """Write ``folder/{train,valid,test}.{en,de}`` from the archives, one sentence a line.
 
     Args:
         archives: name of a part -> its archive.
         folder: made if need be; files appear in it when all archives proved sound.
         published: whether the parts must have their published numbers of lines.
-        progress: wraps the list of parts.
 
     Returns:
         name of a part -> number of pairs.
@@ -116,44 +109,30 @@ def write_text(
         InputError: an archive is damaged or lacks a member, the sides of a part have different numbers of
             lines, or the number is not the published one.
     """
-    temporary = folder.with_name(f"{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
-    temporary.mkdir(parents=True)
-    try:
-        return _write_text(archives, folder, temporary, published, progress)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    counts = {}
+    with scratch_folder(folder.with_name(f"{folder.name}.tmp")) as temporary:
+        for part in PARTS:
+            print(f"text: {part.name} ...", flush=True)
+            archive, files = archives[part.name], [temporary / Path(member).name for member in part.members]
+            extract(archive, dict(zip(part.members, files)))
+            pairs = _append(part, files, [temporary / f"{part.split}.{side}" for side in LANGUAGES])
+            if published and pairs != part.lines:
+                raise InputError(
+                    f"{part.name} has {pairs:,} pairs instead of {part.lines:,}: {archive} is not the "
+                    "published archive"
+                )
+            counts[part.name] = pairs
+            for file in files:
+                file.unlink()
+        for name in text_files():
+            with replacing(folder / name) as target:
+                (temporary / name).replace(target)
+    return counts
 
 
 def text_files() -> List[str]:
     """Names of the files that ``write_text`` writes."""
     return [f"{split}.{language}" for split in ("train", "valid", "test") for language in LANGUAGES]
-
-
-def _write_text(
-    archives: Mapping[str, Path],
-    folder: Path,
-    temporary: Path,
-    published: bool,
-    progress: Callable[[List[Part]], Iterator[Part]],
-) -> Dict[str, int]:
-    counts = {}
-    for part in progress(list(PARTS)):
-        files = [temporary / member.rsplit("/", 1)[-1] for member in part.members]
-        extract(archives[part.name], dict(zip(part.members, files)))
-        counts[part.name] = _append(part, files, [temporary / f"{part.split}.{side}" for side in LANGUAGES])
-        if published and counts[part.name] != part.lines:
-            raise InputError(
-                f"{part.name} has {counts[part.name]:,} pairs instead of {part.lines:,}: "
-                f"{archives[part.name]} is "
-                "not the published archive"
-            )
-        for file in files:
-            file.unlink()
-    for name in text_files():
-        with replacing(folder / name) as target:
-            (temporary / name).replace(target)
-    return counts
 
 
 def _append(part: Part, files: List[Path], targets: List[Path]) -> int:

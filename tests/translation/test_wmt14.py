@@ -212,7 +212,7 @@ def flip(path):
 def test_published_numbers_of_lines_are_held(mirror, tmp_path):
     archives = {part.name: mirror / part.archive.name for part in PARTS}
     with pytest.raises(InputError, match="Europarl v7 has 160 pairs instead of 1,920,209"):
-        prepare_wmt14_en_de.write_text(archives, tmp_path / "text", True, iter)
+        prepare_wmt14_en_de.write_text(archives, tmp_path / "text", True)
 
 
 def test_sgml(tmp_path):
