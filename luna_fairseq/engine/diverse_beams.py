@@ -2,6 +2,8 @@
 
 from typing import Any, Callable
 
+import torch
+
 from luna_fairseq.engine.mend import RIGHT, Mend
 
 DIVERSE_BEAMS = Mend(
@@ -13,19 +15,15 @@ DIVERSE_BEAMS = Mend(
 )
 
 
-@DIVERSE_BEAMS.around("fairseq.search:DiverseBeamSearch.step")
-def _by_place_in_the_batch(
-    search_step: Callable[..., Any],
-    self: Any,
-    step: int,
-    lprobs: Any,
-    scores: Any,
-    prev_output_tokens: Any = None,
-    original_batch_idxs: Any = None,
+# Not around the search's own step, which TorchScript compiles.
+@DIVERSE_BEAMS.around(
+    "fairseq.sequence_generator:SequenceGenerator.generate",
+    "fairseq.sequence_generator:SequenceGeneratorWithAlignment.generate",
+)
+def numbered_by_place(
+    generate: Callable[..., Any], self: Any, models: Any, sample: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    if original_batch_idxs is not None:
-        if step == 0:
-            self.batch_began_with = original_batch_idxs
-        same = original_batch_idxs.unsqueeze(1) == self.batch_began_with.unsqueeze(0)
-        original_batch_idxs = same.int().argmax(dim=1)
-    return search_step(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
+    """The translations of a batch whose sentences are numbered from 0."""
+    if "id" in sample:
+        sample = {**sample, "id": torch.arange(len(sample["id"]), device=sample["id"].device)}
+    return generate(self, models, sample, *args, **kwargs)

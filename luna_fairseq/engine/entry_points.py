@@ -65,12 +65,18 @@ def _parsed_and_checked(parse: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
 
 @POSSIBLE_OPTIONS.around("fairseq.tasks:setup_task")
-def _checked_for_hydra(setup_task: Callable[..., Any], cfg: Any, *args: Any, **kwargs: Any) -> Any:
-    """fairseq-hydra-train, which reads a plugin after its options."""
+def _set_up(setup_task: Callable[..., Any], cfg: Any, *args: Any, **kwargs: Any) -> Any:
+    """Checked for fairseq-hydra-train, which reads a plugin after its options, and for the processes that it
+    starts; a task that masks whole words is told --bpe where it looks for it."""
+    root = cfg._get_root() if hasattr(cfg, "_get_root") else None
     main = getattr(sys.modules.get("__main__"), "cli_main", None)
-    if in_command() and Path(main.__code__.co_filename if main else "").name == "hydra_train.py":
-        check_options(_flat(cfg._get_root()))
-    return setup_task(cfg, *args, **kwargs)
+    program = Path(main.__code__.co_filename if main else "").name
+    if root is not None and program == "hydra_train.py" and in_command(spawned=True):
+        check_options(_flat(root))
+    task = setup_task(cfg, *args, **kwargs)
+    if root is not None and getattr(cfg, "mask_whole_words", False) and not hasattr(task, "args"):
+        task.args = root.bpe
+    return task
 
 
 @POSSIBLE_OPTIONS.around("fairseq_cli.train:get_valid_stats")

@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterator, Tuple
 
 import torch
 
+from luna_fairseq.engine.model_options import model_name
 from luna_fairseq.errors import InputError
 
 _PROBABILITY = re.compile(r"(dropout|layerdrop|label_smoothing)$")
@@ -104,8 +105,11 @@ def check_masking(args: Namespace) -> None:
     rest = (_of(args, "leave_unmasked_prob") or 0) + (_of(args, "random_token_prob") or 0)
     if not 0 <= rest <= 1:
         raise InputError(f"--leave-unmasked-prob and --random-token-prob are {rest:g} together: at most 1")
-    if _of(args, "task") == "masked_lm" and _of(args, "mask_whole_words"):
-        raise InputError("--mask-whole-words does not work in fairseq's task masked_lm: leave it out")
+    if _of(args, "mask_whole_words") and not hasattr(_bpe(args), "is_beginning_of_word"):
+        raise InputError(
+            "--mask-whole-words needs pieces that begin words: give --bpe sentencepiece or another "
+            "with its files"
+        )
 
 
 def check_widths(args: Namespace) -> None:
@@ -128,9 +132,13 @@ def check_widths(args: Namespace) -> None:
 
 
 def check_adaptive_softmax(args: Namespace) -> None:
-    """It and its criterion need each other. (One of another name may be a form of that one.)"""
+    """It and its criterion need each other. (One of another name may be a form of that one; fairseq's older
+    models, without a dataclass, have a cutoff always and heed it with that criterion alone.)"""
+    from fairseq.models import MODEL_DATACLASS_REGISTRY  # the table is read where there is no fairseq, too
+
     cutoff, criterion = _of(args, "adaptive_softmax_cutoff"), _of(args, "criterion")
-    if _trains(args) and cutoff and criterion in ("cross_entropy", "label_smoothed_cross_entropy"):
+    heeded = cutoff and model_name(vars(args)) in MODEL_DATACLASS_REGISTRY
+    if _trains(args) and heeded and criterion in ("cross_entropy", "label_smoothed_cross_entropy"):
         raise InputError(f"--adaptive-softmax-cutoff needs --criterion adaptive_loss, not {criterion}")
     if criterion == "adaptive_loss" and not cutoff:
         raise InputError(
@@ -242,6 +250,13 @@ CHECKS: Tuple[Callable[[Namespace], None], ...] = (
 
 def _of(args: Namespace, name: str) -> Any:
     return getattr(args, name, None)
+
+
+def _bpe(args: Namespace) -> Any:
+    """The class of --bpe, or None."""
+    from fairseq.data.encoders import BPE_REGISTRY  # the table is read where there is no fairseq, too
+
+    return BPE_REGISTRY.get(_of(args, "bpe"))
 
 
 def _trains(args: Namespace) -> bool:

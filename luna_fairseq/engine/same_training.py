@@ -6,6 +6,7 @@ Of what this package wrote, extra_state says the run, task and languages; of any
 
 import logging
 import uuid
+from functools import lru_cache
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from luna_fairseq.engine.model_options import dataclass_of, differences, plain_options
@@ -82,6 +83,8 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
             f"{path} was trained for {kinds[0]}, not for {kinds[1]}: give --task {stored['task']}, or a "
             f"checkpoint of --task {ours['task']}"
         )
+    if kinds == ("translation", "translation") and not any(stored.get(name) for name in _LANGUAGES):
+        _say_once(f"{path} does not say which languages it translates: see to it that they are the data's")
     both = [(stored[name], ours[name]) for name in _LANGUAGES if stored.get(name) and ours.get(name)]
     if any(theirs != mine for theirs, mine in both):
         theirs, mine = (" to ".join(one.get(name) or "?" for name in _LANGUAGES) for one in (stored, ours))
@@ -96,6 +99,11 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
                 f"{path} was trained with --{name.replace('_', '-')} {stored[name]}, which is {ours[name]} "
                 "here: give what it was trained with"
             )
+
+
+@lru_cache(maxsize=None)
+def _say_once(text: str) -> None:
+    logger.warning(text)
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
@@ -163,14 +171,14 @@ def compare_with_run(path: Any, trainer: Any, known: Mapping[str, Any], reset_op
         InputError: going on, it is another task, direction or model
     """
     options, ours = known.get("options", {}), plain_options(trainer.cfg.model)
-    if dataclass_of(options) is None:
-        options = {}
+    if dataclass_of(options) is None:  # of fairseq's models every option may have become another
+        options = ours
     if not reset_optimizer:
         check_identity(path, known, identity_of(trainer.task))
         check_options(path, options, ours)
         trainer.run_name = known.get("run")
         return
-    found = differences(options, ours) if options else []
+    found = differences(options, ours)
     if found:
         logger.warning(
             f"{path} was trained with {_words(found, 1)}, this run has {_words(found, 2)}: its weights begin "

@@ -1,11 +1,17 @@
 """What a checkpoint was trained as, against what it is used for."""
 
 from argparse import Namespace
+from types import SimpleNamespace
 
 import pytest
 
 from fairseq.tasks import TASK_REGISTRY
-from luna_fairseq.engine.same_training import check_identity, identity_of, stored_identity
+from luna_fairseq.engine.same_training import (
+    check_identity,
+    compare_with_run,
+    identity_of,
+    stored_identity,
+)
 from luna_fairseq.errors import InputError
 from luna_fairseq.lra.task import LRAImageConfig, LRAImageTask
 
@@ -49,3 +55,23 @@ def test_what_a_task_and_a_checkpoint_say():
     assert stored_identity({"args": Namespace(task="translation", source_lang="en")})["source_lang"] == "en"
     assert stored_identity({"extra_state": {"luna_fairseq.training": EN_DE}, "cfg": {"task": {}}}) == EN_DE
     assert stored_identity({}) == {"task": None}
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize(
+    "model", [{"arch": "fconv_iwslt_de_en"}, {"_name": "transformer", "dropout": 0.1}, {}]
+)
+def test_a_run_of_another_model_than_ours_goes_on(model, reset, caplog):
+    trainer = SimpleNamespace(cfg=SimpleNamespace(model=Namespace(**model)), task=None)
+    compare_with_run("x.pt", trainer, {**EN_DE, "options": model, "run": "a"}, reset)
+    assert getattr(trainer, "run_name", None) == (None if reset else "a") and not caplog.records
+
+
+def test_languages_that_a_checkpoint_does_not_say_are_noticed_once(caplog):
+    for _ in range(2):
+        check_identity("theirs.pt", {"task": "translation", "source_lang": None}, EN_DE)
+        check_identity("ours.pt", EN_DE, EN_DE)
+        check_identity("lm.pt", {"task": "masked_lm"}, {"task": "masked_lm"})
+    assert [record.getMessage()[:50] for record in caplog.records] == [
+        "theirs.pt does not say which languages it translat"
+    ]

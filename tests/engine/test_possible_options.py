@@ -1,15 +1,21 @@
 """Options that cannot be are refused in one line, when they are parsed."""
 
+import multiprocessing
+import sys
 from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
+import tiny_luna
 import torch
+from omegaconf import OmegaConf
 
 import luna_fairseq.engine  # noqa: F401  mends fairseq
-from fairseq import options
+from fairseq import options, tasks
 from fairseq.data import Dictionary
 from fairseq.search import DiverseBeamSearch
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq_cli import hydra_train
 from luna_fairseq.engine.entry_points import without_the_metric
 from luna_fairseq.engine.plain_text import encoded
 from luna_fairseq.engine.possible_options import check_options
@@ -50,7 +56,8 @@ GPU = torch.cuda.is_available()
         ),
         ({"mask_prob": 0.0}, "--mask-prob 0: must be above 0 and below 1"),
         ({"leave_unmasked_prob": 0.6, "random_token_prob": 0.6}, "--leave-unmasked-prob and --random"),
-        ({"task": "masked_lm", "mask_whole_words": True}, "--mask-whole-words does not work"),
+        ({"mask_whole_words": True, "bpe": None}, "--mask-whole-words needs pieces that begin words"),
+        ({"mask_whole_words": True, "bpe": "subword_nmt"}, "--mask-whole-words needs pieces"),
         (
             {**WIDTHS, "share_all_embeddings": True, "decoder_output_dim": 16},
             "--decoder-output-dim 16 differs",
@@ -64,7 +71,7 @@ GPU = torch.cuda.is_available()
             "--quant-noise-pq quantizes tokens at --decoder-embed-dim 32",
         ),
         (
-            {**TRAIN, "criterion": "cross_entropy", "adaptive_softmax_cutoff": "5"},
+            {**TRAIN, "criterion": "cross_entropy", "adaptive_softmax_cutoff": "5", "arch": "luna_base"},
             "--adaptive-softmax-cutoff n",
         ),
         ({"criterion": "adaptive_loss"}, "--criterion adaptive_loss needs a model with adaptive softmax"),
@@ -107,6 +114,7 @@ def test_what_cannot_be(given, message):
         {"dropout": 1, "activation_dropout": 1.0, "label_smoothing": 1.0, "decoder_layers": 0},
         {"clip_norm": 0.0, "encoder_layers": 1, "max_tokens": None, "update_freq": [1, 2], "base_layers": 0},
         {"encoder_layers_to_keep": "0,2", "share_all_embeddings": False, "max_tokens_valid": "${x.y}"},
+        {"mask_whole_words": True, "bpe": "sentencepiece"},
         {**METRIC, "best_checkpoint_metric": "ppl"},
         {**METRIC, "criterion": "lra_cross_entropy"},
         {**METRIC, "criterion": "cross_entropy", "best_checkpoint_metric": "bleu", "eval_bleu": True},
@@ -116,8 +124,9 @@ def test_what_cannot_be(given, message):
         {**GENERATE, "task": "language_modeling", "sample_break_mode": "eos"},
         {**INTERACTIVE, "constraints": "ordered"},
         {**EVAL_LM, "num_shards": 2, "shard_id": 1},
-        {**TRAIN, "criterion": "composite_loss", "adaptive_softmax_cutoff": "5"},
-        {**TRAIN, "criterion": "adaptive_loss_of_ones_own", "adaptive_softmax_cutoff": "5"},
+        {**TRAIN, "criterion": "composite_loss", "adaptive_softmax_cutoff": "5", "arch": "luna"},
+        {**TRAIN, "criterion": "cross_entropy", "adaptive_softmax_cutoff": "5", "arch": "lstm"},
+        {**TRAIN, "criterion": "adaptive_loss_of_ones_own", "adaptive_softmax_cutoff": "5", "arch": "luna"},
     ],
 )
 def test_what_can_be(given):
@@ -164,19 +173,32 @@ def test_plain_text_for_a_dictionary_of_pieces(monkeypatch):
         encoded(passed, ["A man.\tMann"], SimpleNamespace(bpe=None), task)
 
 
+@pytest.mark.parametrize("spawned", [False, True])
+def test_hydra_and_the_processes_that_it_starts(spawned, monkeypatch):
+    """Of which the one that starts the others sets up no task."""
+    hydra = SimpleNamespace(cli_main=hydra_train.cli_main)
+    monkeypatch.setitem(sys.modules, "__main__", hydra)
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if spawned else None)
+    cfg = OmegaConf.create({"task": {"_name": "translation"}, "model": {"_name": "luna", "dropout": 2.0}})
+    with pytest.raises(InputError, match="--dropout 2: a probability"):
+        tasks.setup_task(cfg.task)
+
+
 def test_penalties_of_diverse_beams_are_of_the_sentence():
     """Sentence by sentence as in one batch, whatever the numbers in the test set."""
-    dictionary = Dictionary()
-    dictionary.add_symbol("w")
-    lprobs = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+    task = tiny_luna.Task()
+    model, dictionary = tiny_luna.tiny_model(torch.float32, task=task), task.target_dictionary
+    search = DiverseBeamSearch(dictionary, 2, 0.5)
+    generator = SequenceGenerator([model], dictionary, beam_size=4, max_len_b=9, search_strategy=search)
+    tokens = tiny_luna.batch(tiny_luna.sentences((9, 4, 6), 23))
 
-    def search(ids, rows):
-        found, one = [], DiverseBeamSearch(dictionary, 2, 0.5)
-        for step in range(2):
-            scores = torch.zeros(len(rows), 4, step + 1)
-            found.append(one.step(step, lprobs[step, rows], scores, None, torch.tensor(ids))[0])
-        return torch.stack(found)
+    def tokens_of(ids, rows):
+        lengths = tokens[rows].ne(1).sum(dim=1)
+        net_input = {"src_tokens": tokens[rows], "src_lengths": lengths}
+        found = generator.generate([model], {"id": torch.tensor(ids), "net_input": net_input})
+        return [[hypothesis["tokens"].tolist() for hypothesis in sentence] for sentence in found]
 
-    together = search([7, 40, 3], [0, 1, 2])
+    together = tokens_of([7, 40, 3], [0, 1, 2])
     for row, number in enumerate((7, 40, 3)):
-        assert torch.equal(search([number], [row])[:, 0], together[:, row])
+        assert tokens_of([number], [row]) == together[row : row + 1]
+    torch.jit.script(search)
