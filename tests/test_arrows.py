@@ -10,17 +10,18 @@ PACKAGE = Path(__file__).resolve().parents[1] / "luna_fairseq"
 # all.
 GROUND = {"ops"}
 MODELS = {"ops", "modules", "anchored", "models"}
-BELOW_COMMANDS = {*MODELS, "engine", "optim", "files", "text"}
+BELOW_COMMANDS = {*MODELS, "checks", "engine", "optim", "files", "text"}
 BELOW_WINGS = {*BELOW_COMMANDS, "commands"}
 BELOW_ALL = {*BELOW_WINGS, "peers", "translation", "masked_lm", "lra", "huggingface"}
 MAY_IMPORT = {
     "ops": set(),
     "optim": set(),
-    "engine": {"optim", "files"},
+    "checks": set(),
+    "engine": {"checks", "optim", "files", "text"},
     "modules": GROUND,
     "anchored": {"ops", "modules"},
-    "models": {"ops", "modules", "anchored", "engine", "files", "text"},
-    "peers": {*MODELS, "engine"},
+    "models": {"ops", "modules", "anchored", "checks", "engine", "files", "text"},
+    "peers": {*MODELS, "checks"},
     "files": set(),
     "text": {"files"},
     "commands": BELOW_COMMANDS,

@@ -18,12 +18,12 @@ import torch
 
 import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
 from fairseq import checkpoint_utils
+from luna_fairseq.checks.dictionaries import stored_fingerprints
+from luna_fairseq.checks.model_options import differences, plain_options
+from luna_fairseq.checks.same_training import check_identity, stored_identity, stored_options
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.engine.checkpoints import damage, why_unreadable
-from luna_fairseq.engine.dictionaries import stored_fingerprints
-from luna_fairseq.engine.model_options import differences, plain_options
-from luna_fairseq.engine.same_training import check_identity, stored_identity, stored_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import progress

@@ -7,11 +7,12 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import torch
 
-from luna_fairseq.engine import provenance, same_training
+from luna_fairseq.checks import same_training
+from luna_fairseq.checks.dictionaries import KEY, check_fingerprints, fingerprints_of, stored_fingerprints
+from luna_fairseq.checks.model_options import dataclass_of, plain_options
+from luna_fairseq.engine import provenance
 from luna_fairseq.engine.checkpoints import damage, intact_neighbour, why_unreadable
-from luna_fairseq.engine.dictionaries import KEY, check_fingerprints, fingerprints_of, stored_fingerprints
 from luna_fairseq.engine.mend import RIGHT, Mend
-from luna_fairseq.engine.model_options import dataclass_of, plain_options
 from luna_fairseq.errors import InputError
 
 CHECKED_CHECKPOINTS = Mend(

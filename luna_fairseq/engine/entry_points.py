@@ -6,8 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Callable
 
+from luna_fairseq.checks.options import check_options
 from luna_fairseq.engine.mend import KIND, RUNS, Mend
-from luna_fairseq.engine.possible_options import check_options
 from luna_fairseq.errors import InputError, in_command
 
 logger = logging.getLogger(__name__)

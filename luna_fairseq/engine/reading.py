@@ -8,6 +8,7 @@ import torch
 from luna_fairseq.engine.mend import RIGHT, Mend
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
+from luna_fairseq.text.pieces import check_encoded
 
 CHECKED_DATA = Mend(
     "checked-data",
@@ -29,6 +30,13 @@ NAMED_VALIDATION = Mend(
     what="takes validation texts that --valid-subset names (valid,valid1) for named",
     why="it compares the names with those of files (valid1.en-de.en), and refuses a folder of pairs that has "
     "several",
+)
+
+PLAIN_TEXT = Mend(
+    "plain-text",
+    RIGHT,
+    what="refuses plain text in fairseq-interactive when the dictionary holds pieces and no --bpe is given",
+    why="it translates unknown words without a word",
 )
 
 
@@ -77,6 +85,14 @@ def _with_a_sequence_left(
         longest = kwargs.get("max_positions", args[0] if args else None)
         raise InputError(_why_nothing_is_left(split, len(dataset), longest))
     return left
+
+
+@PLAIN_TEXT.around("fairseq_cli.interactive:make_batches")
+def _encoded(make_batches: Callable[..., Any], lines: Any, cfg: Any, task: Any, *args: Any) -> Any:
+    if getattr(cfg.bpe, "_name", cfg.bpe) is None and task.source_dictionary is not None:
+        for line in lines:
+            check_encoded(line.split("\t")[0], task.source_dictionary)
+    return make_batches(lines, cfg, task, *args)
 
 
 def _why_nothing_is_left(split: str, sequences: int, longest: Any) -> str:

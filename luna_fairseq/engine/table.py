@@ -17,11 +17,10 @@ from luna_fairseq.engine.mend import Mend
 from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
 from luna_fairseq.engine.old_layers import OLD_LAYERS
 from luna_fairseq.engine.place_in_epoch import PLACE_IN_EPOCH
-from luna_fairseq.engine.plain_text import PLAIN_TEXT
 from luna_fairseq.engine.precision import CLIPPING, FLOAT32_WEIGHTS
 from luna_fairseq.engine.presets import ARCHITECTURES
 from luna_fairseq.engine.processes import PROCESSES
-from luna_fairseq.engine.reading import CHECKED_DATA, NAMED_VALIDATION, SOMETHING_TO_READ
+from luna_fairseq.engine.reading import CHECKED_DATA, NAMED_VALIDATION, PLAIN_TEXT, SOMETHING_TO_READ
 from luna_fairseq.engine.starting_point import STARTING_POINT
 from luna_fairseq.engine.statistics import STATISTICS
 from luna_fairseq.engine.termination import SIGTERM

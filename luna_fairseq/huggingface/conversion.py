@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple
 import torch
 from transformers import GenerationConfig
 
-from luna_fairseq.engine.model_options import plain_options
+from luna_fairseq.checks.model_options import plain_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.configuration_luna import DECODER_DEFAULTS, DEFAULTS, LunaDecoderConfig
 from luna_fairseq.huggingface.layers import ACTIVATIONS

@@ -11,10 +11,10 @@ import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from fairseq.data import Dictionary
-from luna_fairseq.engine.plain_text import encoding_of
 from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer
 from luna_fairseq.models.tokenizers import find_tokenizer
+from luna_fairseq.text.pieces import encoding_of
 
 SPACE = "\u2581"
 BOS, EOS, PAD, UNKNOWN, MASK = "<s>", "</s>", "<pad>", "<unk>", "<mask>"

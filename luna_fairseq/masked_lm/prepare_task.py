@@ -17,7 +17,6 @@ from typing import Any, Callable, Dict, List, Tuple
 from fairseq.data import Dictionary, encoders
 from luna_fairseq.commands.arguments import add_max_unknown, add_workers
 from luna_fairseq.commands.reporting import console_script
-from luna_fairseq.engine.plain_text import encoding_of
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
@@ -34,6 +33,7 @@ from luna_fairseq.text.encoders import (
     share_unknown,
     words_encoder,
 )
+from luna_fairseq.text.pieces import encoding_of
 
 PROGRAM = "luna-prepare-task"
 VERSION = 1  # part of the key: a change of what is written must not take the old output for finished

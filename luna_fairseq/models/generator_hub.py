@@ -8,11 +8,11 @@ from torch import Tensor
 
 from fairseq import hub_utils
 from fairseq.token_generation_constraints import pack_constraints
-from luna_fairseq.engine.plain_text import check_encoded
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.stream import Stream
 from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer, folders_of
+from luna_fairseq.text.pieces import check_encoded
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):

@@ -11,7 +11,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
 from luna_fairseq.anchored.encoder_decoder import decoder_class, encoder_class
-from luna_fairseq.engine.model_options import fill_open
+from luna_fairseq.checks.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.authors_checkpoint import translate_names

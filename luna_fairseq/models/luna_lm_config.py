@@ -5,7 +5,7 @@ from typing import Optional
 
 from omegaconf import II
 
-from luna_fairseq.engine.model_options import MAY_CHANGE
+from luna_fairseq.checks.model_options import MAY_CHANGE
 from luna_fairseq.models.options import LunaDecoderOptions, LunaOptions, option
 
 

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 from fairseq import hub_utils, utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface
-from luna_fairseq.engine.plain_text import MASK, check_encoded, is_filler
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer, folders_of
 from luna_fairseq.modules.classification_heads import mean_of_packed
+from luna_fairseq.text.pieces import MASK, check_encoded, is_filler
 
 Tokens = Union[Tensor, Sequence[Tensor]]
 

@@ -14,7 +14,7 @@ from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 from luna_fairseq.anchored.options import AnchorOptions, DecayOptions
-from luna_fairseq.engine.model_options import DEFAULT_FROM, LEAST, MAY_CHANGE
+from luna_fairseq.checks.model_options import DEFAULT_FROM, LEAST, MAY_CHANGE
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
 

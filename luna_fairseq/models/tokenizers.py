@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 from fairseq.data import Dictionary
-from luna_fairseq.engine.plain_text import is_filler
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
+from luna_fairseq.text.pieces import is_filler
 
 
 def folders_of(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:

@@ -4,7 +4,7 @@ from argparse import Namespace
 from typing import Any, Mapping
 
 from fairseq.models import register_model
-from luna_fairseq.engine.model_options import fill_open
+from luna_fairseq.checks.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import EncoderDecoder

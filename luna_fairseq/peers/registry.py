@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Dict, Type
 
-from luna_fairseq.engine.model_options import LEAST
+from luna_fairseq.checks.model_options import LEAST
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.heads import check_choice
 from luna_fairseq.peers.abc import AbcOptions, BoundedMemoryAttention

@@ -11,8 +11,8 @@ from fairseq.data import Dictionary, TruncatedDictionary
 from fairseq.tasks.fairseq_task import LegacyFairseqTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from luna_fairseq.checks.dictionaries import check_fingerprints, fingerprint, fingerprints_of
 from luna_fairseq.engine import checkpoint_contents
-from luna_fairseq.engine.dictionaries import check_fingerprints, fingerprint, fingerprints_of
 from luna_fairseq.errors import InputError
 
 

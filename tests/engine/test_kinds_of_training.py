@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq.tasks import TASK_REGISTRY
-from luna_fairseq.engine.same_training import (
+from luna_fairseq.checks.same_training import (
     check_identity,
     compare_with_run,
     identity_of,

@@ -16,9 +16,9 @@ from fairseq.data import Dictionary
 from fairseq.search import DiverseBeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq_cli import hydra_train
+from luna_fairseq.checks.options import check_options
 from luna_fairseq.engine.entry_points import without_the_metric
-from luna_fairseq.engine.plain_text import encoded
-from luna_fairseq.engine.possible_options import check_options
+from luna_fairseq.engine.reading import _encoded
 from luna_fairseq.errors import InputError
 
 TRAIN = {"max_update": 0}
@@ -166,11 +166,11 @@ def test_plain_text_for_a_dictionary_of_pieces(monkeypatch):
         ("A", None, words),
     ):
         there = SimpleNamespace(source_dictionary=known)
-        assert encoded(passed, [line], SimpleNamespace(bpe=bpe), there) == "passed"
+        assert _encoded(passed, [line], SimpleNamespace(bpe=bpe), there) == "passed"
     with pytest.raises(
         InputError, match="holds pieces of sentencepiece, and the text is plain: give --bpe sent"
     ):
-        encoded(passed, ["A man.\tMann"], SimpleNamespace(bpe=None), task)
+        _encoded(passed, ["A man.\tMann"], SimpleNamespace(bpe=None), task)
 
 
 @pytest.mark.parametrize("spawned", [False, True])

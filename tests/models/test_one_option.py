@@ -13,8 +13,8 @@ from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.dataclass.initialize import add_defaults
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import register_model
+from luna_fairseq.checks.same_training import check_options
 from luna_fairseq.commands.average_checkpoints import average_checkpoints
-from luna_fairseq.engine.same_training import check_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM

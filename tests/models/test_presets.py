@@ -14,7 +14,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel
-from luna_fairseq.engine.model_options import plain_options
+from luna_fairseq.checks.model_options import plain_options
 from luna_fairseq.models import luna, luna_classifier, luna_lm, luna_masked_lm
 from luna_fairseq.peers import ATTENTIONS, models, peer_lra, peer_roberta, peer_transformer  # noqa: F401
 from luna_fairseq.peers.config import AttentionConfig, PeerRobertaConfig, PeerTransformerConfig

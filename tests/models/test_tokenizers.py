@@ -8,13 +8,13 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq.data import Dictionary
-from luna_fairseq.engine.plain_text import check_encoded, encoding_of
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.prepare_task import _tokenizer
 from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub, Words
 from luna_fairseq.models.tokenizers import folders_of
+from luna_fairseq.text.pieces import check_encoded, encoding_of
 
 PIECES = {
     "sentencepiece": ["\u2581the", "\u2581c", "at", "a"],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from peer_cases import C, H, assert_close, build, cases, pad, sequence
 
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
-from luna_fairseq.engine.model_options import LEAST
+from luna_fairseq.checks.model_options import LEAST
 from luna_fairseq.errors import InputError
 from luna_fairseq.peers import ATTENTIONS, PeerOptions
 from luna_fairseq.peers.attention import FORMS, OPTIONS

@@ -9,7 +9,7 @@ import uuid
 from functools import lru_cache
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from luna_fairseq.engine.model_options import dataclass_of, differences, plain_options
+from luna_fairseq.checks.model_options import dataclass_of, differences, plain_options
 from luna_fairseq.errors import InputError
 
 logger = logging.getLogger(__name__)

@@ -1,22 +1,14 @@
 """Plain text where a dictionary holds pieces: refused, since its words would be unknown without a word."""
 
 import re
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
-from luna_fairseq.engine.mend import RIGHT, Mend
 from luna_fairseq.errors import InputError
 
 MASK = "<mask>"
 SEPARATOR = "<sep>"
 _LANGUAGE = re.compile(r"__[a-z_A-Z]+__|\[[a-z]+_[A-Z]+\]|<lang:\w+>")
 SPACE = "\u2581"  # sentencepiece's, before the pieces that begin a word
-
-PLAIN_TEXT = Mend(
-    "plain-text",
-    RIGHT,
-    what="refuses plain text in fairseq-interactive when the dictionary holds pieces and no --bpe is given",
-    why="it translates unknown words without a word",
-)
 
 
 def encoding_of(dictionary: Any) -> Optional[str]:
@@ -53,12 +45,3 @@ def check_encoded(text: str, dictionary: Any) -> None:
             f"the dictionary holds pieces of {encoding}, and the text is plain: give --bpe {encoding} and "
             f"its files (from_pretrained: bpe={encoding!r}, or put them beside the checkpoint or the data)"
         )
-
-
-@PLAIN_TEXT.around("fairseq_cli.interactive:make_batches")
-def encoded(make_batches: Callable[..., Any], lines: Any, cfg: Any, task: Any, *args: Any) -> Any:
-    """fairseq's batches of ``lines``, once they are looked at."""
-    if getattr(cfg.bpe, "_name", cfg.bpe) is None and task.source_dictionary is not None:
-        for line in lines:
-            check_encoded(line.split("\t")[0], task.source_dictionary)
-    return make_batches(lines, cfg, task, *args)
