@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, Tuple
 
 import torch
 
-from luna_fairseq.engine.model_options import model_name
+from luna_fairseq.checks.model_options import model_name
 from luna_fairseq.errors import InputError
 
 _PROBABILITY = re.compile(r"(dropout|layerdrop|label_smoothing)$")
