@@ -1,7 +1,9 @@
-"""Types of command-line arguments that several commands have."""
+"""What the command lines of several commands have in common."""
 
 import argparse
 import os
+from pathlib import Path
+from typing import Any, Optional
 
 
 def positive(text: str) -> int:
@@ -20,23 +22,38 @@ def at_least_one(text: str) -> float:
     return value
 
 
-def add_workers(parser: argparse.ArgumentParser, what: str = "processes") -> None:
-    """``--workers``."""
-    parser.add_argument(
-        "--workers",
-        type=positive,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help=f"{what} (default: one for each core); the output does not depend on it",
-    )
+class CommandParser(argparse.ArgumentParser):
+    """A command line with short words for the commonest options.
 
+    Args:
+        program: name of the command.
+        doc: docstring of its module, whose first paragraph --help leaves out.
+    """
 
-def add_max_unknown(parser: argparse.ArgumentParser) -> None:
-    """``--max-unknown``; see :func:`luna_fairseq.text.encoders.check_unknown`."""
-    parser.add_argument(
-        "--max-unknown",
-        type=float,
-        default=2.0,
-        metavar="PERCENT",
-        help="refuse text of whose tokens more are unknown to the encoding (default: %(default)g)",
-    )
+    def __init__(self, program: str, doc: Optional[str], **options: Any):
+        super().__init__(prog=program, description=(doc or "").split("\n\n", 1)[-1], **options)
+
+    def path(self, name: str, help: str, metavar: str = "FILE", **options: Any) -> None:
+        """An option, or without dashes an argument, that is a file or a folder."""
+        self.add_argument(name, type=Path, metavar=metavar, help=help, **options)
+
+    def count(self, name: str, default: Optional[int], help: str, **options: Any) -> None:
+        """An option that is a whole number of at least 1; ``help`` goes on with the default."""
+        shown = help if default is None else f"{help} (default: %(default)s)"
+        self.add_argument(name, type=positive, metavar="N", default=default, help=shown, **options)
+
+    def workers(self, what: str = "processes") -> None:
+        """``--workers``."""
+        shown = f"{what} (default: one for each core); the output does not depend on it"
+        self.count("--workers", None, shown)
+        self.set_defaults(workers=os.cpu_count() or 1)
+
+    def max_unknown(self) -> None:
+        """``--max-unknown``; see :func:`luna_fairseq.text.encoders.check_unknown`."""
+        self.add_argument(
+            "--max-unknown",
+            type=float,
+            default=2.0,
+            metavar="PERCENT",
+            help="refuse text of whose tokens more are unknown to the encoding (default: %(default)g)",
+        )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import Any, Callable, Iterable, Optional, Tuple
 
 import torch
 
 import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils, utils
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
@@ -28,22 +27,16 @@ def checkpoint_script(
         doc: docstring whose first paragraph --help leaves out.
         report: does it.
     """
-    return console_script(program, partial(_parser, program, doc or ""), report, place="data", hides_log=True)
+    return console_script(program, partial(_parser, program, doc), report, place="data", hides_log=True)
 
 
-def _parser(program: str, doc: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program, description=(doc or "").split("\n\n", 1)[-1])
-    add = parser.add_argument
-    add("data", type=Path, metavar="DATA", help="folder of the data that fairseq-train had")
-    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="a trained model")
-    add("--valid-subset", default="valid", metavar="NAME", help="split to read (default: %(default)s)")
-    add(
-        "--batch-size",
-        type=positive,
-        default=64,
-        metavar="N",
-        help="sequences at a time (default: %(default)s)",
-    )
+def _parser(program: str, doc: Optional[str]) -> CommandParser:
+    parser = CommandParser(program, doc)
+    parser.path("data", "folder of the data that fairseq-train had", "DATA")
+    parser.path("--path", "a trained model", "CHECKPOINT", required=True)
+    split = "split to read (default: %(default)s)"
+    parser.add_argument("--valid-subset", default="valid", metavar="NAME", help=split)
+    parser.count("--batch-size", 64, "sequences at a time")
     return parser
 
 

@@ -17,7 +17,7 @@ from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
@@ -26,17 +26,12 @@ PROGRAM = "count_parameters"
 PAPER_DICTIONARY_SIZE = 40544
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
+    parser = CommandParser(PROGRAM, __doc__)
     parser.add_argument("recipe", metavar="RECIPE", help="of translation; luna-recipes lists them")
-    parser.add_argument(
-        "--dictionary-size",
-        type=positive,
-        default=PAPER_DICTIONARY_SIZE,
-        metavar="N",
-        help="entries of the dictionary, special symbols included (default: %(default)s)",
-    )
+    size = "entries of the dictionary, special symbols included"
+    parser.count("--dictionary-size", PAPER_DICTIONARY_SIZE, size)
     return parser
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping
 
-from luna_fairseq.commands.arguments import add_workers, positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import whole
@@ -42,29 +42,26 @@ SOURCES = {
 VERSION = 1  # part of the key: a change of what is written must not take the old data for finished
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
+    parser = CommandParser(PROGRAM, __doc__)
     add = parser.add_argument
     add("task", choices=list(TASKS), help="what to prepare")
-    add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to: new, or empty")
+    parser.path("--destdir", "folder to write to: new, or empty", "DIR", required=True)
     add(
         "--mirror",
         metavar="DIR|URL",
         help="take archives from this folder or address instead of the public ones (listops: published "
         "files, DIR)",
     )
-    add(
-        "--archives",
-        type=Path,
-        metavar="DIR",
-        help="folder for downloads (default: archives, beside DIR); retrieval and pathfinder share one of "
-        "7.7 GB",
+    archives = (
+        "folder for downloads (default: archives, beside DIR); retrieval and pathfinder share one of 7.7 GB"
     )
+    parser.path("--archives", archives, "DIR")
     add("--seed", type=int, default=1, help="of what is generated (default: 1)")
     for place, split in enumerate(SPLITS):
         sizes = " or ".join(f"{size[place]:,}" for size in SIZES.values())
-        add(f"--{split}", type=positive, metavar="N", help=f"{split} examples to generate (default: {sizes})")
+        parser.count(f"--{split}", None, f"{split} examples to generate (default: {sizes})")
     add(
         "--min-length",
         type=int,
@@ -72,14 +69,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="of generated expressions, exclusive (default: 500)",
     )
-    add(
+    parser.count(
         "--max-length",
-        type=positive,
-        metavar="N",
-        help="of generated expressions, exclusive, (default: 2000); text "
-        f"and retrieval: bytes that are kept (default: {MAX_BYTES})",
+        None,
+        "of generated expressions, exclusive, (default: 2000); text and retrieval: bytes that are kept "
+        f"(default: {MAX_BYTES})",
     )
-    add_workers(parser, "processes that generate")
+    parser.workers("processes that generate")
     return parser
 
 

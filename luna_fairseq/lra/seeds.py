@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Match, Optional, Sequence, Tuple
 
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.logged import fairseq, run_logged, train_logged
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.recipes import Recipe, read_recipe
@@ -58,13 +59,13 @@ class Result:
     options: List[str]
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
+    parser = CommandParser(PROGRAM, __doc__)
     add = parser.add_argument
     add("recipe", metavar="RECIPE", help="of Long Range Arena, as listops")
-    add("data", type=Path, metavar="DATA", help="folder that luna-prepare-lra wrote")
-    add("--out", required=True, type=Path, metavar="DIR", help="folder of checkpoints, logs and results")
+    parser.path("data", "folder that luna-prepare-lra wrote", "DATA")
+    parser.path("--out", "folder of checkpoints, logs and results", "DIR", required=True)
     add(
         "--models",
         nargs="+",
@@ -75,19 +76,9 @@ def build_parser() -> argparse.ArgumentParser:
         "with that attention (default: transformer luna-16 luna-128 luna-256)",
     )
     add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 2 3 4 5)")
-    add("--figure", type=Path, metavar="FILE", help="draw accuracy against speed and memory into FILE, a PNG")
-    add(
-        "--costs",
-        type=Path,
-        metavar="FILE",
-        help="for --figure: JSON of 'python -m luna_fairseq.benchmark lra'",
-    )
-    add(
-        "--curves",
-        type=Path,
-        metavar="FILE",
-        help="draw validation accuracy during training into FILE, a PNG",
-    )
+    parser.path("--figure", "draw accuracy against speed and memory into FILE, a PNG")
+    parser.path("--costs", "for --figure: JSON of 'python -m luna_fairseq.benchmark lra'")
+    parser.path("--curves", "draw validation accuracy during training into FILE, a PNG")
     return parser
 
 

@@ -18,7 +18,7 @@ import torch
 import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils, utils
 from fairseq.dataclass.utils import overwrite_args_by_name
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.checkpoint import option_of
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
@@ -42,15 +42,15 @@ def _evaluate(args: argparse.Namespace) -> None:
     print(f"{data.task} {args.split}, {len(predicted):,} examples:{shown}")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    add = parser.add_argument
-    add("data", type=Path, metavar="DATA", help="folder of the prepared task")
-    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="fine-tuned checkpoint")
-    add("--split", default="valid", metavar="NAME", help="valid, valid1, test, test1 (default: valid)")
-    add("--batch-size", type=positive, default=32, metavar="N", help="examples at a time (default: 32)")
-    add("--predictions", type=Path, metavar="FILE", help="file to write the predictions to")
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.path("data", "folder of the prepared task", "DATA")
+    parser.path("--path", "fine-tuned checkpoint", "CHECKPOINT", required=True)
+    splits = "valid, valid1, test, test1 (default: valid)"
+    parser.add_argument("--split", default="valid", metavar="NAME", help=splits)
+    parser.count("--batch-size", 32, "examples at a time")
+    parser.path("--predictions", "file to write the predictions to")
     return parser
 
 

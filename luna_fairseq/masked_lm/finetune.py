@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.logged import fairseq, train_logged
 from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
@@ -44,18 +44,15 @@ HEAD = "sentence_classification_head"
 BEST = "checkpoint_best.pt"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        usage="%(prog)s TASK DATA --pretrained CHECKPOINT --out DIR [options] [-- fairseq-train options]",
-        description=(__doc__ or "").split("\n\n", 1)[-1],
-    )
+    usage = "%(prog)s TASK DATA --pretrained CHECKPOINT --out DIR [options] [-- fairseq-train options]"
+    parser = CommandParser(PROGRAM, __doc__, usage=usage)
     add = parser.add_argument
     add("task", choices=list(TASKS), metavar="TASK", help=", ".join(TASKS))
-    add("data", type=Path, metavar="DATA", help="folder of the prepared task")
-    add("--pretrained", required=True, type=Path, metavar="CHECKPOINT", help="where every run begins")
-    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    parser.path("data", "folder of the prepared task", "DATA")
+    parser.path("--pretrained", "where every run begins", "CHECKPOINT", required=True)
+    parser.path("--out", "folder to write to", "DIR", required=True)
     add(
         "--sweep",
         choices=[SEARCH, TABLE_9],
@@ -63,35 +60,13 @@ def build_parser() -> argparse.ArgumentParser:
         "and 2e-5, of RACE and CommonsenseQA rates 1e-5, 2e-5 and 3e-5 by dropout 0, 0.1 and 0.2; table-9: "
         "the settings that its Table 9 prints, one run (default: search, for RACE and CommonsenseQA table-9)",
     )
-    add(
-        "--batch-sizes",
-        nargs="+",
-        type=positive,
-        metavar="N",
-        help="examples per update (default: those of --sweep)",
-    )
-    add(
-        "--lrs",
-        nargs="+",
-        type=float,
-        metavar="X",
-        help="learning rates (default: those of --sweep)",
-    )
-    add(
-        "--at-a-time",
-        type=positive,
-        default=32,
-        metavar="N",
-        help="examples that fit into memory; gradients are accumulated up to the batch size (default: 32)",
-    )
-    add("--epochs", type=positive, default=20, metavar="N", help="epochs at most (default: 20)")
-    add(
-        "--patience",
-        type=positive,
-        default=5,
-        metavar="N",
-        help="epochs without improvement after which a run ends (default: 5)",
-    )
+    parser.count("--batch-sizes", None, "examples per update (default: those of --sweep)", nargs="+")
+    rates = "learning rates (default: those of --sweep)"
+    add("--lrs", nargs="+", type=float, metavar="X", help=rates)
+    at_a_time = "examples that fit into memory; gradients are accumulated up to the batch size"
+    parser.count("--at-a-time", 32, at_a_time)
+    parser.count("--epochs", 20, "epochs at most")
+    parser.count("--patience", 5, "epochs without improvement after which a run ends")
     add(
         "--head",
         default=HEAD,
@@ -99,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="classification head: pooling_, mean_ or attention_classification_head reads the last P, "
         "any other name <s> (default: %(default)s)",
     )
-    add("--seed", type=positive, default=1, metavar="N", help="seed of the runs (default: 1)")
+    parser.count("--seed", 1, "seed of the runs")
     return parser
 
 

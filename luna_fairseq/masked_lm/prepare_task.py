@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 from fairseq.data import Dictionary, encoders
-from luna_fairseq.commands.arguments import add_max_unknown, add_workers
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
@@ -39,22 +39,16 @@ PROGRAM = "luna-prepare-task"
 VERSION = 1  # part of the key: a change of what is written must not take the old output for finished
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    add = parser.add_argument
-    add("task", choices=list(TASKS), metavar="TASK", help=", ".join(TASKS))
-    add("folder", type=Path, metavar="FOLDER", help="the task's published files")
-    add(
-        "--vocabulary",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="folder of the pretrained model's dict.txt and tokenizer, as luna-prepare-text made it",
-    )
-    add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
-    add_max_unknown(parser)
-    add_workers(parser)
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.add_argument("task", choices=list(TASKS), metavar="TASK", help=", ".join(TASKS))
+    parser.path("folder", "the task's published files", "FOLDER")
+    vocabulary = "folder of the pretrained model's dict.txt and tokenizer, as luna-prepare-text made it"
+    parser.path("--vocabulary", vocabulary, "DIR", required=True)
+    parser.path("--destdir", "folder to write to", "DIR", required=True)
+    parser.max_unknown()
+    parser.workers()
     return parser
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import sentencepiece
 
 from fairseq.data import Dictionary
-from luna_fairseq.commands.arguments import add_max_unknown, add_workers, positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, sha256, write_checksums
@@ -59,28 +59,20 @@ Part = Tuple[str, str]  # split, folder
 VERSION = 3  # part of every key: a change of what a step does must not take the old output for finished
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    add = parser.add_argument
-    add("--train", required=True, nargs="+", type=Path, metavar="FILE", help="training text")
-    add("--valid", required=True, nargs="+", type=Path, metavar="FILE", help="validation text")
-    add("--test", nargs="+", type=Path, default=[], metavar="FILE", help="test text")
-    add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
-    add("--vocab-size", type=positive, metavar="N", help="pieces of the sentencepiece encoding to learn")
-    add(
-        "--gpt2-encoder-json", type=Path, metavar="FILE", help="GPT-2's encoder.json, instead of --vocab-size"
-    )
-    add("--gpt2-vocab-bpe", type=Path, metavar="FILE", help="GPT-2's vocab.bpe")
-    add(
-        "--dict",
-        type=Path,
-        metavar="FILE",
-        help="dictionary to use (default: all pieces, by their frequency)",
-    )
-    add("--shards", type=positive, default=1, metavar="N", help="parts of the training text (default: 1)")
-    add_max_unknown(parser)
-    add_workers(parser)
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.path("--train", "training text", nargs="+", required=True)
+    parser.path("--valid", "validation text", nargs="+", required=True)
+    parser.path("--test", "test text", nargs="+", default=[])
+    parser.path("--destdir", "folder to write to", "DIR", required=True)
+    parser.count("--vocab-size", None, "pieces of the sentencepiece encoding to learn")
+    parser.path("--gpt2-encoder-json", "GPT-2's encoder.json, instead of --vocab-size")
+    parser.path("--gpt2-vocab-bpe", "GPT-2's vocab.bpe")
+    parser.path("--dict", "dictionary to use (default: all pieces, by their frequency)")
+    parser.count("--shards", 1, "parts of the training text")
+    parser.max_unknown()
+    parser.workers()
     return parser
 
 

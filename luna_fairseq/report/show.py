@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Sequence
 
 from torch import Tensor
 
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
@@ -34,31 +34,20 @@ MOST_TEXTS = 50
 LEVELS = 255  # a weight is kept as a share of the head's largest, in one byte
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    add = parser.add_argument
-    add("checkpoint", type=Path, metavar="CHECKPOINT", help="a trained model")
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.path("checkpoint", "a trained model", "CHECKPOINT")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--text", action="append", metavar="TEXT", help="what to look at; may be given several times"
-    )
-    what.add_argument(
-        "--input", type=Path, metavar="FILE", help=f"the same, a line each, {MOST_TEXTS} at most"
-    )
-    add(
-        "--target",
-        metavar="TEXT",
-        help="the translation to look at (default: the model's own); with one --text",
-    )
-    add(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="folder of the dictionaries (default: the one of the training)",
-    )
-    add("--beam", type=positive, default=5, metavar="N", help="beam size (default: %(default)s)")
-    add("--out", type=Path, default=Path("attention.html"), metavar="FILE", help="(default: %(default)s)")
+    text = "what to look at; may be given several times"
+    what.add_argument("--text", action="append", metavar="TEXT", help=text)
+    lines = f"the same, a line each, {MOST_TEXTS} at most"
+    what.add_argument("--input", type=Path, metavar="FILE", help=lines)
+    target = "the translation to look at (default: the model's own); with one --text"
+    parser.add_argument("--target", metavar="TEXT", help=target)
+    parser.path("--data", "folder of the dictionaries (default: the one of the training)", "DIR")
+    parser.count("--beam", 5, "beam size")
+    parser.path("--out", "(default: %(default)s)", default=Path("attention.html"))
     return parser
 
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
@@ -34,22 +34,16 @@ RESULT_FOLDERS = ("results", "evaluation", "test")
 MOST_RUNS = 24
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN", help="folder or log of a run, or NAME=RUN")
-    add("--out", type=Path, default=Path("report.html"), metavar="FILE", help="(default: %(default)s)")
-    add(
-        "--results",
-        nargs="+",
-        type=Path,
-        metavar="DIR",
-        help="each run's folder of translations, in the order of the runs",
-    )
-    add("--samples", type=positive, default=200, metavar="N", help="sentences to show (default: %(default)s)")
-    add("--title", default="Training runs", help="heading of the page (default: %(default)s)")
-    add(
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.path("runs", "folder or log of a run, or NAME=RUN", "RUN", nargs="+")
+    parser.path("--out", "(default: %(default)s)", default=Path("report.html"))
+    parser.path("--results", "each run's folder of translations, in the order of the runs", "DIR", nargs="+")
+    parser.count("--samples", 200, "sentences to show")
+    heading = "heading of the page (default: %(default)s)"
+    parser.add_argument("--title", default="Training runs", help=heading)
+    parser.add_argument(
         "--watch",
         type=positive,
         nargs="?",

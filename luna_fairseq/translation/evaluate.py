@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.checkpoint import option_of
 from luna_fairseq.commands.logged import fairseq, run_logged
 from luna_fairseq.commands.reporting import USER_DIR, console_script
@@ -37,35 +37,25 @@ from luna_fairseq.translation.document_output import (
     write_singly,
 )
 from luna_fairseq.translation.generated import Generated
+from luna_fairseq.translation.score import add_shown, score
 from luna_fairseq.translation.score import build_parser as build_score_parser
-from luna_fairseq.translation.score import score
 from luna_fairseq.translation.scores import TEST_SETS, Translations, check_reference, plain_scores
 
 PROGRAM = "luna-evaluate"
 LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        usage="%(prog)s DATA --path CHECKPOINT --results DIR [options] [-- fairseq-generate options]",
-        description=(__doc__ or "").split("\n\n", 1)[-1],
-    )
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder of the prepared text")
-    parser.add_argument(
-        "--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint to evaluate"
-    )
-    parser.add_argument("--results", required=True, type=Path, metavar="DIR", help="folder to write to")
-    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="beam size (default: 5)")
+    usage = "%(prog)s DATA --path CHECKPOINT --results DIR [options] [-- fairseq-generate options]"
+    parser = CommandParser(PROGRAM, __doc__, usage=usage)
+    parser.path("data", "folder of the prepared text", "DATA")
+    parser.path("--path", "checkpoint to evaluate", "CHECKPOINT", required=True)
+    parser.path("--results", "folder to write to", "DIR", required=True)
+    parser.count("--beam", 5, "beam size")
     penalty = parser.add_mutually_exclusive_group()
-    penalty.add_argument(
-        "--lenpen",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="length penalty (default: %(default)s, fairseq's)",
-    )
+    shown = "length penalty (default: %(default)s, fairseq's)"
+    penalty.add_argument("--lenpen", type=float, default=1.0, metavar="X", help=shown)
     penalty.add_argument(
         "--tune-lenpen",
         type=float,
@@ -74,25 +64,10 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"choose the length penalty on the validation text, from these values (default: "
         f"{' '.join(map(str, LENGTH_PENALTIES))})",
     )
-    parser.add_argument(
-        "--max-tokens",
-        type=positive,
-        default=4096,
-        metavar="N",
-        help="source tokens in a batch (default: 4096)",
-    )
-    parser.add_argument(
-        "--int8", action="store_true", help="weights in 8 bits, on a CPU: faster, BLEU hardly changes"
-    )
-    parser.add_argument(
-        "--test-set",
-        choices=[*TEST_SETS, "none"],
-        default="none",
-        help="refuse a reference that is not this test set's (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--samples", type=int, default=0, metavar="N", help="translations to show (default: 0)"
-    )
+    parser.count("--max-tokens", 4096, "source tokens in a batch")
+    int8 = "weights in 8 bits, on a CPU: faster, BLEU hardly changes"
+    parser.add_argument("--int8", action="store_true", help=int8)
+    add_shown(parser)
     return parser
 
 

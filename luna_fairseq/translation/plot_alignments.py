@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Dict, List, NamedTuple
 
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.plots import check_plot, new_figure, save_png
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
@@ -32,16 +33,15 @@ class Alignment(NamedTuple):
     weights: List[List[float]]
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
+    parser = CommandParser(PROGRAM, __doc__)
     add = parser.add_argument
-    add("outputs", type=Path, nargs="+", metavar="OUTPUT", help="of fairseq-generate")
-    add(
-        "--sentence", type=int, default=0, metavar="N", help="its number in the test set, from 0 (default: 0)"
-    )
+    parser.path("outputs", "of fairseq-generate", "OUTPUT", nargs="+")
+    sentence = "its number in the test set, from 0 (default: 0)"
+    add("--sentence", type=int, default=0, metavar="N", help=sentence)
     add("--titles", nargs="+", metavar="TEXT", help="over the pictures (default: the names of the files)")
-    add("--plot", type=Path, required=True, metavar="FILE", help="PNG to write")
+    parser.path("--plot", "PNG to write", required=True)
     return parser
 
 

@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from luna_fairseq.commands.arguments import add_max_unknown, add_workers, at_least_one, positive
+from luna_fairseq.commands.arguments import CommandParser, at_least_one
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
@@ -46,70 +46,45 @@ POSITIONS = 1024
 SKIP = "--skip-invalid-size-inputs-valid-test"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    parser.add_argument(
-        "-s", "--source-lang", required=True, metavar="LANG", help="source language, a suffix"
-    )
-    parser.add_argument(
-        "-t", "--target-lang", required=True, metavar="LANG", help="target language, a suffix"
-    )
-    parser.add_argument(
-        "--trainpref",
-        required=True,
-        metavar="PREFIX",
-        help="training text, as PREFIX.LANG for both languages",
-    )
-    parser.add_argument(
-        "--validpref", required=True, metavar="PREFIX", help="validation text; several: separated by commas"
-    )
-    parser.add_argument("--testpref", metavar="PREFIX", help="test text; several: separated by commas")
-    parser.add_argument(
-        "--vocab-size",
-        required=True,
-        type=positive,
-        metavar="N",
-        help="pieces of the encoding (moses: merges)",
-    )
-    parser.add_argument("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
+    parser = CommandParser(PROGRAM, __doc__)
+    add = parser.add_argument
+    add("-s", "--source-lang", required=True, metavar="LANG", help="source language, a suffix")
+    add("-t", "--target-lang", required=True, metavar="LANG", help="target language, a suffix")
+    train = "training text, as PREFIX.LANG for both languages"
+    add("--trainpref", required=True, metavar="PREFIX", help=train)
+    several = "several: separated by commas"
+    add("--validpref", required=True, metavar="PREFIX", help=f"validation text; {several}")
+    add("--testpref", metavar="PREFIX", help=f"test text; {several}")
+    parser.count("--vocab-size", None, "pieces of the encoding (moses: merges)", required=True)
+    parser.path("--destdir", "folder to write to", "DIR", required=True)
     add_text_arguments(parser)
     return parser
 
 
-def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+def add_text_arguments(parser: CommandParser) -> None:
     """Options of every command that ends in a ``Preparation``."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--subword",
         choices=list(ROUTES),
         default="sentencepiece",
         help="sentencepiece: raw text, reversible (default). moses: punctuation normalised, tokenised with "
         "hyphens split (sacremoses), then subword-nmt",
     )
-    parser.add_argument(
-        "--max-length",
-        type=positive,
-        metavar="N",
-        help="drop training pairs with a side of more than N pieces",
-    )
-    parser.add_argument(
-        "--max-ratio",
-        type=at_least_one,
-        metavar="R",
-        help="drop training pairs of which one side has more than R times the pieces of the other",
-    )
-    parser.add_argument(
+    parser.count("--max-length", None, "drop training pairs with a side of more than N pieces")
+    ratio = "drop training pairs of which one side has more than R times the pieces of the other"
+    add("--max-ratio", type=at_least_one, metavar="R", help=ratio)
+    parser.count(
         "--documents",
-        type=positive,
-        metavar="N",
-        help="the text has documents, divided by empty lines or named in PREFIX.doc, a line each: join their "
+        None,
+        "the text has documents, divided by empty lines or named in PREFIX.doc, a line each: join their "
         "sentences to pieces of up to N tokens, in training with the single sentences beside them",
     )
-    parser.add_argument(
-        "--shards", type=positive, default=1, metavar="N", help="parts of the training text (default: 1)"
-    )
-    add_max_unknown(parser)
-    add_workers(parser)
+    parser.count("--shards", 1, "parts of the training text")
+    parser.max_unknown()
+    parser.workers()
 
 
 class Preparation:

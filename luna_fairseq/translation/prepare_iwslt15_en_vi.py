@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Mapping, Optional
 
-from luna_fairseq.commands.arguments import add_workers, positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.download import RemoteFile, fetch
@@ -30,32 +30,19 @@ LANGUAGES = ("en", "vi")
 PARTS = {"train": ("train", 133317), "valid": ("tst2012", 1553), "test": ("tst2013", 1268)}
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    add = parser.add_argument
-    add("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
-    add(
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.path("--destdir", "folder to write to", "DIR", required=True)
+    parser.add_argument(
         "--mirror",
         metavar="DIR|URL",
         help="take the files (train, tst2012, tst2013; .en, .vi) from this folder or address instead of "
         "stanford.edu, whatever they hold: numbers of lines are then not compared with the published ones",
     )
-    add(
-        "--min-count",
-        type=positive,
-        default=5,
-        metavar="N",
-        help="how often a word of the vocabulary occurs in the training text (default: %(default)s)",
-    )
-    add(
-        "--max-length",
-        type=positive,
-        default=200,
-        metavar="N",
-        help="drop training pairs with a side of more than N words (default: %(default)s)",
-    )
-    add_workers(parser)
+    parser.count("--min-count", 5, "how often a word of the vocabulary occurs in the training text")
+    parser.count("--max-length", 200, "drop training pairs with a side of more than N words")
+    parser.workers()
     return parser
 
 

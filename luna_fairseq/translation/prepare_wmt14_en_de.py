@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.files.download import fetch
 from luna_fairseq.files.finished_steps import FinishedSteps, digest
@@ -34,22 +34,18 @@ def prepare(args: argparse.Namespace) -> None:
     Preparation(preparation_arguments(args)).run()
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    parser.add_argument("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.path("--destdir", "folder to write to", "DIR", required=True)
     parser.add_argument(
         "--mirror",
         metavar="DIR|URL",
         help="take the archives from this folder or address instead of statmt.org, whatever they hold: "
         "sizes, checksums and numbers of lines are then not compared with the published ones",
     )
-    parser.add_argument(
-        "--vocab-size",
-        type=positive,
-        metavar="N",
-        help="pieces of the encoding (default: 37000), or with --subword moses merges (default: 40000)",
-    )
+    size = "pieces of the encoding (default: 37000), or with --subword moses merges (default: 40000)"
+    parser.count("--vocab-size", None, size)
     add_text_arguments(parser)
     return parser
 

@@ -18,6 +18,7 @@ from typing import List, Optional
 
 from sacrebleu.metrics import BLEU
 
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
@@ -37,61 +38,51 @@ from luna_fairseq.translation.scores import (
 PROGRAM = "luna-score"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    parser.add_argument("generated", type=Path, metavar="FILE", help="output of fairseq-generate")
-    parser.add_argument("--reference", required=True, type=Path, metavar="FILE", help="plain reference text")
-    parser.add_argument(
-        "--source", type=Path, metavar="FILE", help="plain source text, to show beside the samples"
-    )
-    parser.add_argument(
-        "--samples", type=int, default=0, metavar="N", help="translations to show (default: 0)"
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write the plain hypotheses to this file, one a line"
-    )
-    parser.add_argument("--scores", type=Path, metavar="FILE", help="write the scores to this file, as JSON")
-    parser.add_argument(
+    parser = CommandParser(PROGRAM, __doc__)
+    add = parser.add_argument
+    parser.path("generated", "output of fairseq-generate")
+    parser.path("--reference", "plain reference text", required=True)
+    parser.path("--source", "plain source text, to show beside the samples")
+    parser.path("--output", "write the plain hypotheses to this file, one a line")
+    parser.path("--scores", "write the scores to this file, as JSON")
+    add(
         "--tokenize",
         choices=sorted(BLEU.TOKENIZERS),
         default=BLEU.TOKENIZER_DEFAULT,
         help="sacreBLEU's tokenizer (default: %(default)s)",
     )
-    parser.add_argument(
-        "--bleu-1",
-        action="store_true",
-        help="print BLEU of single words, too (of text that is tokenised: with --tokenize none)",
-    )
-    parser.add_argument(
+    bleu_1 = "print BLEU of single words, too (of text that is tokenised: with --tokenize none)"
+    add("--bleu-1", action="store_true", help=bleu_1)
+    add(
         "--detokenize",
         choices=["moses"],
         help="the hypotheses are Moses tokens, as a system writes that was trained on text prepared with "
         "--subword moses: make plain text of them first",
     )
-    parser.add_argument(
+    add(
         "--split-compounds",
         action="store_true",
         help="print BLEU of Moses tokens with hyphens split, too, the kind that the literature reports for "
         "WMT'14",
     )
-    parser.add_argument(
-        "--target-lang", metavar="LANG", help="language, for --detokenize and --split-compounds"
-    )
-    parser.add_argument(
+    add("--target-lang", metavar="LANG", help="language, for --detokenize and --split-compounds")
+    parser.path(
         "--documents",
-        type=Path,
-        metavar="FILE",
-        help="the text has documents, whose pieces this file of luna-prepare-bitext --documents names: print "
+        "the text has documents, whose pieces this file of luna-prepare-bitext --documents names: print "
         "BLEU of sentences (s-BLEU) and of documents, each joined to a line (d-BLEU)",
     )
-    parser.add_argument(
-        "--test-set",
-        choices=[*TEST_SETS, "none"],
-        default="none",
-        help="refuse a reference that is not this test set's (default: %(default)s)",
-    )
+    add_shown(parser)
     return parser
+
+
+def add_shown(parser: CommandParser) -> None:
+    """Options of every command that ends in :func:`score`."""
+    test_set = "refuse a reference that is not this test set's (default: %(default)s)"
+    parser.add_argument("--test-set", choices=[*TEST_SETS, "none"], default="none", help=test_set)
+    shown = "translations to show (default: %(default)s)"
+    parser.add_argument("--samples", type=int, default=0, metavar="N", help=shown)
 
 
 def score(args: argparse.Namespace) -> List[Score]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Callable, List, Mapping
 
 from luna_fairseq.commands import average_checkpoints, train
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.logged import train_logged
 from luna_fairseq.commands.recipes import find, read_recipe
 from luna_fairseq.commands.reporting import console_script
@@ -32,24 +32,17 @@ FAMILY = "bitext"
 SHOWN = ("| train |", "| train_inner |", "| valid |")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
     parser = prepare_bitext.build_parser()
     parser.prog = PROGRAM
     parser.usage = "%(prog)s [options] [-- fairseq-train options]"
     parser.description = (__doc__ or "").split("\n\n", 1)[-1]
-    parser.add_argument(
-        "--recipe",
-        default="small",
-        metavar="NAME",
-        help="demo, small, base, or any other of translation: luna-recipes lists them (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--average", type=positive, default=5, metavar="N", help="epochs to average at the end (default: 5)"
-    )
-    parser.add_argument(
-        "--samples", type=int, default=10, metavar="N", help="translations to show (default: 10)"
-    )
+    recipe = "demo, small, base, or any other of translation: luna-recipes lists them (default: %(default)s)"
+    parser.add_argument("--recipe", default="small", metavar="NAME", help=recipe)
+    parser.count("--average", 5, "epochs to average at the end")
+    samples = "translations to show (default: 10)"
+    parser.add_argument("--samples", type=int, default=10, metavar="N", help=samples)
     return parser
 
 
