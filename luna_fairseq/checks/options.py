@@ -1,8 +1,5 @@
-"""Options that cannot be: each check looks at one kind, once, before any work; to add one, add it to CHECKS.
-
-A check is given what the command line was parsed to: the options of all groups in one Namespace, of which a
-command has some only.
-"""
+"""Options that cannot be, found once, before any work. A check yields what is wrong with the options of all
+groups, of which a command has some only; a new one joins CHECKS."""
 
 import ast
 import importlib.util
@@ -16,15 +13,37 @@ import torch
 from luna_fairseq.checks.model_options import model_name
 from luna_fairseq.errors import InputError
 
-_PROBABILITY = re.compile(r"(dropout|layerdrop|label_smoothing)$")
-# Not of every name: --base-layers 0 of fairseq's language models means none of these.
-_COUNT = re.compile(
-    r"^(en|de)coder_(\w+_)?(embed_dim|attention_heads)$|^(max_tokens|batch_size|update_freq)(_valid)?$|^beam$"
+# (names, what a value must be, in words). Not of every name: --base-layers 0 means none of these.
+_VALUES: Tuple[Tuple[str, Callable[[float], bool], str], ...] = (
+    (r".*(dropout|layerdrop|label_smoothing)", lambda x: 0 <= x <= 1, "a probability is between 0 and 1"),
+    (
+        r"(en|de)coder_(\w+_)?(embed_dim|attention_heads)|(max_tokens|batch_size|update_freq)(_valid)?|beam",
+        lambda x: x >= 1,
+        "must be at least 1",
+    ),
+    (r"clip_norm|(en|de)coder_layers", lambda x: x >= 0, "must be at least 0"),
 )
-_NOT_NEGATIVE = re.compile(r"^clip_norm$|^(en|de)coder_layers$")
 # Criterions of which all is known that validation reports.
 _PLAIN = {"cross_entropy", "label_smoothed_cross_entropy", "masked_lm", "adaptive_loss"}
 _METRICS = {"loss", "nll_loss", "ppl", "wps", "ups", "wpb", "bsz", "num_updates"}
+
+
+class Given:
+    """The parsed options as attributes: None for one that the command does not have."""
+
+    def __init__(self, args: Namespace):
+        self.all = vars(args)
+        self.trains = "max_update" in self.all
+        # Not where a command is parsed a second time for what was given alone.
+        names = ("beam", "nbest", "temperature", "min_len")
+        self.decodes = all(self.all.get(name) is not None for name in names)
+        self.from_file = self.decodes and "buffer_size" not in self.all  # not fairseq-interactive
+
+    def __getattr__(self, name: str) -> Any:
+        return self.all.get(name)
+
+
+Faults = Iterator[str]
 
 
 def check_options(args: Namespace) -> None:
@@ -37,236 +56,182 @@ def check_options(args: Namespace) -> None:
     Raises:
         InputError: an option cannot be meant
     """
+    given = Given(args)
     for check in CHECKS:
-        check(args)
+        for fault in check(given):
+            raise InputError(fault)
+    if given.from_file and (given.num_shards or 1) > 1:
+        args.distributed_world_size, args.distributed_rank = args.num_shards, args.shard_id or 0
+    if given.decodes and args.replace_unk == "@@ ":  # what fairseq makes of it without a file
+        args.replace_unk = ""
 
 
-def check_values(args: Namespace) -> None:
+def values(given: Given) -> Faults:
     """Probabilities, numbers of things, what is not negative, names that would be interpolated."""
-    for name, value in _single_values(args):
-        option = f"--{name.replace('_', '-')} {value:g}" if not isinstance(value, str) else ""
-        if isinstance(value, str):
-            # A whole one is a default of fairseq's, filled in later.
-            if "${" in value and not re.fullmatch(r"\$\{[\w.]+\}", value):
-                raise InputError(f"{value}: fairseq replaces what begins with ${{, so no name can hold it")
-        elif _PROBABILITY.search(name) and not 0 <= value <= 1:
-            raise InputError(f"{option}: a probability is between 0 and 1")
-        elif _COUNT.search(name) and value < 1:
-            raise InputError(f"{option}: must be at least 1")
-        elif _NOT_NEGATIVE.search(name) and not value >= 0:
-            raise InputError(f"{option}: must be at least 0")
+    for name, several in given.all.items():
+        for value in several if isinstance(several, (list, tuple)) else (several,):
+            if isinstance(value, str):
+                # A whole one is a default of fairseq's, filled in later.
+                if "${" in value and not re.fullmatch(r"\$\{[\w.]+\}", value):
+                    yield f"{value}: fairseq replaces what begins with ${{, so no name can hold it"
+            elif isinstance(value, (int, float)) and not isinstance(value, bool):
+                for names, good, words in _VALUES:
+                    if re.fullmatch(names, name) and not good(value):
+                        yield f"--{name.replace('_', '-')} {value:g}: {words}"
 
 
-def _single_values(args: Namespace) -> Iterator[Tuple[str, Any]]:
-    for name, given in vars(args).items():
-        for value in given if isinstance(given, (list, tuple)) else (given,):
-            if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-                yield str(name), value
-
-
-def check_device(args: Namespace) -> None:
+def device(given: Given) -> Faults:
     """What needs a GPU or a TPU."""
-    on_cpu = _of(args, "cpu") or not torch.cuda.is_available()
-    if _trains(args) and (_of(args, "fp16") or _of(args, "memory_efficient_fp16")) and on_cpu:
+    gpu = torch.cuda.is_available()
+    if given.trains and (given.fp16 or given.memory_efficient_fp16) and (given.cpu or not gpu):
         # Its trainer moves a number to the GPU when gradients overflow, which they do in every training.
-        raise InputError("--fp16 needs a GPU: --bf16 works on a CPU, too")
-    if (_of(args, "quant_noise_scalar") or 0) > 0 and not torch.cuda.is_available():
-        raise InputError(
+        yield "--fp16 needs a GPU: --bf16 works on a CPU, too"
+    if (given.quant_noise_scalar or 0) > 0 and not gpu:
+        yield (
             "--quant-noise-scalar needs a GPU, on which fairseq quantizes: leave it out, or give "
             "--quant-noise-pq, which works on a CPU, too"
         )
     # fairseq sets it by itself for --bf16 on a CPU, which `processes` takes back.
-    if _of(args, "tpu") and not _of(args, "bf16") and importlib.util.find_spec("torch_xla") is None:
-        raise InputError("--tpu needs the package torch_xla, which is not here: leave it out")
+    if given.tpu and not given.bf16 and importlib.util.find_spec("torch_xla") is None:
+        yield "--tpu needs the package torch_xla, which is not here: leave it out"
 
 
-def check_metric(args: Namespace) -> None:
+def metric(given: Given) -> Faults:
     """--best-checkpoint-metric that validation will not have."""
-    metric = _of(args, "best_checkpoint_metric")
-    if not _trains(args) or metric is None or _of(args, "disable_validation"):
+    wanted = given.best_checkpoint_metric
+    if not given.trains or wanted is None or given.disable_validation:
         return
-    if metric == "bleu" and _of(args, "task") == "translation" and not _of(args, "eval_bleu"):
-        raise InputError("--best-checkpoint-metric bleu needs --eval-bleu, without which no BLEU is measured")
-    known = _METRICS | ({"accuracy", "n_correct", "total"} if _of(args, "report_accuracy") else set())
-    known |= {"bleu"} if _of(args, "eval_bleu") else set()
-    known -= {"nll_loss"} if _of(args, "criterion") == "masked_lm" else set()
-    if _of(args, "criterion") in _PLAIN and metric not in known:
-        raise InputError(
-            f"--best-checkpoint-metric {metric}: validation with --criterion {args.criterion} and these "
+    if wanted == "bleu" and given.task == "translation" and not given.eval_bleu:
+        yield "--best-checkpoint-metric bleu needs --eval-bleu, without which no BLEU is measured"
+    known = _METRICS | ({"accuracy", "n_correct", "total"} if given.report_accuracy else set())
+    known |= {"bleu"} if given.eval_bleu else set()
+    known -= {"nll_loss"} if given.criterion == "masked_lm" else set()
+    if given.criterion in _PLAIN and wanted not in known:
+        yield (
+            f"--best-checkpoint-metric {wanted}: validation with --criterion {given.criterion} and these "
             f"options has {', '.join(sorted(known & {'loss', 'nll_loss', 'ppl', 'accuracy', 'bleu'}))}"
         )
 
 
-def check_masking(args: Namespace) -> None:
+def masking(given: Given) -> Faults:
     """Of fairseq's masked_lm."""
-    probability = _of(args, "mask_prob")
-    if probability is not None and not 0 < probability < 1:
-        raise InputError(f"--mask-prob {probability:g}: must be above 0 and below 1")
-    rest = (_of(args, "leave_unmasked_prob") or 0) + (_of(args, "random_token_prob") or 0)
+    from fairseq.data.encoders import BPE_REGISTRY  # the table is read where there is no fairseq, too
+
+    if given.mask_prob is not None and not 0 < given.mask_prob < 1:
+        yield f"--mask-prob {given.mask_prob:g}: must be above 0 and below 1"
+    rest = (given.leave_unmasked_prob or 0) + (given.random_token_prob or 0)
     if not 0 <= rest <= 1:
-        raise InputError(f"--leave-unmasked-prob and --random-token-prob are {rest:g} together: at most 1")
-    if _of(args, "mask_whole_words") and not hasattr(_bpe(args), "is_beginning_of_word"):
-        raise InputError(
+        yield f"--leave-unmasked-prob and --random-token-prob are {rest:g} together: at most 1"
+    if given.mask_whole_words and not hasattr(BPE_REGISTRY.get(given.bpe), "is_beginning_of_word"):
+        yield (
             "--mask-whole-words needs pieces that begin words: give --bpe sentencepiece or another "
             "with its files"
         )
 
 
-def check_widths(args: Namespace) -> None:
+def widths(given: Given) -> Faults:
     """A shared matrix has one width, and fairseq quantizes at another place than it embeds."""
-    shared = _of(args, "share_all_embeddings") or _of(args, "share_decoder_input_output_embed")
-    inner = _of(args, "decoder_embed_dim")
+    inner = given.decoder_embed_dim
     # Only language models embed at another width than the one they compute at.
-    given = "embed" if hasattr(args, "encoder_embed_dim") else "input"
-    width, output = _of(args, f"decoder_{given}_dim") or inner, _of(args, "decoder_output_dim") or inner
-    if shared and width != output:
-        raise InputError(
-            f"--decoder-output-dim {output} differs from --decoder-{given}-dim {width}: embeddings "
+    name = "embed" if "encoder_embed_dim" in given.all else "input"
+    width, output = given.all.get(f"decoder_{name}_dim") or inner, given.decoder_output_dim or inner
+    if (given.share_all_embeddings or given.share_decoder_input_output_embed) and width != output:
+        yield (
+            f"--decoder-output-dim {output} differs from --decoder-{name}-dim {width}: embeddings "
             "that are shared with the output have one width"
         )
-    if given == "input" and _of(args, "quant_noise_pq") and width != inner:
-        raise InputError(
+    if name == "input" and given.quant_noise_pq and width != inner:
+        yield (
             f"--quant-noise-pq quantizes tokens at --decoder-embed-dim {inner}: give no other "
             f"--decoder-input-dim ({width})"
         )
 
 
-def check_adaptive_softmax(args: Namespace) -> None:
+def adaptive_softmax(given: Given) -> Faults:
     """It and its criterion need each other. (One of another name may be a form of that one; fairseq's older
     models, without a dataclass, have a cutoff always and heed it with that criterion alone.)"""
     from fairseq.models import MODEL_DATACLASS_REGISTRY  # the table is read where there is no fairseq, too
 
-    cutoff, criterion = _of(args, "adaptive_softmax_cutoff"), _of(args, "criterion")
-    heeded = cutoff and model_name(vars(args)) in MODEL_DATACLASS_REGISTRY
-    if _trains(args) and heeded and criterion in ("cross_entropy", "label_smoothed_cross_entropy"):
-        raise InputError(f"--adaptive-softmax-cutoff needs --criterion adaptive_loss, not {criterion}")
+    cutoff, criterion = given.adaptive_softmax_cutoff, given.criterion
+    heeded = cutoff and model_name(given.all) in MODEL_DATACLASS_REGISTRY
+    if given.trains and heeded and criterion in ("cross_entropy", "label_smoothed_cross_entropy"):
+        yield f"--adaptive-softmax-cutoff needs --criterion adaptive_loss, not {criterion}"
     if criterion == "adaptive_loss" and not cutoff:
-        raise InputError(
+        yield (
             "--criterion adaptive_loss needs a model with adaptive softmax: give --adaptive-softmax-cutoff, "
             "which models with a decoder have, or another criterion"
         )
 
 
-def check_written_options(args: Namespace) -> None:
+def written_options(given: Given) -> Faults:
     """Options that are JSON or Python."""
-    for name, read, kind in (
-        ("eval_bleu_args", json.loads, "JSON"),
-        ("model_overrides", ast.literal_eval, "a Python dictionary"),
+    for name, text, read, kind in (
+        ("--eval-bleu-args", given.eval_bleu_args, json.loads, "JSON"),
+        ("--model-overrides", given.model_overrides, ast.literal_eval, "a Python dictionary"),
     ):
-        text = _of(args, name)
         try:
             good = text is None or isinstance(read(text), dict)
         except (ValueError, SyntaxError):
             good = False
         if not good:
-            raise InputError(f'--{name.replace("_", "-")} {text} is not {kind}, such as {{"beam": 4}}')
+            yield f'{name} {text} is not {kind}, such as {{"beam": 4}}'
 
 
-def check_checkpoint(args: Namespace) -> None:
-    """A command that reads a model needs its path."""
-    if hasattr(args, "path") and not _trains(args) and not args.path:
-        raise InputError("--path is missing: give the checkpoint, such as checkpoints/checkpoint_best.pt")
-
-
-def check_decoding(args: Namespace) -> None:
+def decoding(given: Given) -> Faults:
     """Of fairseq-generate and fairseq-interactive."""
-    if not _generates(args):
+    if not given.decodes:
         return
-    task, iterative = str(_of(args, "task")), "--retain-iter-history and --print-step"
-    if (_of(args, "retain_iter_history") or _of(args, "print_step")) and not task.endswith("_lev"):
-        raise InputError(f"{iterative} are for models that refine a whole sentence (--task translation_lev)")
-    if _of(args, "sampling") and args.nbest != args.beam:
-        raise InputError(f"--sampling needs --nbest {args.beam}, as many as --beam: each is a sample")
-    if not args.temperature > 0:
-        raise InputError(f"--temperature {args.temperature:g}: must be above 0")
-    if not _of(args, "max_len_a") and args.min_len > args.max_len_b:
-        raise InputError(
-            f"--min-len {args.min_len} is above --max-len-b {args.max_len_b}, the longest output"
+    if (given.retain_iter_history or given.print_step) and not str(given.task).endswith("_lev"):
+        yield (
+            "--retain-iter-history and --print-step are for models that refine a whole sentence (--task "
+            "translation_lev)"
         )
-    if _of(args, "constraints") and not _interactive(args):
-        raise InputError(
+    if given.sampling and given.nbest != given.beam:
+        yield f"--sampling needs --nbest {given.beam}, as many as --beam: each is a sample"
+    if not given.temperature > 0:
+        yield f"--temperature {given.temperature:g}: must be above 0"
+    if not given.max_len_a and given.min_len > given.max_len_b:
+        yield f"--min-len {given.min_len} is above --max-len-b {given.max_len_b}, the longest output"
+    if given.constraints and given.from_file:
+        yield (
             "fairseq-generate reads no constraints: give them to fairseq-interactive, behind a tab after "
             "each sentence"
         )
-    if args.replace_unk == "@@ ":  # what fairseq makes of the option alone: then words are copied
-        args.replace_unk = ""
-
-
-def check_prompts(args: Namespace) -> None:
-    """A causal language model that goes on with prompts."""
-    if _generates(args) and _of(args, "task") == "language_modeling" and not _interactive(args):
-        if _of(args, "sample_break_mode") != "eos":
-            raise InputError(
-                "fairseq-generate goes on with one prompt a line: give --sample-break-mode eos, with which "
-                "the data is read line by line"
-            )
-
-
-def check_context_window(args: Namespace) -> None:
-    """Of fairseq-eval-lm: every block begins with so many tokens of context."""
-    window, length = _of(args, "context_window") or 0, _of(args, "tokens_per_sample")
-    if length is not None and window >= length > 0:
-        raise InputError(
-            f"--context-window {window} must be below --tokens-per-sample {length}, of which it is a part"
+    if given.task == "language_modeling" and given.from_file and given.sample_break_mode != "eos":
+        yield (
+            "fairseq-generate goes on with one prompt a line: give --sample-break-mode eos, with which "
+            "the data is read line by line"
         )
 
 
-def check_word_scores(args: Namespace) -> None:
-    """fairseq-eval-lm joins the pieces of words by their mark."""
-    if hasattr(args, "context_window") and _of(args, "post_process") == "sentencepiece":
-        raise InputError(
+def evaluation(given: Given) -> Faults:
+    """Commands that read a model need its path; blocks and words of fairseq-eval-lm; what divides data."""
+    if "path" in given.all and not given.trains and not given.path:
+        yield "--path is missing: give the checkpoint, such as checkpoints/checkpoint_best.pt"
+    eval_lm = "context_window" in given.all
+    window, length = given.context_window or 0, given.tokens_per_sample
+    if length is not None and window >= length > 0:
+        yield f"--context-window {window} must be below --tokens-per-sample {length}, of which it is a part"
+    if eval_lm and given.post_process == "sentencepiece":
+        yield (
             "fairseq-eval-lm joins no pieces of sentencepiece: leave out --remove-bpe (the perplexity of "
             "words is 2 to the loss times tokens over words)"
         )
-
-
-def check_shards(args: Namespace) -> None:
-    """fairseq-generate divides its sentences among processes that are not there, and ignores its shards."""
-    shards, shard = _of(args, "num_shards") or 1, _of(args, "shard_id") or 0
+    shards, shard = given.num_shards or 1, given.shard_id or 0
     if not 0 <= shard < shards:
-        raise InputError(f"--shard-id {shard}: must be at least 0 and below --num-shards {shards}")
-    if shards > 1 and _generates(args) and not _interactive(args):
-        args.distributed_world_size, args.distributed_rank = shards, shard
-    elif shards > 1 and hasattr(args, "path") and not hasattr(args, "context_window") and not _trains(args):
-        raise InputError(f"--num-shards {shards} divides the data of fairseq-generate and -eval-lm only")
+        yield f"--shard-id {shard}: must be at least 0 and below --num-shards {shards}"
+    if shards > 1 and "path" in given.all and not (given.from_file or eval_lm or given.trains):
+        yield f"--num-shards {shards} divides the data of fairseq-generate and -eval-lm only"
 
 
-CHECKS: Tuple[Callable[[Namespace], None], ...] = (
-    check_values,
-    check_device,
-    check_metric,
-    check_masking,
-    check_widths,
-    check_adaptive_softmax,
-    check_written_options,
-    check_checkpoint,
-    check_decoding,
-    check_prompts,
-    check_context_window,
-    check_word_scores,
-    check_shards,
+CHECKS: Tuple[Callable[[Given], Faults], ...] = (
+    values,
+    device,
+    metric,
+    masking,
+    widths,
+    adaptive_softmax,
+    written_options,
+    decoding,
+    evaluation,
 )
-
-
-def _of(args: Namespace, name: str) -> Any:
-    return getattr(args, name, None)
-
-
-def _bpe(args: Namespace) -> Any:
-    """The class of --bpe, or None."""
-    from fairseq.data.encoders import BPE_REGISTRY  # the table is read where there is no fairseq, too
-
-    return BPE_REGISTRY.get(_of(args, "bpe"))
-
-
-def _trains(args: Namespace) -> bool:
-    return hasattr(args, "max_update")
-
-
-def _generates(args: Namespace) -> bool:
-    """Or translates; not when a command is parsed a second time for what was given alone."""
-    return all(_of(args, name) is not None for name in ("beam", "nbest", "temperature", "min_len"))
-
-
-def _interactive(args: Namespace) -> bool:
-    return hasattr(args, "buffer_size")

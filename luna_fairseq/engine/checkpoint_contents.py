@@ -3,7 +3,7 @@
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 import torch
 
@@ -12,7 +12,7 @@ from luna_fairseq.checks.dictionaries import KEY, check_fingerprints, fingerprin
 from luna_fairseq.checks.model_options import dataclass_of, plain_options
 from luna_fairseq.engine import provenance
 from luna_fairseq.engine.checkpoints import damage, intact_neighbour, why_unreadable
-from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.errors import InputError
 
 CHECKED_CHECKPOINTS = Mend(
@@ -26,15 +26,13 @@ CHECKED_CHECKPOINTS = Mend(
     "whatever stands in it, and options that an architecture has gained since do not fit the weights",
 )
 
-_DICTIONARIES = KEY
-_IN_MEMORY = "luna_fairseq"  # in the state of a task that is handed one
-_OURS = "luna_fairseq."
+# What a loaded checkpoint tells the trainer (extra_state) and the task (task_state) that are given it.
+_FOUND = "luna_fairseq.found"
+Found = Dict[str, Any]
 
 
 @CHECKED_CHECKPOINTS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
-def _read(
-    load: Callable[..., Any], path: str, arg_overrides: Optional[Dict[str, Any]] = None, *args: Any, **kw: Any
-) -> Any:
+def _read(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
     if zipfile.is_zipfile(path) and damage(Path(path)) is not None:
         raise InputError(f"{path} is damaged{intact_neighbour(Path(path))}")
     asked = same_training.asked_languages(arg_overrides)
@@ -48,14 +46,17 @@ def _read(
         raise InputError(f"{path} {fault}{intact_neighbour(Path(path))}") from None
     fill_in_options(state)
     same_training.give_languages(path, state, asked)
+    found = {
+        "path": str(path),
+        "identity": same_training.stored_identity(state),
+        "options": same_training.stored_options(state),
+        "dictionaries": stored_fingerprints(state),
+    }
     # A task is given its own state alone when a model is loaded for use, the trainer gets extra_state back.
-    identity, dictionaries = same_training.stored_identity(state), stored_fingerprints(state)
-    found = {"path": str(path), "identity": identity, "ours": _is_ours(state), _DICTIONARIES: dictionaries}
-    if same_training.is_known(identity):
-        state["task_state"] = {**(state.get("task_state") or {}), _IN_MEMORY: found}
+    if same_training.is_known(found["identity"]):
+        state["task_state"] = {**(state.get("task_state") or {}), _FOUND: found}
     if state.get("extra_state") is not None:
-        known = {**identity, "options": same_training.stored_options(state)}
-        state["extra_state"] = {**state["extra_state"], same_training.KEY: known}
+        state["extra_state"] = {**state["extra_state"], _FOUND: found}
     return state
 
 
@@ -85,51 +86,43 @@ def fill_in_options(state: Mapping[str, Any]) -> None:
     if state.get("args") is not None or not OmegaConf.is_config(model):
         return
     dataclass = dataclass_of(plain_options(model))
-    if dataclass is not None:
-        with open_dict(model):
-            for name, default in plain_options(dataclass()).items():
-                if name not in model:
-                    model[name] = default
+    with open_dict(model):
+        for name, default in plain_options(dataclass()).items() if dataclass is not None else ():
+            if name not in model:
+                model[name] = default
 
 
-def _is_ours(state: Mapping[str, Any]) -> bool:
-    return dataclass_of(same_training.stored_options(state)) is not None
+def _compare_dictionaries(found: Found, task: Any, left_out: Sequence[str] = ()) -> None:
+    known = same_training.is_known(same_training.identity_of(task))
+    if known and (found["dictionaries"] is not None or dataclass_of(found["options"]) is not None):
+        check_fingerprints(found["path"], found["dictionaries"], fingerprints_of(task), left_out)
 
 
 @CHECKED_CHECKPOINTS.around("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
-def _compared_in_use(load_state_dict: Callable[..., Any], self: Any, state_dict: Any) -> Any:
+def _compared_in_use(load_state_dict: Function, self: Any, state_dict: Any) -> Any:
     state_dict = dict(state_dict)
-    known = state_dict.pop(_IN_MEMORY, None)
-    if known is not None:
-        here = same_training.identity_of(self)
-        same_training.check_identity(known["path"], known["identity"], here)
-        if same_training.is_known(here) and (known["ours"] or known[_DICTIONARIES] is not None):
-            check_fingerprints(known["path"], known[_DICTIONARIES], fingerprints_of(self))
+    found = state_dict.pop(_FOUND, None)
+    if found is not None:
+        same_training.check_identity(found["path"], found["identity"], same_training.identity_of(self))
+        _compare_dictionaries(found, self)
     return load_state_dict(self, state_dict)
 
 
 @CHECKED_CHECKPOINTS.around("fairseq.trainer:Trainer.save_checkpoint")
-def _kept(
-    save_checkpoint: Callable[..., Any],
-    self: Any,
-    filename: str,
-    extra_state: Dict[str, Any],
-    *args: Any,
-    **kw: Any,
-) -> Any:
-    kept: Dict[str, Any] = {provenance.KEY: provenance.of_this_process()}
-    identity = kept[same_training.KEY] = same_training.kept_identity(self)
+def _kept(save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any) -> Any:
+    identity = same_training.kept_identity(self)
+    kept = {provenance.KEY: provenance.of_this_process(), same_training.KEY: identity}
     if same_training.is_known(identity):
-        kept[_DICTIONARIES] = fingerprints_of(self.task)
+        kept[KEY] = fingerprints_of(self.task)
     counter = _early_stopping()
     if hasattr(counter, "best"):
         kept["patience"] = [float(counter.best), counter.num_runs]
-    return save_checkpoint(self, filename, {**extra_state, **kept}, *args, **kw)
+    return save(self, filename, {**extra_state, **kept}, *args, **kw)
 
 
 @CHECKED_CHECKPOINTS.around("fairseq.trainer:Trainer.load_checkpoint")
 def _compared_in_training(
-    load_checkpoint: Callable[..., Any],
+    load_checkpoint: Function,
     self: Any,
     filename: str,
     reset_optimizer: bool = False,
@@ -139,20 +132,15 @@ def _compared_in_training(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    given = (filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
+    given = (reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
     provenance.say()
-    extra_state = load_checkpoint(self, *given, *args, **kwargs)
-    if extra_state is None:
-        return None
-    known = extra_state.pop(same_training.KEY, None)
-    if known is not None:
-        same_training.compare_with_run(filename, self, known, reset_optimizer)
-    stored = stored_fingerprints({"extra_state": extra_state})
-    ours = type(self.get_model()).__module__.startswith(_OURS)
-    if same_training.is_known(same_training.identity_of(self.task)) and (stored is not None or ours):
-        # The classes of another task are what fine-tuning is for.
-        left_out: Sequence[str] = ("label",) if reset_optimizer else ()
-        check_fingerprints(filename, stored, fingerprints_of(self.task), left_out)
+    extra_state = load_checkpoint(self, filename, *given, *args, **kwargs)
+    found = extra_state.pop(_FOUND, None) if extra_state is not None else None
+    if found is None:
+        return extra_state
+    same_training.compare_with_run(filename, self, found["identity"], found["options"], reset_optimizer)
+    # The classes of another task are what fine-tuning is for.
+    _compare_dictionaries(found, self.task, ("label",) if reset_optimizer else ())
     counter = _early_stopping()
     if counter is not None and "patience" in extra_state and not reset_meters:
         counter.best, counter.num_runs = extra_state["patience"]

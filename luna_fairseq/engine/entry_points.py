@@ -4,10 +4,10 @@ import logging
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from luna_fairseq.checks.options import check_options
-from luna_fairseq.engine.mend import KIND, RUNS, Mend
+from luna_fairseq.engine.mend import KIND, RUNS, Function, Mend
 from luna_fairseq.errors import InputError, in_command
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ POSSIBLE_OPTIONS = Mend(
 
 
 @ONE_PLUGIN.around("fairseq.utils:import_user_module")
-def _import_once(import_user_module: Callable[..., Any], args: Any) -> Any:
+def _import_once(import_user_module: Function, args: Any) -> Any:
     import fairseq
 
     wanted = getattr(args, "user_dir", None) or ""
@@ -52,7 +52,7 @@ def _import_once(import_user_module: Callable[..., Any], args: Any) -> Any:
 
 
 @POSSIBLE_OPTIONS.around("fairseq.options:parse_args_and_arch")
-def _parsed_and_checked(parse: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _parsed_and_checked(parse: Function, *args: Any, **kwargs: Any) -> Any:
     try:
         parsed = parse(*args, **kwargs)
     except KeyError as error:
@@ -65,7 +65,7 @@ def _parsed_and_checked(parse: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
 
 @POSSIBLE_OPTIONS.around("fairseq.tasks:setup_task")
-def _set_up(setup_task: Callable[..., Any], cfg: Any, *args: Any, **kwargs: Any) -> Any:
+def _set_up(setup_task: Function, cfg: Any, *args: Any, **kwargs: Any) -> Any:
     """Checked for fairseq-hydra-train, which reads a plugin after its options, and for the processes that it
     starts; a task that masks whole words is told --bpe where it looks for it."""
     root = cfg._get_root() if hasattr(cfg, "_get_root") else None
@@ -81,7 +81,7 @@ def _set_up(setup_task: Callable[..., Any], cfg: Any, *args: Any, **kwargs: Any)
 
 @POSSIBLE_OPTIONS.around("fairseq_cli.train:get_valid_stats")
 def without_the_metric(
-    get_valid_stats: Callable[..., Any], cfg: Any, trainer: Any, stats: Any, *args: Any, **kwargs: Any
+    get_valid_stats: Function, cfg: Any, trainer: Any, stats: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """A --best-checkpoint-metric that validation had not this time (BLEU of empty translations alone)."""
     metric = cfg.checkpoint.best_checkpoint_metric

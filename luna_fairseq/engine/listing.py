@@ -1,15 +1,17 @@
 """``luna-engine``: what is underneath, and what of fairseq is changed here, why, and what is not."""
 
 import argparse
+import importlib
+import platform
+import sys
 import textwrap
+from pathlib import Path
 from typing import Iterator, Optional, Sequence
 
-from luna_fairseq.engine.mend import GONE, LEFT_OUT, MENDED, NOT_NEEDED, Mend
+from luna_fairseq.engine.mend import GONE, LEFT_OUT, MENDED, NOT_NEEDED
 from luna_fairseq.engine.table import SWITCH, TABLE
-from luna_fairseq.engine.underneath import what_is_underneath
+from luna_fairseq.engine.underneath import version
 from luna_fairseq.errors import until_nobody_reads
-
-_WIDTH = 110
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -28,29 +30,27 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def lines() -> Iterator[str]:
     """The listing, line by line."""
     yield "underneath"
-    for name, version, place in what_is_underneath():
-        yield f"  {name:<13} {version:<12} {place}"
+    yield f"  {'Python':<13} {platform.python_version():<12} {sys.executable}"
+    for package in ("luna_fairseq", "fairseq", "torch", "numpy", "omegaconf", "hydra"):
+        place = Path(importlib.import_module(package).__file__ or "").parent
+        yield f"  {package:<13} {version(package):<12} {place}"
     for state in (MENDED, NOT_NEEDED, LEFT_OUT, GONE):
         mends = [mend for mend in TABLE if mend.state == state]
         yield ""
         yield f"{state}: {len(mends)}" + (f" (by {SWITCH})" if state == LEFT_OUT else "")
         for mend in mends:
-            yield from _entry(mend)
-
-
-def _entry(mend: Mend) -> Iterator[str]:
-    yield f"  {mend.name}"
-    changed = ", ".join(target.replace(":", ".") for target, _ in mend.changes if target)
-    for word, text in (
-        ("class", mend.importance),
-        ("fairseq", mend.what),
-        ("because", mend.why),
-        ("for", mend.versions),
-        ("around", changed or "nothing: it is told once"),
-    ):
-        yield textwrap.fill(
-            text, _WIDTH, initial_indent=f"    {word:<8} ", subsequent_indent=" " * 13, break_on_hyphens=False
-        )
+            targets = ", ".join(target.replace(":", ".") for target, _ in mend.changes if target)
+            yield f"  {mend.name}"
+            for word, text in (
+                ("class", mend.importance),
+                ("fairseq", mend.what),
+                ("because", mend.why),
+                ("for", mend.versions),
+                ("around", targets or "nothing: it is told once"),
+            ):
+                begin, rest = f"    {word:<8} ", " " * 13
+                yield textwrap.fill(text, 110, initial_indent=begin, subsequent_indent=rest,
+                                    break_on_hyphens=False)  # fmt: skip
 
 
 if __name__ == "__main__":

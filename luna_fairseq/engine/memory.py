@@ -1,9 +1,9 @@
 """What becomes of memory that a training on a CPU frees."""
 
 import ctypes
-from typing import Any, Callable
+from typing import Any
 
-from luna_fairseq.engine.mend import KIND, Mend
+from luna_fairseq.engine.mend import KIND, Function, Mend
 
 KEPT_MEMORY = Mend(
     "kept-memory",
@@ -30,7 +30,7 @@ def keep_freed_memory() -> None:
 
 
 @KEPT_MEMORY.around("fairseq.trainer:Trainer.__init__")
-def _keeping(init: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+def _keeping(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     init(self, *args, **kwargs)
     if self.device.type == "cpu":
         keep_freed_memory()

@@ -6,7 +6,7 @@
     def copy_whole(copy, src_path, dst_path, overwrite=False):
         ...  # takes the place of PathManager.copy, which is its first argument
 
-The decorator only notes it; ``table.mend_fairseq`` makes the changes, in the order of the table.
+The decorator only notes it; ``table.mend_fairseq`` makes the changes.
 """
 
 import functools
@@ -15,7 +15,7 @@ import inspect
 import logging
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, Tuple
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +25,7 @@ RUNS = "a, without which fairseq does not run on some of these versions or machi
 RIGHT = "b, without which a result is wrong, or work is lost"
 KIND = "c, a kindness"
 
-
-def _everywhere() -> bool:
-    return True
+Function = Callable[..., Any]
 
 
 @dataclass(eq=False)
@@ -40,7 +38,8 @@ class Mend:
         what: what fairseq does with it, a sentence without a subject.
         why: what happens without it.
         versions: which versions of fairseq, torch or numpy it is for.
-        needed: whether those are underneath; default: every version is meant.
+        needed: whether those are underneath.
+        changes: target and function of each change.
     """
 
     name: str
@@ -48,22 +47,21 @@ class Mend:
     what: str
     why: str
     versions: str = "every version so far"
-    needed: Callable[[], bool] = _everywhere
-    changes: List[Tuple[str, Callable[..., Any]]] = field(default_factory=list)
+    needed: Callable[[], bool] = lambda: True
+    changes: List[Tuple[str, Function]] = field(default_factory=list)
     state: str = ""
 
-    def around(self, *targets: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def around(self, *targets: str) -> Callable[[Function], Function]:
         """Decorate a function that takes the place of each of ``targets``.
 
         Args:
             targets: ``module:attribute`` or ``module:Class.attribute``. A function of that name is from
                 then on this one, called with the original as its first argument, and has to take and pass
-                on all that the original takes. Anything else (a module's
-                ``np``) is what this one returns for the original. Without a target it is called once.
-                One entry changes a target once.
+                on all that the original takes. Anything else (a module's ``np``) is what this one returns
+                for the original. Without a target it is called once.
         """
 
-        def note(function: Callable[..., Any]) -> Callable[..., Any]:
+        def note(function: Function) -> Function:
             self.changes += [(target, function) for target in targets or ("",)]
             return function
 
@@ -76,62 +74,52 @@ class Mend:
         if left_out or not self.needed():
             self.state = LEFT_OUT if left_out else NOT_NEEDED
             return
-        places = []
         for target, _ in self.changes:
             try:
-                places.append(_find(target))
+                find(target)
             except (ImportError, AttributeError) as error:
-                self.state = GONE
-                text = f"luna_fairseq leaves out its change {self.name}: there is no {{}} here ({error})"
-                logger.warning(text.format(target.replace(":", ".")))
+                self.state, place = GONE, target.replace(":", ".")
+                logger.warning(f"luna_fairseq leaves out its change {self.name}: no {place} here ({error})")
                 return
-        for (target, function), place in zip(self.changes, places):
+        for target, function in self.changes:
+            owner, name = find(target)
             if not target:
                 function()
-            elif place is not None and self.name not in getattr(place.value, "mended_by", ()):
-                place.put(self._replacement(place.value, function))
+            elif owner is not None:
+                self._put(owner, name, function)
         self.state = MENDED
 
-    def _replacement(self, original: Any, function: Callable[..., Any]) -> Any:
-        replacement: Any = _wrapped(original, function) if callable(original) else function(original)
-        replacement.mended_by = (*getattr(original, "mended_by", ()), self.name)
-        return replacement
+    def _put(self, owner: Any, name: str, function: Function) -> None:
+        static, original = isinstance(inspect.getattr_static(owner, name), staticmethod), getattr(owner, name)
+        before = getattr(original, "mended_by", ())
+        if self.name in before:  # by another copy of this package
+            return
+        new: Any = _around(original, function) if callable(original) else function(original)
+        new.mended_by = (*before, self.name)
+        setattr(owner, name, staticmethod(new) if static else new)
 
 
-class _Place(NamedTuple):
-    owner: Any
-    name: str
-    value: Any
-    static: bool
-
-    def put(self, value: Any) -> None:
-        setattr(self.owner, self.name, staticmethod(value) if self.static else value)
-
-
-def _find(target: str) -> Optional[_Place]:
-    """Where ``target`` is; None for a program of fairseq that does not run here, and for no target."""
+def find(target: str) -> Tuple[Any, str]:
+    """The module or class that has ``target``, and its name there; None for a program of fairseq that does
+    not run here, and for no target. Raises ImportError or AttributeError where there is no such thing."""
     module, _, path = target.partition(":")
-    if not module:
-        return None
-    owner = _program(module) if module.startswith("fairseq_cli.") else importlib.import_module(module)
-    if owner is None:
-        return None
     *parents, name = path.split(".")
-    for parent in parents:
-        owner = getattr(owner, parent)
-    value = inspect.getattr_static(owner, name)
-    static = isinstance(value, staticmethod)
-    return _Place(owner, name, value.__func__ if static else value, static)
-
-
-def _program(module: str) -> Any:
-    """The module as it runs: ``python -m`` calls it __main__."""
     main = sys.modules.get("__main__")
-    runs = getattr(getattr(main, "__spec__", None), "name", None) == module
-    return main if runs else sys.modules.get(module)
+    if not module:
+        return None, ""
+    if not module.startswith("fairseq_cli."):
+        owner: Any = importlib.import_module(module)
+    elif getattr(getattr(main, "__spec__", None), "name", None) == module:
+        owner = main  # as python -m runs it
+    else:
+        owner = sys.modules.get(module)
+    if owner is not None:
+        owner = functools.reduce(getattr, parents, owner)
+        getattr(owner, name)
+    return owner, name
 
 
-def _wrapped(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _around(original: Function, function: Function) -> Function:
     # The attributes of a class are not those of what makes its objects.
     updated = () if isinstance(original, type) else ("__dict__",)
 

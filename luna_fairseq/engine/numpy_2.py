@@ -7,11 +7,6 @@ import numpy
 
 from luna_fairseq.engine.mend import RUNS, Mend
 
-
-def _lacks_compat() -> bool:
-    return not hasattr(numpy, "compat")
-
-
 NUMPY_COMPAT = Mend(
     "numpy-compat",
     RUNS,
@@ -19,7 +14,7 @@ NUMPY_COMPAT = Mend(
     "(--num-batch-buckets), and lets language models generate",
     why="fairseq asks there for numpy.compat.long and percentile(interpolation=), which numpy no longer has",
     versions="numpy >= 2",
-    needed=_lacks_compat,
+    needed=lambda: not hasattr(numpy, "compat"),
 )
 
 

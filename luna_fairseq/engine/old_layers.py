@@ -1,8 +1,8 @@
 """Layers of fairseq 0.12.2 that later versions have right."""
 
-from typing import Any, Callable
+from typing import Any
 
-from luna_fairseq.engine.mend import RUNS, Mend
+from luna_fairseq.engine.mend import RUNS, Function, Mend
 
 _ENCODER_LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
 _COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
@@ -28,7 +28,7 @@ OLD_LAYERS = Mend(
 
 
 @OLD_LAYERS.around(f"{_ENCODER_LAYER}.__init__")
-def _build_without_copies(init: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+def _build_without_copies(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     init(self, *args, **kwargs)
     for name in _COPIES:
         delattr(self, name)
@@ -36,7 +36,7 @@ def _build_without_copies(init: Callable[..., Any], self: Any, *args: Any, **kwa
 
 @OLD_LAYERS.around(f"{_ENCODER_LAYER}._load_from_state_dict")
 def _load_without_copies(
-    _: Callable[..., Any], self: Any, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+    _: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
 ) -> None:
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
@@ -46,7 +46,7 @@ def _load_without_copies(
 
 
 @OLD_LAYERS.around("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
-def _with_nothing_to_save(init: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+def _with_nothing_to_save(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     init(self, *args, **kwargs)
     if "_float_tensor" in self._buffers:
         self._non_persistent_buffers_set.add("_float_tensor")

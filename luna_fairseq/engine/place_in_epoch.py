@@ -3,11 +3,11 @@
 import inspect
 import logging
 import zlib
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
 import numpy
 
-from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.mend import RIGHT, Function, Mend
 
 logger = logging.getLogger(__name__)
 
@@ -26,16 +26,14 @@ _PROCESSES, _BATCHES = "processes", "batches"
 
 
 @PLACE_IN_EPOCH.around("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
-def _as_in_the_first_epoch(
-    get_batch_iterator: Callable[..., Any], self: Any, dataset: Any, *args: Any, **kwargs: Any
-) -> Any:
-    call = inspect.signature(get_batch_iterator).bind(self, dataset, *args, **kwargs)
-    given = call.arguments
+def _as_in_the_first_epoch(get_batch_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    call = inspect.signature(get_batch_iterator).bind(self, *args, **kwargs)
+    given, dataset = call.arguments, call.arguments["dataset"]
     epoch = given.get("epoch", 1)
     anew = given.get("disable_iterator_cache", False) or given.get("update_epoch_batch_itr", False)
     known = dataset in self.dataset_to_epoch_iter
     if known or anew or epoch <= 1 or not self.can_reuse_epoch_itr(dataset):
-        return get_batch_iterator(self, dataset, *args, **kwargs)
+        return get_batch_iterator(self, *args, **kwargs)
     given["epoch"] = 1
     iterator = get_batch_iterator(*call.args, **call.kwargs)
     dataset.set_epoch(epoch)
@@ -44,30 +42,30 @@ def _as_in_the_first_epoch(
 
 
 @PLACE_IN_EPOCH.around(f"{_ITERATOR}.state_dict")
-def _with_its_batches(state_dict: Callable[..., Any], self: Any) -> Dict[str, Any]:
+def _with_its_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
     return {**state_dict(self), _PROCESSES: self.num_shards, _BATCHES: _fingerprint(self)}
 
 
 @PLACE_IN_EPOCH.around(f"{_ITERATOR}.load_state_dict")
-def _after_what_was_read(load_state_dict: Callable[..., Any], self: Any, state_dict: Dict[str, Any]) -> Any:
+def _after_what_was_read(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> Any:
     # fairseq's versions before 2 take a place beyond the end for the end.
     if not state_dict.get("iterations_in_epoch") or state_dict.get("version", 1) < 2:
         return load_state_dict(self, state_dict)
     self.epoch = state_dict["epoch"]
-    processes = state_dict.get(_PROCESSES, self.num_shards)
-    regrouped = self.grouped_shuffling and processes != self.num_shards
+    processes, now = state_dict.get(_PROCESSES, self.num_shards), self.num_shards
     # Each process reads every n-th batch, so that the first ones of the epoch are those that were read.
     read = state_dict["iterations_in_epoch"] * processes
-    place, again = divmod(read, self.num_shards)
-    if state_dict.get(_BATCHES, _fingerprint(self)) != _fingerprint(self) or regrouped or place >= len(self):
+    place, again = divmod(read, now)
+    same = state_dict.get(_BATCHES, _fingerprint(self)) == _fingerprint(self)
+    if not same or place >= len(self) or (self.grouped_shuffling and processes != now):
         logger.warning(
             f"the batches are not those that this run was reading (other data, batch size or grouping): "
             f"epoch {self.epoch} begins anew"
         )
         place = 0
-    elif processes != self.num_shards:
+    elif processes != now:
         logger.warning(
-            f"goes on with {self.num_shards} process{'es' * (self.num_shards > 1)} after {processes}: "
+            f"goes on with {now} process{'es' * (now > 1)} after {processes}: "
             f"{read - again} of the {read} batches of epoch {self.epoch} that were read are left out"
         )
     return load_state_dict(self, {**state_dict, "iterations_in_epoch": place})

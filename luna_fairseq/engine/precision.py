@@ -1,10 +1,10 @@
 """--fp16 and --bf16."""
 
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
 import torch
 
-from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.mend import RIGHT, Function, Mend
 
 CLIPPING = Mend(
     "clipping",
@@ -22,12 +22,12 @@ FLOAT32_WEIGHTS = Mend(
     why="it stores the weights of the model only, rounded to 16 bits, and a resumed run starts from them",
 )
 
-_FP16_OPTIMIZER = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
+_OPTIMIZERS = "fairseq.optim.fp16_optimizer"
 _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
-@FLOAT32_WEIGHTS.around(f"{_FP16_OPTIMIZER}.state_dict")
-def _with_float32_weights(state_dict: Callable[..., Any], self: Any) -> Dict[str, Any]:
+@FLOAT32_WEIGHTS.around(f"{_OPTIMIZERS}:_FP16OptimizerMixin.state_dict")
+def _with_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
     state = state_dict(self)
     state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
     if self.scaler is not None:
@@ -35,47 +35,31 @@ def _with_float32_weights(state_dict: Callable[..., Any], self: Any) -> Dict[str
     return state
 
 
-@FLOAT32_WEIGHTS.around(f"{_FP16_OPTIMIZER}.load_state_dict")
+@FLOAT32_WEIGHTS.around(f"{_OPTIMIZERS}:_FP16OptimizerMixin.load_state_dict")
 @torch.no_grad()
-def _restoring_float32_weights(
-    load_state_dict: Callable[..., Any],
-    self: Any,
-    state_dict: Dict[str, Any],
-    *args: Any,
-    **kwargs: Any,
-) -> None:
-    load_state_dict(self, state_dict, *args, **kwargs)
+def _restoring_float32_weights(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
+    load(self, state_dict, *args, **kwargs)
     weights, saved = _float32_weights(self), state_dict.get("fp32_params", [])
     # Weights that were changed since (averaged, loaded from elsewhere) no longer round to the model's.
     if [p.shape for p in weights] == [p.shape for p in saved]:
         for p, q in zip(weights, saved):
-            p.copy_(torch.where(_rounded(q, self).to(p.device) == p, q.to(p.device), p))
+            rounded = q.to(self.fp16_params[0].dtype).float().to(p.device)
+            p.copy_(torch.where(rounded == p, q.to(p.device), p))
     if self.scaler is not None:
         for name, value in state_dict.get("scaler", {}).items():
             setattr(self.scaler, name, value)
 
 
-def _rounded(weights: torch.Tensor, optimizer: Any) -> torch.Tensor:
-    return weights.to(optimizer.fp16_params[0].dtype).float()
-
-
 def _float32_weights(optimizer: Any) -> Any:
     weights = optimizer.fp32_params
-    return list(weights.values()) if isinstance(weights, dict) else list(weights)
+    return list(weights.values() if isinstance(weights, dict) else weights)
 
 
 @CLIPPING.around(
-    "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.clip_grad_norm",
-    "fairseq.optim.fp16_optimizer:_MemoryEfficientFP16OptimizerMixin.clip_grad_norm",
+    f"{_OPTIMIZERS}:_FP16OptimizerMixin.clip_grad_norm",
+    f"{_OPTIMIZERS}:_MemoryEfficientFP16OptimizerMixin.clip_grad_norm",
 )
-def _without_own_clipping(
-    clip_grad_norm: Callable[..., Any],
-    self: Any,
-    max_norm: float,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+def _without_own_clipping(clip: Function, self: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
     inner = self.fp32_optimizer if hasattr(self, "fp32_optimizer") else self.wrapped_optimizer
-    if getattr(inner, "clips_each_parameter", False):
-        max_norm = 0.0
-    return clip_grad_norm(self, max_norm, *args, **kwargs)
+    own = getattr(inner, "clips_each_parameter", False)
+    return clip(self, 0.0 if own else max_norm, *args, **kwargs)

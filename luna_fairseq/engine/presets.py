@@ -1,8 +1,8 @@
 """Architectures in fairseq-hydra-train."""
 
-from typing import Any, Callable
+from typing import Any
 
-from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.mend import RIGHT, Function, Mend
 
 ARCHITECTURES = Mend(
     "architectures",
@@ -13,18 +13,14 @@ ARCHITECTURES = Mend(
 
 
 @ARCHITECTURES.around("fairseq.dataclass.initialize:add_defaults", "fairseq_cli.train:add_defaults")
-def _preset_first(add_defaults: Callable[[Any], None], cfg: Any) -> None:
-    # Here, because the table is read where there is no fairseq, too.
+def _preset_first(add_defaults: Function, cfg: Any) -> None:
     from omegaconf import OmegaConf, open_dict
 
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
     model = cfg.get("model")
     name = model.get("_name") if OmegaConf.is_config(model) else None
-    # Once the defaults are filled in, the preset has nothing left to set; without this it would come too
-    # late.
-    model_class = ARCH_MODEL_REGISTRY.get(name)
-    if name in ARCH_CONFIG_REGISTRY and model_class.__module__.startswith("luna_fairseq."):
+    if name in ARCH_CONFIG_REGISTRY and ARCH_MODEL_REGISTRY[name].__module__.startswith("luna_fairseq."):
         with open_dict(model):
             ARCH_CONFIG_REGISTRY[name](model)
     add_defaults(cfg)

@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List
+from typing import Any, Iterator, List
 
 import torch
 
-from luna_fairseq.engine.mend import RUNS, Mend
+from luna_fairseq.engine.mend import RUNS, Function, Mend
 from luna_fairseq.engine.termination import TERMINATED
 from luna_fairseq.errors import InputError, in_command, one_line_of_another_process
 
@@ -40,15 +40,21 @@ def _launched() -> bool:
 
 
 @PROCESSES.around("fairseq.distributed.utils:call_main")
-def _with_its_processes(
-    call_main: Callable[..., Any], cfg: Any, main: Callable[..., Any], **kwargs: Any
-) -> Any:
-    refuse_shards(cfg)
+def _with_its_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
+    distributed = cfg.distributed_training
+    if distributed.ddp_backend == "fully_sharded" and getattr(cfg.optimizer, "_name", None) == "apollo":
+        raise InputError(
+            "--ddp-backend fully_sharded does not work with --optimizer apollo, whose norms are of whole "
+            "parameters, not of flattened shards: use --ddp-backend c10d or legacy_ddp, or --optimizer adam"
+        )
     if cfg.common.bf16 and "--tpu" not in sys.argv and importlib.util.find_spec("torch_xla") is None:
         cfg.common.tpu = False
-    distributed = cfg.distributed_training
     if _launched() and distributed.distributed_init_method is None:
-        take_ranks(distributed)
+        distributed.distributed_init_method = "env://"
+        distributed.distributed_world_size = int(os.environ["WORLD_SIZE"])
+        distributed.distributed_rank = int(os.environ["RANK"])
+        distributed.device_id = int(os.environ.get("LOCAL_RANK", 0))
+        distributed.distributed_no_spawn = True
     if distributed.distributed_world_size == 1:
         return call_main(cfg, main, **kwargs)
     on_cpu = (cfg.common.cpu or not torch.cuda.is_available()) and not cfg.common.tpu
@@ -58,25 +64,6 @@ def _with_its_processes(
         return call_main(cfg, main, **kwargs)
     with _in_charge_of_children():
         return _spawn(cfg, main, kwargs) if on_cpu else call_main(cfg, main, **kwargs)
-
-
-def refuse_shards(cfg: Any) -> None:
-    """Raise InputError where Apollo would be given shards."""
-    sharded = cfg.distributed_training.ddp_backend == "fully_sharded"
-    if sharded and getattr(cfg.optimizer, "_name", None) == "apollo":
-        raise InputError(
-            "--ddp-backend fully_sharded does not work with --optimizer apollo, whose norms are of whole "
-            "parameters, not of flattened shards: use --ddp-backend c10d or legacy_ddp, or --optimizer adam"
-        )
-
-
-def take_ranks(distributed: Any) -> None:
-    """Those that torchrun says in the environment."""
-    distributed.distributed_init_method = "env://"
-    distributed.distributed_world_size = int(os.environ["WORLD_SIZE"])
-    distributed.distributed_rank = int(os.environ["RANK"])
-    distributed.device_id = int(os.environ.get("LOCAL_RANK", 0))
-    distributed.distributed_no_spawn = True
 
 
 def refuse_to_train_apart(cfg: Any) -> None:
@@ -89,7 +76,7 @@ def refuse_to_train_apart(cfg: Any) -> None:
         )
 
 
-def _spawn(cfg: Any, main: Callable[..., Any], kwargs: Any) -> None:
+def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
     """What fairseq does with a process per GPU."""
     from fairseq.distributed.utils import distributed_main
 
@@ -99,30 +86,22 @@ def _spawn(cfg: Any, main: Callable[..., Any], kwargs: Any) -> None:
         port = port if port > 0 else random.randint(10000, 60000)
         distributed.distributed_init_method = f"tcp://localhost:{port}"
     distributed.distributed_rank = None  # assigned to each process by fairseq
-    torch.multiprocessing.spawn(
-        distributed_main, args=(main, cfg, kwargs), nprocs=distributed.distributed_world_size
-    )
+    count = distributed.distributed_world_size
+    torch.multiprocessing.spawn(distributed_main, args=(main, cfg, kwargs), nprocs=count)
 
 
 @PROCESSES.around("fairseq.models.distributed_fairseq_model:DistributedDataParallel")
 def _on_any_device(
-    data_parallel: Callable[..., Any],
-    module: Any,
-    device_ids: Any = None,
-    output_device: Any = None,
-    *args: Any,
-    **kwargs: Any,
+    ddp: Function, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any
 ) -> Any:
     """torch's takes the number of a device only for one that has a number."""
     if all(p.device.type == "cpu" for p in module.parameters()):
         device_ids = output_device = None
-    return data_parallel(module, device_ids, output_device, *args, **kwargs)
+    return ddp(module, device_ids, output_device, *args, **kw)
 
 
 @PROCESSES.around("fairseq.models.distributed_fairseq_model:DistributedTimeoutWrapper")
-def _ended_for_certain(
-    watched: Callable[..., Any], module: Any, timeout: int, *args: Any, **kwargs: Any
-) -> Any:
+def _ended_for_certain(watched: Function, module: Any, timeout: int, *args: Any, **kwargs: Any) -> Any:
     """--heartbeat-timeout: a process that waits for another one in a sum over all heeds no SIGINT."""
     return watched(module, timeout, *args, **(kwargs if args else {"signal": signal.SIGKILL, **kwargs}))
 
@@ -132,7 +111,11 @@ def _in_charge_of_children() -> Iterator[None]:
     """Hand SIGTERM on to the processes that are started here, end all when one fails."""
     from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
-    previous = signal.signal(signal.SIGTERM, _terminate_children)
+    def terminate(*_: Any) -> None:
+        for process in multiprocessing.active_children():
+            process.terminate()
+
+    previous = signal.signal(signal.SIGTERM, terminate)
     ended = threading.Event()
     threading.Thread(target=_kill_survivors, args=(ended,), daemon=True).start()
     try:
@@ -149,11 +132,6 @@ def _in_charge_of_children() -> Iterator[None]:
     finally:
         ended.set()
         signal.signal(signal.SIGTERM, previous)
-
-
-def _terminate_children(*_: Any) -> None:
-    for process in multiprocessing.active_children():
-        process.terminate()
 
 
 def _kill_survivors(ended: threading.Event) -> None:

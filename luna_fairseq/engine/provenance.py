@@ -39,21 +39,18 @@ def commit(git: Path) -> Optional[str]:
     try:
         if git.is_file():
             git = git.parent / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
-        head = _line(git / "HEAD")
-        if head.startswith("ref: "):
-            head = _branch(git, head[len("ref: ") :])
+        found = _line(git / "HEAD")
+        if found.startswith("ref: "):
+            branch = found[len("ref: ") :]
+            shared = git / _line(git / "commondir") if (git / "commondir").is_file() else git
+            if (shared / branch).is_file():
+                found = _line(shared / branch)
+            else:  # a line in the file of all
+                lines = _line(shared / "packed-refs").splitlines()
+                found = next((line.split()[0] for line in lines if line.endswith(f" {branch}")), "")
     except (OSError, UnicodeDecodeError):
         return None
-    return head if re.fullmatch("[0-9a-f]{40,64}", head) else None
-
-
-def _branch(git: Path, name: str) -> str:
-    """The commit of a branch, which has a file of its own, or a line in the file of all."""
-    shared = git / _line(git / "commondir") if (git / "commondir").is_file() else git
-    if (shared / name).is_file():
-        return _line(shared / name)
-    packed = (shared / "packed-refs").read_text(encoding="utf-8").splitlines()
-    return next((line.split()[0] for line in packed if line.endswith(f" {name}")), "")
+    return found if re.fullmatch("[0-9a-f]{40,64}", found) else None
 
 
 def _line(path: Path) -> str:

@@ -1,11 +1,9 @@
 """Data that is read: whole, named, and not nothing."""
 
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
-import torch
-
-from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
 from luna_fairseq.text.pieces import check_encoded
@@ -41,13 +39,13 @@ PLAIN_TEXT = Mend(
 
 
 @CHECKED_DATA.around("fairseq.data.indexed_dataset:make_dataset")
-def _as_it_was_prepared(make_dataset: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
+def _as_it_was_prepared(make_dataset: Function, path: str, *args: Any, **kwargs: Any) -> Any:
     _check(path)
     return make_dataset(path, *args, **kwargs)
 
 
 @CHECKED_DATA.around("fairseq.data.dictionary:Dictionary.add_from_file")
-def _with_its_dictionary(add_from_file: Callable[..., Any], self: Any, f: Any) -> Any:
+def _with_its_dictionary(add_from_file: Function, self: Any, f: Any) -> Any:
     if isinstance(f, str):
         _check(f)
     return add_from_file(self, f)
@@ -55,18 +53,19 @@ def _with_its_dictionary(add_from_file: Callable[..., Any], self: Any, f: Any) -
 
 def _check(path: str) -> None:
     """In one process of a run: when it ends, all do."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_rank()):
+    from fairseq.distributed.utils import get_global_rank
+
+    if get_global_rank() == 0:
         check_files(Path(path))
 
 
 @NAMED_VALIDATION.around("fairseq.data.data_utils:_find_extra_valid_paths")
-def _splits_of_files(find_extra_valid_paths: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _splits_of_files(find_extra_valid_paths: Function, *args: Any, **kwargs: Any) -> Any:
     return {name.split(".")[0] for name in find_extra_valid_paths(*args, **kwargs)}
 
 
 @SOMETHING_TO_READ.around("fairseq.data.data_utils:load_indexed_dataset")
-def _of_some_sequence(load_indexed_dataset: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
+def _of_some_sequence(load_indexed_dataset: Function, path: str, *args: Any, **kwargs: Any) -> Any:
     content = Path(f"{path}.bin")
     if content.is_file() and not content.stat().st_size:
         raise InputError(f"{content} is empty: there is nothing to read")
@@ -75,32 +74,28 @@ def _of_some_sequence(load_indexed_dataset: Callable[..., Any], path: str, *args
 
 @SOMETHING_TO_READ.around("fairseq.tasks.fairseq_task:FairseqTask.filter_indices_by_size")
 def _with_a_sequence_left(
-    filter_indices: Callable[..., Any], self: Any, indices: Any, dataset: Any, *args: Any, **kwargs: Any
+    filter_indices: Function, self: Any, indices: Any, dataset: Any, *args: Any, **kwargs: Any
 ) -> Any:
     left = filter_indices(self, indices, dataset, *args, **kwargs)
     # A dataset that is around a split (a language model's context window), or what somebody types.
     inner = getattr(dataset, "dataset", None)
     split = next((name for name, one in self.datasets.items() if one is dataset or one is inner), None)
     if split is not None and not len(left):
+        if not len(dataset):
+            raise InputError(f"the split {split} is empty: there is nothing to read")
         longest = kwargs.get("max_positions", args[0] if args else None)
-        raise InputError(_why_nothing_is_left(split, len(dataset), longest))
+        raise InputError(
+            f"nothing of the split {split} is left: all of its {len(dataset):,} sequences are longer "
+            f"than the {longest} tokens that model and task allow: give larger --max-source-positions and "
+            "--max-target-positions in training (to fairseq-eval-lm: --sample-break-mode and "
+            "--tokens-per-sample as in training)"
+        )
     return left
 
 
 @PLAIN_TEXT.around("fairseq_cli.interactive:make_batches")
-def _encoded(make_batches: Callable[..., Any], lines: Any, cfg: Any, task: Any, *args: Any) -> Any:
+def _encoded(make_batches: Function, lines: Any, cfg: Any, task: Any, *args: Any) -> Any:
     if getattr(cfg.bpe, "_name", cfg.bpe) is None and task.source_dictionary is not None:
         for line in lines:
             check_encoded(line.split("\t")[0], task.source_dictionary)
     return make_batches(lines, cfg, task, *args)
-
-
-def _why_nothing_is_left(split: str, sequences: int, longest: Any) -> str:
-    if not sequences:
-        return f"the split {split} is empty: there is nothing to read"
-    return (
-        f"nothing of the split {split} is left: all of its {sequences:,} sequences are longer than the "
-        f"{longest} tokens that model and task allow: give larger --max-source-positions and "
-        "--max-target-positions in training (to fairseq-eval-lm: --sample-break-mode and --tokens-per-sample "
-        "as in training)"
-    )

@@ -4,12 +4,12 @@ import copy
 import logging
 import re
 from pathlib import Path
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Optional
 
 import torch
 
 from luna_fairseq.engine.checkpoints import damage
-from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.engine.processes import refuse_to_train_apart
 from luna_fairseq.errors import InputError, in_command
 from luna_fairseq.files.sole_writer import claim
@@ -32,29 +32,21 @@ _BY_ITSELF = "checkpoint_last.pt"  # the default of --restore-file
 
 
 @STARTING_POINT.around("fairseq.checkpoint_utils:load_checkpoint")
-def _begin(load_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
+def _begin(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
+    from fairseq.distributed.utils import get_global_rank
     from fairseq.trainer import Trainer
 
     if not isinstance(trainer, Trainer):  # a program of one's own may hand over what it likes
         return load_checkpoint(cfg, trainer, **passthrough_args)
     refuse_to_train_apart(trainer.cfg)
-    rank = torch.distributed.get_rank() if _several_processes() else 0
-    if rank == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
+    if get_global_rank() == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
         claim(Path(cfg.save_dir))
-    look_at_validation_text(trainer)
-    return load_checkpoint(_with_an_intact_file(cfg, trainer), trainer, **passthrough_args)
-
-
-def _several_processes() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def look_at_validation_text(trainer: Any) -> None:
-    """Make its batches, at which it is noticed what is empty or too long: not after an epoch."""
+    # Batches of the validation text, at which is noticed what is empty or too long: not after an epoch.
     dataset = trainer.cfg.dataset
     if not dataset.disable_validation:
         for split in ["valid"] if dataset.combine_valid_subsets else dataset.valid_subset.split(","):
             trainer.get_valid_iterator(split, disable_iterator_cache=True)
+    return load_checkpoint(_with_an_intact_file(cfg, trainer), trainer, **passthrough_args)
 
 
 def _with_an_intact_file(cfg: Any, trainer: Any) -> Any:
@@ -95,12 +87,15 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
         InputError: the last checkpoint is a folder
     """
     last = folder / f"checkpoint_last{suffix}.pt"
-    if last.exists() and not last.is_file():
+    there = last.is_file()
+    if last.exists() and not there:
         raise InputError(f"{last} is a folder, where the checkpoint to go on from should be: remove it")
-    fault = damage(last) if last.is_file() else None
-    have = updates_of(last) if last.is_file() and fault is None else None
-    for path in _newest_first(folder, suffix):
-        if fault is None and last.is_file() and path.stat().st_mtime_ns <= last.stat().st_mtime_ns:
+    fault = damage(last) if there else None
+    have = updates_of(last) if there and fault is None else None
+    name = re.compile(_NAME.format(suffix=re.escape(suffix)))
+    found = [path for path in folder.glob("checkpoint*.pt") if name.fullmatch(path.name)]
+    for path in sorted(found, key=_age, reverse=True):
+        if there and fault is None and _age(path)[0] <= _age(last)[0]:
             return None
         updates = updates_of(path)
         if updates is None:
@@ -109,7 +104,7 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
             logger.warning(f"{last} {fault}: going on from {path}, the newest intact one ({updates} updates)")
             return path
         elif updates > (have or 0):
-            state = f"has {have} updates" if last.is_file() else "is missing"
+            state = f"has {have} updates" if there else "is missing"
             logger.warning(
                 f"{last} {state}, {path} has {updates} updates: --restore-file {path} would go on from it"
             )
@@ -117,15 +112,9 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
     return None
 
 
-def _newest_first(folder: Path, suffix: str) -> Iterator[Path]:
-    name = re.compile(_NAME.format(suffix=re.escape(suffix)))
-    found = [path for path in folder.glob("checkpoint*.pt") if name.fullmatch(path.name)]
+def _age(path: Path) -> Any:
     # Of files of one age, such as a checkpoint and its copy, the one with more updates in its name.
-    return iter(sorted(found, key=lambda path: (path.stat().st_mtime_ns, _numbers(path)), reverse=True))
-
-
-def _numbers(path: Path) -> Any:
-    return [int(number) for number in re.findall(r"\d+", path.stem)]
+    return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.stem)]
 
 
 def updates_of(path: Path) -> Optional[int]:

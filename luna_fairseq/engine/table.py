@@ -1,56 +1,26 @@
 """Every change to fairseq's own behaviour: what it needs to run, to be right, to be kind.
 
-What is around one function of fairseq is one function, whose steps stand in order. An entry stands beside the
-code that does it, in the file of its subject; a new one is added there and here.
+An entry stands beside the code that does it, in the file of its subject. What is around one function of
+fairseq is one function, whose steps stand in order.
 """
 
 import os
+from importlib import import_module
 from typing import FrozenSet, Tuple
 
-from luna_fairseq.engine.batches import INCOMPLETE_BATCHES
-from luna_fairseq.engine.checkpoint_contents import CHECKED_CHECKPOINTS
-from luna_fairseq.engine.checkpoints import CHECKPOINT_CLASSES, WHOLE_FILES
-from luna_fairseq.engine.diverse_beams import DIVERSE_BEAMS
-from luna_fairseq.engine.entry_points import ONE_PLUGIN, POSSIBLE_OPTIONS
-from luna_fairseq.engine.memory import KEPT_MEMORY
 from luna_fairseq.engine.mend import Mend
-from luna_fairseq.engine.numpy_2 import NUMPY_COMPAT
-from luna_fairseq.engine.old_layers import OLD_LAYERS
-from luna_fairseq.engine.place_in_epoch import PLACE_IN_EPOCH
-from luna_fairseq.engine.precision import CLIPPING, FLOAT32_WEIGHTS
-from luna_fairseq.engine.presets import ARCHITECTURES
-from luna_fairseq.engine.processes import PROCESSES
-from luna_fairseq.engine.reading import CHECKED_DATA, NAMED_VALIDATION, PLAIN_TEXT, SOMETHING_TO_READ
-from luna_fairseq.engine.starting_point import STARTING_POINT
-from luna_fairseq.engine.statistics import STATISTICS
-from luna_fairseq.engine.termination import SIGTERM
 from luna_fairseq.errors import InputError
 
 SWITCH = "LUNA_FAIRSEQ_LEAVE_OUT"
-
-TABLE: Tuple[Mend, ...] = (
-    CHECKPOINT_CLASSES,
-    NUMPY_COMPAT,
-    OLD_LAYERS,
-    PROCESSES,
-    CHECKED_CHECKPOINTS,
-    WHOLE_FILES,
-    CHECKED_DATA,
-    SOMETHING_TO_READ,
-    NAMED_VALIDATION,
-    INCOMPLETE_BATCHES,
-    DIVERSE_BEAMS,
-    PLAIN_TEXT,
-    ARCHITECTURES,
-    STARTING_POINT,
-    PLACE_IN_EPOCH,
-    FLOAT32_WEIGHTS,
-    CLIPPING,
-    SIGTERM,
-    STATISTICS,
-    KEPT_MEMORY,
-    POSSIBLE_OPTIONS,
-    ONE_PLUGIN,
+# The files with entries.
+_SUBJECTS = (
+    *("checkpoint_contents", "checkpoints", "decoding", "entry_points", "memory", "numpy_2", "old_layers"),
+    *("place_in_epoch", "precision", "presets", "processes", "reading", "starting_point", "statistics"),
+    "termination",
+)
+_FOUND = (vars(import_module(f"luna_fairseq.engine.{subject}")).values() for subject in _SUBJECTS)
+TABLE: Tuple[Mend, ...] = tuple(
+    sorted((x for found in _FOUND for x in found if isinstance(x, Mend)), key=lambda mend: mend.importance)
 )
 
 

@@ -10,11 +10,11 @@ import os
 import signal
 import sys
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import torch
 
-from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.mend import RIGHT, Function, Mend
 
 logger = logging.getLogger(__name__)
 
@@ -25,17 +25,11 @@ TERMINATED = 143
 class _Run:
     """The training run of this process."""
 
-    def __init__(self) -> None:
-        self.cfg: Any = None
-        self.trainer: Any = None
-        self.epoch_itr: Any = None
-        self.saved_at = -1
-        self.requested = False
-        self.agreed = False
-
-    @property
-    def distributed(self) -> bool:
-        return self.trainer.data_parallel_world_size > 1
+    trainer: Any = None
+    epoch_itr: Any = None
+    saved_at = -1
+    requested = False  # of this process
+    agreed = False  # of all
 
     def request(self, *_: Any) -> None:
         """Handler of SIGTERM. It may come again: from the batch system, the launcher, the parent process."""
@@ -43,19 +37,20 @@ class _Run:
 
     def stop_if_asked(self) -> None:
         """Save and end the process when the run is to stop; called between two updates."""
-        if self.trainer is None or not (self.agreed if self.distributed else self.requested):
+        trainer = self.trainer
+        distributed = trainer is not None and trainer.data_parallel_world_size > 1
+        if trainer is None or not (self.agreed if distributed else self.requested):
             return
         from fairseq import checkpoint_utils
+        from fairseq.file_io import PathManager
 
-        updates = self.trainer.get_num_updates()
+        cfg, updates = trainer.cfg.checkpoint, trainer.get_num_updates()
         if self.saved_at != updates and updates > 0:
-            checkpoint_utils.save_checkpoint(self.cfg, self.trainer, self.epoch_itr, None)
-        if self.cfg.write_checkpoints_asynchronously:
-            from fairseq.file_io import PathManager
-
+            checkpoint_utils.save_checkpoint(cfg, trainer, self.epoch_itr, None)
+        if cfg.write_checkpoints_asynchronously:
             PathManager.async_close()
-        if self.distributed:
-            torch.distributed.barrier(self.trainer.data_parallel_process_group)
+        if distributed:
+            torch.distributed.barrier(trainer.data_parallel_process_group)
         logger.warning(f"stopped by SIGTERM after {updates} updates: start again to go on")
         sys.exit(TERMINATED)
 
@@ -74,47 +69,39 @@ SIGTERM = Mend(
 
 
 @SIGTERM.around("fairseq.checkpoint_utils:save_checkpoint")
-def _noting_when_it_saved(
-    save_checkpoint: Callable[..., Any], cfg: Any, trainer: Any, *args: Any, **kw: Any
-) -> Any:
-    saved = save_checkpoint(cfg, trainer, *args, **kw)
+def _noting_when_it_saved(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    saved = save(cfg, trainer, *args, **kwargs)
     _run.saved_at = trainer.get_num_updates()
     return saved
 
 
 @SIGTERM.around("fairseq.trainer:Trainer.get_train_iterator")
-def _noting_the_iterator(get_train_iterator: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def _noting_the_iterator(get_train_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     iterator = get_train_iterator(self, *args, **kwargs)
     if self is not _run.trainer and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _run.request)
-    _run.cfg, _run.trainer, _run.epoch_itr = self.cfg.checkpoint, self, iterator
+    _run.trainer, _run.epoch_itr = self, iterator
     return iterator
 
 
 @SIGTERM.around("fairseq.trainer:Trainer._aggregate_logging_outputs")
 def _summing_requests(
-    aggregate: Callable[..., Any],
-    self: Any,
-    logging_outputs: Any,
-    *extra_stats_to_sum: Any,
-    ignore: bool = False,
+    aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
-    outputs, stats = aggregate(
-        self, logging_outputs, *extra_stats_to_sum, float(_run.requested), ignore=ignore
-    )
-    *stats, requests = stats
+    extra = (*extra, float(_run.requested))
+    outputs, (*stats, requests) = aggregate(self, logging_outputs, *extra, ignore=ignore)
     _run.agreed = _run.agreed or bool(requests > 0)
     return outputs, stats
 
 
 @SIGTERM.around("fairseq.data.iterators:GroupedIterator.__next__")
-def _stopping_before_the_next(following: Callable[..., Any], self: Any) -> Any:
+def _stopping_before_the_next(following: Function, self: Any) -> Any:
     _run.stop_if_asked()
     return following(self)
 
 
 @SIGTERM.around("fairseq.data.iterators:EpochBatchIterator.__init__")
-def _with_shielded_workers(init: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+def _with_shielded_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     init(self, *args, **kwargs)
     self.collate_fn = _ShieldedCollate(self.collate_fn)
 
@@ -125,7 +112,7 @@ class _ShieldedCollate:
     A batch system signals every process. torch's workers would end, and the loader would raise in mid-update.
     """
 
-    def __init__(self, collate_fn: Callable[..., Any]) -> None:
+    def __init__(self, collate_fn: Function) -> None:
         self.collate_fn = collate_fn
         self.shielded_process: Optional[int] = None
 

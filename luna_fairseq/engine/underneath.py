@@ -2,15 +2,11 @@
 
 import importlib
 import importlib.util
-import platform
 import re
 import sys
-from pathlib import Path
-from typing import Iterator, Tuple
+from typing import Tuple
 
 from luna_fairseq.errors import InputError, MissingRequirementError
-
-OLDEST_FAIRSEQ = (0, 12)
 
 
 def require_fairseq() -> None:
@@ -25,9 +21,9 @@ def require_fairseq() -> None:
         raise MissingRequirementError(
             f"luna_fairseq works inside fairseq, which this Python does not have: pip install {engine}"
         )
-    found = version("fairseq")
     # A fork may call itself anything.
-    if () < _numbers(found) < OLDEST_FAIRSEQ:
+    if () < _numbers(version("fairseq")) < (0, 12):
+        found = version("fairseq")
         raise InputError(
             f"luna_fairseq works with fairseq 0.12 or later, this is {found}: pip install {engine}"
         )
@@ -46,11 +42,3 @@ def at_least(package: str, *wanted: int) -> bool:
 def _numbers(text: str) -> Tuple[int, ...]:
     found = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
-
-
-def what_is_underneath() -> Iterator[Tuple[str, str, str]]:
-    """Name, version and place of Python and of each package that this one builds on."""
-    yield "Python", platform.python_version(), sys.executable
-    for package in ("luna_fairseq", "fairseq", "torch", "numpy", "omegaconf", "hydra"):
-        module = importlib.import_module(package)
-        yield package, version(package), str(Path(module.__file__ or "").parent)

@@ -59,8 +59,8 @@ def test_all_of_them_left_out():
     code = """
 import luna_fairseq
 from luna_fairseq.engine import listing, mend, table
-places = [mend._find(target) for entry in table.TABLE for target, _ in entry.changes]
-print([place for place in places if place and hasattr(place.value, "mended_by")])
+places = [mend.find(target) for entry in table.TABLE for target, _ in entry.changes]
+print([place for place in places if place[0] and hasattr(getattr(*place), "mended_by")])
 print(*listing.lines(), sep="\\n")
 """
     done = run(code, leave_out=", ".join(NAMES))

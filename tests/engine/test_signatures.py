@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 import luna_fairseq  # noqa: F401  mends fairseq
-from luna_fairseq.engine.mend import MENDED, _find
+from luna_fairseq.engine.mend import MENDED, find
 from luna_fairseq.engine.table import TABLE
 
 P = inspect.Parameter
@@ -17,9 +17,10 @@ def originals(mends):
     """(name, the function as fairseq has it, the one that takes its place)."""
     for mend in mends:
         for target, function in mend.changes if mend.state == MENDED else ():
-            place = _find(target) if target else None
-            if place is not None and callable(place.value):
-                yield pytest.param(inspect.unwrap(place.value), function, id=f"{mend.name} {target}")
+            owner, name = find(target)
+            now = None if owner is None else getattr(owner, name)
+            if callable(now):
+                yield pytest.param(inspect.unwrap(now), function, id=f"{mend.name} {target}")
 
 
 def calls(signature):

@@ -1,10 +1,11 @@
-"""No sentence is left out of a data set's batches."""
+"""Batches of sentences, and beam search over them."""
 
-from typing import Any, Callable
+from typing import Any
 
 import numpy
+import torch
 
-from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.mend import RIGHT, Function, Mend
 
 
 def _throws_away() -> bool:
@@ -28,9 +29,17 @@ INCOMPLETE_BATCHES = Mend(
     needed=_throws_away,
 )
 
+DIVERSE_BEAMS = Mend(
+    "diverse-beams",
+    RIGHT,
+    what="searches with --diverse-beam-groups in every batch",
+    why="it looks up a sentence's penalties by its number in the test set, not by its place in the batch: an "
+    "IndexError, or without a word another sentence's penalties",
+)
+
 
 @INCOMPLETE_BATCHES.around("fairseq.data.data_utils:batch_by_size")
-def _with_incomplete_batch(batch_by_size: Callable[..., Any], indices: Any, *args: Any, **kwargs: Any) -> Any:
+def _with_incomplete_batch(batch_by_size: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(indices, numpy.ndarray):
         indices = numpy.fromiter(indices, dtype=numpy.int64)
     batches = batch_by_size(indices, *args, **kwargs)
@@ -39,3 +48,16 @@ def _with_incomplete_batch(batch_by_size: Callable[..., Any], indices: Any, *arg
     # Batches follow the order of the indices: what is missing at the end is what was thrown away.
     left = indices[sum(map(len, batches)) :]
     return [*batches, left] if len(left) else batches
+
+
+# Not around the search's own step, which TorchScript compiles.
+@DIVERSE_BEAMS.around(
+    "fairseq.sequence_generator:SequenceGenerator.generate",
+    "fairseq.sequence_generator:SequenceGeneratorWithAlignment.generate",
+)
+def _numbered_by_place(
+    generate: Function, self: Any, models: Any, sample: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if "id" in sample:
+        sample = {**sample, "id": torch.arange(len(sample["id"]), device=sample["id"].device)}
+    return generate(self, models, sample, *args, **kwargs)
