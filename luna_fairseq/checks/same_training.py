@@ -108,13 +108,18 @@ def _say_once(text: str) -> None:
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise InputError where the weights of ``path`` would compute something else with options ``ours``."""
-    found = differences(stored, ours)
-    if found:
+    others = _other_options(path, stored, ours)
+    if others:
         raise InputError(
-            f"{path} was trained with {_words(found, 1)}, this run has {_words(found, 2)}: its weights fit, "
-            "and would compute something else; go on with the options of the training, or into another "
-            "--save-dir"
+            f"{others} fit, and would compute something else; go on with the options of the training, or "
+            "into another --save-dir"
         )
+
+
+def _other_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    found = differences(stored, ours)
+    words = f"{path} was trained with {_words(found, 1)}, this run has {_words(found, 2)}: its weights"
+    return words if found else ""
 
 
 def _words(found: Sequence[Tuple[str, Any, Any]], place: int) -> str:
@@ -142,8 +147,8 @@ def kept_identity(trainer: Any) -> Identity:
 
 def asked_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     """Those that fairseq-validate or from_pretrained ask a checkpoint for."""
-    found = {name: (arg_overrides or {}).get(name) for name in _LANGUAGES}
-    return {name: value for name, value in found.items() if value is not None}
+    given = arg_overrides or {}
+    return {name: given[name] for name in _LANGUAGES if given.get(name) is not None}
 
 
 def give_languages(path: Any, state: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
@@ -158,29 +163,23 @@ def give_languages(path: Any, state: Mapping[str, Any], asked: Mapping[str, Any]
         overwrite_args_by_name(state["cfg"], {name: value for name, value in languages.items() if value})
 
 
-def compare_with_run(path: Any, trainer: Any, known: Mapping[str, Any], reset_optimizer: bool) -> None:
-    """Compare what a checkpoint was trained as with the run that loads it; go on under its name.
-
-    Args:
-        path: of the checkpoint.
-        trainer: of the run.
-        known: the checkpoint's identity, with the options of its model under "options".
-        reset_optimizer: whether the run begins another training with its weights.
+def compare_with_run(
+    path: Any, trainer: Any, stored: Mapping[str, Any], options: Mapping[str, Any], reset_optimizer: bool
+) -> None:
+    """Compare what the checkpoint ``path`` was trained as (its identity and its model's options) with the run
+    that loads it; go on under its name, unless ``reset_optimizer`` begins another training with its weights.
 
     Raises:
         InputError: going on, it is another task, direction or model
     """
-    options, ours = known.get("options", {}), plain_options(trainer.cfg.model)
+    ours = plain_options(trainer.cfg.model)
     if dataclass_of(options) is None:  # of fairseq's models every option may have become another
         options = ours
     if not reset_optimizer:
-        check_identity(path, known, identity_of(trainer.task))
+        check_identity(path, stored, identity_of(trainer.task))
         check_options(path, options, ours)
-        trainer.run_name = known.get("run")
+        trainer.run_name = stored.get("run")
         return
-    found = differences(options, ours)
-    if found:
-        logger.warning(
-            f"{path} was trained with {_words(found, 1)}, this run has {_words(found, 2)}: its weights begin "
-            "as something else"
-        )
+    others = _other_options(path, options, ours)
+    if others:
+        logger.warning(f"{others} begin as something else")

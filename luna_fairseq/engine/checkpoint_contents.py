@@ -18,12 +18,9 @@ from luna_fairseq.errors import InputError
 CHECKED_CHECKPOINTS = Mend(
     "checked-checkpoints",
     RIGHT,
-    what="checks a checkpoint's checksums before it is loaded and names a damaged one, and an intact one"
-    " beside it; keeps the dictionaries of the training in it (extra_state) and refuses to train, "
-    "generate or evaluate with others; builds its model with the options that it was trained with; "
-    "goes on counting --patience; says which version of luna_fairseq trains, and keeps that",
-    why="torch loads weights with a flipped bit without a word, a dictionary of the same size is accepted, "
-    "whatever stands in it, and options that an architecture has gained since do not fit the weights",
+    "weights with a flipped bit, other dictionaries of the same size, another task or direction, and "
+    "options that an architecture has gained since are loaded without a word; --patience counts anew; "
+    "nothing says which version of luna_fairseq trained",
 )
 
 # What a loaded checkpoint tells the trainer (extra_state) and the task (task_state) that are given it.

@@ -17,10 +17,9 @@ from luna_fairseq.errors import InputError
 CHECKPOINT_CLASSES = Mend(
     "checkpoint-classes",
     RUNS,
-    what="loads its own checkpoints, torch.load's check (weights_only) staying on",
-    why="they hold argparse.Namespace (configuration) and numpy's arrays and scalars (meters of "
-    "--eval-bleu), which the check refuses, and a run of several processes hands them on with omegaconf's "
-    "classes; before torch 2.6 the check is off by default",
+    "torch.load's check (weights_only), which stays on, refuses argparse.Namespace and numpy's classes "
+    "(meters of --eval-bleu), which fairseq's own checkpoints hold, and omegaconf's, which a run of "
+    "several processes hands on",
     versions="torch >= 2.6",
     needed=lambda: at_least("torch", 2, 6),
 )
@@ -28,10 +27,8 @@ CHECKPOINT_CLASSES = Mend(
 WHOLE_FILES = Mend(
     "whole-files",
     RIGHT,
-    what="writes checkpoints whole or not at all: copies under a temporary name that is then renamed, "
-    "and ends training with one line on a full disk",
-    why="checkpoint_last.pt and checkpoint_best.pt are copied in place, so that a killed run leaves half a "
-    "file; a write that fails is tried three times, each time behind what it wrote before",
+    "checkpoint_last.pt and checkpoint_best.pt are copied in place, so that a killed run leaves half a "
+    "file; on a full disk a write is tried three times, each time behind what it wrote before",
 )
 
 

@@ -21,10 +21,8 @@ def _throws_away() -> bool:
 INCOMPLETE_BATCHES = Mend(
     "incomplete-batches",
     RIGHT,
-    what="translates, validates and trains on every sentence",
-    why="--required-batch-size-multiple (default 8) asks for batches of at most 8 sentences or a multiple "
-    "of it; a last batch of fewer is thrown away silently, also when decoding: a score is then of "
-    "another test set",
+    "with --required-batch-size-multiple (default 8) a last batch of fewer sentences is thrown away, "
+    "also when decoding: a score is then of another test set",
     versions="fairseq 0.12.3 (fairseq-fixed)",
     needed=_throws_away,
 )
@@ -32,9 +30,8 @@ INCOMPLETE_BATCHES = Mend(
 DIVERSE_BEAMS = Mend(
     "diverse-beams",
     RIGHT,
-    what="searches with --diverse-beam-groups in every batch",
-    why="it looks up a sentence's penalties by its number in the test set, not by its place in the batch: an "
-    "IndexError, or without a word another sentence's penalties",
+    "--diverse-beam-groups looks up a sentence's penalties by its number in the test set, not by its "
+    "place in the batch: an IndexError, or another sentence's penalties",
 )
 
 

@@ -15,18 +15,14 @@ logger = logging.getLogger(__name__)
 ONE_PLUGIN = Mend(
     "one-plugin",
     RUNS,
-    what="takes one folder by two names for what it is, and names both places of a plugin that is there "
-    "twice",
-    why='it compares paths as they are written, and says "not globally unique"',
+    'one folder by two names is "not globally unique", as paths are compared as they are written',
 )
 
 POSSIBLE_OPTIONS = Mend(
     "possible-options",
     KIND,
-    what="refuses options that cannot be (a dropout of 2, --clip-norm -1, --fp16 on a CPU, no task, a metric "
-    "that validation lacks, constraints where none are read) in one line, when it starts",
-    why="it takes some of them without a word (a negative norm clips nothing) and ends in a traceback with "
-    "others, some of them after an epoch",
+    "options that cannot be (a dropout of 2, --clip-norm -1, --fp16 on a CPU, no task) are taken "
+    "without a word, or end in a traceback, some of them after an epoch",
 )
 
 

@@ -43,8 +43,7 @@ def lines() -> Iterator[str]:
             yield f"  {mend.name}"
             for word, text in (
                 ("class", mend.importance),
-                ("fairseq", mend.what),
-                ("because", mend.why),
+                ("without", mend.reason),
                 ("for", mend.versions),
                 ("around", targets or "nothing: it is told once"),
             ):

@@ -8,9 +8,8 @@ from luna_fairseq.engine.mend import KIND, Function, Mend
 KEPT_MEMORY = Mend(
     "kept-memory",
     KIND,
-    what="keeps the memory that training on a CPU frees, for the next update",
-    why="glibc gives large blocks back to the system and fetches them again page by page: a fifth of the "
-    "time of a small model. What is kept is some 15 per cent more memory",
+    "glibc gives large blocks that training on a CPU frees back to the system and fetches them again "
+    "page by page: a fifth of the time of a small model. What is kept is some 15 per cent more memory",
     versions="every version, on Linux with glibc",
 )
 

@@ -1,6 +1,6 @@
 """One change to fairseq's own behaviour, and the decorator by which it is made.
 
-    WHOLE_FILES = Mend("whole-files", RIGHT, what="...", why="...", versions="...")
+    WHOLE_FILES = Mend("whole-files", RIGHT, "what happens without it", versions="...")
 
     @WHOLE_FILES.around("fairseq.file_io:PathManager.copy")
     def copy_whole(copy, src_path, dst_path, overwrite=False):
@@ -35,8 +35,7 @@ class Mend:
     Args:
         name: what the switch calls it.
         importance: RUNS, RIGHT or KIND.
-        what: what fairseq does with it, a sentence without a subject.
-        why: what happens without it.
+        reason: what happens without it.
         versions: which versions of fairseq, torch or numpy it is for.
         needed: whether those are underneath.
         changes: target and function of each change.
@@ -44,8 +43,7 @@ class Mend:
 
     name: str
     importance: str
-    what: str
-    why: str
+    reason: str
     versions: str = "every version so far"
     needed: Callable[[], bool] = lambda: True
     changes: List[Tuple[str, Function]] = field(default_factory=list)

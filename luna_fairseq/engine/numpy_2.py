@@ -10,9 +10,8 @@ from luna_fairseq.engine.mend import RUNS, Mend
 NUMPY_COMPAT = Mend(
     "numpy-compat",
     RUNS,
-    what="makes blocks of sentences (--sample-break-mode eos) and batches of a few lengths "
-    "(--num-batch-buckets), and lets language models generate",
-    why="fairseq asks there for numpy.compat.long and percentile(interpolation=), which numpy no longer has",
+    "--sample-break-mode eos, --num-batch-buckets and language models that generate ask for "
+    "numpy.compat.long and percentile(interpolation=), which numpy no longer has",
     versions="numpy >= 2",
     needed=lambda: not hasattr(numpy, "compat"),
 )

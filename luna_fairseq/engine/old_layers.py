@@ -17,11 +17,9 @@ def _holds_weights_twice() -> bool:
 OLD_LAYERS = Mend(
     "old-layers",
     RUNS,
-    what="keeps every weight of its Transformer encoder layers once, and saves no uninitialised memory with "
-    "sinusoidal positions, as later versions do",
-    why="a second set for torch's fused layer, filled when a checkpoint is loaded, gets no gradient, at "
-    'which distributed training stops, for a layer that torch 1.13 refuses ("Mask Type should be '
-    'defined"); positions save a number whose value is what the memory held: equal runs save unequal models',
+    "a second set of a Transformer encoder's weights, for torch's fused layer, gets no gradient, at "
+    "which distributed training stops, and torch 1.13 refuses that layer; sinusoidal positions save a "
+    "number that is what the memory held: equal runs save unequal models",
     versions="fairseq 0.12.2",
     needed=_holds_weights_twice,
 )

@@ -14,10 +14,8 @@ logger = logging.getLogger(__name__)
 PLACE_IN_EPOCH = Mend(
     "place-in-epoch",
     RIGHT,
-    what="resumes in the same batches, after those that were read, on any number of processes; where the "
-    "batches are others, begins the epoch anew and says so",
-    why="it makes batches that are kept for all epochs from an order seeded with the epoch that the process "
-    "starts with, counts those that each process read, and with a larger --max-tokens ends in a traceback",
+    "a resumed run reads other batches of the epoch than are left, on another number of processes too, "
+    "and with a larger --max-tokens ends in a traceback",
 )
 
 _ITERATOR = "fairseq.data.iterators:EpochBatchIterator"

@@ -9,17 +9,15 @@ from luna_fairseq.engine.mend import RIGHT, Function, Mend
 CLIPPING = Mend(
     "clipping",
     RIGHT,
-    what="leaves clipping to an optimizer that does it itself (--clip-mode each)",
-    why="the wrappers of --fp16 and --bf16 clip to the total norm before the optimizer's step; overflow "
-    "check and logged norm stay as they are",
+    "the wrappers of --fp16 and --bf16 clip to the total norm before the step of an optimizer that "
+    "clips by itself (--clip-mode each)",
 )
 
 FLOAT32_WEIGHTS = Mend(
     "float32-weights",
     RIGHT,
-    what="stores the float32 weights of --fp16 and --bf16, and the loss scaler's counters, with the "
-    "optimizer's state",
-    why="it stores the weights of the model only, rounded to 16 bits, and a resumed run starts from them",
+    "--fp16 and --bf16 store the weights rounded to 16 bits alone, from which a resumed run starts, and "
+    "no counters of the loss scaler",
 )
 
 _OPTIMIZERS = "fairseq.optim.fp16_optimizer"

@@ -7,8 +7,8 @@ from luna_fairseq.engine.mend import RIGHT, Function, Mend
 ARCHITECTURES = Mend(
     "architectures",
     RIGHT,
-    what="gives a model that a configuration names by --arch (model._name) that architecture's preset",
-    why="it fills in the model's defaults first, and the preset then changes nothing, without a word",
+    "a model that a configuration of fairseq-hydra-train names by --arch gets the model's defaults "
+    "before the architecture's preset, which then changes nothing",
 )
 
 

@@ -25,12 +25,9 @@ PATIENCE = 60
 PROCESSES = Mend(
     "processes",
     RUNS,
-    what="trains with --distributed-world-size processes on this machine's CPUs, too, believes torchrun "
-    "how many there are, takes --bf16 for the device there is, and ends all of them when one fails,"
-    " or the run is terminated; refuses to shard what Apollo needs whole",
-    why="it starts a process per GPU only, divides what torchrun says by the GPUs that it sees, takes "
-    "--bf16 to ask for a TPU, and has processes wait for one that failed. (fairseq-hydra-train "
-    "reads a plugin too late for torchrun: name the world size there)",
+    "several processes are started for GPUs only, torchrun's are divided by the GPUs there are, --bf16 "
+    "asks for a TPU, Apollo is given shards, and processes wait for one that failed. (fairseq-hydra- "
+    "train reads a plugin too late for torchrun: name the world size there)",
 )
 
 

@@ -11,30 +11,26 @@ from luna_fairseq.text.pieces import check_encoded
 CHECKED_DATA = Mend(
     "checked-data",
     RIGHT,
-    what="checks data that luna-prepare-* made by its checksums (checksums.sha256) when it is read",
-    why="it trains on whatever tokens a damaged file holds. (Data of fairseq-preprocess has no checksums)",
+    "tokens of a damaged file are trained on: what luna-prepare-* made has checksums (checksums.sha256)",
 )
 
 SOMETHING_TO_READ = Mend(
     "something-to-read",
     RIGHT,
-    what="refuses to train, generate or evaluate when no sequence is left to do it on",
-    why="fairseq-eval-lm says perplexity 1.00 of no token; others end in a traceback",
+    "fairseq-eval-lm says perplexity 1.00 of no token; others end in a traceback",
 )
 
 NAMED_VALIDATION = Mend(
     "named-validation",
     RIGHT,
-    what="takes validation texts that --valid-subset names (valid,valid1) for named",
-    why="it compares the names with those of files (valid1.en-de.en), and refuses a folder of pairs that has "
-    "several",
+    "--valid-subset valid,valid1 is compared with names of files (valid1.en-de.en), and refused",
 )
 
 PLAIN_TEXT = Mend(
     "plain-text",
     RIGHT,
-    what="refuses plain text in fairseq-interactive when the dictionary holds pieces and no --bpe is given",
-    why="it translates unknown words without a word",
+    "fairseq-interactive without --bpe translates plain text as unknown words where the dictionary "
+    "holds pieces",
 )
 
 

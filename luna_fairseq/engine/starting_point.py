@@ -19,11 +19,9 @@ logger = logging.getLogger(__name__)
 STARTING_POINT = Mend(
     "starting-point",
     RIGHT,
-    what="refuses to train into a folder into which another process is training, from a --restore-file that "
-    "is not there, and on validation text that cannot be read; goes on from the newest intact checkpoint "
-    "when checkpoint_last.pt is damaged, and says which one is newer than it",
-    why="it starts from the beginning instead, or ends after an epoch; two runs replace each other's "
-    "checkpoints",
+    "a training begins anew where checkpoint_last.pt is damaged or --restore-file is not there, ends "
+    "after an epoch on validation text that cannot be read, and replaces the checkpoints of another in "
+    "its folder",
 )
 
 # fairseq writes checkpoint7.pt, checkpoint_2_500.pt, checkpoint_best.pt, checkpoint.best_bleu_27.3.pt.

@@ -12,9 +12,8 @@ from luna_fairseq.engine.mend import KIND, Function, Mend
 STATISTICS = Mend(
     "statistics",
     KIND,
-    what="with --tensorboard-logdir, --wandb-project or --aim-repo, also logs statistics of "
-    "attentions and the optimizer: gamma, entropy and coverage of pack attention, Apollo's curvature",
-    why="it logs what the criterion returns, and these belong to none",
+    "--tensorboard-logdir, --wandb-project and --aim-repo get what the criterion returns: not gamma, "
+    "entropy and coverage of pack attention, nor Apollo's curvature",
 )
 
 Statistics = DefaultDict[str, List[float]]

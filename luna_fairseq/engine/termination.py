@@ -61,10 +61,8 @@ _run = _Run()
 SIGTERM = Mend(
     "sigterm",
     RIGHT,
-    what="finishes the update, saves and exits with status 143 when fairseq-train receives SIGTERM; starting "
-    "it again goes on",
-    why="a batch system sends it before its time limit, and what was trained since the last save would be "
-    "lost",
+    "a batch system sends SIGTERM before its time limit, and what was trained since the last save is "
+    "lost: the update is finished and saved, status 143; starting again goes on",
 )
 
 

@@ -27,7 +27,7 @@ def test_every_entry_says_what_it_does():
     targets = [target for mend in TABLE for target, _ in mend.changes if target]
     assert len(set(targets)) == len(targets)  # what is around one function is one function
     for mend in TABLE:
-        assert mend.what and mend.why and mend.versions and mend.changes, mend.name
+        assert mend.reason and mend.versions and mend.changes, mend.name
         assert mend.importance in (RUNS, RIGHT, KIND), mend.name
         assert "," not in mend.name and mend.name == mend.name.lower()
 

@@ -63,7 +63,7 @@ def test_what_a_task_and_a_checkpoint_say():
 )
 def test_a_run_of_another_model_than_ours_goes_on(model, reset, caplog):
     trainer = SimpleNamespace(cfg=SimpleNamespace(model=Namespace(**model)), task=None)
-    compare_with_run("x.pt", trainer, {**EN_DE, "options": model, "run": "a"}, reset)
+    compare_with_run("x.pt", trainer, {**EN_DE, "run": "a"}, model, reset)
     assert getattr(trainer, "run_name", None) == (None if reset else "a") and not caplog.records
 
 
