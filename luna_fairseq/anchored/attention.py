@@ -19,6 +19,7 @@ from luna_fairseq.anchored.strengths import (
     OPEN_GATE,
     AnchorBias,
     DiagonalPrior,
+    LearnedStrength,
     LookupGate,
     check_lookup,
     check_window,
@@ -226,7 +227,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         self.window = window
         self.reads_tokens = window > 0
         self.build_anchors(embed_dim, anchor_strength)
-        self.unpack_anchor = AnchorBias(unpack_strengths(num_heads))
+        self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
     def cache(
         self,
@@ -273,7 +274,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         )
         keys = cache.key, cache.value, cache.token_key, cache.token_value
         dropout = dropout_probability(self.dropout_module)
-        output, weights = window_attention(q, *keys, self.unpack_anchor.strength(), window, dropout)
+        output, weights = window_attention(q, *keys, self.unpack_anchor(), window, dropout)
         if not need_weights:
             return output, None
         return output, weights_of_window(weights, window, self.pack_weights_of(cache))

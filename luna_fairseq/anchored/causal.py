@@ -21,4 +21,4 @@ class DecayingCausalAttention(LunaCausalAttention):
 
     def log_decay(self) -> Tensor:
         """As :meth:`LunaCausalAttention.log_decay`, learned."""
-        return -self.decay.strength()
+        return -self.decay()

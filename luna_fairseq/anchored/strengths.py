@@ -46,6 +46,10 @@ class LearnedStrength(nn.Module):
         """gamma [H]."""
         return F.softplus(self.start + self.change)
 
+    def forward(self) -> Tensor:
+        """gamma [H]; computed here, so that hooks that bring the parameters from elsewhere are called."""
+        return self.strength()
+
 
 class AnchorBias(LearnedStrength):
     """What distance takes from the logits of each head: ``gamma_h distance``. Arguments and errors are those

@@ -217,17 +217,19 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
         sentences.shared[QUERY_PLACE] = places
         first = first if past_key_values is None else None
         packed = first
-        hidden_states, attentions, kept = [x], [], []
+        hidden_states, attentions, kept = [x.transpose(0, 1)], [], []
         for number, layer in enumerate(self.layers):
             state = None if past_key_values is None else past_key_values.layers[number]
+            x = hidden_states[-1].transpose(0, 1)  # so that gradients pass what is handed out
             x, packed, of_layer, state = self.run_layer(
                 layer, x, packed, context, sentences, state, keeps, weights
             )
             if self.config.non_contextual_packed:
                 packed = first
-            hidden_states.append(x)
+            hidden_states.append(x.transpose(0, 1))
             attentions.append(of_layer)
             kept.append(state)
+        x = hidden_states[-1].transpose(0, 1)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         if self.project_out_dim is not None:
@@ -239,7 +241,7 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
         out = LunaDecoderOutput(
             x.transpose(0, 1),
             cache,
-            tuple(state.transpose(0, 1) for state in hidden_states) if states else None,
+            tuple(hidden_states) if states else None,
             tuple(w.transpose(0, 1) for w in attentions) if weights and context is not None else None,
         )
         return out if as_dict else out.to_tuple()

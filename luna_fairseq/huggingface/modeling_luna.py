@@ -169,12 +169,14 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         first, left_out = self.packed_embedding(mask.sum(dim=1))
         sentences = Sentences(~mask, left_out)
         packed = first
-        hidden_states, attentions = [x], []
+        hidden_states, attentions = [x.transpose(0, 1)], []
         for layer in [layer for _ in range(self.repeats) for layer in self.layers]:
+            x = hidden_states[-1].transpose(0, 1)  # so that gradients pass what is handed out
             x, packed, of_layer = self.run_layer(layer, x, packed, sentences, weights)
             packed = first if packed is None else packed
-            hidden_states.append(x)
+            hidden_states.append(x.transpose(0, 1))
             attentions.append(of_layer)
+        x = hidden_states[-1].transpose(0, 1)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         if self.packed_layer_norm is not None:
@@ -186,7 +188,7 @@ class LunaModel(Embedding, LunaPreTrainedModel):
             packed,
             kept,
             mask,
-            tuple(state.transpose(0, 1) for state in hidden_states) if states else None,
+            tuple(hidden_states) if states else None,
             tuple(weight.transpose(0, 1) for weight in attentions) if weights else None,
         )
         return out if as_dict else out.to_tuple()

@@ -21,7 +21,7 @@ class Case(NamedTuple):
 
 OPTIONS = {
     "fairseq-train": """
-        --encoder-layers 0|--decoder-layers -1|--dropout 1.5|--attention-dropout -0.1|--projection-length 0
+        --encoder-layers -1|--decoder-layers -1|--dropout 1.5|--attention-dropout -0.1|--projection-length 0
         |--projection-length x|--encoder-attention-heads 3|--decoder-projected-attention-heads 5
         |--pack-activation gelu|--luna-backend fast|--clip-norm -1|--update-freq 0|--max-tokens 0
         |--restore-file nowhere.pt|--finetune-from-model nowhere.pt|--arch luna_none|--task nothing

@@ -134,6 +134,31 @@ def test_a_model_made_on_the_meta_device_begins_as_another():
         torch.testing.assert_close(value, buffers[name])
 
 
+@pytest.mark.parametrize(
+    ("kind", "variant"),
+    [
+        ("masked LM", "pre-norm"),
+        ("masked LM", "local"),
+        ("translation", "look-up diagonal decay"),
+        ("causal LM", "decay"),
+    ],
+)
+def test_weights_are_used_in_the_forward_pass_of_their_module(kind, variant):
+    """As accelerate's offloading needs it, whose hooks bring them there."""
+    model, dictionary = small_model(kind, variant)
+    found = kind_of(model)
+    exported = convert(model, found, dictionary)
+    with torch.no_grad():
+        _, expected = outputs(model, exported, found)
+        for module in exported.modules():
+            here = {name: value for name, value in module._parameters.items() if value is not None}
+            away = {name: torch.nn.Parameter(value.to("meta")) for name, value in here.items()}
+            module._parameters.update(away)
+            module.register_forward_pre_hook(lambda m, _, here=here: m._parameters.update(here))
+            module.register_forward_hook(lambda m, *_, away=away: m._parameters.update(away))
+        assert torch.equal(outputs(model, exported, found)[1], expected)
+
+
 def test_another_model_is_seen():
     model, dictionary = small_model("masked LM", "tied")
     exported = convert(model, MASKED_LM, dictionary)
