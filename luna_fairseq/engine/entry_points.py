@@ -1,8 +1,9 @@
 """What fairseq's commands do first: import the plugin, look at their options."""
 
+import ast
 import logging
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +49,43 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
 
 
 @POSSIBLE_OPTIONS.around("fairseq.options:parse_args_and_arch")
-def _parsed_and_checked(parse: Function, *args: Any, **kwargs: Any) -> Any:
+def _parsed_and_checked(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+    _offer_int8(parser)
     try:
-        parsed = parse(*args, **kwargs)
+        parsed = parse(parser, *args, **kwargs)
     except KeyError as error:
         if error.args != (None,):
             raise
         # Of all commands fairseq-validate alone has no task of its own.
         raise InputError("--task is missing: give that of the training, such as --task translation") from None
-    check_options(parsed[0] if isinstance(parsed, tuple) else parsed)
+    options = parsed[0] if isinstance(parsed, tuple) else parsed
+    check_options(options)
+    if getattr(options, "int8", False) and hasattr(options, "model_overrides"):
+        overrides = {**ast.literal_eval(options.model_overrides), "int8": True}
+        options.cpu, options.model_overrides = True, repr(overrides)
     return parsed
+
+
+def _offer_int8(parser: ArgumentParser) -> None:
+    """Give fairseq-generate, fairseq-interactive and fairseq-eval-lm, and no other command, ``--int8``."""
+    has = parser._option_string_actions
+    if "--model-overrides" in has and ("--beam" in has or "--context-window" in has) and "--int8" not in has:
+        parser.add_argument("--int8", action="store_true", help="weights in 8 bits, on the CPU")
+
+
+@POSSIBLE_OPTIONS.around("fairseq.checkpoint_utils:load_model_ensemble_and_task")
+def _loaded_with_int8(load: Function, *args: Any, **kwargs: Any) -> Any:
+    """fairseq sets no option that a model does not have, and says nothing."""
+    loaded = load(*args, **kwargs)
+    overrides = kwargs.get("arg_overrides") or (args[1] if len(args) > 1 else None) or {}
+    if overrides.get("int8"):
+        for model in loaded[0]:
+            if not getattr(getattr(getattr(model, "decoder", None), "cfg", None), "int8", False):
+                raise InputError(
+                    f"--int8: the checkpoint's model, a {type(model).__name__}, has no weights in 8 bits: "
+                    "Luna's translation models, causal language models and peers have; leave it out"
+                )
+    return loaded
 
 
 @POSSIBLE_OPTIONS.around("fairseq.tasks:setup_task")

@@ -177,7 +177,7 @@ class Evaluation:
             *["--beam", str(self.args.beam), "--lenpen", str(penalty), "--remove-bpe", self.route.remove_bpe],
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
             *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
-            *(["--cpu", "--model-overrides", "{'int8': True}"] if self.args.int8 else []),
+            *(["--int8"] if self.args.int8 else []),
             *[*long, "--log-format", "none", *_positions(self.args.path), *self.extra],
         ]
 

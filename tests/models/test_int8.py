@@ -5,14 +5,16 @@ import torch
 from test_properties_luna_lm import tiny_model
 from tiny_luna import batch, sentences
 
+from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
+from luna_fairseq.engine.entry_points import _loaded_with_int8
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 
 
-@pytest.mark.parametrize("options", [{}, {"untie_luna_kv": True, "causal_decay": True}])
-def test_logits_are_nearly_the_same(options):
-    model, tokens = tiny_model(torch.float32, int8=True, **options), batch(sentences((9, 7), 23))
+@pytest.mark.parametrize("given", [{}, {"untie_luna_kv": True, "causal_decay": True}])
+def test_logits_are_nearly_the_same(given):
+    model, tokens = tiny_model(torch.float32, int8=True, **given), batch(sentences((9, 7), 23))
     expected = model(tokens)[0]
     model.prepare_for_inference_(FairseqConfig())
     found = model(tokens)[0]
@@ -25,3 +27,20 @@ def test_another_precision_is_refused():
         InputError, match="int8 is for float32 models on a CPU, this one is in float64 on cpu"
     ):
         quantise(tiny_model(torch.float64))
+
+
+@pytest.mark.parametrize("command", ["generation", "interactive_generation", "eval_lm"])
+def test_fairseq_commands_take_it(command):
+    parser = getattr(options, f"get_{command}_parser")()
+    line = ["data", "--path", "p.pt", "--int8", "--model-overrides", "{'fix_projection_length': True}"]
+    args = options.parse_args_and_arch(parser, line)
+    assert args.cpu and args.model_overrides == "{'fix_projection_length': True, 'int8': True}"
+
+
+def test_a_model_without_it_is_refused():
+    def load(model):
+        return _loaded_with_int8(lambda *args, **kwargs: ([model], None, None), [], {"int8": True})
+
+    load(tiny_model(torch.float32, int8=True))
+    with pytest.raises(InputError, match="a Linear, has no weights in 8 bits"):
+        load(torch.nn.Linear(1, 1))
