@@ -67,6 +67,25 @@ def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
     return options
 
 
+def fill_in_options(state: Mapping[str, Any]) -> None:
+    """Give a configuration, in place, what it lacks: the defaults of what its model has gained since, where
+    fairseq would ask today's preset, and {} for a None of --eval-bleu's that older versions stored."""
+    from omegaconf import OmegaConf, open_dict
+
+    for name in ("eval_bleu_args", "eval_bleu_detok_args"):
+        if getattr(state.get("args"), name, "") is None:
+            setattr(state["args"], name, "{}")
+    model: Any = (state.get("cfg") or {}).get("model")
+    # Before fairseq kept configurations it kept args: those of the authors, for whom presets are right.
+    if state.get("args") is not None or not OmegaConf.is_config(model):
+        return
+    dataclass = dataclass_of(plain_options(model))
+    with open_dict(model):
+        for name, default in plain_options(dataclass()).items() if dataclass is not None else ():
+            if name not in model:
+                model[name] = default
+
+
 def lasting(model: str) -> List[str]:
     """Names of the options of a registered model that may not change.
 

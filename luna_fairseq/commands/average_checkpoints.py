@@ -23,8 +23,8 @@ from luna_fairseq.checks.model_options import differences, plain_options
 from luna_fairseq.checks.same_training import check_identity, stored_identity, stored_options
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
-from luna_fairseq.engine.checkpoints import damage, why_unreadable
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checkpoints import damage, why_unreadable
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import progress
 

@@ -1,19 +1,18 @@
 """What a checkpoint is asked when it is loaded, and what is kept in it for that."""
 
+import logging
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence
-
-import torch
+from typing import Any, Dict, Sequence
 
 from luna_fairseq.checks import same_training
 from luna_fairseq.checks.dictionaries import KEY, check_fingerprints, fingerprints_of, stored_fingerprints
-from luna_fairseq.checks.model_options import dataclass_of, plain_options
+from luna_fairseq.checks.model_options import dataclass_of, fill_in_options
 from luna_fairseq.engine import provenance
-from luna_fairseq.engine.checkpoints import damage, intact_neighbour, why_unreadable
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checkpoints import damage, intact_neighbour, why_no_checkpoint
 
 CHECKED_CHECKPOINTS = Mend(
     "checked-checkpoints",
@@ -37,7 +36,7 @@ def _read(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw
     try:
         state = load(path, others, *args, **kw)
     except Exception:
-        fault = _fault_of_file(path)
+        fault = why_no_checkpoint(path)
         if fault is None:
             raise
         raise InputError(f"{path} {fault}{intact_neighbour(Path(path))}") from None
@@ -55,38 +54,6 @@ def _read(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw
     if state.get("extra_state") is not None:
         state["extra_state"] = {**state["extra_state"], _FOUND: found}
     return state
-
-
-def _fault_of_file(path: str) -> Optional[str]:
-    """What makes ``path`` no checkpoint, or None when the failure must have another reason."""
-    try:
-        state = torch.load(path, map_location="cpu")
-    except OSError:
-        return None
-    except Exception as error:  # what a damaged file raises depends on where it is damaged
-        return why_unreadable(Path(path), error)
-    if not isinstance(state, dict) or "model" not in state or not {"args", "cfg"}.intersection(state):
-        return "is no fairseq checkpoint: there is no model with its configuration in it"
-    return None
-
-
-def fill_in_options(state: Mapping[str, Any]) -> None:
-    """Give a configuration, in place, what it lacks: the defaults of what its model has gained since, where
-    fairseq would ask today's preset, and {} for a None of --eval-bleu's that older versions stored."""
-    from omegaconf import OmegaConf, open_dict
-
-    for name in ("eval_bleu_args", "eval_bleu_detok_args"):
-        if getattr(state.get("args"), name, "") is None:
-            setattr(state["args"], name, "{}")
-    model: Any = (state.get("cfg") or {}).get("model")
-    # Before fairseq kept configurations it kept args: those of the authors, for whom presets are right.
-    if state.get("args") is not None or not OmegaConf.is_config(model):
-        return
-    dataclass = dataclass_of(plain_options(model))
-    with open_dict(model):
-        for name, default in plain_options(dataclass()).items() if dataclass is not None else ():
-            if name not in model:
-                model[name] = default
 
 
 def _compare_dictionaries(found: Found, task: Any, left_out: Sequence[str] = ()) -> None:
@@ -108,7 +75,7 @@ def _compared_in_use(load_state_dict: Function, self: Any, state_dict: Any) -> A
 @CHECKED_CHECKPOINTS.around("fairseq.trainer:Trainer.save_checkpoint")
 def _kept(save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any) -> Any:
     identity = same_training.kept_identity(self)
-    kept = {provenance.KEY: provenance.of_this_process(), same_training.KEY: identity}
+    kept = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
     if same_training.is_known(identity):
         kept[KEY] = fingerprints_of(self.task)
     counter = _early_stopping()
@@ -130,7 +97,8 @@ def _compared_in_training(
     **kwargs: Any,
 ) -> Any:
     given = (reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
-    provenance.say()
+    # By the one logger that --log-file is given.
+    logging.getLogger("fairseq_cli.train").info(provenance.provenance())
     extra_state = load_checkpoint(self, filename, *given, *args, **kwargs)
     found = extra_state.pop(_FOUND, None) if extra_state is not None else None
     if found is None:

@@ -1,11 +1,9 @@
-"""Checkpoint files: what torch.load accepts, what a damaged one is called, whole copies."""
+"""Checkpoint files: what torch.load accepts, and writing them whole."""
 
 import argparse
 import os
-import re
-import zipfile
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, List
 
 import numpy
 import torch
@@ -45,9 +43,7 @@ def _allow_checkpoint_classes() -> None:
 
 
 @CHECKPOINT_CLASSES.around("fairseq.distributed.utils:_broadcast_object_slow")
-def _handed_on_within_the_run(
-    broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any
-) -> Any:
+def _handed_on(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
     """By torch's own function, which has no check: what another process of this run sends is no file."""
     if not isinstance(group, torch.distributed.ProcessGroup):  # of TPUs
         return broadcast(obj, src_rank, group, dist_device)
@@ -87,42 +83,3 @@ def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = 
     done = copy(src_path, temporary, overwrite=True)
     os.replace(temporary, dst_path)
     return done
-
-
-def damage(path: Path) -> Optional[str]:
-    """What makes ``path`` unreadable, in words that follow its name; None when it is as it was written."""
-    if zipfile.is_zipfile(str(path)):
-        try:
-            with zipfile.ZipFile(str(path)) as archive:
-                return None if archive.testzip() is None else "is damaged"
-        except (zipfile.BadZipFile, OSError, EOFError):
-            return "is damaged"
-    try:  # before torch 1.6 a checkpoint was no zip archive
-        torch.load(str(path), map_location="cpu")
-    except Exception:  # what a damaged file raises depends on where it is damaged
-        return "is truncated, or no checkpoint"
-    return None
-
-
-def why_unreadable(path: Path, error: Exception) -> str:
-    """What is wrong with a file that torch.load raised ``error`` for, in words that follow its name.
-
-    torch's own words are not passed on: they advise to switch its check off.
-    """
-    if not zipfile.is_zipfile(str(path)) or damage(path) is not None:
-        return "cannot be read: it is truncated, or no checkpoint"
-    found = re.search(r"(?:GLOBAL|function|class) ([\w.]+\.\w+)", str(error))
-    return (
-        f"holds what torch.load refuses: {found.group(1) if found else 'a class that it does not know'}. If "
-        "you trust the file, allow it by torch.serialization.add_safe_globals"
-    )
-
-
-def intact_neighbour(path: Path) -> str:
-    """What to go on with instead of ``path``, in words that follow what is wrong with it."""
-    others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
-    for other in others:
-        if other.name != path.name and damage(other) is None:
-            return f"; the newest intact one beside it is {other}: go on with --restore-file (to generate: " \
-                   f"--path) {other}"  # fmt: skip
-    return "; there is no intact checkpoint beside it"

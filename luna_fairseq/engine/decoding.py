@@ -52,9 +52,7 @@ def _with_incomplete_batch(batch_by_size: Function, indices: Any, *args: Any, **
     "fairseq.sequence_generator:SequenceGenerator.generate",
     "fairseq.sequence_generator:SequenceGeneratorWithAlignment.generate",
 )
-def _numbered_by_place(
-    generate: Function, self: Any, models: Any, sample: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _numbered(generate: Function, self: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
     if "id" in sample:
         sample = {**sample, "id": torch.arange(len(sample["id"]), device=sample["id"].device)}
     return generate(self, models, sample, *args, **kwargs)

@@ -111,10 +111,8 @@ def without_the_metric(
     metric = cfg.checkpoint.best_checkpoint_metric
     if metric in stats:
         return get_valid_stats(cfg, trainer, stats, *args, **kwargs)
-    logger.warning(
-        f"validation has no {metric}, which --best-checkpoint-metric asks for, but {', '.join(stats)}: it "
-        "decides nothing this time"
-    )
+    logger.warning(f"validation has no {metric}, which --best-checkpoint-metric asks for, but "
+                   f"{', '.join(stats)}: it decides nothing this time")  # fmt: skip
     return {**stats, "num_updates": trainer.get_num_updates(), metric: None}
 
 

@@ -1,12 +1,10 @@
-"""One change to fairseq's own behaviour, and the decorator by which it is made.
+"""One change to fairseq's own behaviour, and the decorator that notes it; ``table.mend_fairseq`` makes it.
 
-    WHOLE_FILES = Mend("whole-files", RIGHT, "what happens without it", versions="...")
+WHOLE_FILES = Mend("whole-files", RIGHT, "what happens without it", versions="...")
 
-    @WHOLE_FILES.around("fairseq.file_io:PathManager.copy")
-    def copy_whole(copy, src_path, dst_path, overwrite=False):
-        ...  # takes the place of PathManager.copy, which is its first argument
-
-The decorator only notes it; ``table.mend_fairseq`` makes the changes.
+@WHOLE_FILES.around("fairseq.file_io:PathManager.copy")
+def copy_whole(copy, src_path, dst_path, overwrite=False):
+    ...  # takes the place of PathManager.copy, which is its first argument
 """
 
 import functools
@@ -50,13 +48,12 @@ class Mend:
     state: str = ""
 
     def around(self, *targets: str) -> Callable[[Function], Function]:
-        """Decorate a function that takes the place of each of ``targets``.
+        """Decorate a function that takes the place of each of ``targets``, and is called with the original
+        as its first argument; it has to take and pass on all that the original takes.
 
         Args:
-            targets: ``module:attribute`` or ``module:Class.attribute``. A function of that name is from
-                then on this one, called with the original as its first argument, and has to take and pass
-                on all that the original takes. Anything else (a module's ``np``) is what this one returns
-                for the original. Without a target it is called once.
+            targets: ``module:attribute`` or ``module:Class.attribute``. What is no function (a module's
+                ``np``) becomes what this one returns for it. Without a target it is called once.
         """
 
         def note(function: Function) -> Function:
@@ -72,15 +69,13 @@ class Mend:
         if left_out or not self.needed():
             self.state = LEFT_OUT if left_out else NOT_NEEDED
             return
-        for target, _ in self.changes:
-            try:
-                find(target)
-            except (ImportError, AttributeError) as error:
-                self.state, place = GONE, target.replace(":", ".")
-                logger.warning(f"luna_fairseq leaves out its change {self.name}: no {place} here ({error})")
-                return
-        for target, function in self.changes:
-            owner, name = find(target)
+        try:
+            places = [find(target) for target, _ in self.changes]
+        except AttributeError as error:
+            self.state = GONE
+            logger.warning(f"luna_fairseq leaves out its change {self.name}: {error}")
+            return
+        for (owner, name), (target, function) in zip(places, self.changes):
             if not target:
                 function()
             elif owner is not None:
@@ -88,32 +83,34 @@ class Mend:
         self.state = MENDED
 
     def _put(self, owner: Any, name: str, function: Function) -> None:
-        static, original = isinstance(inspect.getattr_static(owner, name), staticmethod), getattr(owner, name)
+        original = getattr(owner, name)
         before = getattr(original, "mended_by", ())
         if self.name in before:  # by another copy of this package
             return
         new: Any = _around(original, function) if callable(original) else function(original)
         new.mended_by = (*before, self.name)
+        static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         setattr(owner, name, staticmethod(new) if static else new)
 
 
 def find(target: str) -> Tuple[Any, str]:
     """The module or class that has ``target``, and its name there; None for a program of fairseq that does
-    not run here, and for no target. Raises ImportError or AttributeError where there is no such thing."""
+    not run here, and for no target. Raises AttributeError where there is no such thing."""
     module, _, path = target.partition(":")
     *parents, name = path.split(".")
-    main = sys.modules.get("__main__")
-    if not module:
-        return None, ""
-    if not module.startswith("fairseq_cli."):
-        owner: Any = importlib.import_module(module)
-    elif getattr(getattr(main, "__spec__", None), "name", None) == module:
-        owner = main  # as python -m runs it
-    else:
-        owner = sys.modules.get(module)
-    if owner is not None:
-        owner = functools.reduce(getattr, parents, owner)
-        getattr(owner, name)
+    owner: Any = None
+    try:
+        if module.startswith("fairseq_cli."):
+            main = sys.modules.get("__main__")  # as python -m runs it
+            running = getattr(getattr(main, "__spec__", None), "name", None) == module
+            owner = main if running else sys.modules.get(module)
+        elif module:
+            owner = importlib.import_module(module)
+        if owner is not None:
+            owner = functools.reduce(getattr, parents, owner)
+            getattr(owner, name)
+    except (ImportError, AttributeError) as error:
+        raise AttributeError(f"there is no {target.replace(':', '.')} here ({error})") from None
     return owner, name
 
 

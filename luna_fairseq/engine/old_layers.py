@@ -33,14 +33,12 @@ def _build_without_copies(init: Function, self: Any, *args: Any, **kwargs: Any) 
 
 
 @OLD_LAYERS.around(f"{_ENCODER_LAYER}._load_from_state_dict")
-def _load_without_copies(
-    _: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
-) -> None:
+def _load_without_copies(_: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kw: Any) -> None:
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     for name in _COPIES:
         state_dict.pop(prefix + name, None)
-    super(TransformerEncoderLayerBase, self)._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+    super(TransformerEncoderLayerBase, self)._load_from_state_dict(state_dict, prefix, *args, **kw)
 
 
 @OLD_LAYERS.around("fairseq.modules:SinusoidalPositionalEmbedding.__init__")

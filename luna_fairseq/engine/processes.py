@@ -1,6 +1,7 @@
 """Several processes: without a GPU, under torchrun, and what becomes of the others when one of them ends."""
 
 import importlib.util
+import math
 import multiprocessing
 import os
 import random
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import Any, Iterator, List
+from typing import Any, Iterator, Set
 
 import torch
 
@@ -17,10 +18,8 @@ from luna_fairseq.engine.mend import RUNS, Function, Mend
 from luna_fairseq.engine.termination import TERMINATED
 from luna_fairseq.errors import InputError, in_command, one_line_of_another_process
 
-_LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 # Seconds that processes are given to end by themselves after one of them failed.
 PATIENCE = 60
-
 
 PROCESSES = Mend(
     "processes",
@@ -33,7 +32,8 @@ PROCESSES = Mend(
 
 def _launched() -> bool:
     """Whether torchrun started this process as one of several."""
-    return all(name in os.environ for name in _LAUNCHED) and int(os.environ["WORLD_SIZE"]) > 1
+    names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+    return all(name in os.environ for name in names) and int(os.environ["WORLD_SIZE"]) > 1
 
 
 @PROCESSES.around("fairseq.distributed.utils:call_main")
@@ -79,8 +79,7 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
 
     distributed = cfg.distributed_training
     if distributed.distributed_init_method is None:
-        port = distributed.distributed_port
-        port = port if port > 0 else random.randint(10000, 60000)
+        port = max(0, distributed.distributed_port) or random.randint(10000, 60000)
         distributed.distributed_init_method = f"tcp://localhost:{port}"
     distributed.distributed_rank = None  # assigned to each process by fairseq
     count = distributed.distributed_world_size
@@ -136,13 +135,12 @@ def _kill_survivors(ended: threading.Event) -> None:
 
     Before torch 2.4 its spawn only asks them to end; one that waits for the failed process never does.
     """
-    seen: List[Any] = []
-    failed_at = None
+    seen: Set[Any] = set()
+    last = math.inf
     while not ended.wait(1.0):
-        alive = multiprocessing.active_children()
-        seen += [process for process in alive if process not in seen]
-        if failed_at is None and any(process.exitcode not in (None, 0) for process in seen):
-            failed_at = time.monotonic()
-        if failed_at is not None and time.monotonic() > failed_at + PATIENCE:
-            for process in alive:
+        seen.update(multiprocessing.active_children())
+        if any(process.exitcode not in (None, 0) for process in seen):
+            last = min(last, time.monotonic() + PATIENCE)
+        if time.monotonic() > last:
+            for process in multiprocessing.active_children():
                 process.kill()

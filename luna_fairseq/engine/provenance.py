@@ -1,7 +1,6 @@
 """Which version of this package trains a model: in the log of the training, and in its checkpoints."""
 
 import functools
-import logging
 import re
 from pathlib import Path
 from typing import Optional
@@ -12,18 +11,9 @@ KEY = "luna_fairseq"  # in a checkpoint's extra_state
 
 
 @functools.lru_cache(maxsize=None)
-def of_this_process() -> str:
-    """:func:`provenance`, found once: the checkout may change while the process runs what it was."""
-    return provenance()
-
-
-def say() -> None:
-    """Say it in the log of the training."""
-    logging.getLogger("fairseq_cli.train").info(of_this_process())  # the one logger that --log-file is given
-
-
 def provenance() -> str:
-    """As "luna_fairseq 0.1.0 (commit ...)", without the commit where this is no checkout."""
+    """As "luna_fairseq 0.1.0 (commit ...)", without the commit where this is no checkout. Found once: the
+    checkout may change while the process runs what it was."""
     found = commit(Path(luna_fairseq.__file__).resolve().parents[1] / ".git")
     return f"luna_fairseq {luna_fairseq.__version__}{f' (commit {found})' if found else ''}"
 

@@ -195,7 +195,8 @@ def _from_checkpoint(path: Path) -> List[Run]:
 
 def _load(file: Path) -> Dict[str, Any]:
     # torch.load then accepts the classes that fairseq stores
-    from luna_fairseq.engine.checkpoints import why_unreadable
+    import luna_fairseq.engine  # noqa: F401
+    from luna_fairseq.files.checkpoints import why_unreadable
 
     try:
         try:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fairseq.file_io import PathManager
-from luna_fairseq.engine.starting_point import _begin, find_intact
+from luna_fairseq.engine.starting_point import _begin
+from luna_fairseq.files.checkpoints import find_intact
 
 
 def write(path, updates, age, **torch_options):

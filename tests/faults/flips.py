@@ -167,8 +167,9 @@ def in_one_line(ended: Ended) -> bool:
 def unchecked() -> None:
     """A planted defect: no checksum is looked at."""
     from luna_fairseq.commands import average_checkpoints
-    from luna_fairseq.engine import checkpoint_contents, checkpoints, reading, starting_point
+    from luna_fairseq.engine import checkpoint_contents, reading
+    from luna_fairseq.files import checkpoints
 
     reading.check_files = lambda path: None
-    for module in (average_checkpoints, checkpoints, checkpoint_contents, starting_point):
+    for module in (average_checkpoints, checkpoints, checkpoint_contents):
         module.damage = lambda path: None
