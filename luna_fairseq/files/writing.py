@@ -24,9 +24,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(folder: Path) -> Iterator[Path]:
-    """An empty ``folder``, of which nothing is left at the end, nor of a process that was killed."""
+    """An empty ``folder``, of which nothing is left at the end, nor of a process that was killed. The folder
+    around it has to be there: one that vanished is not to be made anew without what was in it."""
     shutil.rmtree(str(folder), ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir()
     try:
         yield folder
     finally:
@@ -36,6 +37,7 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """As :func:`replacing`, of a folder that is empty, or not there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(folder.with_name(folder.name + ".tmp")) as temporary:
         yield temporary
         if folder.is_dir():

@@ -78,10 +78,11 @@ class PreparedWriter:
         self.facts: Dict[str, Any] = {"task": task.name, "examples": {}, "longest": {}, "labelled": []}
         shutil.rmtree(str(self.temporary), ignore_errors=True)
         self.names = [f"input{number}" for number in range(task.inputs)] + ["label"]
+        self._written = [f"{name}/{DICTIONARY}" for name in self.names[:-1]]
         for name in self.names:
             (self.temporary / name).mkdir(parents=True)
-            if name != "label":
-                dictionary.save(str(self.temporary / name / DICTIONARY))
+        for path in self._written:
+            dictionary.save(str(self.temporary / path))
 
     def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
         """One split.
@@ -96,6 +97,7 @@ class PreparedWriter:
             texts = progress([example.inputs[number] for example in examples], f"encode {split}")
             path = self.temporary / f"input{number}" / split
             found, unknown = _binarise(path, texts, encoder, self.dictionary)
+            self._written += [f"{path.parent.name}/{split}.{ending}" for ending in ("bin", "idx")]
             lengths.append(found)
             self.tokens[split] += int(found.sum())
             self.unknown[split] += unknown
@@ -117,9 +119,8 @@ class PreparedWriter:
             temporary.write_text(json.dumps(self.facts, indent=1), encoding="utf-8")
 
     def files(self) -> List[str]:
-        """What is in place, relative to the folder."""
-        paths = (path for name in self.names for path in sorted((self.folder / name).iterdir()))
-        return [DESCRIPTION, *(str(path.relative_to(self.folder)) for path in paths)]
+        """What was written, whether or not it is still there, relative to the folder."""
+        return [DESCRIPTION, *self._written]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
         """Tokens of examples [B] from the pieces of their inputs [inputs, B]: with ``<s>``, ends, and
@@ -139,8 +140,12 @@ class PreparedWriter:
                 dictionary.add_symbol(label)
             dictionary.save(str(path.with_name(DICTIONARY)))
             _binarise(path, labels, words_encoder(), dictionary)
+            self._written += [
+                f"label/{name}" for name in (DICTIONARY, f"{path.name}.bin", f"{path.name}.idx")
+            ]
             return
         path.with_name(f"{path.name}.label").write_text("".join(f"{v}\n" for v in values), encoding="utf-8")
+        self._written.append(f"label/{path.name}.label")
 
 
 def _binarise(
