@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Callable, List, Mapping
 
+from fairseq import options
 from luna_fairseq.commands import average_checkpoints, train
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.logged import train_logged
@@ -59,6 +60,13 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     settings = options_of([*read_recipe(str(recipe)).words(), *extra])
     _check_epochs(args.average, settings)
     out, data, checkpoints = args.destdir, args.destdir / "data", args.destdir / "checkpoints"
+    subsets = [f"valid{number or ''}" for number in range(len(args.validpref.split(",")))]
+    given = ["--source-lang", args.source_lang, "--target-lang", args.target_lang]
+    given += ["--save-dir", str(checkpoints), "--valid-subset", ",".join(subsets)]
+    given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
+    # What fairseq-train would refuse, before there is anything that it could read.
+    words = ["data", *train.launch_here(read_recipe(str(recipe)), given).options]
+    options.parse_args_and_arch(options.get_training_parser(), words)
     _say(f"prepare: {data}")
     preparation = prepare_bitext.Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
     preparation.check()
@@ -71,10 +79,6 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     log = out / "train.log"
     _say(f"train: {checkpoints} (everything fairseq-train says: {log})")
-    subsets = [f"valid{number or ''}" for number in range(len(args.validpref.split(",")))]
-    given = ["--source-lang", args.source_lang, "--target-lang", args.target_lang]
-    given += ["--save-dir", str(checkpoints), "--valid-subset", ",".join(subsets)]
-    given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
     train_logged(train.command([str(recipe), preparation.data.path, *given]), log, "train", SHOWN)
 
     averaged = checkpoints / "averaged.pt"

@@ -170,6 +170,8 @@ def test_another_model_is_seen():
 
 OLDER = {
     "4.40.2": "tokenizers==0.19.1 huggingface_hub==0.23.5",
+    "4.46.3": "tokenizers==0.20.3 huggingface_hub==0.26.5",
+    "4.51.3": "tokenizers==0.21.1 huggingface_hub==0.30.2",
     "4.57.6": "tokenizers==0.22.1 huggingface_hub==0.36.2",
 }
 
