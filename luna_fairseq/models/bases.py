@@ -14,6 +14,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import check_dictionary, check_positions, refuse_misfit
+from luna_fairseq.models.few_rows import use_few_rows
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.models.luna_masked_lm_config import XAVIER
 from luna_fairseq.modules.fairseq_layers import activation_function
@@ -45,6 +46,7 @@ class LoadsWhatFits(BaseFairseqModel):
                     )
             kwargs["retain_dropout_modules"] = names
         super().make_generation_fast_(**kwargs)
+        use_few_rows(self)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """fairseq's. Raises InputError when the checkpoint has other dictionaries."""
@@ -53,9 +55,9 @@ class LoadsWhatFits(BaseFairseqModel):
 
     def prepare_for_inference_(self, cfg: Any) -> None:
         """fairseq's; and weights in 8 bits where the model's options say so."""
-        super().prepare_for_inference_(cfg)
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
+        super().prepare_for_inference_(cfg)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq's. Raises InputError when the checkpoint is of another architecture."""
