@@ -204,7 +204,9 @@ def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
             raise InputError(f"transformers has no activation function like {options[name]}")
     if dictionary is not None:
         options["vocab_size"] = len(dictionary)
-        options["bos_token_id"], options["eos_token_id"] = dictionary.bos(), dictionary.eos()
+        writes = kind in (CAUSAL_LM, TRANSLATION)  # what they write begins with the end of another text
+        options["bos_token_id"] = dictionary.eos() if writes else dictionary.bos()
+        options["eos_token_id"] = dictionary.eos()
         options["pad_token_id"] = dictionary.pad()
     exported_class = kind.load_class()
     configuration = exported_class.config_class

@@ -17,6 +17,7 @@ from typing import Any, Dict, Optional
 import torch
 from torch import Tensor
 
+from luna_fairseq.commands.average_checkpoints import load
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing
@@ -52,10 +53,7 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
         raise MissingRequirementError(
             'the import needs transformers and safetensors: pip install "luna_fairseq[huggingface]"'
         ) from error
-    import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
-    from fairseq import checkpoint_utils
-
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(like))
+    state = load(like)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     taken = read_names(state["model"], config)
     weights = _weights(folder, bool(config.get("tie_word_embeddings", True)))

@@ -6,6 +6,8 @@ import logging
 import pytest
 import torch
 
+from fairseq import checkpoint_utils
+
 transformers = pytest.importorskip("transformers")
 
 
@@ -29,6 +31,7 @@ def test_there_and_back(trained, data, tmp_path, capsys):
     back = [tmp_path / "tuned", "--like", checkpoint, "--path", tmp_path / "back.pt"]
     assert command("import_checkpoint", *back) == 0
     old, new = (torch.load(str(p), weights_only=False)["model"] for p in (checkpoint, tmp_path / "back.pt"))
+    checkpoint_utils.load_model_ensemble([str(tmp_path / "back.pt")], {"data": str(data)})
     moved = [name for name in old if not torch.equal(old[name], new[name])]
     assert moved == ["encoder.layers.0.fc1.bias"]
     assert command("import_checkpoint", *back) == 1
