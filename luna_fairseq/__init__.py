@@ -31,7 +31,8 @@ _REGISTERING = (
     "optim.fairseq_milestone",
     "lra.criterion",
     "lra.task",
-    "causal_lm.task",
+    "streaming.causal_task",
+    "streaming.masked_task",
     "peers.models",
 )
 

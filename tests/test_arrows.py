@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "translation": BELOW_WINGS,
     "masked_lm": BELOW_WINGS,
     "lra": BELOW_WINGS,
-    "causal_lm": BELOW_WINGS,
+    "streaming": BELOW_WINGS,
     "huggingface": BELOW_WINGS,
     "report": BELOW_ALL,
     "benchmark": BELOW_ALL,

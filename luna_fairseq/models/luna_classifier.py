@@ -13,6 +13,7 @@ from luna_fairseq.anchored.encoder_decoder import encoder_class
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.authors_checkpoint import refuse_misfit
+from luna_fairseq.models.carried_packed import carrying
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
 from luna_fairseq.modules.classification_heads import mean_of_packed
@@ -162,6 +163,12 @@ def check_options(args: Namespace, input_type: str) -> None:
         raise InputError(
             "--anchored-packed: a Transformer has no packed sequence; leave it out, or give --layer-type luna"
         )
+    one_token = args.sen_rep_type == "cls" and not args.use_p
+    if args.carry_packed and (args.layer_type == "transformer" or one_token):
+        raise InputError(
+            "--carry-packed: a Transformer has no packed sequence, and the first token sees one segment "
+            "alone: give --layer-type luna with --use-p or --sen-rep-type mp"
+        )
     for name in ("encoder_layers", "classifier_layers", "classifier_out_dim", "max_positions"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}: it must be 1 or more")
@@ -199,7 +206,8 @@ def build_encoder(
     )
     if args.layer_type == "luna":
         reads = {"sentence_encoder": True, "packed_is_read": args.use_p}
-        return encoder_class(cfg)(cfg, dictionary, embed_tokens, **reads, layer_repeats=repeats)
+        build = carrying(encoder_class(cfg), args)
+        return build(cfg, dictionary, embed_tokens, **reads, layer_repeats=repeats)
     return transformer(cfg, dictionary, embed_tokens, layer_repeats=repeats)
 
 

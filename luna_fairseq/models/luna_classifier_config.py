@@ -6,6 +6,7 @@ from typing import Optional
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
 from luna_fairseq.models.options import (
+    CarryOptions,
     EncoderOptions,
     LayerOptions,
     LunaEncoderOptions,
@@ -60,7 +61,7 @@ class ClassifierOptions(LayerOptions, EncoderOptions):
 
 
 @dataclass
-class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions):
+class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions, CarryOptions):
     """Defaults are the authors' base architecture for Long Range Arena."""
 
     layer_type: ChoiceEnum(LAYER_TYPES) = option(

@@ -6,6 +6,7 @@ from typing import Optional
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
 from luna_fairseq.models.options import (
+    CarryOptions,
     EncoderOptions,
     LayerOptions,
     LunaEncoderOptions,
@@ -53,7 +54,7 @@ class SentenceOptions(LayerOptions, EncoderOptions):
 
 
 @dataclass
-class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions):
+class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions, CarryOptions):
     """Defaults are the base size of Luna, table 8."""
 
     projection_length: int = option(128, "l, the length of the packed sequence P")

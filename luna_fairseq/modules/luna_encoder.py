@@ -1,6 +1,7 @@
 """The Luna encoder: fairseq's Transformer encoder with the packed sequence P beside X."""
 
-from typing import Any, Dict, List, Optional
+import logging
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,10 @@ from luna_fairseq.modules.luna_layer import LunaEncoderLayer
 from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.sentences import Sentences
+
+logger = logging.getLogger(__name__)
+# Sources of more tokens for each row of P are more than it holds: translations lose words.
+TOKENS_A_ROW = 16
 
 
 def attention_options(cfg: Any, side: Any) -> Dict[str, Any]:
@@ -66,6 +71,7 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
         self.layers_normalize_packed = layer_repeats > 1 and not cfg.encoder.normalize_before
         self.positions_option = "--max-positions" if sentence_encoder else "--max-source-positions"
         self.layers_built = 0
+        self.warned_of_rows = sentence_encoder  # classifiers and masked LMs read long texts with few rows
         super().__init__(cfg, dictionary, embed_tokens)
         if layer_repeats > 1:
             self.layers: Any = RepeatedLayer(self.layers, layer_repeats)
@@ -141,6 +147,21 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
             token_embedding = self.embed_tokens(src_tokens)
         return super().forward_embedding(src_tokens, drop_words(token_embedding, self.word_dropout_module))
 
+    def warn_of_few_rows(self, length: int) -> None:
+        """Say once that sources of ``length`` tokens are too long for P."""
+        rows = self.packed_embedding.weight.size(0)
+        if length > TOKENS_A_ROW * rows and not self.warned_of_rows:
+            self.warned_of_rows = True
+            logger.warning(
+                f"a source has {length:,} tokens and P {rows} rows (--projection-length): translations of "
+                f"long sources lose words where a row is for more than {TOKENS_A_ROW} tokens; give "
+                f"--projection-length {-(-length // TOKENS_A_ROW)} or more"
+            )
+
+    def first_packed(self, lengths: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
+        """The P [L, B, C] that the first layer reads, and its padding mask, see :class:`PackedEmbedding`."""
+        return self.packed_embedding(lengths)
+
     def forward(
         self,
         src_tokens: Tensor,
@@ -171,6 +192,7 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
                 f"a source sentence has {src_tokens.size(1)} tokens, the model's positions end at "
                 f"{self.max_positions()}: shorten it, or train with a larger {self.positions_option}"
             )
+        self.warn_of_few_rows(src_tokens.size(1))
         encoder_padding_mask = src_tokens.eq(self.padding_idx)
         lengths = (~encoder_padding_mask).sum(dim=1)
         x, encoder_embedding = self.forward_embedding(src_tokens, token_embeddings)
@@ -178,7 +200,7 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
         if has_pads:
             x = x.masked_fill(encoder_padding_mask.unsqueeze(-1), 0.0)
         x = x.transpose(0, 1)  # [S, B, C]
-        initial_packed, packed_padding_mask = self.packed_embedding(lengths)
+        initial_packed, packed_padding_mask = self.first_packed(lengths)
 
         sentences = Sentences(encoder_padding_mask if has_pads else None, packed_padding_mask)
         packed = initial_packed

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tiny_luna import assert_close
+from tiny_luna import assert_close, batch, sentences, tiny_model
 
 from fairseq.modules import FairseqDropout, SinusoidalPositionalEmbedding
 from luna_fairseq.errors import InputError
@@ -105,3 +105,14 @@ def test_word_dropout_drops_whole_vectors_and_keeps_the_expectation():
     assert 0 < gone.sum(dim=1).float().std()  # positions are drawn one by one, not by sentence
     assert torch.equal(drop_words(embedding, dropout.eval()), embedding)
     assert drop_words(embedding, FairseqDropout(0.0)) is embedding
+
+
+@pytest.mark.parametrize(
+    "length, options, warnings", [(81, {}, 1), (80, {}, 0), (81, {"anchored_packed": True}, 1)]
+)
+def test_sources_that_are_too_long_for_p_are_warned_of_once(caplog, length, options, warnings):
+    encoder = tiny_model(max_source_positions=100, **options).encoder
+    for _ in range(2):
+        encoder(batch(sentences((length, 3), 23)))
+    said = [record.getMessage() for record in caplog.records if "a source has" in record.getMessage()]
+    assert len(said) == warnings and all("give --projection-length 6 or more" in line for line in said)

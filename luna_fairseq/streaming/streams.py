@@ -1,15 +1,15 @@
 """A text as streams: each row of a batch goes on where the row of the batch before it ended."""
 
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fairseq.data import FairseqDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.stream import Stream
 
 
 class StreamDataset(FairseqDataset):
@@ -51,26 +51,33 @@ class StreamDataset(FairseqDataset):
     def __getitem__(self, index: int) -> Dict[str, Any]:
         """Tokens [B, T] of segment ``index``, with the segments of context before it, and what was before
         each of them [B, T]; how many tokens are context, and after how many the next window begins."""
-        S = self.segment_length
-        first = max(0, index - self.context_segments)
-        start, end = first * S, min((index + 1) * S, self.row_length)
-        rows = [
-            self._tokens((self.first_row + row) * self.row_length + start, end - start)
-            for row in range(self.rows)
-        ]
-        tokens = torch.stack(rows)  # [B, 1 + T]
-        next_first = max(0, index + 1 - self.context_segments)
-        return {
-            "index": index,
-            "before": tokens[:, :-1],
-            "tokens": tokens[:, 1:],
-            "context": index * S - start,
-            "keep_after": min(next_first * S, end) - start,
-        }
+        sample = self.window(index)
+        start, end = self._ends(sample["first"])[0], self._ends(index)[1]
+        tokens = torch.stack([self._tokens(row, start, end) for row in range(self.rows)])  # [B, 1 + T]
+        return {**sample, "before": tokens[:, :-1], "tokens": tokens[:, 1:]}
 
-    def _tokens(self, start: int, number: int) -> Tensor:
-        """The token before ``start`` and ``number`` tokens from it on [1 + number]."""
-        begin, end = max(0, start - 1), start + number
+    def window(self, index: int) -> Dict[str, int]:
+        """Of the segments that are read with segment ``index``: the first, how many tokens are context, and
+        after how many the next window begins."""
+        first, next_first = (max(0, number - self.context_segments) for number in (index, index + 1))
+        start, end = self._ends(first)[0], self._ends(index)[1]
+        keep_after = min(next_first * self.segment_length, end) - start
+        context = index * self.segment_length - start
+        return {"index": index, "first": first, "context": context, "keep_after": keep_after}
+
+    def segment(self, index: int, row: int) -> Tensor:
+        """Tokens of segment ``index`` in one row."""
+        return self._tokens(row, *self._ends(index))[1:]
+
+    def _ends(self, index: int) -> Tuple[int, int]:
+        start = index * self.segment_length
+        return start, min(start + self.segment_length, self.row_length)
+
+    def _tokens(self, row: int, start: int, end: int) -> Tensor:
+        """The token before ``start`` in a row and those from it to ``end`` [1 + end - start]."""
+        offset = (self.first_row + row) * self.row_length
+        start, end = offset + start, offset + end
+        begin = max(0, start - 1)
         item = int(np.searchsorted(self.ends, begin, side="right"))
         offset = begin - (int(self.ends[item - 1]) if item else 0)
         parts, found = [], -offset
@@ -86,14 +93,18 @@ class StreamDataset(FairseqDataset):
         (sample,) = samples
         target = sample["tokens"].clone()
         target[:, : sample["context"]] = self.pad
-        B, T = target.shape
+        return self.batch(sample, sample["before"], target)
+
+    def batch(self, sample: Dict[str, Any], tokens: Tensor, target: Tensor) -> Dict[str, Any]:
+        """For a model that reads ``tokens`` and a criterion that scores ``target`` [B, T]."""
+        B, T = tokens.shape
         return {
             "id": torch.arange(B) + self.first_row,
             "nsentences": B,
             "ntokens": B * (T - sample["context"]),
             "start_indices": [sample["context"]] * B,
             "net_input": {
-                "src_tokens": sample["before"],
+                "src_tokens": tokens,
                 "src_lengths": torch.full((B,), T),
                 "keep_after": sample["keep_after"],
             },
@@ -111,17 +122,66 @@ class StreamDataset(FairseqDataset):
         return False
 
 
+class MaskedStreamDataset(StreamDataset):
+    """Streams whose segments are masked.
+
+    Args:
+        args, kwargs: of :class:`StreamDataset`
+        mask: of a dataset of segments, one row's after the other's, and whether targets are wanted: the
+            dataset of what is read, or of the tokens that were masked (padding elsewhere)
+    """
+
+    def __init__(self, *args: Any, mask: Callable[[Any, bool], Any], **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        pieces = _Pieces(self)
+        self.masked, self.targets = mask(pieces, False), mask(pieces, True)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Other tokens are masked in each epoch."""
+        self.masked.set_epoch(epoch)
+        self.targets.set_epoch(epoch)
+
+    def __getitem__(self, index: int) -> Dict[str, Any]:
+        """What is read [B, T] of segment ``index`` and its context, and its masked tokens [B, S]."""
+        sample = self.window(index)
+        read = [self._rows(self.masked, number) for number in range(sample["first"], index + 1)]
+        return {**sample, "tokens": torch.cat(read, dim=1), "target": self._rows(self.targets, index)}
+
+    def _rows(self, pieces: Any, index: int) -> Tensor:
+        return torch.stack([pieces[index * self.rows + row] for row in range(self.rows)])
+
+    def collater(self, samples: List[Dict[str, Any]]) -> Dict[str, Any]:
+        """fairseq's sample of the one item of ``samples``."""
+        (sample,) = samples
+        target = F.pad(sample["target"], (sample["context"], 0), value=self.pad)
+        return self.batch(sample, sample["tokens"], target)
+
+
+class _Pieces(FairseqDataset):
+    """One row's segments after the other's."""
+
+    def __init__(self, streams: StreamDataset):
+        self.streams = streams
+
+    def __len__(self) -> int:
+        return len(self.streams) * self.streams.rows
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.streams.segment(*divmod(index, self.streams.rows))
+
+
 class StreamIterator(EpochBatchIterator):
-    """Batches in their order. Each carries the :class:`Stream` that the model goes on from; a checkpoint
+    """Batches in their order. Each carries the stream that the model goes on from; a checkpoint
     holds it, so that a resumed run goes on in the middle of the text.
 
     Args:
         dataset: the streams
+        stream: what the model remembers
         processes: that train (default: 1)
         kwargs: of fairseq's iterator
     """
 
-    def __init__(self, dataset: StreamDataset, processes: int = 1, **kwargs: Any):
+    def __init__(self, dataset: StreamDataset, stream: Any, processes: int = 1, **kwargs: Any):
         batches = [[index] for index in range(len(dataset))]
         super().__init__(
             dataset=dataset,
@@ -131,7 +191,7 @@ class StreamIterator(EpochBatchIterator):
             **kwargs,
         )
         self.processes = processes
-        self.stream = Stream()
+        self.stream = stream
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq's, with the stream in every batch."""

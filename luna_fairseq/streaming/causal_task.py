@@ -1,22 +1,19 @@
 """``--task streaming_lm``: language modelling of contiguous text."""
 
-import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Optional
 
 from omegaconf import II, MISSING
 
-from fairseq.data import Dictionary, data_utils, indexed_dataset
+from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingTask
-from luna_fairseq.causal_lm.streams import StreamDataset, StreamIterator
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import check_files
 from luna_fairseq.models.luna_lm import LunaLanguageModel
-
-logger = logging.getLogger(__name__)
+from luna_fairseq.models.stream import Stream
+from luna_fairseq.streaming.base_task import StreamingTask, check_text
+from luna_fairseq.streaming.streams import StreamDataset
 
 
 @dataclass
@@ -44,17 +41,16 @@ class StreamingLMConfig(FairseqDataclass):
 
 
 @register_task("streaming_lm", dataclass=StreamingLMConfig)
-class StreamingLMTask(LanguageModelingTask):
-    """Each row of a batch is a stream, which goes on where the batch before it ended.
-
-    The data are those of ``--task language_modeling``. A row begins somewhere in the text with nothing
-    remembered; with one row (``--batch-size 1``, and fairseq-eval-lm's default) the text is read from
-    beginning to end.
+class StreamingLMTask(StreamingTask, LanguageModelingTask):
+    """Language modelling of the data of ``--task language_modeling``, each row of a batch a stream.
+    fairseq-eval-lm reads one row by default.
 
     Args:
         cfg: a :class:`StreamingLMConfig`
         dictionary: of the text
     """
+
+    new_stream = Stream
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":
@@ -66,10 +62,7 @@ class StreamingLMTask(LanguageModelingTask):
             raise InputError(f"--segment-length is {cfg.segment_length}: it must be 1 or more")
         if cfg.bptt_segments < 0:
             raise InputError(f"--bptt-segments is {cfg.bptt_segments}: it must be 0 (none) or more")
-        path = Path(cfg.data) / "dict.txt"
-        if not path.is_file():
-            raise InputError(f"{path} does not exist: give what fairseq-preprocess or luna-prepare-text made")
-        return cls(cfg, Dictionary.load(str(path)))
+        return cls(cfg, Dictionary.load(str(check_text(cfg.data))))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """fairseq's. Raises InputError for a model that carries no state from segment to segment."""
@@ -93,45 +86,8 @@ class StreamingLMTask(LanguageModelingTask):
         Raises:
             InputError: the file is missing, or has fewer tokens than there are rows
         """
-        path = Path(self.args.data) / split
-        if not indexed_dataset.dataset_exists(str(path), impl=None):
-            raise InputError(
-                f"{path}.bin and {path}.idx do not exist: prepare the split {split!r}, or name another"
-            )
-        check_files(path.with_name(f"{split}.bin"))
-        text = data_utils.load_indexed_dataset(str(path), self.dictionary, combine=combine)
-        training = split == "train"
-        rows = (self.args.batch_size if training else self.args.batch_size_valid) or 1
-        all_rows = rows * self.args.data_parallel_size
-        dataset = StreamDataset(
-            text,
-            rows,
-            self.args.segment_length,
-            self.dictionary.pad(),
-            self.dictionary.eos(),
-            self.args.bptt_segments if training else 0,
-            all_rows,
-            rows * self.args.data_parallel_rank,
-        )
-        if not dataset.row_length:
-            raise InputError(
-                f"{path} has fewer tokens than there are rows ({all_rows}): give a smaller --batch-size"
-            )
-        logger.info(f"{split}: {all_rows} rows of {dataset.row_length:,} tokens, {len(dataset):,} segments")
-        self.datasets[split] = dataset
-
-    def get_batch_iterator(
-        self, dataset: Any, num_workers: int = 0, epoch: int = 1, data_buffer_size: int = 0, **kwargs: Any
-    ) -> StreamIterator:
-        """Segments in their order, whatever the limits of a batch are."""
-        return StreamIterator(
-            dataset,
-            self.args.data_parallel_size,
-            num_workers=num_workers,
-            epoch=epoch,
-            buffer_size=data_buffer_size,
-            skip_remainder_batch=kwargs.get("skip_remainder_batch", False),
-        )
+        lengths = self.args.segment_length, self.args.bptt_segments
+        self.datasets[split] = self.read_streams(StreamDataset, split, combine, *lengths)
 
     def eval_lm_dataloader(self, dataset: Any, context_window: int = 0, **kwargs: Any) -> Any:
         """What fairseq-eval-lm reads. Raises InputError for a window: the whole past is read already."""

@@ -1,0 +1,151 @@
+"""Does a carried P remember? Recall of what was read 1 to 64 segments before, by a tiny model of each kind.
+
+The first segment holds eight keys with their values (``associative``) or eight values (``copy``), then come
+segments of noise, and the last asks for the values, of the keys in another order or in their own. A training
+begins with the answer one segment back and doubles the distance whenever nine answers of ten are right.
+
+    python examples/recall_across_segments.py --carry gated --task associative --seconds 240 --json gated.json
+"""
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fairseq.data import Dictionary
+from luna_fairseq.models import LunaMaskedLM
+
+PAIRS, KEYS, VALUES, NOISE = 8, 32, 16, 16
+SEGMENT, WIDTH, BATCH = 2 * PAIRS, 64, 32
+DISTANCES = (1, 2, 4, 8, 16, 32, 64)
+DICTIONARY = Dictionary()
+for number in range(KEYS + VALUES + NOISE + 1):
+    DICTIONARY.add_symbol(f"s{number}")
+FIRST_KEY = DICTIONARY.nspecial
+FIRST_VALUE = FIRST_KEY + KEYS
+FIRST_NOISE = FIRST_VALUE + VALUES
+ASK = len(DICTIONARY) - 1
+
+
+def examples(task, distance, batch=BATCH):
+    """Tokens [B, (distance + 1) * SEGMENT] and the answers [B, PAIRS], asked at the last odd positions."""
+    values = torch.randint(VALUES, (batch, PAIRS)) + FIRST_VALUE
+    keys = torch.rand(batch, KEYS).argsort(dim=1)[:, :PAIRS] + FIRST_KEY
+    if task == "copy":
+        keys = torch.arange(PAIRS).expand(batch, -1) + FIRST_KEY
+    order = torch.rand(batch, PAIRS).argsort(dim=1) if task == "associative" else keys - FIRST_KEY
+    noise = torch.randint(NOISE, (batch, (distance - 1) * SEGMENT)) + FIRST_NOISE
+    first = torch.stack([keys, values], dim=2).flatten(1)
+    last = torch.stack([keys.gather(1, order), torch.full_like(keys, ASK)], dim=2).flatten(1)
+    return torch.cat([first, noise, last], dim=1), values.gather(1, order)
+
+
+def luna(args):
+    """A Luna masked language model; without --carry it reads the last segment alone."""
+    options = {
+        "encoder_embed_dim": WIDTH,
+        "encoder_ffn_embed_dim": 2 * WIDTH,
+        "encoder_layers": args.layers,
+        "encoder_attention_heads": 4,
+        "projection_length": args.rows,
+        "max_positions": SEGMENT,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "attention_init": "xavier",
+        "carry_packed": None if args.carry == "none" else args.carry,
+        "segment_length": SEGMENT,
+    }
+    task = SimpleNamespace(source_dictionary=DICTIONARY, max_positions=lambda: SEGMENT)
+    model = LunaMaskedLM.build_model(argparse.Namespace(**options), task)
+    return model, lambda tokens: model(tokens[:, -SEGMENT:] if args.carry == "none" else tokens)[0]
+
+
+class RecurrentMemoryTransformer(nn.Module):
+    """Softmax attention over a segment and as many vectors of memory as P has rows, which are carried on."""
+
+    def __init__(self, rows, layers):
+        super().__init__()
+        self.embed = nn.Embedding(len(DICTIONARY), WIDTH)
+        self.positions = nn.Parameter(torch.randn(SEGMENT, WIDTH) * 0.02)
+        self.memory = nn.Parameter(torch.randn(rows, WIDTH) * 0.02)
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers)
+
+    def forward(self, tokens):
+        """Logits of the last segment [B, SEGMENT, V]."""
+        memory = self.memory.expand(tokens.size(0), -1, -1)
+        for segment in tokens.split(SEGMENT, dim=1):
+            x = self.encoder(torch.cat([memory, self.embed(segment) + self.positions], dim=1))
+            memory, x = x.split([memory.size(1), SEGMENT], dim=1)
+        return F.linear(x, self.embed.weight)
+
+
+def answers(read, tokens):
+    """Logits [B, PAIRS, V] where the last segment asks."""
+    return read(tokens)[:, -SEGMENT:][:, 1::2]
+
+
+def train(model, read, args):
+    """Train for so many seconds of the processor; the greatest distance reached, and updates."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, betas=(0.9, 0.98))
+    reached, right, updates, start = 1, 0.0, 0, time.process_time()
+    while time.process_time() - start < args.seconds:
+        distance = reached if random.random() < 0.5 else 2 ** random.randrange(reached.bit_length())
+        tokens, target = examples(args.task, distance)
+        logits = answers(read, tokens)
+        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = args.lr * min(1.0, (updates + 1) / 100)
+        optimizer.step()
+        updates += 1
+        if distance == reached:
+            right = 0.9 * right + 0.1 * (logits.argmax(-1) == target).float().mean().item()
+            if right >= 0.9 and reached < DISTANCES[-1]:
+                reached, right = 2 * reached, 0.0
+                print(
+                    f"{time.process_time() - start:.0f} s, update {updates}: distance {reached}", flush=True
+                )
+    return reached, updates
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--carry", choices=["none", "last", "gated", "transformer"], required=True)
+    parser.add_argument("--task", choices=["associative", "copy"], default="associative")
+    parser.add_argument("--rows", type=int, default=16, help="l, or vectors of the Transformer's memory")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seconds", type=float, default=240, help="of the processor, to train")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="file for the result")
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    random.seed(args.seed)
+    if args.carry == "transformer":
+        model = read = RecurrentMemoryTransformer(args.rows, args.layers)
+    else:
+        model, read = luna(args)
+    reached, updates = train(model, read, args)
+    recall = {}
+    with torch.no_grad():
+        for distance in DISTANCES:
+            tokens, target = examples(args.task, distance, batch=256)
+            recall[distance] = (answers(read, tokens).argmax(-1) == target).float().mean().item()
+    parameters = sum(p.numel() for p in model.parameters())
+    result = {**vars(args), "json": None, "reached": reached, "updates": updates, "parameters": parameters}
+    print(json.dumps({**result, "recall": recall}))
+    if args.json:
+        args.json.write_text(json.dumps({**result, "recall": recall}) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What the tasks of contiguous text share: each row of a batch is a stream."""
+
+import logging
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from fairseq.data import data_utils, indexed_dataset
+from fairseq.tasks import FairseqTask
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import check_files
+from luna_fairseq.streaming.streams import StreamDataset, StreamIterator
+
+logger = logging.getLogger(__name__)
+
+
+class StreamingTask(FairseqTask):
+    """A row goes on where the row of the batch before it ended. It begins somewhere in the text with nothing
+    remembered; with one row (``--batch-size 1``) the text is read from beginning to end."""
+
+    new_stream: Callable[[], Any]
+
+    @property
+    def options(self: Any) -> Any:
+        """The task's own; fairseq's older tasks have them as ``args`` alone."""
+        return self.args if self.cfg is None else self.cfg
+
+    def read_streams(
+        self,
+        streams: Callable[..., StreamDataset],
+        split: str,
+        combine: bool,
+        segment_length: int,
+        bptt_segments: int,
+    ) -> StreamDataset:
+        """The text of a split in segments; validation goes through none of them twice.
+
+        Args:
+            streams: the class
+            split: train, valid or test
+            combine: read its numbered files, too
+            segment_length: tokens of each row that are read at once
+            bptt_segments: earlier segments that are read again with each
+
+        Raises:
+            InputError: the file is missing, or has fewer tokens than there are rows
+        """
+        options = self.options
+        path = Path(options.data) / split
+        if not indexed_dataset.dataset_exists(str(path), impl=None):
+            raise InputError(
+                f"{path}.bin and {path}.idx do not exist: prepare the split {split!r}, or name another"
+            )
+        check_files(path.with_name(f"{split}.bin"))
+        text = data_utils.load_indexed_dataset(str(path), self.source_dictionary, combine=combine)
+        training = split == "train"
+        rows = (options.batch_size if training else options.batch_size_valid) or 1
+        all_rows = rows * options.data_parallel_size
+        dataset = streams(
+            text,
+            rows,
+            segment_length,
+            self.source_dictionary.pad(),
+            self.source_dictionary.eos(),
+            bptt_segments if training else 0,
+            all_rows,
+            rows * options.data_parallel_rank,
+        )
+        if not dataset.row_length:
+            raise InputError(
+                f"{path} has fewer tokens than there are rows ({all_rows}): give a smaller --batch-size"
+            )
+        logger.info(f"{split}: {all_rows} rows of {dataset.row_length:,} tokens, {len(dataset):,} segments")
+        return dataset
+
+    def get_batch_iterator(
+        self, dataset: Any, num_workers: int = 0, epoch: int = 1, data_buffer_size: int = 0, **kwargs: Any
+    ) -> StreamIterator:
+        """Segments in their order, whatever the limits of a batch are."""
+        options = self.options
+        return StreamIterator(
+            dataset,
+            self.new_stream(),
+            options.data_parallel_size,
+            num_workers=num_workers,
+            epoch=epoch,
+            buffer_size=data_buffer_size,
+            skip_remainder_batch=kwargs.get("skip_remainder_batch", False),
+        )
+
+
+def check_text(data: Optional[str]) -> Path:
+    """The dictionary in the folder ``data``. Raises InputError where there is none."""
+    path = Path(data or "") / "dict.txt"
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: give what fairseq-preprocess or luna-prepare-text made")
+    return path

@@ -1,0 +1,104 @@
+"""A model that carries P reads a text segment by segment; each begins with the last P of the one before."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from tiny_luna import batch, dictionary, sentences
+from tiny_masked_lm import tiny_model
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.carried_packed import PackedStream
+from luna_fairseq.models.luna_classifier import LunaClassifier
+
+CARRY = [
+    {"carry_packed": rule, "anchored_packed": anchored} for rule in ("last", "gated") for anchored in (0, 1)
+]
+TINY = {
+    "encoder_embed_dim": 12,
+    "encoder_ffn_embed_dim": 20,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 3,
+    "encoder_projection_length": 5,
+    "classifier_out_dim": 8,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "use_p": True,
+    "carry_packed": "last",
+    "segment_length": 6,
+}
+
+
+def text(length=18, rows=2):
+    return batch(sentences((length,) * rows, 23))
+
+
+def classifier(**options):
+    torch.manual_seed(0)
+    task = Namespace(source_dictionary=dictionary(23), pairs=False)
+    return LunaClassifier.build_model(Namespace(**{**TINY, **options}), task).double().eval()
+
+
+@pytest.mark.parametrize("options", CARRY)
+def test_reading_on_gives_what_reading_at_once_gives(options):
+    model, tokens, stream = tiny_model(segment_length=6, **options), text(), PackedStream()
+    at_once, saved = model(tokens)[0], PackedStream()
+    parts = [model(tokens[:, :12], stream=stream, keep_after=6)[0]]
+    saved.load_state_dict(stream.state_dict())
+    parts += [model(part, stream=saved)[0] for part in tokens[:, 6:].split(6, dim=1)]
+    torch.testing.assert_close(torch.cat([parts[0][:, :6], *parts[1:]], dim=1), at_once)
+
+
+@pytest.mark.parametrize("options", CARRY)
+def test_a_later_segment_depends_on_the_first_one(options):
+    model, tokens = tiny_model(segment_length=6, **options), text()
+    other = tokens.clone()
+    other[0, 2] = 4 + (other[0, 2] - 3) % 10
+    one, two = (model(x)[0][:, 12:] for x in (tokens, other))
+    assert (one - two)[0].abs().max() > 1e-6 and torch.equal(one[1], two[1])
+
+
+@pytest.mark.parametrize(
+    "model", [classifier(), classifier(carry_packed="gated"), classifier(use_p=False, sen_rep_type="mp")]
+)
+def test_a_shorter_text_of_a_batch_keeps_its_p(model):
+    tokens = text(rows=3)
+    tokens[1, 8:] = tokens[2, 3:] = model.encoder.padding_idx
+    for row, length in enumerate((18, 8, 3)):
+        torch.testing.assert_close(model(tokens)[row], model(tokens[row : row + 1, :length])[0])
+
+
+@pytest.mark.parametrize("segments, reached", [(0, 1), (1, 2), (2, 3), (None, 3)])
+def test_gradients_go_through_so_many_segments(segments, reached):
+    model, embedded = classifier(bptt_segments=segments), []
+    model.encoder.embed_tokens.register_forward_hook(
+        lambda *call: embedded.append(call[-1]) or call[-1].retain_grad()
+    )
+    model(text()).sum().backward()
+    assert [bool(x.grad is not None and x.grad.any()) for x in embedded] == [
+        n >= 3 - reached for n in range(3)
+    ]
+
+
+def test_what_carries_nothing_is_as_it_was():
+    assert type(tiny_model().encoder.sentence_encoder).__mro__[1].__name__ != "CarriesPacked"
+
+
+@pytest.mark.parametrize("rows, options", [(3, {}), (2, {"projection_length": 4})])
+def test_the_p_of_another_model_or_batch_is_refused(rows, options):
+    carry = {"carry_packed": "last", "segment_length": 6}
+    stream = PackedStream()
+    tiny_model(**carry)(text(6), stream=stream)
+    with pytest.raises(InputError, match="the P that is carried on has 5 rows of width 12 for 2 texts"):
+        tiny_model(**carry, **options)(text(6, rows), stream=stream)
+
+
+def test_a_stream_needs_a_model_that_carries_p():
+    with pytest.raises(InputError, match="the model does not carry P: give --carry-packed"):
+        tiny_model()(text(6), stream=PackedStream())
+
+
+@pytest.mark.parametrize("options", [{"use_p": False}, {"use_p": False, "layer_type": "transformer"}])
+def test_a_classifier_that_would_not_see_the_whole_text_is_refused(options):
+    with pytest.raises(InputError, match="--carry-packed: a Transformer has no packed sequence"):
+        classifier(**options)
