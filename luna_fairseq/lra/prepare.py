@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping
 
@@ -54,9 +55,7 @@ def build_parser() -> CommandParser:
         help="take archives from this folder or address instead of the public ones (listops: published "
         "files, DIR)",
     )
-    archives = (
-        "folder for downloads (default: archives, beside DIR); retrieval and pathfinder share one of 7.7 GB"
-    )
+    archives = "folder for downloads, up to 7.7 GB (default: archives, beside DIR)"
     parser.path("--archives", archives, "DIR")
     add("--seed", type=int, default=1, help="of what is generated (default: 1)")
     for place, split in enumerate(SPLITS):
@@ -81,15 +80,12 @@ def build_parser() -> CommandParser:
 
 def prepare(args: argparse.Namespace) -> None:
     """Write the data of ``args.task`` to ``args.destdir``, unless it stands, and print its counts."""
-    settings = {
-        name: value
-        for name, value in vars(args).items()
-        if name not in ("destdir", "archives", "workers", "quiet") and value is not None
-    }
+    passing = ("destdir", "archives", "workers", "quiet")
+    given = vars(args).items()
+    settings = {name: value for name, value in given if name not in passing and value is not None}
     if args.mirror is not None and Path(args.mirror).is_dir():
-        settings["files"] = stamps(
-            path for path in sorted(Path(args.mirror).iterdir()) if path.name in SOURCES
-        )
+        files = sorted(path for path in Path(args.mirror).iterdir() if path.name in SOURCES)
+        settings["files"] = stamps(files)
     key = digest(VERSION, settings)
     known = (args.destdir / RECORD).is_file()
     steps = FinishedSteps(args.destdir, RECORD) if known else None
@@ -116,24 +112,18 @@ def _why_not(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
 
 def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
     """All in a folder beside DIR, which then takes its place."""
-    with replacing_folder(args.destdir) as temporary:
-        return _write_there(args, temporary, key, settings)
-
-
-def _write_there(
-    args: argparse.Namespace, temporary: Path, key: str, settings: Dict[str, Any]
-) -> Dict[str, Any]:
-    counts = TASKS[args.task](args, temporary)
-    empty = [split for split, by_class in counts.items() if not sum(by_class.values())]
-    if empty:
-        raise InputError(
-            f"there are no examples for {', '.join(empty)}: the archive has not the published layout"
-        )
-    files = [str(path.relative_to(temporary)) for path in sorted(temporary.rglob("*")) if path.is_file()]
-    files.append(write_checksums(temporary, files))
-    facts = {"settings": settings, "counts": counts}
-    FinishedSteps(temporary, RECORD).record(args.task, key, files, facts)
-    return facts
+    with replacing_folder(args.destdir) as folder:
+        counts = TASKS[args.task](args, folder)
+        empty = [split for split, by_class in counts.items() if not sum(by_class.values())]
+        if empty:
+            raise InputError(
+                f"there are no examples for {', '.join(empty)}: the archive has not the published layout"
+            )
+        files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+        files.append(write_checksums(folder, files))
+        facts = {"settings": settings, "counts": counts}
+        FinishedSteps(folder, RECORD).record(args.task, key, files, facts)
+        return facts
 
 
 def print_counts(task: str, counts: Mapping[str, Mapping[Any, int]]) -> None:
@@ -156,9 +146,8 @@ def _listops(args: argparse.Namespace, folder: Path) -> Counts:
 def _text(args: argparse.Namespace, folder: Path) -> Counts:
     print("text: as in the benchmark, the test set is the validation set, too")
     with _archive(args, published.IMDB) as archive:
-        return write_tokens(
-            folder, BYTES, 2, _progress(published.imdb(archive, args.max_length or MAX_BYTES), args)
-        )
+        examples = published.imdb(archive, args.max_length or MAX_BYTES)
+        return write_tokens(folder, BYTES, 2, _progress(examples, args))
 
 
 def _retrieval(args: argparse.Namespace, folder: Path) -> Counts:
@@ -172,20 +161,16 @@ def _image(args: argparse.Namespace, folder: Path) -> Counts:
         return write_images(folder, 10, _progress(published.cifar10(archive), args))
 
 
-def _pathfinder(side: int) -> Callable[[argparse.Namespace, Path], Counts]:
-    def convert(args: argparse.Namespace, folder: Path) -> Counts:
-        with _archive(args, published.LRA_RELEASE) as archive:
-            examples = published.pathfinder(archive, side, folder / "all.raw")
-            return write_images(folder, 2, _progress(examples, args))
-
-    return convert
+def _pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Counts:
+    with _archive(args, published.LRA_RELEASE) as archive:
+        examples = published.pathfinder(archive, side, folder / "all.raw")
+        return write_images(folder, 2, _progress(examples, args))
 
 
 def _regenerated(args: argparse.Namespace, folder: Path) -> Counts:
     print("pathfinder32-regenerated: drawn here, not the published images")
-    return write_images(
-        folder, 2, _progress(generated.pathfinder(args.seed, _sizes(args), args.workers), args)
-    )
+    examples = generated.pathfinder(args.seed, _sizes(args), args.workers)
+    return write_images(folder, 2, _progress(examples, args))
 
 
 TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
@@ -193,8 +178,8 @@ TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
     "text": _text,
     "retrieval": _retrieval,
     "image": _image,
-    "pathfinder32": _pathfinder(32),
-    "pathfinder128": _pathfinder(128),
+    "pathfinder32": partial(_pathfinder, 32),
+    "pathfinder128": partial(_pathfinder, 128),
     "pathfinder32-regenerated": _regenerated,
 }
 

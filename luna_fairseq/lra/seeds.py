@@ -18,7 +18,7 @@ import statistics
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Match, Optional, Sequence, Tuple
+from typing import Dict, List, Match, Optional, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.logged import fairseq, run_logged, train_logged
@@ -27,7 +27,7 @@ from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import content_of, differences, lasting_options, options_of, same_run
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.writing import write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
 from luna_fairseq.lra.writing import SPLITS
 from luna_fairseq.progress import progress, say
@@ -146,12 +146,12 @@ def task_of(recipe: Recipe) -> str:
         InputError: the recipe is of something else.
     """
     name = recipe.settings["model"]["_name"]
-    task = name[len(ARCHITECTURE) :]
-    if not name.startswith(ARCHITECTURE) or task not in TITLES:
+    tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}
+    if name not in tasks:
         raise InputError(
             f"{recipe.path} is no recipe of Long Range Arena: its model is {name}, not luna_lra_.."
         )
-    return task
+    return tasks[name]
 
 
 def model_options(model: str, architecture: str) -> List[str]:
@@ -190,13 +190,8 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     train_logged(fairseq("train", words), folder / TRAIN_LOG, f"{model}, seed {seed}")
     words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
     task, size = (options[options.index(name) + 1] for name in ("--task", "--batch-size"))
-    words += [
-        "--task",
-        task,
-        "--batch-size",
-        size,
-        *"--required-batch-size-multiple 1 --log-format simple".split(),
-    ]
+    words += ["--task", task, "--batch-size", size, "--required-batch-size-multiple", "1"]
+    words += ["--log-format", "simple"]
     words += [option for option in ("--cpu", "--fp16", "--bf16") if option in options]
     log = folder / "test.log"
     run_logged(fairseq("validate", words), log, anew=True)
@@ -204,8 +199,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     if not found:
         raise InputError(f"{log} has no accuracy: does the recipe have --criterion lra_cross_entropy?")
     result = Result(title, model, seed, float(found[-1]), options)
-    with replacing(folder / RESULT) as temporary:
-        temporary.write_text(json.dumps(asdict(result)) + "\n", encoding="utf-8")
+    write_text(folder / RESULT, json.dumps(asdict(result)) + "\n")
     return result
 
 
@@ -222,17 +216,14 @@ def read_result(path: Path) -> Result:
 
 def table(results: Sequence[Result]) -> str:
     """Mean, sample standard deviation and number of seeds, in the form of the paper's Tables 1 and 3."""
-    by_cell: Dict[str, Dict[str, List[float]]] = {}
-    for result in results:
-        by_cell.setdefault(result.model, {}).setdefault(result.title, []).append(result.accuracy)
-    titles = [title for title in TITLES.values() if any(title in row for row in by_cell.values())]
-    lines = [["Model", *titles, "Avg."]]
-    for model in sorted(by_cell, key=_model_order):
-        row = by_cell[model]
-        means = [statistics.mean(row[title]) for title in titles if title in row]
-        average = f"{statistics.mean(means):.2f}" if len(means) == len(titles) else "-"
-        lines.append([_label(model), *(_cell(row.get(title, [])) for title in titles), average])
-    return "\n".join(_markdown(lines))
+    rows = _by_model(results)
+    titles = [title for title in TITLES.values() if any(title in row for row in rows.values())]
+    lines = [["Model", *titles, "Avg."], ["---"] * (len(titles) + 2)]
+    for model in sorted(rows, key=_model_order):
+        whole = all(title in rows[model] for title in titles)
+        average = f"{_mean(rows[model], titles):.2f}" if whole else "-"
+        lines.append([_label(model), *(_cell(rows[model].get(title, [])) for title in titles), average])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]:
@@ -241,16 +232,23 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
     Raises:
         InputError: there is no such task.
     """
-    of: Dict[str, Dict[str, List[float]]] = {}
-    for result in results:
-        of.setdefault(result.model, {}).setdefault(result.title, []).append(result.accuracy)
-    titles = [title for title in TITLES.values() if all(title in row for row in of.values())]
+    rows = _by_model(results)
+    titles = [title for title in TITLES.values() if all(title in row for row in rows.values())]
     if not titles:
         raise InputError("--figure: the models have no task in common")
-    means = {
-        model: statistics.mean(statistics.mean(row[title]) for title in titles) for model, row in of.items()
-    }
-    return ", ".join(titles), means
+    return ", ".join(titles), {model: _mean(row, titles) for model, row in rows.items()}
+
+
+def _by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float]]]:
+    """Model -> title of a task -> accuracies of its seeds."""
+    rows: Dict[str, Dict[str, List[float]]] = {}
+    for result in results:
+        rows.setdefault(result.model, {}).setdefault(result.title, []).append(result.accuracy)
+    return rows
+
+
+def _mean(row: Dict[str, List[float]], titles: Sequence[str]) -> float:
+    return statistics.mean(statistics.mean(row[title]) for title in titles)
 
 
 def _model_order(model: str) -> Tuple[int, str, int, str]:
@@ -275,16 +273,7 @@ def _cell(accuracies: List[float]) -> str:
     return f"{statistics.mean(accuracies):.2f}{spread} ({len(accuracies)})"
 
 
-def _markdown(lines: List[List[str]]) -> Iterator[str]:
-    for number, line in enumerate(lines):
-        yield f"| {' | '.join(line)} |"
-        if not number:
-            yield f"|{'---|' * len(line)}"
-
-
-main = console_script(
-    PROGRAM, build_parser, lambda args, extra: run(args, extra), place="out", passes_on=True
-)
+main = console_script(PROGRAM, build_parser, run, place="out", passes_on=True)
 
 
 if __name__ == "__main__":
