@@ -98,7 +98,7 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         measure(TASKS[name](options, settings), sections, where)
     if args.plot is not None and any(section.results for section in sections):
         plot.write_png(args.plot, [section for section in sections if section.results], where)
-    wrong = [f"{form} is not measured: {why}" for s in sections for form, why in s.failed.items()]
+    wrong = [f"{row} is not measured: {why}" for s in sections for row, why in s.failed.items()]
     if wrong:
         raise InputError("; ".join(wrong))
 
@@ -111,21 +111,21 @@ def measure(task: Task, sections: List[Section], where: Dict[str, Any]) -> None:
         if args.json is not None:
             write_sections(args.json, where, [*sections, section])
 
-    def begin(form: str) -> None:
-        section.running = form
+    def begin(row: str) -> None:
+        section.running = row
         write(section)
 
     section, cases = lay_out(task, write)
     print("", f"== {task.name} ==", *section.notes, "", sep="\n", flush=True)
-    for case, forms, count in () if args.check else progress(cases, task.name, "cases"):
-        records = compare(case, forms, section.peers, task.settings, begin, section.fail)
+    for case, jobs in () if args.check else progress(cases, task.name, "cases"):
+        records = compare(case, jobs, section.peers, task.settings, begin, section.fail)
         for record in records if task.rate else ():
-            record[f"{task.rate}_per_second"] = count / record["seconds"]["median"]
+            record[f"{task.rate}_per_second"] = task.count(case) / record["seconds"]["median"]
         section.results += records
         if records:
             say(table_of(records, task.rate, section.peers))
         if args.profile:
-            found = [profile(form, r) for form in forms for r in records if r["form"] == form.name]
+            found = [profile(jobs[record["form"]](), record) for record in records]
             section.profiles += found
             say(table_of_rows(found))
     if args.check:

@@ -65,7 +65,7 @@ class OptimizerStep(ModelTask):
         return row.make(parameters(shapes, self.settings.device, self.settings.seed), lr=RATE)
 
     def job(self, row: Row, case: Case) -> Job:
-        return self.optimizer(row, SMALL if self.tiny else self.shapes).step
+        return self.optimizer(row, self.shapes).step
 
     def check(self, row: Row) -> float:
         if not row.equals:

@@ -50,7 +50,7 @@ class Decode(ModelTask):
         batch = self.batch(case)
         model = self.make_model(row, batch).eval()
         dictionary = self.dictionary()
-        beam = min(self.args.beam, len(dictionary) // 2)  # that of the warm-up is small
+        beam = self.args.beam
         model.make_generation_fast_(beamable_mm_beam_size=beam, need_attn=False)
         length = batch.tokens - 1  # counted without EOS
         generator = SequenceGenerator(

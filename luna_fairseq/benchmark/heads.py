@@ -98,9 +98,8 @@ class AttentionTask(Task):
     def shape(self, case: Case) -> Shape:
         """Of a case."""
         args = self.args
-        batch, heads = (1, 1) if self.tiny else (args.batch, args.heads)
         tied, padded = getattr(args, "tied", False), case.get("padding") == "half"
-        return Shape(batch, heads, args.head_dim, case["l"], args.dtype, tied, padded)
+        return Shape(args.batch, args.heads, args.head_dim, case["l"], args.dtype, tied, padded)
 
     def problem(self, case: Case) -> Tuple[Inputs, Tensor]:
         """Inputs, and the gradient of the output [B, H, T, K]."""
@@ -116,7 +115,6 @@ class AttentionTask(Task):
         return row.why_not(self.shape(case), self.settings) if row.why_not else ""
 
     def job(self, row: Row, case: Case) -> Job:
-        # The warm-up is of a single head at the same length: another may take other code.
         both = case["pass"] != PASSES[0]
         return partial(outputs_and_gradients if both else outputs, row, *self.problem(case))
 

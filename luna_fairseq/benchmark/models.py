@@ -29,7 +29,6 @@ from luna_fairseq.peers.attention import FORMS, PeerAttention
 Sizes = Dict[str, int]
 BASE = {"layers": 6, "embed_dim": 512, "ffn_embed_dim": 2048, "attention_heads": 8}
 SMALL = {"layers": 3, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4}
-TINY = {"layers": 1, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2}
 
 
 class FusedAttention(MultiheadAttention):
@@ -183,12 +182,12 @@ class ModelTask(Task):
         if self.args.preset not in self.presets:
             has = ", ".join(self.presets)
             raise InputError(f"--preset {self.args.preset}: --task {self.task} has only {has}")
-        return TINY if self.tiny else self.presets[self.args.preset]
+        return self.presets[self.args.preset]
 
     def dictionary(self) -> Dictionary:
         """One for source and target."""
         dictionary = Dictionary()
-        size = 12 if self.tiny else self.args.dictionary_size or self.types
+        size = self.args.dictionary_size or self.types
         for i in range(size - len(dictionary)):
             dictionary.add_symbol(f"w{i}")
         return dictionary
@@ -213,7 +212,7 @@ class ModelTask(Task):
 
     def batch(self, case: Case) -> BatchSize:
         """Sentences and tokens of a case."""
-        return BatchSize(1, 4) if self.tiny else BatchSize(case["sentences"], case["T"])
+        return BatchSize(case["sentences"], case["T"])
 
     def options(self, batch: BatchSize, dropout: float) -> Dict[str, Any]:
         """What all encoder-decoders have in common, under fairseq's names."""

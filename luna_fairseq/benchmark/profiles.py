@@ -5,7 +5,7 @@ from typing import Any, Dict
 import torch
 from torch.profiler import ProfilerActivity
 
-from luna_fairseq.benchmark.measure import Form, Record
+from luna_fairseq.benchmark.measure import Job, Record
 
 
 def of_cpu() -> Dict[Any, Any]:
@@ -21,13 +21,12 @@ def of_cpu() -> Dict[Any, Any]:
     }
 
 
-def profile(form: Form, record: Record) -> Record:
-    """Operations in products of a form's job (causal attention counts whole, Triton's kernels not at all),
+def profile(job: Job, record: Record) -> Record:
+    """Operations in products of a row's job (causal attention counts whole, Triton's kernels not at all),
     the part of its time in them, bytes that results take, and calls; after a job that takes memory and
     compiles."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    job = form.prepare()
     with FlopCounterMode(display=False, custom_mapping=of_cpu()) as counter:
         job()
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -38,7 +37,7 @@ def profile(form: Form, record: Record) -> Record:
     flops, seconds = counter.get_total_flops(), record["seconds"]["median"]
     return {
         **record["case"],
-        "row": form.name,
+        "row": record["form"],
         "GFLOP of products": flops / 1e9,
         "GFLOP/s": flops / seconds / 1e9,
         "part of the time in products": own / outer,

@@ -3,7 +3,6 @@
 import argparse
 import re
 import textwrap
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -11,7 +10,7 @@ from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Se
 import torch
 from torch import Tensor
 
-from luna_fairseq.benchmark.measure import Case, Form, Job, Record, Settings
+from luna_fairseq.benchmark.measure import Case, Job, Record, Settings
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.errors import InputError
 
@@ -32,59 +31,57 @@ class Row:
     optional: bool = False
 
 
-class Task(ABC):
-    """A job that the rows of its table do. It is pickled: the memory of each is measured in another process.
+class Task:
+    """A job that the rows of its table do.
 
     Attributes:
         name: of the results, which is that of the sub-command
         notes: what is measured, and how to read it; its first line is the help
         rate: unit of :meth:`count`, as ``tokens`` (default: the table shows no rate)
         length: column of the case that the plot has as its abscissa
-        tiny: the job is one of next to no size, through the same code, to warm up with
     """
 
     name: ClassVar[str]
     notes: ClassVar[str]
     rate: ClassVar[str] = ""
     length: ClassVar[str] = ""
-    tiny = False
 
     def __init__(self, args: argparse.Namespace, settings: Settings):
         self.args = args
         self.settings = settings
 
-    @classmethod  # noqa: B027
+    @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
         """Add what only this sub-command has."""
 
-    @abstractmethod
     def rows(self) -> Dict[str, Any]:
         """Its rows by name, in the table's order."""
+        raise NotImplementedError
 
-    @abstractmethod
     def cases(self) -> List[Case]:
         """What the rows are compared in, by the table's column names."""
+        raise NotImplementedError
 
     def why_not(self, row: Any, case: Case) -> str:
         """Why the row cannot do the case, or nothing."""
         return ""
 
-    @abstractmethod
     def check(self, row: Any) -> float:
         """The largest error of a row, by what is allowed. Raises InputError when it does not do what it
         should."""
+        raise NotImplementedError
 
-    @abstractmethod
     def job(self, row: Any, case: Case) -> Job:
         """Make inputs, parameters, models: whatever is there before the job; give the job."""
+        raise NotImplementedError
 
     def count(self, case: Case) -> int:
         """How much one job does, in units of ``rate``."""
         return 0
 
-    @abstractmethod
     def describe(self) -> str:
         """The sizes in one line."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -92,9 +89,9 @@ class Section:
     """The results of one task.
 
     Attributes:
-        checks: largest error of each form, by what is allowed
-        failed: why a form that should have been measured was not
-        running: the form at work, for whoever finds the file of a process that died
+        checks: largest error of each row, by what is allowed
+        failed: why a row that should have been measured was not
+        running: the row at work, for whoever finds the file of a process that died
     """
 
     name: str
@@ -108,14 +105,14 @@ class Section:
     results: List[Record] = field(default_factory=list)
     profiles: List[Record] = field(default_factory=list)
 
-    def fail(self, form: str, error: BaseException) -> None:
-        """Note that a form is not measured, or not in a case."""
+    def fail(self, row: str, error: BaseException) -> None:
+        """Note that a row is not measured, or not in a case."""
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        self.failed.setdefault(form, f"{kind}{next(iter(str(error).splitlines()), '')}"[:300])
+        self.failed.setdefault(row, f"{kind}{next(iter(str(error).splitlines()), '')}"[:300])
 
 
-# The forms of every case, and how much a job of it does.
-Cases = List[Tuple[Case, List[Form], int]]
+# The jobs of every case by row, yet to be made.
+Cases = List[Tuple[Case, Dict[str, Callable[[], Job]]]]
 
 
 def lay_out(task: Task, changed: Callable[[Section], Any] = lambda section: None) -> Tuple[Section, Cases]:
@@ -124,36 +121,32 @@ def lay_out(task: Task, changed: Callable[[Section], Any] = lambda section: None
     none."""
     section = Section(task.name, task.length, task.rate)
     rows = select(task.rows(), task.args.with_, task.args.without)
-    reasons = [{name: task.why_not(row, case) for name, row in rows.items()} for case in task.cases()]
-    absent = {
-        why: [n for n in rows if any(here[n] == why for here in reasons)]
-        for here in reasons
-        for why in here.values()
-    }
-    left_out = [f"left out: {', '.join(names)}, {why}." for why, names in absent.items() if why]
+    absent: Dict[str, Dict[str, None]] = {}
+    cases: Cases = []
+    for case in task.cases():
+        jobs: Dict[str, Callable[[], Job]] = {}
+        for name, row in rows.items():
+            why = task.why_not(row, case)
+            if why:
+                absent.setdefault(why, {})[name] = None
+            else:
+                jobs[name] = partial(task.job, row, case)
+        cases.append((case, jobs))
+    left_out = [f"left out: {', '.join(names)}, {why}." for why, names in absent.items()]
     section.notes = [*textwrap.wrap(" ".join(task.notes.split()), 118), *left_out, task.describe()]
-    possible = {name: row for name, row in rows.items() if any(not here[name] for here in reasons)}
+    possible = [name for name in rows if any(name in jobs for _, jobs in cases)]
     if not possible:
         raise InputError(" ".join(["nothing is left to measure.", *left_out]))
-    for section.running, row in possible.items():
+    for section.running in possible:
         changed(section)
         try:
-            section.checks[section.running] = task.check(row)
+            section.checks[section.running] = task.check(rows[section.running])
         except (InputError, RuntimeError, TypeError) as error:
             section.fail(section.running, error)
     section.running = ""
-    section.peers = [name for name, row in possible.items() if row.peer and name not in section.failed]
-    tiny = object.__new__(type(task))
-    tiny.__dict__.update(task.__dict__, tiny=True)
-    cases: Cases = []
-    for case, here in zip(task.cases(), reasons):
-        names = [name for name in possible if not here[name] and name not in section.failed]
-        forms = [
-            Form(name, *(partial(each.job, rows[name], case) for each in (task, tiny))) for name in names
-        ]
-        if forms:
-            cases.append((case, forms, task.count(case)))
-    return section, cases
+    section.peers = [name for name in possible if rows[name].peer and name not in section.failed]
+    right = [(case, {n: job for n, job in jobs.items() if n not in section.failed}) for case, jobs in cases]
+    return section, [(case, jobs) for case, jobs in right if jobs]
 
 
 def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str]) -> Dict[str, Any]:

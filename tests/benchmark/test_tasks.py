@@ -1,7 +1,6 @@
 """The benchmark's tasks at tiny sizes, and rows that are wrong. No test looks at a clock."""
 
 import json
-import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +11,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.benchmark import apollo, attention, causal, measure, models
 from luna_fairseq.benchmark.__main__ import TASKS, build_parser, main
-from luna_fairseq.benchmark.measure import Form, Settings, compare, extra_bytes, spread
+from luna_fairseq.benchmark.measure import Settings, compare, extra_bytes, spread
 from luna_fairseq.benchmark.task import BatchSize, Row, lay_out
 from luna_fairseq.models.luna_classifier import ARCHITECTURES
 from luna_fairseq.optim.apollo import Apollo
@@ -48,14 +47,9 @@ ROWS = {
 
 
 @pytest.fixture
-def no_children(monkeypatch):
-    """Memory is not measured, for which each form takes a process; but forms are pickled, and warmed up."""
-
-    def pretend(form, settings):
-        pickle.loads(pickle.dumps(form)).warm_up()()
-        return 2**20
-
-    monkeypatch.setattr(measure, "extra_bytes", pretend)
+def quick(monkeypatch):
+    """A sample of one call, no profile of memory."""
+    monkeypatch.setattr(measure, "extra_bytes", lambda job, settings: 2**20)
     monkeypatch.setattr(measure, "SHORTEST_SAMPLE", 1e-9)
 
 
@@ -67,7 +61,7 @@ def task_of(words, **settings):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_row_is_checked_and_measured(name, no_children, tmp_path, capsys):
+def test_every_row_is_checked_and_measured(name, quick, tmp_path, capsys):
     paths = tmp_path / "all.json", tmp_path / "all.png"
     words = [*COMMANDS[name].split(), "--repetitions", "2", "--json", str(paths[0]), "--plot", str(paths[1])]
     assert main(words) == 0
@@ -114,21 +108,12 @@ def test_as_a_process_with_memory_and_profiles(tmp_path):
     assert each["calls"] > 100 and each["MiB written"] > 1
 
 
-def allocate(mib):
-    return lambda: torch.ones(mib, 2**20, dtype=torch.uint8)
+def test_extra_memory_is_the_most_that_a_job_holds():
+    def job():
+        x = torch.ones(2**20)
+        return (x + 1).sum() + torch.ones(2**20).sum()
 
-
-class Allocation:
-    def __init__(self, mib):
-        self.mib = mib
-
-    def __call__(self):
-        return allocate(self.mib)
-
-
-def test_extra_memory_is_that_of_the_job():
-    form = Form("allocation", Allocation(100), Allocation(1))
-    assert extra_bytes(form, Settings(2, 1, "cpu", 1)) == pytest.approx(100 * 2**20, rel=0.05)
+    assert extra_bytes(job, Settings(2, 1, "cpu", 1)) == pytest.approx(8 * 2**20, rel=0.01)
 
 
 def test_repetitions_are_interleaved_and_a_failure_ends_one_row(monkeypatch):
@@ -138,10 +123,8 @@ def test_repetitions_are_interleaved_and_a_failure_ends_one_row(monkeypatch):
     monkeypatch.setattr(measure, "extra_bytes", lambda *_: 0)
     monkeypatch.setattr(measure, "SHORTEST_SAMPLE", 0.0)
     order, failed = [], []
-    forms = [Form(n, lambda n=n: lambda: order.append(n), None) for n in "ab"] + [Form("c", fails, None)]
-    records = compare(
-        {"T": 1}, forms, ["a"], Settings(3, 1, "cpu", 1), failed=lambda *why: failed.append(why)
-    )
+    jobs = {**{n: lambda n=n: lambda: order.append(n) for n in "ab"}, "c": fails}
+    records = compare({"T": 1}, jobs, ["a"], Settings(3, 1, "cpu", 1), failed=lambda *why: failed.append(why))
     text = "".join(order)
     assert (
         text.startswith("ab") and "".join(c for c, d in zip(text[2:], " " + text[2:]) if c != d) == "ab" * 3
@@ -191,10 +174,10 @@ def test_a_wrong_form_is_not_timed(name, form, function, said, monkeypatch):
     monkeypatch.setitem(table, form, replace(table[form], make=function))
     section, cases = lay_out(task_of(f"{name} {HEADS}"))
     assert list(section.failed) == [form] and said in section.failed[form]
-    assert all(form not in [each.name for each in forms] for _, forms, _ in cases)
+    assert all(form not in jobs for _, jobs in cases)
 
 
-def test_a_wrong_row_is_one_line_and_the_others_are_measured(no_children, monkeypatch, capsys, tmp_path):
+def test_a_wrong_row_is_one_line_and_the_others_are_measured(quick, monkeypatch, capsys, tmp_path):
     wrong = Row(lambda *args, **kwargs: Apollo(*args, **kwargs, beta=0.8), equals="apollo-single")
     monkeypatch.setitem(apollo.OPTIMIZERS, "apollo-foreach", wrong)
     monkeypatch.setitem(apollo.OPTIMIZERS, "adamw-fused", Row(lambda p, lr: torch.optim.AdamW(p, no_such=1)))
