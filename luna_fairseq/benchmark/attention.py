@@ -126,13 +126,13 @@ class PackAndUnpack(AttentionTask):
         return [{**kind, "padding": padding} for kind in super().kinds() for padding in ("none", "half")]
 
     def problem(self, case: Case) -> Tuple[Inputs, Tensor]:
-        shape, T = self.shape(case), case["T"]
-        *heads, gradient = shape.random((T, T, T, shape.projection_length, T), self.settings)
-        padding = torch.zeros(shape.batch, T, dtype=torch.bool, device=self.settings.device)
-        if shape.padded:
+        L, T, H = case["l"], case["T"], self.args.heads
+        *heads, gradient = self.random(T, T, T, L, T)
+        padding = torch.zeros(self.args.batch, T, dtype=torch.bool, device=self.settings.device)
+        if case["padding"] == "half":
             padding[1::2, (T + 1) // 2 :] = True
         q, k, v, pack_q = (x.requires_grad_() for x in heads)
-        strength = torch.full((1, shape.heads, 1, 1), 4.0, device=q.device, dtype=q.dtype).requires_grad_()
-        shared(padding, shape.heads, shape.projection_length)  # kept for the jobs
-        mask = padding if shape.padded else None
-        return Inputs(q, k, v, pack_q, padding, mask, strength, shape.heads), gradient
+        strength = torch.full((1, H, 1, 1), 4.0, device=q.device, dtype=q.dtype).requires_grad_()
+        shared(padding, H, L)  # kept for the jobs
+        mask = padding if case["padding"] == "half" else None
+        return Inputs(q, k, v, pack_q, padding, mask, strength, H), gradient

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.benchmark.heads import AttentionTask, Shape, why_no_sdpa
-from luna_fairseq.benchmark.measure import Case, Settings
+from luna_fairseq.benchmark.heads import AttentionTask, why_no_sdpa
+from luna_fairseq.benchmark.measure import Case
 from luna_fairseq.benchmark.task import Row
 from luna_fairseq.ops.causal_luna import causal_luna, pack_weights, why_not_triton_here
 
@@ -44,11 +44,11 @@ def softmax(inputs: Inputs) -> Tensor:
     return F.scaled_dot_product_attention(*inputs[:3], is_causal=True)
 
 
-def why_no_triton(shape: Shape, settings: Settings) -> str:
+def why_no_triton(args: argparse.Namespace, case: Case, device: str) -> str:
     """Why the Triton form does not run, or nothing."""
-    if shape.projection_length > 256 or shape.head_dim > 128 or shape.dtype == "float64":
+    if case["l"] > 256 or args.head_dim > 128 or args.dtype == "float64":
         return "it takes l up to 256, K up to 128, and no float64"
-    return why_not_triton_here(torch.device(settings.device))
+    return why_not_triton_here(torch.device(device))
 
 
 def luna(backend: str, decay: bool = False, **options: Any) -> Row:
@@ -95,15 +95,13 @@ class CausalAttention(AttentionTask):
         add("--masks", action="store_true", help="positions on either side and rows of P are padded")
 
     def problem(self, case: Case) -> Tuple[Inputs, Tensor]:
-        shape, T = self.shape(case), case["T"]
-        lengths = [T] * (4 if shape.tied else 5)
-        *of_tokens, gradient, pack_q = shape.random([*lengths, shape.projection_length], self.settings)
+        args, L, T = self.args, case["l"], case["T"]
+        *of_tokens, gradient, pack_q = self.random(*[T] * (4 if args.tied else 5), L)
         q, k, *v, pack_k = (x.requires_grad_() for x in of_tokens)
         masks = [None, None]
-        if self.args.masks:
-            batch, device = torch.arange(shape.batch)[:, None], self.settings.device
-            last, position = torch.arange(shape.projection_length)[-1:], torch.arange(T)
-            early, late = (batch % 2 == 0) & (position < T // 3), (batch % 2 == 1) & (position >= T - T // 4)
-            rows = torch.arange(shape.projection_length) >= torch.clamp(last, min=1)
-            masks = [(rows & (batch % 2 == 0)).to(device), (early | late).to(device)]
+        if args.masks:
+            even, position = torch.arange(args.batch)[:, None] % 2 == 0, torch.arange(T)
+            padded = (even & (position < T // 3)) | (~even & (position >= T - T // 4))
+            rows = even & (torch.arange(L) >= max(L - 1, 1))
+            masks = [rows.to(self.settings.device), padded.to(self.settings.device)]
         return Inputs(q, k, v[0] if v else k, pack_k, pack_q.requires_grad_(), *masks), gradient

@@ -2,15 +2,14 @@
 ``attention`` have in common."""
 
 import argparse
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.benchmark.measure import Case, Job, Settings
+from luna_fairseq.benchmark.measure import Case, Job
 from luna_fairseq.benchmark.task import DTYPES, Row, Task, add_numbers, require_equal
 
 # Largest relative RMS difference from the definition in float64: rounding alone.
@@ -22,28 +21,6 @@ PASSES = ("forward", "forward+backward")
 LONGEST_NAIVE = {"cpu": 1024, "cuda": 4096}
 # A named tuple of tensors, some of which want gradients.
 Inputs = Any
-
-
-@dataclass(frozen=True)
-class Shape:
-    """B, H, K, L and dtype of a run; ``tied``: keys are values, ``padded``: every second sentence is half
-    padding."""
-
-    batch: int
-    heads: int
-    head_dim: int
-    projection_length: int
-    dtype: str
-    tied: bool = False
-    padded: bool = False
-
-    def random(self, lengths: Sequence[int], settings: Settings) -> List[Tensor]:
-        """[B, H, length, K] for every length, as a projection leaves them: a view of [length, B, H, K]."""
-        generator = torch.Generator(settings.device).manual_seed(settings.seed)
-        options: Any = {"generator": generator, "dtype": DTYPES[self.dtype], "device": settings.device}
-        # Nothing is made that is not kept: freed memory would hide as much of what the job takes.
-        sizes = [(length, self.batch, self.heads, self.head_dim) for length in lengths]
-        return [torch.randn(size, **options).permute(1, 2, 0, 3) for size in sizes]
 
 
 def outputs(row: Row, inputs: Inputs, gradient: Tensor) -> Tensor:
@@ -95,11 +72,14 @@ class AttentionTask(Task):
         lengths = self.args.lengths
         return [{**kind, "T": T, "pass": which} for kind in self.kinds() for T in lengths for which in PASSES]
 
-    def shape(self, case: Case) -> Shape:
-        """Of a case."""
-        args = self.args
-        tied, padded = getattr(args, "tied", False), case.get("padding") == "half"
-        return Shape(args.batch, args.heads, args.head_dim, case["l"], args.dtype, tied, padded)
+    def random(self, *lengths: int) -> List[Tensor]:
+        """[B, H, length, K] for every length, as a projection leaves them: a view of [length, B, H, K]."""
+        args, device = self.args, self.settings.device
+        generator = torch.Generator(device).manual_seed(self.settings.seed)
+        options: Any = {"generator": generator, "dtype": DTYPES[args.dtype], "device": device}
+        # Nothing is made that is not kept: freed memory would hide as much of what the job takes.
+        sizes = [(length, args.batch, args.heads, args.head_dim) for length in lengths]
+        return [torch.randn(size, **options).permute(1, 2, 0, 3) for size in sizes]
 
     def problem(self, case: Case) -> Tuple[Inputs, Tensor]:
         """Inputs, and the gradient of the output [B, H, T, K]."""
@@ -112,7 +92,7 @@ class AttentionTask(Task):
     def why_not(self, row: Row, case: Case) -> str:
         if row.limited and case["T"] > self.limit():
             return f"at lengths beyond --max-naive-length {self.limit()}"
-        return row.why_not(self.shape(case), self.settings) if row.why_not else ""
+        return row.why_not(self.args, case, self.settings.device) if row.why_not else ""
 
     def job(self, row: Row, case: Case) -> Job:
         both = case["pass"] != PASSES[0]

@@ -1,5 +1,6 @@
 """Times of interleaved repetitions by torch.utils.benchmark, and what a job allocates by torch.profiler."""
 
+import itertools
 import statistics
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Sequence
@@ -60,8 +61,8 @@ def compare(
     for name, make in prepare.items():
         begin(name)
         try:
+            make()()  # takes what is taken once: the work space of libraries
             job = make()
-            job()  # takes work space that is taken once
             extra[name] = extra_bytes(job, settings)
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
@@ -102,7 +103,7 @@ def spread(values: Sequence[float]) -> Dict[str, float]:
 
 
 def extra_bytes(job: Job, settings: Settings) -> int:
-    """Most bytes that one job holds of torch's allocator beyond what was there before it."""
+    """Most bytes of torch's allocator that the first call of a job holds beyond what was there before it."""
     if settings.on_gpu:
         torch.cuda.synchronize(settings.device)
         before = torch.cuda.memory_allocated(settings.device)
@@ -112,9 +113,6 @@ def extra_bytes(job: Job, settings: Settings) -> int:
         return torch.cuda.max_memory_allocated(settings.device) - before
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         job()
-    held = most = 0
-    for event in profiler.profiler.kineto_results.events():  # in the order of time
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
-    return most
+    found = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    found.sort(key=lambda event: event.start_ns() if hasattr(event, "start_ns") else event.start_us())
+    return max(itertools.accumulate((event.nbytes() for event in found), initial=0))
