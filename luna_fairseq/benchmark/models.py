@@ -5,7 +5,7 @@ import sys
 from argparse import Namespace
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from unittest import mock
 
 import torch
@@ -163,9 +163,9 @@ class ModelTask(Task):
         types: entries of the dictionary by default, special symbols included
     """
 
-    task: ClassVar[str]
-    presets: ClassVar[Mapping[str, Sizes]] = {"base": BASE, "small": SMALL}
-    types: ClassVar[int] = 32000
+    task: str
+    presets: Mapping[str, Sizes] = {"base": BASE, "small": SMALL}
+    types = 32000
     length = "T"
 
     @classmethod

@@ -13,8 +13,8 @@ import torch
 import luna_fairseq
 from luna_fairseq.benchmark.measure import Record, Settings
 from luna_fairseq.benchmark.task import Section
-from luna_fairseq.engine.provenance import commit
 from luna_fairseq.files.writing import write_text
+from luna_fairseq.provenance import commit
 
 MIB = 2**20
 

@@ -14,12 +14,15 @@ from luna_fairseq.benchmark.measure import Case, Job
 from luna_fairseq.benchmark.models import Model, ModelTask, attention_written_out, batch_cases
 from luna_fairseq.benchmark.task import BatchSize, add_numbers, require_equal
 
+FOUR = {"layers": 4, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4}
+ROBERTA = {"layers": 12, "embed_dim": 768, "ffn_embed_dim": 3072, "attention_heads": 12}
+PRESETS = {"masked-lm": {"base": ROBERTA, "small": FOUR}, "classify": {"base": FOUR}}
 Loss = Callable[[], torch.Tensor]
 # Sentences of different length, for the comparison before anything is timed.
 CHECKED = (11, 7, 2)
 # About the 15 per cent that are masked in pretraining; the same tokens for every model.
 PREDICTED = slice(1, None, 7)
-TASKS = {"translate": (32, 30), "masked-lm": (1, 512), "classify": (1, 1024)}
+TASKS = {"translate": BatchSize(32, 30), "masked-lm": BatchSize(1, 512), "classify": BatchSize(1, 1024)}
 
 
 class Train(ModelTask):
@@ -40,16 +43,10 @@ class Train(ModelTask):
     def __init__(self, args: argparse.Namespace, settings: Any):
         super().__init__(args, settings)
         self.kind: str = args.task
-        self.task = self.kind.replace("-", "_")  # type: ignore[misc]
-        if self.kind == "masked-lm":
-            self.presets = {  # type: ignore[misc]
-                "base": {"layers": 12, "embed_dim": 768, "ffn_embed_dim": 3072, "attention_heads": 12},
-                "small": {"layers": 4, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4},
-            }
-        elif self.kind == "classify":
-            self.types = 260  # type: ignore[misc]  # every byte, and fairseq's four special symbols
-            size = {"layers": 4, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4}
-            self.presets = {"base": size}  # type: ignore[misc]
+        self.task = self.kind.replace("-", "_")
+        self.presets = PRESETS.get(self.kind, self.presets)
+        if self.kind == "classify":
+            self.types = 260  # every byte, and fairseq's four special symbols
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
@@ -73,7 +70,7 @@ class Train(ModelTask):
         return Namespace(source_dictionary=self.dictionary(), **limits)
 
     def cases(self) -> List[Case]:
-        return batch_cases(self.args.batch or [BatchSize(*TASKS[self.kind])])
+        return batch_cases(self.args.batch or [TASKS[self.kind]])
 
     def count(self, case: Case) -> int:
         return case["sentences"] * case["T"]
@@ -104,12 +101,8 @@ class Train(ModelTask):
             masked = torch.full_like(target, task.source_dictionary.pad())
             masked[:, PREDICTED] = target[:, PREDICTED]
             target, criterion = masked, MaskedLmLoss(Namespace(tpu=False), task)
-        sample = {
-            "net_input": net_input,
-            "target": target,
-            "nsentences": batch.sentences,
-            "ntokens": sum(counts),
-        }
+        sizes = {"nsentences": batch.sentences, "ntokens": sum(counts)}
+        sample = {"net_input": net_input, "target": target, **sizes}
         return partial(loss_per_token, criterion, model, sample)
 
     def job(self, row: Model, case: Case) -> Job:

@@ -66,6 +66,18 @@ def check_options(args: Namespace) -> None:
         args.replace_unk = ""
 
 
+def flat(config: Any) -> Namespace:
+    """The options of all groups under the names of the command line."""
+    from omegaconf import OmegaConf
+
+    options = {}
+    for group, values in OmegaConf.to_container(config, resolve=False).items():
+        if isinstance(values, dict):
+            options.update(values)
+            options["arch" if group == "model" else group] = values.get("_name")
+    return Namespace(**options)
+
+
 def values(given: Given) -> Faults:
     """Probabilities, numbers of things, what is not negative, names that would be interpolated."""
     for name, several in given.all.items():
@@ -115,7 +127,7 @@ def metric(given: Given) -> Faults:
 
 def masking(given: Given) -> Faults:
     """Of fairseq's masked_lm."""
-    from fairseq.data.encoders import BPE_REGISTRY  # the table is read where there is no fairseq, too
+    from fairseq.data.encoders import BPE_REGISTRY
 
     if given.mask_prob is not None and not 0 < given.mask_prob < 1:
         yield f"--mask-prob {given.mask_prob:g}: must be above 0 and below 1"
@@ -150,7 +162,7 @@ def widths(given: Given) -> Faults:
 def adaptive_softmax(given: Given) -> Faults:
     """It and its criterion need each other. (One of another name may be a form of that one; fairseq's older
     models, without a dataclass, have a cutoff always and heed it with that criterion alone.)"""
-    from fairseq.models import MODEL_DATACLASS_REGISTRY  # the table is read where there is no fairseq, too
+    from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     cutoff, criterion = given.adaptive_softmax_cutoff, given.criterion
     heeded = cutoff and model_name(given.all) in MODEL_DATACLASS_REGISTRY

@@ -43,7 +43,7 @@ Identity = Dict[str, Any]
 
 def identity_of(task: Any) -> Identity:
     """Name, languages and what decides how a task reads its input, as far as it has them."""
-    from fairseq.tasks import TASK_REGISTRY  # the table is read where there is no fairseq, too
+    from fairseq.tasks import TASK_REGISTRY
 
     options = getattr(task, "cfg", None) or getattr(task, "args", None) or {}
     name = next((name for name, one in TASK_REGISTRY.items() if one is type(task)), None)

@@ -6,10 +6,10 @@ import zipfile
 from pathlib import Path
 from typing import Any, Dict, Sequence
 
+from luna_fairseq import provenance
 from luna_fairseq.checks import same_training
 from luna_fairseq.checks.dictionaries import KEY, check_fingerprints, fingerprints_of, stored_fingerprints
 from luna_fairseq.checks.model_options import dataclass_of, fill_in_options
-from luna_fairseq.engine import provenance
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import damage, intact_neighbour, why_no_checkpoint
@@ -42,7 +42,7 @@ def _read(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw
         raise InputError(f"{path} {fault}{intact_neighbour(Path(path))}") from None
     fill_in_options(state)
     same_training.give_languages(path, state, asked)
-    found = {
+    found: Found = {
         "path": str(path),
         "identity": same_training.stored_identity(state),
         "options": same_training.stored_options(state),
@@ -75,7 +75,7 @@ def _compared_in_use(load_state_dict: Function, self: Any, state_dict: Any) -> A
 @CHECKED_CHECKPOINTS.around("fairseq.trainer:Trainer.save_checkpoint")
 def _kept(save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any) -> Any:
     identity = same_training.kept_identity(self)
-    kept = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
+    kept: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
     if same_training.is_known(identity):
         kept[KEY] = fingerprints_of(self.task)
     counter = _early_stopping()

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from luna_fairseq.checks.options import check_options
+from luna_fairseq.checks.options import check_options, flat
 from luna_fairseq.engine.mend import KIND, RUNS, Function, Mend
 from luna_fairseq.errors import InputError, in_command
 
@@ -96,7 +96,7 @@ def _set_up(setup_task: Function, cfg: Any, *args: Any, **kwargs: Any) -> Any:
     main = getattr(sys.modules.get("__main__"), "cli_main", None)
     program = Path(main.__code__.co_filename if main else "").name
     if root is not None and program == "hydra_train.py" and in_command(spawned=True):
-        check_options(_flat(root))
+        check_options(flat(root))
     task = setup_task(cfg, *args, **kwargs)
     if root is not None and getattr(cfg, "mask_whole_words", False) and not hasattr(task, "args"):
         task.args = root.bpe
@@ -114,15 +114,3 @@ def without_the_metric(
     logger.warning(f"validation has no {metric}, which --best-checkpoint-metric asks for, but "
                    f"{', '.join(stats)}: it decides nothing this time")  # fmt: skip
     return {**stats, "num_updates": trainer.get_num_updates(), metric: None}
-
-
-def _flat(config: Any) -> Namespace:
-    """The options of all groups under the names of the command line."""
-    from omegaconf import OmegaConf  # the table is read where there is no fairseq, too
-
-    options = {}
-    for group, values in OmegaConf.to_container(config, resolve=False).items():
-        if isinstance(values, dict):
-            options.update(values)
-            options["arch" if group == "model" else group] = values.get("_name")
-    return Namespace(**options)

@@ -24,7 +24,7 @@ _AROUND = ("module", "layers", "sentence_encoder", "_fsdp_wrapped_module")
 
 @STATISTICS.around("fairseq.trainer:Trainer.train_step")
 def _train_and_log(train_step: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    from fairseq.logging import metrics  # the table is read where there is no fairseq, too
+    from fairseq.logging import metrics
 
     common = self.cfg.common
     asked = any(getattr(common, name, None) for name in _SINKS)

@@ -5,8 +5,8 @@ import subprocess
 import pytest
 
 import luna_fairseq
-from luna_fairseq.engine import provenance
-from luna_fairseq.engine.provenance import commit
+from luna_fairseq import provenance
+from luna_fairseq.provenance import commit
 
 
 def git(folder, *words):
