@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 
+# Of Xavier's uniform initialisation, for the weight of an attention's projections and of the last of them.
+GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
+
 
 def check_heads(embed_dim: int, num_heads: int, what: str = "heads") -> None:
     """Raise InputError unless the width is a multiple of the number of heads."""
@@ -22,8 +25,14 @@ def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
         raise InputError(f"unknown {what} {value!r}; choose one of {', '.join(choices)}")
 
 
-# Of Xavier's uniform initialisation, for the weight of an attention's projections and of the last of them.
-GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
+class ProjectingAttention(nn.Module):
+    """An attention whose children of class Linear are its projections."""
+
+    def reset_projections(self) -> None:
+        """Initialise the projections' weights again, after a model has given them others."""
+        for name, part in self.named_children():
+            if isinstance(part, nn.Linear):
+                nn.init.xavier_uniform_(part.weight, gain=OUTPUT_GAIN if name == "out_proj" else GAIN)
 
 
 def projection(embed_dim: int, gain: float = GAIN) -> nn.Linear:
@@ -33,27 +42,15 @@ def projection(embed_dim: int, gain: float = GAIN) -> nn.Linear:
     return linear
 
 
-class ProjectingAttention(nn.Module):
-    """An attention whose children of class Linear are its projections."""
-
-    def reset_projections(self) -> None:
-        """Give the projections' weights the values that they begin with, after a model has given them
-        others."""
-        for name, part in self.named_children():
-            if isinstance(part, nn.Linear):
-                nn.init.xavier_uniform_(part.weight, gain=OUTPUT_GAIN if name == "out_proj" else GAIN)
-
-
 def output_projection(embed_dim: int) -> nn.Linear:
-    """The last projection of an attention: gain 1 and no bias to begin with."""
+    """The last projection of an attention: gain 1, and a bias of zeros."""
     linear = projection(embed_dim, gain=OUTPUT_GAIN)
     nn.init.zeros_(linear.bias)
     return linear
 
 
-def dropout_probability(module: nn.Module) -> float:
-    """The probability for a dropout inside an op: when ``module`` would drop, in training or by fairseq's
-    --retain-dropout."""
+def dropout_probability(module: nn.Dropout) -> float:
+    """For a dropout inside an op: in training, and always by fairseq's --retain-dropout."""
     return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
 
 
@@ -62,16 +59,16 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
 
 
-def packed_heads(linear: nn.Module, packed: Tensor, num_heads: int) -> Tensor:
-    """The heads [B, H, L, K] of P [L, B, C], projected. P that is expanded over the sentences, as the learned
-    one is where dropout has not touched it, is projected once for all."""
-    x = packed[:, :1] if packed.stride(1) == 0 else packed
-    return split_heads(linear(x), num_heads).expand(packed.size(1), -1, -1, -1)
-
-
 def merge_heads(x: Tensor) -> Tensor:
     """[B, H, T, K] -> [T, B, C]."""
     return x.permute(2, 0, 1, 3).flatten(-2)
+
+
+def packed_heads(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
+    """The heads [B, H, L, K] of P [L, B, C], projected: once for all sentences where it is expanded over
+    them, as the learned P is that dropout has not touched."""
+    x = packed[:, :1] if packed.stride(1) == 0 else packed
+    return split_heads(linear(x), num_heads).expand(packed.size(1), -1, -1, -1)
 
 
 def hypotheses_each(hypotheses: int, sentences: int) -> int:
@@ -82,15 +79,10 @@ def hypotheses_each(hypotheses: int, sentences: int) -> int:
 
 
 def beams_to_positions(x: Tensor, n: int) -> Tensor:
-    """[B n, H, T, K] -> [B, H, n T, K]: the n hypotheses of a sentence as more queries to what they have in
-    common."""
-    if n == 1:
-        return x
-    return x.unflatten(0, (-1, n)).transpose(1, 2).flatten(2, 3)
+    """[B n, H, T, K] -> [B, H, n T, K]: a sentence's n hypotheses as queries to what they have in common."""
+    return x if n == 1 else x.unflatten(0, (-1, n)).transpose(1, 2).flatten(2, 3)
 
 
 def positions_to_beams(x: Tensor, n: int) -> Tensor:
     """[B, H, n T, K] -> [B n, H, T, K]."""
-    if n == 1:
-        return x
-    return x.unflatten(2, (n, -1)).transpose(1, 2).flatten(0, 1)
+    return x if n == 1 else x.unflatten(2, (n, -1)).transpose(1, 2).flatten(0, 1)

@@ -28,7 +28,7 @@ class LunaAttention(ProjectingAttention):
     """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 3 to 5. Encoder self-attention and decoder
     cross-attention.
 
-    A layer of one's own passes Y_P + P on to the next one, as it does Y_X + X. Modules are time-first:
+    A layer of one's own passes Y_P + P on to the next one, as it does Y_X + X:
 
     >>> import torch
     >>> from luna_fairseq.modules import LunaAttention
@@ -63,8 +63,7 @@ class LunaAttention(ProjectingAttention):
     """
 
     cache_type: Any = CrossAttentionCache
-    # Whether P is packed: a layer then has a norm for the next P.
-    packs = True
+    packs = True  # P, whose next one a layer then normalises
 
     def __init__(
         self,
@@ -80,8 +79,7 @@ class LunaAttention(ProjectingAttention):
         check_heads(embed_dim, self.num_heads, "attention heads")
         check_heads(embed_dim, self.num_pack_heads, "projected attention heads")
         self.untie_kv = untie_kv
-        self.dropout_module: nn.Module = nn.Dropout(dropout)
-
+        self.dropout_module = nn.Dropout(dropout)
         of_keys = ("k", "v") if untie_kv else ("kv",)
         names = "pack_q", "unpack_q", *(f"{step}_{name}" for step in ("pack", "unpack") for name in of_keys)
         for name in names:
@@ -172,8 +170,8 @@ class LunaAttention(ProjectingAttention):
             need_weights: also return weights over the context
 
         Raises:
-            InputError: hypotheses that cannot belong to the sentences of the context, as many to each;
-                weights are asked for where those of pack attention are not in the cache
+            InputError: not as many hypotheses of each sentence of the context; weights are asked for where
+                those of pack attention are not in the cache
         """
         beams = hypotheses_each(query.size(1), cache.key.size(0))
         q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
@@ -187,8 +185,8 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Output [B, H, T, K] for the heads of the queries [B, H, T, K], and where they are wanted their
         weights over the context [B, H, T, S]."""
-        dropout = dropout_probability(self.dropout_module)
         bias = self.unpack_bias(q, cache, sentences)
+        dropout = dropout_probability(self.dropout_module)
         inputs = q, cache.key, cache.value, sentences.packed_padding_mask, dropout, bias
         if not need_weights:
             return luna_attention(*inputs), None
@@ -223,10 +221,9 @@ class LunaAttention(ProjectingAttention):
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
     ) -> Dict[str, float]:
-        """Statistics of what :meth:`forward` is called with, for --tensorboard-logdir: those of
-        :func:`pack_statistics`."""
+        """Those of :func:`pack_statistics` for the arguments of :meth:`forward`, for --tensorboard-logdir."""
         sentences = Sentences.of(context_padding_mask, packed_padding_mask)
-        _, weights = self.pack(packed, context, sentences, True)
+        _, weights = self.pack(packed, context, sentences, need_weights=True)
         if weights is None:
             return {}
         return pack_statistics(weights, sentences.padding_mask, sentences.packed_padding_mask)

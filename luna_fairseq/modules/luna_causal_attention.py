@@ -96,12 +96,8 @@ class LunaCausalAttention(nn.Module):
         self.backend = backend
         self.dropout_module: nn.Module = nn.Dropout(dropout)
 
-        for name in (
-            "pack_q",
-            "pack_k",
-            "unpack_q",
-            *(("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",)),
-        ):
+        of_keys = ("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",)
+        for name in ("pack_q", "pack_k", "unpack_q", *of_keys):
             self.add_module(f"{name}_proj", projection(embed_dim))
         self.out_proj = output_projection(embed_dim)
 
@@ -171,9 +167,8 @@ class LunaCausalAttention(nn.Module):
             log_decay=self.log_decay(),
         )
         value_sum = sums.value_sum if self.untie_kv else None
-        return self.out_proj(merge_heads(output)), LunaCausalState(
-            pack_q, sums.key_sum, sums.steps, value_sum
-        )
+        state = LunaCausalState(pack_q, sums.key_sum, sums.steps, value_sum)
+        return self.out_proj(merge_heads(output)), state
 
     def weights(
         self,
@@ -186,9 +181,8 @@ class LunaCausalAttention(nn.Module):
         :meth:`forward`."""
         q, k, v = self._unpack_heads(query)
         pack = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
-        return pack, naive_causal_luna(
-            q, k, v, pack, packed_padding_mask, key_padding_mask, log_decay=self.log_decay()
-        )[1]
+        inputs = q, k, v, pack, packed_padding_mask, key_padding_mask
+        return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
         """The logarithm of what is left of a position at the next, by heads [H], below 0; None: all is."""
@@ -196,9 +190,8 @@ class LunaCausalAttention(nn.Module):
 
     def _pack_weights(self, pack_q: Tensor, query: Tensor, beams: int = 1) -> Tensor:
         pack_k = beams_to_positions(self._heads("pack_k", query), beams)
-        return positions_to_beams(
-            self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation)), beams
-        )
+        weights = self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
+        return positions_to_beams(weights, beams)
 
     def _unpack_heads(self, query: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         q = self._heads("unpack_q", query)

@@ -124,9 +124,7 @@ class LunaDecoderLayer(LunaLayer):
         cache = self.stored(sentences.incremental_state, "packed_context", attention.cache_type)
         if cache is None:
             if packed is None:
-                raise InputError(
-                    "no packed sequence was given, and no earlier step has kept a packed context"
-                )
+                raise InputError("no packed sequence was given, and no earlier step has kept what it packed")
             packed_context, pack_weights = attention.pack(packed, context, sentences, need_weights)
             cache = attention.cache(packed_context, pack_weights, context, sentences)
             self.set_incremental_state(sentences.incremental_state, "packed_context", cache._asdict())
@@ -184,10 +182,8 @@ class LunaDecoder(NoTorchScript, TransformerDecoderBase):
         self_attn = use_fairseq_layers(self.build_self_attention(cfg), "LunaCausalAttention", **noise)
         encoder_attn = packed_embedding = None
         if no_encoder_attn:
-            scale = not cfg.no_scale_embedding
-            packed_embedding = PackedEmbedding(
-                cfg.projection_length, side.embed_dim, scale=scale, fix_length=True
-            )
+            options = {"scale": not cfg.no_scale_embedding, "fix_length": True}
+            packed_embedding = PackedEmbedding(cfg.projection_length, side.embed_dim, **options)
         else:
             encoder_attn = self.build_encoder_attention(cfg, update_packed)
             use_fairseq_layers(encoder_attn, "LunaAttention", **noise)
@@ -244,8 +240,7 @@ class LunaDecoder(NoTorchScript, TransformerDecoderBase):
         if length > self.max_positions():
             raise InputError(
                 f"a sequence has {length} tokens, the model's positions end at {self.max_positions()}: "
-                "shorten it, or "
-                "train with a larger --max-target-positions"
+                "shorten it, or train with a larger --max-target-positions"
             )
 
     def extract_features(

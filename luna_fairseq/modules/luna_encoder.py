@@ -24,8 +24,7 @@ TOKENS_A_ROW = 16
 
 
 def attention_options(cfg: Any, side: Any) -> Dict[str, Any]:
-    """Arguments of Luna attention with the heads of ``side``, the encoder's or the decoder's part of
-    ``cfg``."""
+    """Arguments of Luna attention for one ``side`` of ``cfg``, the encoder's or the decoder's."""
     return {
         "embed_dim": side.embed_dim,
         "num_heads": side.attention_heads,
@@ -246,8 +245,7 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
         for name in ("packed_out", "packed_states"):
             reordered[name] = [packed.index_select(1, new_order) for packed in encoder_out[name]]
         reordered["has_padding"] = encoder_out["has_padding"]
-        reordered["packed_padding_mask"] = [
-            mask.index_select(0, new_order) for mask in encoder_out["packed_padding_mask"]
-        ]
+        masks = encoder_out["packed_padding_mask"]
+        reordered["packed_padding_mask"] = [mask.index_select(0, new_order) for mask in masks]
         reordered["hypotheses"] = [after[1]]
         return reordered

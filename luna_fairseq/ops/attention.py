@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.softmax import masked_softmax, softmax_attention
+from luna_fairseq.ops.softmax import masked_softmax, naive_softmax_weights, softmax_attention
 
 # As many keys as a head is usually wide: the weights are then no more numbers than the queries.
 FEW = 64
@@ -38,12 +38,10 @@ def naive_attention(
     Returns:
         output [B, H, T, K] and the weights before dropout [B, H, T, S], both in the type of ``q``
     """
-    dtype = torch.promote_types(q.dtype, torch.float32)
     excluded = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
+    weights = naive_softmax_weights(q, k, excluded, bias)
     with torch.autocast(q.device.type, enabled=False):
-        logits = (q.to(dtype) * q.size(-1) ** -0.5) @ k.to(dtype).transpose(-2, -1)
-        weights = masked_softmax(logits if bias is None else logits + bias, excluded)
-        output = F.dropout(weights, dropout) @ v.to(dtype)
+        output = F.dropout(weights, dropout) @ v.to(weights.dtype)
     return output.to(q.dtype), weights.to(q.dtype)
 
 
@@ -67,20 +65,18 @@ def luna_attention(
     if bias is None:
         logits = torch.bmm(q, k.transpose(1, 2) * scale)  # the keys are scaled: they are few
     else:
-        logits = torch.baddbmm(
-            bias.to(q.dtype).expand(shape).flatten(0, 1), q, k.transpose(1, 2), alpha=scale
-        )
+        bias = bias.to(q.dtype).expand(shape).flatten(0, 1)
+        logits = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
     weights = masked_softmax(logits.unflatten(0, heads), excluded).flatten(0, 1)
     return torch.bmm(F.dropout(weights, dropout), v).unflatten(0, heads)
 
 
 def is_short(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
-    """Whether plain products are faster than torch's fused attention, for q [B, H, T, K] and k [B, H, S, K]:
-    on a CPU, where the keys are few.
+    """Whether plain products are faster than torch's fused attention, for q [B, H, T, K] and k [B, H, S, K].
 
-    The fused kernel works on blocks of hundreds of keys. With 16 (8 heads of 64, 2 threads, torch 2.13) it
-    was 0.4 to 0.8 times as fast as plain products for 1,000 queries in 1 to 32 sentences, forward
-    and backward. It has no gradient for a bias on a CPU: with one it is enough that the queries are few.
+    On a CPU the fused kernel works on blocks of hundreds of keys: with 16 (8 heads of 64, 2 threads, torch
+    2.13) it was 0.4 to 0.8 times as fast for 1,000 queries in 1 to 32 sentences, forward and backward. It has
+    no gradient for a bias there: with one it is enough that the queries are few.
     """
     few = min(q.size(2), k.size(2)) if bias is not None else k.size(2)
     return few <= FEW and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)

@@ -30,9 +30,9 @@ def chunk_size(x: Tensor, width: int) -> int:
 
 def spans(T: int, size: int) -> List[slice]:
     """The positions of every chunk, in order of time."""
-    if T <= size:  # torch.compile takes range() for a fixed length, and would compile anew for each
-        return [slice(0, T)]
-    return [slice(start, min(start + size, T)) for start in range(0, T, size)]
+    # Whole chunks and a rest: torch.compile then compiles for a number of chunks, not for each length.
+    whole = [slice(i * size, (i + 1) * size) for i in range((T - 1) // max(1, size))]
+    return [*whole, slice(len(whole) * size, T)]
 
 
 def put(results: List[Tensor], parts: Sequence[Tensor], span: slice, T: int) -> List[Tensor]:

@@ -13,6 +13,7 @@ from tiny_masked_lm import tiny_model as tiny_masked_lm
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import compiled_layer
+from luna_fairseq.ops.causal_luna import chunk_causal_luna
 
 NEEDED = (2, 5)
 needs_compile = pytest.mark.skipif(
@@ -140,3 +141,16 @@ def test_what_does_not_go_together(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.1.2")
     with pytest.raises(InputError, match="--torch-compile needs torch 2.5 or newer, this is 2.1.2"):
         tiny_model(torch_compile=True)
+
+
+@needs_compile
+def test_causal_attention_is_compiled_for_a_number_of_chunks_not_for_each_length():
+    torch._dynamo.reset()
+    built, graphs = [], torch._dynamo.utils.counters
+    graphs.clear()
+    attend = torch.compile(lambda q, a: chunk_causal_luna(q, q, q, a), backend="aot_eager")
+    for length in (20, 31, 44, 63, 70, 90):  # a single chunk up to 64 positions, then three of 32
+        q, a = torch.randn(4, 8, length, 16), torch.rand(4, 8, length, 8)
+        assert_close(attend(q, a), chunk_causal_luna(q, q, q, a), tolerance=1e-5)
+        built.append(graphs["stats"]["unique_graphs"])
+    assert built == [1, 2, 2, 2, 3, 3]  # the second time torch learns that the length varies

@@ -5,10 +5,11 @@ from j to t; what came before the chunk enters through one M x N state. The grad
 nothing is kept between the passes but the inputs: products and states are computed again.
 """
 
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from luna_fairseq.ops.chunks import chunk_size, put, spans
@@ -65,11 +66,11 @@ class Chunk(NamedTuple):
         return state if self.from_start is None else state * self.from_start[:, -1:]
 
 
-class _ChunkCausalLinear(torch.autograd.Function):
+class _ChunkCausalLinear(Function):
     """x, y [n, T, M], z [n, T, N], log_decay [n, T] or None, state [n, M, N] or None -> [n, T, N]."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
+    def forward(ctx: Function, *inputs: Tensor) -> Tensor:
         x, _, z, _, state = inputs
         ctx.save_for_backward(*inputs)
         state = initial_state(x, z, state)
@@ -84,14 +85,14 @@ class _ChunkCausalLinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Function, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
         inputs = ctx.saved_tensors
         # The caller's autocast may be on here, whatever it was in the forward pass.
         with torch.autocast(grad.device.type, enabled=False):
             return all_gradients(inputs, grad)
 
 
-def all_gradients(inputs: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+def all_gradients(inputs: Sequence[Tensor], grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     """Gradients of all inputs, from the last chunk to the first."""
     x, y, z, log_decay, state = inputs
     cuts = chunks(x, z)
@@ -158,7 +159,7 @@ def chunks(x: Tensor, z: Tensor) -> List[slice]:
     return spans(x.size(1), chunk_size(x, z.size(2)))
 
 
-def cut(inputs: Any, span: slice) -> Chunk:
+def cut(inputs: Sequence[Tensor], span: slice) -> Chunk:
     """The part of the inputs at these positions."""
     x, y, z, log_decay, _ = inputs
     dtype = torch.promote_types(x.dtype, torch.float32)

@@ -27,13 +27,11 @@ def causal_luna(
     backend: str = "auto",
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Causal Luna attention over a whole sequence, by the form that ``backend`` names.
+    """Causal Luna attention over a whole sequence, by the form that ``backend`` names; ``auto`` takes what
+    :func:`choose_backend` finds fastest.
 
-    ``auto`` takes ``triton`` where it suits device and shape (compute capability 8.0, L up to 256, K up to
-    128) and agrees with ``chunk`` there, and ``chunk`` everywhere else; see :func:`choose_backend`.
-
-    Shapes as in :func:`naive_causal_luna`: q, k, v [B, H, T, K], pack_weights [B, H, T, L]; returns [B, H, T,
-    K].
+    Arguments as of :func:`naive_causal_luna`: q, k, v [B, H, T, K], pack_weights [B, H, T, L]; returns [B, H,
+    T, K].
 
     Raises:
         ValueError: unknown backend, or one that does not take these inputs on this device
@@ -50,15 +48,6 @@ def causal_luna(
     return triton_causal_luna(*inputs, log_decay)
 
 
-__all__ = [
-    "BACKENDS",
-    "PACK_ACTIVATIONS",
-    "CausalLunaState",
-    "causal_luna",
-    "chunk_causal_luna",
-    "naive_causal_luna",
-    "pack_weights",
-    "recurrent_causal_luna",
-    "triton_causal_luna",
-    "why_not_triton_here",
-]
+__all__ = ["BACKENDS", "PACK_ACTIVATIONS", "CausalLunaState", "causal_luna", "chunk_causal_luna"]
+__all__ += ["naive_causal_luna", "pack_weights", "recurrent_causal_luna", "triton_causal_luna"]
+__all__ += ["why_not_triton_here"]

@@ -8,10 +8,11 @@ Letters as in ops/README.md, and N = B x H, c positions in a chunk. In tied atte
 what belongs to both is one tensor: one state A^T K instead of A^T K and A^T V, and one gradient.
 """
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
@@ -33,7 +34,7 @@ States = Optional[Sequence[Tensor]]
 
 
 class Chunk(NamedTuple):
-    """A chunk's part of the inputs.
+    """c positions of N heads, in the type that sums are in.
 
     Attributes:
         q: [N, c, K]
@@ -41,8 +42,8 @@ class Chunk(NamedTuple):
         inverse_steps: 1 / t [1 or N, c, 1]
         noise: what dropout multiplies the unpack weights with [N, c, L], or None
         excluded: rows of P that are left out [1 or N, 1, L], or None
-        keys_values: keys and values, or both as one, each [N, c, K]
         decay: what is left from position to position, or None where nothing decays
+        keys_values: keys and values, or both as one, each [N, c, K]
     """
 
     q: Tensor
@@ -50,8 +51,8 @@ class Chunk(NamedTuple):
     inverse_steps: Tensor
     noise: Optional[Tensor]
     excluded: Optional[Tensor]
+    decay: Optional[ChunkDecay]
     keys_values: Sequence[Tensor]
-    decay: Optional[ChunkDecay] = None
 
     def product(self, x: Tensor, y: Tensor) -> Tensor:
         """x_t . y_j for j <= t, as much as is left of it, 0 elsewhere. x, y [N, c, *] -> [N, c, c]."""
@@ -70,6 +71,19 @@ class Chunk(NamedTuple):
         """States before the chunk, or gradients of those after it, over the chunk's length."""
         return states if self.decay is None else [scaled(state, self.decay.whole) for state in states]
 
+    def drop_and_divide(self, x: Tensor) -> Tensor:
+        """x [N, c, L] after dropout, divided by t: from softmax to unpack weights, and their gradient the
+        other way."""
+        x = x * self.inverse_steps
+        return x if self.noise is None else x.mul_(self.noise)
+
+    def next_states(self, before: States) -> List[Tensor]:
+        """The state of all positions up to the end of the chunk."""
+        rows = self.adding(self.pack_weights).transpose(1, 2)
+        if before is None:
+            return [torch.bmm(rows, x) for x in self.keys_values]
+        return [torch.baddbmm(state, rows, x) for state, x in zip(self.left_of(before), self.keys_values)]
+
 
 def chunk_forward(chunk: Chunk, before: States) -> Tuple[Tensor, Tensor]:
     """Output [N, c, K] and softmax [N, c, L], from the state of all positions before the chunk."""
@@ -83,7 +97,7 @@ def chunk_forward(chunk: Chunk, before: States) -> Tuple[Tensor, Tensor]:
     else:
         logits.masked_fill_(chunk.excluded, torch.finfo(logits.dtype).min)
         softmax = logits.softmax(dim=-1).masked_fill_(chunk.excluded, 0.0)
-    weights = drop_and_divide(softmax, chunk)
+    weights = chunk.drop_and_divide(softmax)
     output = torch.bmm(chunk.product(weights, A), keys_values[-1])
     if before is not None:
         output.baddbmm_(chunk.reading(weights), before[-1])
@@ -109,13 +123,13 @@ def chunk_backward(
     """
     q, A, keys_values = chunk.q, chunk.pack_weights, chunk.keys_values
     tied = len(keys_values) == 1
-    weights = drop_and_divide(softmax, chunk)
+    weights = chunk.drop_and_divide(softmax)
 
     grad_products = chunk.product(grad, keys_values[-1])
     grad_softmax = torch.bmm(grad_products, A)
     if before is not None:
         grad_softmax.baddbmm_(chunk.reading(grad), before[-1].transpose(1, 2))
-    grad_softmax = drop_and_divide(grad_softmax, chunk)
+    grad_softmax = chunk.drop_and_divide(grad_softmax)
     of_weights = (grad_softmax * softmax).sum(dim=-1, keepdim=True)
     grad_logits = grad_softmax.sub_(of_weights).mul_(softmax)
     grad_logits.mul_(chunk.inverse_steps * q.size(-1) ** -0.5)
@@ -139,7 +153,7 @@ def chunk_backward(
     parts = [grad_q, grad_A, *of_inputs]
     if chunk.decay is not None:
         added = [(x * grad_x).sum(dim=-1, keepdim=True) for x, grad_x in zip(keys_values, of_inputs)]
-        parts += [of_weights + (q * grad_q).sum(dim=-1, keepdim=True), added[0] + sum(added[1:])]
+        parts += [of_weights + (q * grad_q).sum(dim=-1, keepdim=True), sum(added[1:], added[0])]
     return parts, of_states
 
 
@@ -152,21 +166,6 @@ def product_sums(
     if tied:
         return [keys.baddbmm_(*second)]
     return [keys, torch.bmm(*second) if start is None else torch.baddbmm(start[1], *second)]
-
-
-def next_states(chunk: Chunk, before: States) -> List[Tensor]:
-    """The state of all positions up to the end of the chunk."""
-    rows = chunk.adding(chunk.pack_weights).transpose(1, 2)
-    if before is None:
-        return [torch.bmm(rows, x) for x in chunk.keys_values]
-    return [torch.baddbmm(state, rows, x) for state, x in zip(chunk.left_of(before), chunk.keys_values)]
-
-
-def drop_and_divide(x: Tensor, chunk: Chunk) -> Tensor:
-    """x [N, c, L] after dropout, divided by t: from softmax to unpack weights, and their gradient the other
-    way."""
-    x = x * chunk.inverse_steps
-    return x if chunk.noise is None else x.mul_(chunk.noise)
 
 
 def chunk_causal_luna(
@@ -196,17 +195,18 @@ def chunk_causal_luna(
             log_decay = log_decay.to(dtype)
             steps = decayed_counts(log_decay, steps)
             total = cumulative_log_decay(log_decay, q, key_padding_mask).flatten(0, 1)
-        excluded = (
-            None if packed_padding_mask is None else per_head(packed_padding_mask[:, None, None, :], B, H)
-        )
-        sums = []
+        excluded = None
+        if packed_padding_mask is not None:
+            excluded = per_head(packed_padding_mask[:, None, None, :], B, H)
+        keys_values, sums = [k, v], []
         if state is not None:
             sums = [state.key_sum.transpose(-2, -1).flatten(0, 1), state.value_sum.flatten(0, 1)]
-        tied = v is k and state is None
+        elif v is k:
+            keys_values = [k]
         output = _ChunkCausalLuna.apply(
             *(x.flatten(0, 1) for x in (q, pack_weights)),
             *(per_head(steps.to(dtype).reciprocal(), B, H), noise, excluded, total),
-            *(x.flatten(0, 1) for x in ((k,) if tied else (k, v))),
+            *(x.flatten(0, 1) for x in keys_values),
             *sums,
         )
     return output.unflatten(0, (B, H))
@@ -217,75 +217,73 @@ def per_head(x: Tensor, B: int, H: int) -> Tensor:
     return x[0] if x.shape[:2] == (1, 1) else x.expand(B, H, -1, -1).flatten(0, 1)
 
 
-class _ChunkCausalLuna(torch.autograd.Function):
-    """The attention of N = B x H heads, with its gradient.
-
-    Inputs: q [N, T, K], pack weights [N, T, L], 1 / t [1 or N, T, 1], noise [N, T, L], excluded [1 or N,
-    1, L], cumulative log decay [H or N, T, 1]; k and v, or k alone when it is both, [N, T, K]; after k and v,
-    their states [N, L, K] when there were earlier positions.
-    """
+class _ChunkCausalLuna(Function):
+    """From the attributes of :class:`Chunk` for T positions, with the cumulative log decay [H or N, T, 1] in
+    the place of the last but one, and after keys and values their states [N, L, K] when there were earlier
+    positions: [N, T, K]."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        q = inputs[0]
-        results: List[Tensor] = []
+    def forward(ctx: Function, *inputs: Tensor) -> Tensor:
+        q, results = inputs[0], []
         state: States = inputs[8:] or None  # after k and v
-        for span in spans(q.size(1), chunk_size(q, inputs[1].size(-1))):
+        for span in spans_of(inputs):
             chunk = cut(inputs, span)
             output, softmax = chunk_forward(chunk, state)
             results = put(results, (output.to(q.dtype), softmax), span, q.size(1))
             if span.stop < q.size(1):
-                state = next_states(chunk, state)
+                state = chunk.next_states(state)
         output, softmax = results
         ctx.save_for_backward(softmax, *inputs)
         return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Function, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
         softmax, *inputs = ctx.saved_tensors
+        q, pack_weights, inverse_steps, _, _, total, *keys_values = inputs
+        like, state = (q, pack_weights, *keys_values[:2]), keys_values[2:]
+        results: List[Tensor] = []
+        before: List[States] = [state or None]
+        behind: States = None
         # The caller's autocast may be on here, whatever it was in the forward pass.
-        with torch.autocast(softmax.device.type, enabled=False):
-            gradients = all_gradients(inputs, softmax, grad)
-        of_steps, of_total, grad_q, grad_A, *grad_keys_values = gradients
-        return (grad_q, grad_A, of_steps, None, None, of_total, *grad_keys_values)
+        with torch.autocast(q.device.type, enabled=False):
+            chunks = spans_of(inputs)
+            for span in chunks[:-1]:
+                before.append(cut(inputs, span).next_states(before[-1]))
+            for span in reversed(chunks):
+                of_output = grad[:, span].to(softmax.dtype)
+                parts, behind = chunk_backward(
+                    cut(inputs, span), softmax[:, span], of_output, before.pop(), behind
+                )
+                parts[: len(like)] = [part.to(x.dtype) for part, x in zip(parts, like)]
+                results = put(results, parts, span, q.size(1))
+            of_steps = of_total = None
+            if total is not None:
+                *results, reads, adds = results
+                of_steps = reads / inverse_steps
+                of_total = sum_over_sentences((reads - adds).to(total.dtype), total.size(0))
+        of_state = (behind or ()) if state else ()
+        return (*results[:2], of_steps, None, None, of_total, *results[2:], *of_state)
 
 
-def all_gradients(inputs: Sequence[Any], softmax: Tensor, grad: Tensor) -> List[Optional[Tensor]]:
-    """Gradients of 1 / t and the cumulative log decay (None where nothing decays), q, A, keys and
-    values (or both as one), and of the states before the first chunk if there are any."""
-    q, pack_weights, inverse_steps, _, _, total, *keys_values = inputs
-    cuts = spans(q.size(1), chunk_size(q, pack_weights.size(-1)))
-    before: List[States] = [tuple(inputs[8:]) or None]
-    for span in cuts[:-1]:
-        before.append(next_states(cut(inputs, span), before[-1]))
-    results: List[Tensor] = []
-    behind: States = None
-    for span in reversed(cuts):
-        grad_chunk = grad[:, span].to(softmax.dtype)
-        parts, behind = chunk_backward(cut(inputs, span), softmax[:, span], grad_chunk, before.pop(), behind)
-        like = (q, pack_weights, *keys_values[:2])
-        parts[: len(like)] = [part.to(x.dtype) for part, x in zip(parts, like)]
-        results = put(results, parts, span, q.size(1))
-    of_steps = of_total = None
-    if total is not None:
-        *results, reads, adds = results
-        of_steps = reads / inverse_steps
-        of_total = sum_over_sentences((reads - adds).to(total.dtype), total.size(0))
-    has_states = len(keys_values) > 2
-    return [of_steps, of_total, *results, *((behind or ()) if has_states else ())]
+def spans_of(inputs: Sequence[Tensor]) -> List[slice]:
+    """The positions of every chunk."""
+    return spans(inputs[0].size(1), chunk_size(inputs[0], inputs[1].size(-1)))
 
 
-def cut(inputs: Sequence[Any], span: slice) -> Chunk:
-    """The part of the inputs at these positions, in the type that sums are in."""
+def cut(inputs: Sequence[Tensor], span: slice) -> Chunk:
+    """The part of the inputs at these positions."""
     q, pack_weights, inverse_steps, noise, excluded, total, *keys_values = inputs
     dtype = pack_weights.dtype
+    parts = []
+    for x in keys_values[:2]:  # in a comprehension torch.compile would take the length for a constant
+        parts.append(x[:, span].to(dtype))
     return Chunk(
         q[:, span].to(dtype),
         pack_weights[:, span],
         inverse_steps[:, span],
         None if noise is None else noise[:, span],
         excluded,
-        [x[:, span].to(dtype) for x in keys_values[:2]],
         None if total is None else decay_of_chunk(total, span, dtype),
+        parts,
     )

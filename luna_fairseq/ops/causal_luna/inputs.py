@@ -1,5 +1,5 @@
-"""What goes into every form of causal Luna attention: the pack weights, which padding takes no part in, and
-the numbers of positions that they are divided by."""
+"""What goes into every form of causal Luna attention: pack weights, and the number of positions that a mean
+is over."""
 
 import math
 from typing import Optional
@@ -37,9 +37,8 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
         ValueError: unknown activation
     """
     if activation not in PACK_ACTIVATIONS:
-        raise ValueError(
-            f"unknown pack activation {activation!r}; choose one of {', '.join(PACK_ACTIVATIONS)}"
-        )
+        choices = ", ".join(PACK_ACTIVATIONS)
+        raise ValueError(f"unknown pack activation {activation!r}; choose one of {choices}")
     rows = (pack_q * pack_k.size(-1) ** -0.5).transpose(-2, -1)
     # Flattened, the heads of a projection are a view; matmul would copy them.
     logits = torch.bmm(pack_k.flatten(0, 1), rows.flatten(0, 1)).unflatten(0, pack_k.shape[:2])
