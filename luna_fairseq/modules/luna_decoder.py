@@ -182,7 +182,7 @@ class LunaDecoder(NoTorchScript, TransformerDecoderBase):
         self_attn = use_fairseq_layers(self.build_self_attention(cfg), "LunaCausalAttention", **noise)
         encoder_attn = packed_embedding = None
         if no_encoder_attn:
-            options = {"scale": not cfg.no_scale_embedding, "fix_length": True}
+            options: Any = {"scale": not cfg.no_scale_embedding, "fix_length": True}
             packed_embedding = PackedEmbedding(cfg.projection_length, side.embed_dim, **options)
         else:
             encoder_attn = self.build_encoder_attention(cfg, update_packed)

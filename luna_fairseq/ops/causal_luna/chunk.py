@@ -224,9 +224,10 @@ class _ChunkCausalLuna(Function):
 
     @staticmethod
     def forward(ctx: Function, *inputs: Tensor) -> Tensor:
-        q, results = inputs[0], []
+        q = inputs[0]
+        results: List[Tensor] = []
         state: States = inputs[8:] or None  # after k and v
-        for span in spans_of(inputs):
+        for span in spans(q.size(1), chunk_size(q, inputs[1].size(-1))):
             chunk = cut(inputs, span)
             output, softmax = chunk_forward(chunk, state)
             results = put(results, (output.to(q.dtype), softmax), span, q.size(1))
@@ -247,7 +248,7 @@ class _ChunkCausalLuna(Function):
         behind: States = None
         # The caller's autocast may be on here, whatever it was in the forward pass.
         with torch.autocast(q.device.type, enabled=False):
-            chunks = spans_of(inputs)
+            chunks = spans(q.size(1), chunk_size(q, pack_weights.size(-1)))
             for span in chunks[:-1]:
                 before.append(cut(inputs, span).next_states(before[-1]))
             for span in reversed(chunks):
@@ -264,11 +265,6 @@ class _ChunkCausalLuna(Function):
                 of_total = sum_over_sentences((reads - adds).to(total.dtype), total.size(0))
         of_state = (behind or ()) if state else ()
         return (*results[:2], of_steps, None, None, of_total, *results[2:], *of_state)
-
-
-def spans_of(inputs: Sequence[Tensor]) -> List[slice]:
-    """The positions of every chunk."""
-    return spans(inputs[0].size(1), chunk_size(inputs[0], inputs[1].size(-1)))
 
 
 def cut(inputs: Sequence[Tensor], span: slice) -> Chunk:
