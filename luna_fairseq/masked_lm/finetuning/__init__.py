@@ -1,5 +1,4 @@
-"""The tasks on which masked language models are fine-tuned (Luna, section 4.3), read from their published
-files."""
+"""The tasks that masked language models are fine-tuned on (section 4.3), from their published files."""
 
 from typing import Dict
 

@@ -1,5 +1,4 @@
-"""A pretrained checkpoint seen from fine-tuning: the options with which fairseq-train builds the model that
-fits it."""
+"""A pretrained checkpoint seen from fine-tuning: the options with which fairseq-train builds its model."""
 
 from __future__ import annotations
 
