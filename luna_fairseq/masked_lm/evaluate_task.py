@@ -36,8 +36,9 @@ def _evaluate(args: argparse.Namespace) -> None:
     results, predicted = evaluate(data, args.path, args.split, args.batch_size)
     if args.predictions is not None:
         write_text(args.predictions, "".join(f"{value}\n" for value in predicted))
-    found = "".join(f"  {name} {value:.2f}" for name, value in results.items())
-    shown = found or "  no answers to compare with"
+    shown = (
+        "".join(f"  {name} {value:.2f}" for name, value in results.items()) or "  no answers to compare with"
+    )
     print(f"{data.task} {args.split}, {len(predicted):,} examples:{shown}")
 
 
@@ -106,8 +107,9 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
 
 
 def _head(config: Any, model: Any) -> str:
-    kinds = ("classification_head_name", "ranking_head_name")
-    name = next(filter(None, (option_of(config.criterion, kind) for kind in kinds)), None)
+    name = option_of(config.criterion, "classification_head_name") or option_of(
+        config.criterion, "ranking_head_name"
+    )
     if name not in model.classification_heads:
         raise InputError(f"the checkpoint has no classification head {name!r}")
     return name

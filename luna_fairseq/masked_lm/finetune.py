@@ -1,4 +1,5 @@
-"""``luna-finetune``: fine-tunes a pretrained masked language model on a task, setting by setting.
+"""``luna-finetune``: fine-tunes a pretrained masked language model on a task, with every setting of a small
+sweep.
 
 DATA is what luna-prepare-task made; the model's size is read from the checkpoint. Each combination
 of batch size, learning rate and dropout is a run of fairseq-train in a folder of its own below DIR, which
@@ -126,8 +127,10 @@ class FineTuning:
     def _say_what_is_cut(self) -> None:
         longest = max(self.data.longest.values())
         if longest > self.pretrained.positions:
-            positions = self.pretrained.positions
-            print(f"examples have up to {longest} tokens: they are cut to the model's {positions}")
+            print(
+                f"examples have up to {longest} tokens: they are cut to the model's "
+                f"{self.pretrained.positions}"
+            )
 
     def _run(self, name: str, setting: Setting) -> Dict[str, float]:
         """Metrics on the validation text, from this run or an earlier one."""
@@ -173,11 +176,14 @@ class FineTuning:
             print(run.ljust(width), *(f"{scores[name]:16.2f}" for name in self.task.metrics))
 
 
-def _run(args: argparse.Namespace, extra: List[str]) -> None:
-    FineTuning(args, extra).run()
-
-
-main = console_script(PROGRAM, build_parser, _run, place="out", passes_on=True, hides_log=True)
+main = console_script(
+    PROGRAM,
+    build_parser,
+    lambda args, extra: FineTuning(args, extra).run(),
+    place="out",
+    passes_on=True,
+    hides_log=True,
+)
 
 
 if __name__ == "__main__":

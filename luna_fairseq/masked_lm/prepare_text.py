@@ -1,11 +1,13 @@
-"""``luna-prepare-text``: from raw text to the folder that masked_lm and language_modeling read.
+"""``luna-prepare-text``: from raw text to the folder that fairseq's masked_lm and language_modeling tasks
+read.
 
 Text is UTF-8, one sentence or paragraph a line; empty lines separate documents. It is encoded with GPT-2's
 byte-pair encoding when its files are given, otherwise with one of sentencepiece that is learnt from the
 training text, and written as fairseq-preprocess does. All text is streamed. DIR then holds the binarised
-data, dict.txt, and the tokenizer's files under the names by which LunaMaskedLM.from_pretrained finds them.
-With --shards the documents of the training text are dealt to DIR/shard0, DIR/shard1, ...; an epoch of
-training reads one of them. Started again, it does only what is left or has changed.
+data,
+dict.txt, and the tokenizer's files under the names by which LunaMaskedLM.from_pretrained finds them. With
+--shards the documents of the training text are dealt to DIR/shard0, DIR/shard1, ...; an epoch of training
+reads one of them. Started again, it does only what is left or has changed.
 """
 
 from __future__ import annotations
@@ -45,8 +47,12 @@ from luna_fairseq.text.indexed import EncodedText, chosen, encoded_texts
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 PROGRAM = "luna-prepare-text"
-SENTENCEPIECE, ENCODER, MERGES = "sentencepiece.bpe.model", "encoder.json", "vocab.bpe"
-DICTIONARY = "dict.txt"
+SENTENCEPIECE, ENCODER, MERGES, DICTIONARY = (
+    "sentencepiece.bpe.model",
+    "encoder.json",
+    "vocab.bpe",
+    "dict.txt",
+)
 # Tokens that the presets read at a time; a line of more is none of --sample-break-mode complete's samples.
 SAMPLE = 512
 Part = Tuple[str, str]  # split, folder
@@ -168,13 +174,14 @@ class TextPreparation:
             table = encoder.table(dictionary)
             tokens, unknown = Counter(), Counter()  # type: Counter, Counter
             for (split, _), text in texts.items():
-                tokens[split] += text.tokens
+                tokens[split] += int(text.counts.sum())
                 unknown[split] += text.unknown(table, dictionary)
             check_unknown(unknown, tokens, self.args.max_unknown)
             for (split, folder), text in texts.items():
                 text.write(destdir / folder / split, table, dictionary)
-        folders = [".", *(folder for _, folder in self.parts)]
-        dictionaries = dict.fromkeys(str(Path(folder) / DICTIONARY) for folder in folders)
+        dictionaries = dict.fromkeys(
+            [DICTIONARY, *(str(Path(folder) / DICTIONARY) for _, folder in self.parts)]
+        )
         for name in dictionaries:
             with replacing(destdir / name) as temporary:
                 dictionary.save(str(temporary))
@@ -217,8 +224,9 @@ class TextPreparation:
         return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(self.tokenizer[0])), counts)
 
     def _binarised(self) -> List[str]:
-        prefixes = [Path(folder) / split for split, folder in self.parts]
-        return [f"{prefix}.{end}" for prefix in prefixes for end in ("bin", "idx")]
+        return [
+            str(Path(folder) / f"{split}.{end}") for split, folder in self.parts for end in ("bin", "idx")
+        ]
 
 
 main = console_script(PROGRAM, build_parser, lambda args: TextPreparation(args).run(), place="destdir")

@@ -34,7 +34,11 @@ class Generated:
 
     def __init__(self, path: Path) -> None:
         self.path, self.notes = path, []  # type: Path, List[str]
-        found = texts_by_kind(path)
+        found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
+        for kind, sentence, text in labelled_lines(path):
+            if kind in found:
+                # With --nbest several follow one another, the best first.
+                found[kind].setdefault(sentence, text.partition("\t")[2] if kind in "HD" else text)
         self.sources, self.targets = found["S"], found["T"]
         self._hypotheses = found["D"] or found["H"]
         if _decoded_twice(found["H"], found["D"]):
@@ -113,19 +117,6 @@ class Generated:
         return notes
 
 
-def texts_by_kind(path: Path) -> Dict[str, Dict[int, str]]:
-    """Text of the S-, T-, H- and D- lines by kind and sentence; of the hypotheses of --nbest the first, best.
-
-    Raises:
-        InputError: as :func:`labelled_lines`
-    """
-    found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
-    for kind, sentence, text in labelled_lines(path):
-        if kind in found:
-            found[kind].setdefault(sentence, text.partition("\t")[2] if kind in "HD" else text)
-    return found
-
-
 def labelled_lines(path: Path) -> Iterator[Tuple[str, int, str]]:
     """Of every line such as ``H-7``: what it holds ("H"), of which sentence (7), and what follows the first
     tab.
@@ -194,7 +185,8 @@ def _compared(path: Path, lines: Sequence[str], printed: Mapping[int, str], what
 
 
 def _differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
-    """Lines whose letters and digits differ from those printed; how many unknown words keep from that."""
+    """Lines whose letters and digits are others than those printed, and how many hold unknown words, and so
+    cannot be compared."""
     there = {number: text for number, text in sorted(printed.items()) if number < len(lines)}
     known = {number: text for number, text in there.items() if not any(mark in text for mark in _UNKNOWN)}
     differing = [number for number, text in known.items() if _bare(text) != _bare(lines[number])]

@@ -52,7 +52,8 @@ def cross_attentions(model: LunaModel) -> List[LunaAttention]:
 
 
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
-    """By name in the model, the strength of every anchor and what every look-up's gate adds, of each head."""
+    """The strength of every anchor and what every gate of a look-up adds, of each head, by their names in the
+    model."""
     found = []
     for name, module in model.named_modules():
         if isinstance(module, LearnedStrength):
@@ -103,7 +104,8 @@ class Coverage:
 
 
 def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
-    """Coverage of each decoder layer of ``model``, in evaluation mode, over batches of translation."""
+    """Coverage of each decoder layer of ``model``, in evaluation mode, over fairseq's batches of a
+    translation task."""
     layers = [Coverage() for _ in model.decoder.layers]
     hooks = [
         attention.register_forward_hook(partial(_add, layer))

@@ -134,7 +134,7 @@ class PairData:
         tokens, longest, unknown = Counter(), Counter(), Counter()  # type: Counter, Counter, Counter
         for (split, side, _), text in texts.items():
             name = f"{split}.{side}"
-            tokens[name] += text.tokens
+            tokens[name] += int(text.counts.sum())
             longest[name] = max(longest[name], text.longest)
             unknown[name] += text.unknown(tables[side], dictionaries[side])
         check_unknown(unknown, tokens, max_unknown)

@@ -1,11 +1,13 @@
 """``luna-prepare-bitext``: from parallel text to the folder that fairseq-train reads.
 
 Checks the text, learns a joint byte-pair encoding on the training part, encodes all parts and writes them
-with a joint dictionary as fairseq-preprocess does. Training pairs with an empty side are dropped and counted.
-In validation and test text they are an error: scores count every line, so no line may vanish. DIR then holds
-the data (with --shards in DIR/shard0, DIR/shard1, ...; an epoch of training reads one of them), the encoding
+with
+a joint dictionary as fairseq-preprocess does. Training pairs with an empty side are dropped and counted. In
+validation and test text they are an error: scores count every line, so no line may vanish. DIR then holds the
+data (with --shards in DIR/shard0, DIR/shard1, ...; an epoch of training reads one of them), the encoding
 (sentencepiece.bpe.model, or bpe.codes), and plain copies of the validation and test text. Started again, it
-does only what is left or what has changed.
+does
+only what is left or what has changed.
 """
 
 from __future__ import annotations
@@ -41,8 +43,6 @@ PROGRAM = "luna-prepare-bitext"
 VERSION = 5
 # Positions of the presets (--max-source-positions, --max-target-positions), one being the sentence's end.
 POSITIONS = 1024
-# Options that a model depends on which is trained on the text.
-LASTING = "source-lang target-lang vocab-size subword max-length max-ratio documents".split()
 SKIP = "--skip-invalid-size-inputs-valid-test"
 
 
@@ -124,19 +124,28 @@ class Preparation:
     def identity(self) -> Dict[str, str]:
         """What a model that is trained on the text depends on; see
         :func:`luna_fairseq.files.same_run.same_run`."""
-        what = {"training text": f"{CONTENT}{self.text['train'].digest}"}
-        for name in LASTING:
-            value = getattr(self.args, name.replace("-", "_"))
-            if value is not None:
-                what[f"--{name}"] = str(value)
-        return what
+        names = (
+            "source_lang",
+            "target_lang",
+            "vocab_size",
+            "subword",
+            "max_length",
+            "max_ratio",
+            "documents",
+        )
+        given = {name: getattr(self.args, name) for name in names}
+        options = {
+            f"--{name.replace('_', '-')}": str(value) for name, value in given.items() if value is not None
+        }
+        return {**options, "training text": f"{CONTENT}{self.text['train'].digest}"}
 
     def run(self) -> None:
         """Do all steps that are not finished yet, and print the counts."""
         if not self.text:
             self.check()
-        owned = [*self.models, *self.data.names()]
-        self.steps = FinishedSteps(self.args.destdir, "prepare_bitext.json", owned)
+        self.steps = FinishedSteps(
+            self.args.destdir, "prepare_bitext.json", [*self.models, *self.data.names()]
+        )
         digests = {split: part.digest for split, part in self.text.items()}
         key = digest(VERSION, self.route.name, self.route.versions, self.languages)
         if self._tokenizer():
@@ -159,8 +168,9 @@ class Preparation:
             reasons = Counter(facts["dropped"]) if split == "train" else Counter()
             dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in reasons.items())
             if self.documents:
-                documents = self.documents[split]
-                found = f"{sum(documents):,} sentences of {len(documents):,} documents"
+                found = (
+                    f"{sum(self.documents[split]):,} sentences of {len(self.documents[split]):,} documents"
+                )
                 print(f"{split}: {found} in {facts['pieces'][split]:,} pieces, tokens: {tokens}{dropped}")
             else:
                 if part.empty:
@@ -193,7 +203,8 @@ class Preparation:
             )
 
     def check_positions(self, options: Mapping[str, str]) -> None:
-        """Raise InputError where fairseq-train with ``options`` would refuse a text when training is over."""
+        """Raise InputError where fairseq would refuse a text at the end of training; ``options`` are
+        fairseq-train's."""
         for split in self.text:
             if split == "train" or (split.startswith("valid") and SKIP in options):
                 continue

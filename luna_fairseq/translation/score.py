@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import List, Optional
 
@@ -124,7 +123,7 @@ def score(args: argparse.Namespace) -> List[Score]:
     if args.output:
         write_text(args.output, "".join(f"{line}\n" for line in text.hypotheses))
     if args.scores:
-        write_text(args.scores, json.dumps([asdict(one) for one in scores], indent=1) + "\n")
+        write_text(args.scores, json.dumps([one.as_dict() for one in scores], indent=1) + "\n")
     return scores
 
 

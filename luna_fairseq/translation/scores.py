@@ -6,7 +6,7 @@ The second is the kind of BLEU in which WMT'14 English-German is reported in the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import sacremoses
@@ -54,6 +54,9 @@ class Score:
     value: float
     details: str
     signature: str
+
+    def as_dict(self) -> Dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -109,26 +112,15 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
     """
     if test_set is not None:
         check_reference(test_set, text.references)
-    metrics = progress((BLEU(tokenize=tokenizer), CHRF()), "score", "metrics")
-    return [_score(metric, text.hypotheses, text.references, test_set=test_set) for metric in metrics]
-
-
-def _score(
-    metric: Any,
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    name: Optional[str] = None,
-    more: str = "",
-    test_set: Optional[KnownTestSet] = None,
-) -> Score:
-    """By sacreBLEU's ``metric``, under another ``name`` if one is given; ``more`` ends the signature."""
-    found = metric.corpus_score(hypotheses, [references])
-    signature = metric.get_signature()
-    if test_set is not None:
-        signature.update("test", test_set.name)
-        signature.update("lang", test_set.languages)
-    name = name or found.name
-    return Score(name, found.score, str(found).replace(found.name, name, 1), f"{signature}{more}")
+    scores = []
+    for metric in progress((BLEU(tokenize=tokenizer), CHRF()), "score", "metrics"):
+        score = metric.corpus_score(text.hypotheses, [text.references])
+        signature = metric.get_signature()
+        if test_set is not None:
+            signature.update("test", test_set.name)
+            signature.update("lang", test_set.languages)
+        scores.append(Score(score.name, score.score, str(score), str(signature)))
+    return scores
 
 
 def document_scores(
@@ -158,16 +150,26 @@ def document_scores(
         for document, line in zip(of_lines, lines):
             documents.setdefault(document, []).append(line)
         joined.append([" ".join(parts) for parts in documents.values()])
+    metric = BLEU(tokenize=tokenizer)
+    score = metric.corpus_score(joined[0], [joined[1]])
+    signature = f"{metric.get_signature()}|documents:{len(joined[0])}"
     return [
         Score("s-BLEU", sentences.value, f"s-{sentences.details}", sentences.signature),
-        _score(BLEU(tokenize=tokenizer), *joined, "d-BLEU", f"|documents:{len(joined[0])}"),
+        Score("d-BLEU", score.score, f"d-{score}", signature),
     ]
 
 
 def unigram_score(text: Translations, tokenizer: str) -> Score:
-    """BLEU-1: BLEU whose only n-grams are words, by sacreBLEU's ``tokenizer``, with the brevity penalty."""
+    """BLEU-1: BLEU whose only n-grams are words, with the brevity penalty.
+
+    Args:
+        text: what to score.
+        tokenizer: sacreBLEU's name of one.
+    """
     metric = BLEU(tokenize=tokenizer, max_ngram_order=1, force=True)
-    return _score(metric, text.hypotheses, text.references, "BLEU-1", "|order:1")
+    score = metric.corpus_score(text.hypotheses, [text.references])
+    details = str(score).replace(score.name, "BLEU-1", 1)
+    return Score("BLEU-1", score.score, details, f"{metric.get_signature()}|order:1")
 
 
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
@@ -190,14 +192,16 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
                 f"it is not that of {test_set.name}, or another Moses tokenised it"
             )
     hypotheses = text.tokens or [_split(line, language) for line in progress(text.hypotheses, "tokenise")]
-    made = f"|moses:{language},sacremoses{sacremoses.__version__}"
-    shown = "BLEU of tokens, hyphens split"
-    found = _score(BLEU(tokenize="none", force=True), hypotheses, references, shown, made)
-    return replace(found, name="BLEU of tokens")
+    metric = BLEU(tokenize="none", force=True)
+    score = metric.corpus_score(hypotheses, [references])
+    details = str(score).replace(score.name, "BLEU of tokens, hyphens split", 1)
+    signature = f"{metric.get_signature()}|moses:{language},sacremoses{sacremoses.__version__}"
+    return Score("BLEU of tokens", score.score, details, signature)
 
 
 def _split(line: str, language: str) -> str:
-    # The literature's scripts replace this apostrophe in the test set, and normalise nothing else there.
+    # The literature's scripts replace this apostrophe in the test set, and do not normalise punctuation
+    # there.
     return " ".join(tokenize(line.replace("\u2019", "'"), language))
 
 
@@ -209,7 +213,8 @@ def check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
             f"the reference has {len(references):,} lines and {test_set.name} has {test_set.lines:,}: "
             f"{remedy}"
         )
-    tokens = BLEU(tokenize="13a", force=True).corpus_score(list(references), [list(references)]).ref_len
+    metric = BLEU(tokenize="13a", force=True)
+    tokens = metric.corpus_score(list(references), [list(references)]).ref_len
     if tokens != test_set.tokens:
         raise InputError(
             f"the reference has {tokens:,} tokens (13a) and that of {test_set.name} has {test_set.tokens:,}: "

@@ -152,7 +152,8 @@ def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
 
 
 def _append_lines(source: Path, target: Path) -> int:
-    """Lines end at ``\\n`` alone; a last one without it gets it, before the next part."""
+    """Lines end at ``\\n`` alone; a last one without it gets it, so that the next part begins a line of its
+    own."""
     lines, last = 0, b"\n"
     with source.open("rb") as reader, target.open("ab") as writer:
         for piece in iter(lambda: reader.read(PIECE), b""):

@@ -1,4 +1,5 @@
-"""The tasks that masked language models are fine-tuned on (section 4.3), from their published files."""
+"""The tasks on which masked language models are fine-tuned (Luna, section 4.3), read from their published
+files."""
 
 from typing import Dict
 

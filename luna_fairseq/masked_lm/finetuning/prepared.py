@@ -1,4 +1,5 @@
-"""A prepared task: the folder that sentence_prediction and sentence_ranking read, and what is in it."""
+"""A prepared task: the folder that fairseq's sentence_prediction and sentence_ranking read, and what is in
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import numpy as np
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
-from luna_fairseq.files.writing import write_text
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
 from luna_fairseq.progress import progress
 from luna_fairseq.text.encoders import Encoder, words_encoder
@@ -114,14 +115,16 @@ class PreparedWriter:
         for name in self.names:
             os.replace(str(self.temporary / name), str(self.folder / name))
         shutil.rmtree(str(self.temporary))
-        write_text(self.folder / DESCRIPTION, json.dumps(self.facts, indent=1))
+        with replacing(self.folder / DESCRIPTION) as temporary:
+            temporary.write_text(json.dumps(self.facts, indent=1), encoding="utf-8")
 
     def files(self) -> List[str]:
         """What was written, whether or not it is still there, relative to the folder."""
         return [DESCRIPTION, *self._written]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Tokens of examples [B], special ones too, from the pieces of their inputs [inputs, B]."""
+        """Tokens of examples [B] from the pieces of their inputs [inputs, B]: with ``<s>``, ends, and
+        a separator."""
         if self.task.is_multiple_choice:
             return 4 + pieces[0] + pieces[1:].max(axis=0)
         return 2 * len(pieces) + pieces.sum(axis=0)

@@ -1,4 +1,5 @@
-"""A pretrained checkpoint seen from fine-tuning: the options with which fairseq-train builds its model."""
+"""A pretrained checkpoint seen from fine-tuning: the options with which fairseq-train builds the model that
+fits it."""
 
 from __future__ import annotations
 
