@@ -4,7 +4,7 @@ The first segment holds eight keys with their values (``associative``) or eight 
 segments of noise, and the last asks for the values, of the keys in another order or in their own. A training
 begins with the answer one segment back and doubles the distance whenever nine answers of ten are right.
 
-    python examples/recall_across_segments.py --carry gated --task associative --seconds 240 --json gated.json
+    python examples/recall_across_segments.py --carry luna --task copy --seconds 100 --json luna.json
 """
 
 import argparse
@@ -47,7 +47,7 @@ def examples(task, distance, batch=BATCH):
 
 
 def luna(args):
-    """A Luna masked language model; without --carry it reads the last segment alone."""
+    """A Luna masked language model; with --carry none it reads the last segment alone."""
     options = {
         "encoder_embed_dim": WIDTH,
         "encoder_ffn_embed_dim": 2 * WIDTH,
@@ -58,7 +58,7 @@ def luna(args):
         "dropout": 0.0,
         "attention_dropout": 0.0,
         "attention_init": "xavier",
-        "carry_packed": None if args.carry == "none" else args.carry,
+        "carry_packed": args.carry == "luna",
         "segment_length": SEGMENT,
     }
     task = SimpleNamespace(source_dictionary=DICTIONARY, max_positions=lambda: SEGMENT)
@@ -119,12 +119,12 @@ def train(model, read, args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--carry", choices=["none", "last", "gated", "transformer"], required=True)
-    parser.add_argument("--task", choices=["associative", "copy"], default="associative")
+    parser.add_argument("--carry", choices=["none", "luna", "transformer"], required=True)
+    parser.add_argument("--task", choices=["associative", "copy"], default="copy")
     parser.add_argument("--rows", type=int, default=16, help="l, or vectors of the Transformer's memory")
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--seconds", type=float, default=240, help="of the processor, to train")
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seconds", type=float, default=100, help="of the processor, to train")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for the result")
     args = parser.parse_args()

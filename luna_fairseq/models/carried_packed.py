@@ -6,12 +6,9 @@ from functools import lru_cache
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from luna_fairseq.errors import InputError
-
-# Added to the gate's logits: at first nearly nine tenths of the first P stay.
-GATE_START = 2.0
 
 
 class PackedStream:
@@ -60,9 +57,7 @@ class CarriesPacked:
     """What an encoder has besides to carry P. A short segment has all rows of P, too.
 
     Args:
-        cfg: with ``carry_packed``, how P is carried (``last``: as it is; ``gated``: a learned gate chooses,
-            for each number, between the P that the segment began with and the one it ended with),
-            ``segment_length`` and ``bptt_segments``
+        cfg: with ``segment_length`` and ``bptt_segments``
     """
 
     def __init__(self: Any, cfg: Any, *args: Any, **kwargs: Any):
@@ -72,8 +67,6 @@ class CarriesPacked:
         self.first: Optional[Tensor] = None  # P of the segment that is read now
         self.stream: Optional[PackedStream] = None
         self.keep_after: Optional[int] = None
-        width = self.embed_tokens.embedding_dim
-        self.carry_gate = nn.Linear(2 * width, width) if cfg.carry_packed == "gated" else None
 
     def first_packed(self: Any, lengths: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
         """The P that a segment begins with: [L, B, C], of which no row is left out."""
@@ -138,11 +131,7 @@ class CarriesPacked:
             out = super().forward(tokens, None, all_hiddens, embedding)  # type: ignore[misc]
         finally:
             self.first = None
-        last = out["packed_out"][0]
-        if self.carry_gate is None:
-            return out, last
-        kept = torch.sigmoid(self.carry_gate(torch.cat([packed, last], dim=-1)) + GATE_START)
-        return out, kept * packed + (1 - kept) * last
+        return out, out["packed_out"][0]
 
 
 def joined(outputs: List[Dict[str, List[Any]]], packed: Tensor) -> Dict[str, List[Any]]:

@@ -115,10 +115,8 @@ class LunaEncoderOptions(AnchorOptions, EncoderOptions):
 class CarryOptions(FairseqDataclass):
     """Of the encoders that can carry P through a long text."""
 
-    carry_packed: Optional[ChoiceEnum(["last", "gated"])] = option(
-        None,
-        "read segment by segment, each beginning with the last P of the one before, as it is or through a "
-        "learned gate",
+    carry_packed: bool = option(
+        False, "read segment by segment, each beginning with the last P of the one before"
     )
     segment_length: int = option(512, "tokens of a segment, with --carry-packed")
     bptt_segments: Optional[int] = option(

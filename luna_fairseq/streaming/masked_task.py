@@ -55,7 +55,7 @@ class StreamingMaskedLMTask(StreamingTask, MaskedLMTask):
         if not self.model_options.carry_packed:
             raise InputError(
                 "--task streaming_masked_lm is for models that carry P: give an architecture of "
-                "luna_masked_lm and --carry-packed last or gated"
+                "luna_masked_lm and --carry-packed"
             )
         check_segments(self.model_options)
         return super().build_model(cfg, from_checkpoint)

@@ -8,7 +8,7 @@ from copying import ADAM, MODEL, preprocess, write_text
 from saved_training import assert_same_training, load
 
 TRAIN = f"--task streaming_masked_lm --criterion masked_lm -a luna_bert {MODEL} {ADAM} --batch-size 4"
-TRAIN += " --carry-packed gated --segment-length 16 --no-epoch-checkpoints --save-interval-updates 3"
+TRAIN += " --carry-packed --segment-length 16 --no-epoch-checkpoints --save-interval-updates 3"
 
 
 @pytest.fixture(scope="module")
@@ -52,5 +52,5 @@ def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, tmp_
     ],
 )
 def test_what_cannot_be(data, tmp_path, words, message):
-    train = TRAIN.replace(" --carry-packed gated", "") if "carry" in message else TRAIN
+    train = TRAIN.replace(" --carry-packed", "") if "carry" in message else TRAIN
     assert message in refused("train", *data, train, words, "--max-update 1 --save-dir", tmp_path)

@@ -11,9 +11,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.carried_packed import PackedStream
 from luna_fairseq.models.luna_classifier import LunaClassifier
 
-CARRY = [
-    {"carry_packed": rule, "anchored_packed": anchored} for rule in ("last", "gated") for anchored in (0, 1)
-]
+CARRY = [{"carry_packed": True, "anchored_packed": anchored} for anchored in (False, True)]
 TINY = {
     "encoder_embed_dim": 12,
     "encoder_ffn_embed_dim": 20,
@@ -24,7 +22,7 @@ TINY = {
     "dropout": 0.0,
     "attention_dropout": 0.0,
     "use_p": True,
-    "carry_packed": "last",
+    "carry_packed": True,
     "segment_length": 6,
 }
 
@@ -59,7 +57,7 @@ def test_a_later_segment_depends_on_the_first_one(options):
 
 
 @pytest.mark.parametrize(
-    "model", [classifier(), classifier(carry_packed="gated"), classifier(use_p=False, sen_rep_type="mp")]
+    "model", [classifier(), classifier(anchored_packed=True), classifier(use_p=False, sen_rep_type="mp")]
 )
 def test_a_shorter_text_of_a_batch_keeps_its_p(model):
     tokens = text(rows=3)
@@ -86,7 +84,7 @@ def test_what_carries_nothing_is_as_it_was():
 
 @pytest.mark.parametrize("rows, options", [(3, {}), (2, {"projection_length": 4})])
 def test_the_p_of_another_model_or_batch_is_refused(rows, options):
-    carry = {"carry_packed": "last", "segment_length": 6}
+    carry = {"carry_packed": True, "segment_length": 6}
     stream = PackedStream()
     tiny_model(**carry)(text(6), stream=stream)
     with pytest.raises(InputError, match="the P that is carried on has 5 rows of width 12 for 2 texts"):
