@@ -38,6 +38,17 @@ def check_hooks(model, inputs, logits):
     assert half.dtype == torch.bfloat16 and torch.isfinite(half).all()
 
 
+def check_pipeline(model, tokenizer):
+    """Prompts of several lengths in one batch, which its tokenizer pads, greedily and by sampling."""
+    generate = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
+    prompts = ["w3 w4 w5", "w6"]
+    options = {"max_new_tokens": 4, "min_new_tokens": 4}
+    alone = [generate(prompt, do_sample=False, **options) for prompt in prompts]
+    assert generate(prompts, batch_size=2, do_sample=False, **options) == alone
+    for prompt, found in zip(prompts, generate(prompts, batch_size=2, do_sample=True, top_k=5, **options)):
+        assert found[0]["generated_text"].startswith(prompt), found
+
+
 def main(auto, folder, inputs, outputs):
     """See the module."""
     model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
@@ -49,6 +60,8 @@ def main(auto, folder, inputs, outputs):
         found = {"logits": model(**given).logits}
     if generate is not None:
         found["generated"] = model.generate(**generate)
+    if auto == "AutoModelForCausalLM":
+        check_pipeline(model, tokenizer)
     check_hooks(model, given, found["logits"])
     torch.save(found, outputs)
 

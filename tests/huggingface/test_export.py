@@ -25,7 +25,7 @@ from luna_fairseq.huggingface.conversion import (  # noqa: E402
     kind_of,
 )
 from luna_fairseq.huggingface.export import write_model, write_tokenizer  # noqa: E402
-from luna_fairseq.huggingface.tokenizer import build_tokenizer  # noqa: E402
+from luna_fairseq.huggingface.tokenizer import _template, build_tokenizer  # noqa: E402
 
 
 def loaded_again(model, kind, dictionary, folder):
@@ -222,7 +222,9 @@ def test_without_fairseq_and_this_package(kind, variant, transformers_folder, tm
     folder = tmp_path / "hf"
     folder.mkdir()
     write_model(exported, folder)
-    write_tokenizer(build_tokenizer({}, dictionary, 40), folder)
+    tokenizer = build_tokenizer({}, dictionary, 40, _template(exported.config))
+    tokenizer.padding_side = "left"
+    write_tokenizer(tokenizer, folder)
     tokens = torch.randint(4, 19, (2, 9), generator=torch.Generator().manual_seed(3))
     inputs = {"input_ids": tokens}
     if found is TRANSLATION:
