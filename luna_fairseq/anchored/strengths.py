@@ -55,7 +55,7 @@ class AnchorBias(LearnedStrength):
     """What distance takes from the logits of each head: ``gamma_h distance``. Arguments and errors are those
     of :class:`LearnedStrength`."""
 
-    def forward(self, distance: Tensor) -> Tensor:
+    def forward(self, distance: Tensor) -> Tensor:  # type: ignore[override]
         """[B, H, T, S] from ``distance`` [B, H or 1, T, S]."""
         return distance_bias(self.strength(), distance)
 
@@ -95,7 +95,9 @@ class DiagonalPrior(LearnedStrength):
         """r [H]."""
         return 1 + self.ratio_change
 
-    def forward(self, query_place: Tensor, key_place: Tensor, left_out: Optional[Tensor] = None) -> Diagonal:
+    def forward(  # type: ignore[override]
+        self, query_place: Tensor, key_place: Tensor, left_out: Optional[Tensor] = None
+    ) -> Diagonal:
         """Arguments as of :func:`luna_fairseq.anchored.diagonal.find_diagonal`."""
         return find_diagonal(self.strength(), self.ratio(), query_place, key_place, left_out)
 

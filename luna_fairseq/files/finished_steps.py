@@ -114,7 +114,8 @@ class FinishedSteps:
 
 def _checked(steps: Any) -> Dict[str, Any]:
     """Raises ValueError for what is no record."""
-    for step in steps.values() if isinstance(steps, dict) else [None]:
+    found: List[Any] = list(steps.values()) if isinstance(steps, dict) else [None]
+    for step in found:
         whole = isinstance(step, dict) and {"key", "files", "facts"}.issubset(step)
         if not whole or not isinstance(step["files"], dict):
             raise ValueError("no record of steps")

@@ -1,5 +1,7 @@
 """The output projection while a sentence is decoded: few rows, and a large matrix, on a CPU."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 # MKL copies the weights of x W^T into another order before it multiplies, which costs more than the products
@@ -21,7 +23,7 @@ class FewRows(nn.Linear):
 
 def use_few_rows(model: nn.Module) -> None:
     """Have the output projection of ``model``, where it is large and on a CPU, be a :class:`FewRows`."""
-    projection = getattr(getattr(model, "decoder", None), "output_projection", None)
+    projection: Any = getattr(getattr(model, "decoder", None), "output_projection", None)
     if type(projection) is not nn.Linear or projection.bias is not None:
         return
     if projection.weight.device.type == "cpu" and projection.weight.numel() >= LEAST_WEIGHTS:

@@ -172,11 +172,9 @@ class CausalLunaFunction(torch.autograd.Function):
             sums = states(plan, values, v is None)
             block_l = min(next_power_of_two(a.size(-1)), 4096 // plan.block_k)
             launch(segment_sums_kernel, values, -(-a.size(-1) // block_l), sums=sums, BLOCK_L=block_l)
-        # What the softmax's gradient subtracts is nearly all there is of it: rounded, it would be of no use.
-        precise = None if values["CARRY"] else torch.empty_like(q, dtype=torch.float32)
         values.update(sums=sums, scratch=scratch(plan, values))
-        launch(forward_kernel, values, out=out, precise=precise, lse=lse)
-        ctx.save_for_backward(q, k, v, a, *given, sums, lse, precise)
+        launch(forward_kernel, values, out=out, lse=lse)
+        ctx.save_for_backward(q, k, v, a, *given, sums, lse)
         ctx.dropout = dropout
         return out
 
@@ -185,10 +183,10 @@ class CausalLunaFunction(torch.autograd.Function):
     def backward(ctx, g):
         from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
-        q, k, v, a, *given, sums, lse, out = ctx.saved_tensors
+        q, k, v, a, *given, sums, lse = ctx.saved_tensors
         plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1))
         values = arguments(plan, q, k, v, a, given, ctx.dropout)
-        values.update(g=as_laid_out(g, q), lse=lse, out=out, sums=sums, scratch=scratch(plan, values))
+        values.update(g=as_laid_out(g, q), lse=lse, sums=sums, scratch=scratch(plan, values))
         dq, dk, da = (torch.empty_like(x) for x in (q, k, a))
         dv = dk if v is None else torch.empty_like(v)
         later_sums = states(plan, values, v is None) if values["STATES"] else None

@@ -49,7 +49,7 @@ from luna_fairseq.ops.causal_luna.triton_kernels import (
 
 @triton.jit(do_not_specialize=LENGTHS)
 def query_gradient_kernel(
-    q, k, v, a, out, lse, g, dq, dlogits, used, reads, sums, later_sums, scratch, reciprocal, ages, spans,
+    q, k, v, a, lse, g, dq, dlogits, used, reads, sums, later_sums, scratch, reciprocal, ages, spans,
     padding, packed_padding, seed, dropout, boost, scale, T, H, segments, chunks,
     x_b, x_h, x_t, a_b, a_h, a_t, K: tl.constexpr, L: tl.constexpr, TIED: tl.constexpr,
     HAS_PADDING: tl.constexpr,
@@ -96,40 +96,45 @@ def query_gradient_kernel(
         )
         inside = rows_inside(column, rows, BLOCK_T)
         x_place, a_place, row_place = x_start + start * x_t, a_start + start * a_t, bh * T + start
-        mean = tl.zeros((BLOCK_T,), dtype=tl.float32)  # sum U dU
-        if not CARRY:
-            x_out = tl.load(out + x_place + at, mask=inside, other=0.0).to(tl.float32)
-            mean = tl.sum(x_out * read_again(g + x_place, at, inside).to(tl.float32), 1)
-        for first in range(0, L, BLOCK_L):
-            x_a = load_pack_weights(a + a_place, a_t, real, rows, first, L, BLOCK_L)
-            logits = tl.zeros((BLOCK_T, BLOCK_L), dtype=tl.float32)
-            of_weights = tl.zeros((BLOCK_T, BLOCK_L), dtype=tl.float32)
-            for side in range(2):
-                x, y = tl.where(side == 0, q, g) + x_place, tl.where(side == 0, k, v) + x_place
-                if FADES:  # again: powers of it would be kept for both sides
-                    age = load_row(ages + row_place, rows, BLOCK_T)
-                now = product(first_read(x, at, inside), tl.trans(first_read(y, at, inside)), PRECISION)
-                now = product(earlier(now, age, FADES), x_a, PRECISION)
-                if STATES:
-                    s = read_state(state, scratch + side * OTHER, first, K, L, CARRY)
-                    now += aged(product(read_again(x, at, inside), s, PRECISION), -age, FADES)
-                    state, other_state = other_state, state
-                logits, of_weights = of_weights, now
-            included = load_included(packed_padding + b * L, first, L, HAS_PACKED_PADDING, BLOCK_L)
-            logits *= (inverse * scale)[:, None]
-            weights = tl.exp(logits - load_row(lse + row_place, rows, BLOCK_T)[:, None])
-            weights = tl.where(included, weights, 0.0)
-            of_weights *= inverse[:, None]
-            x_w = weights
-            if HAS_DROPOUT:
-                factor = dropout_factor(seed, dropout, boost, row_place, first, L, BLOCK_T, BLOCK_L)
-                of_weights *= factor
-                x_w *= factor
-            if CARRY:
-                mean = tl.sum(weights * of_weights, 1)
-            store_block(used + row_place * L, L, rows, first, x_w, L, BLOCK_T, BLOCK_L)
-            of_weights = weights * (of_weights - mean[:, None])
-            store_block(dlogits + row_place * L, L, rows, first, of_weights, L, BLOCK_T, BLOCK_L)
+        # sum U dU, of the same weights that it is taken from: with L in blocks a round of its own finds it.
+        mean, whole = tl.zeros((BLOCK_T,), dtype=tl.float32), tl.zeros((BLOCK_T,), dtype=tl.float32)
+        for turn in range(1 if CARRY else 2):
+            for first in range(0, L, BLOCK_L):
+                x_a = load_pack_weights(a + a_place, a_t, real, rows, first, L, BLOCK_L)
+                logits = tl.zeros((BLOCK_T, BLOCK_L), dtype=tl.float32)
+                of_weights = tl.zeros((BLOCK_T, BLOCK_L), dtype=tl.float32)
+                for side in range(2):
+                    x, y = tl.where(side == 0, q, g) + x_place, tl.where(side == 0, k, v) + x_place
+                    if FADES:  # again: powers of it would be kept for both sides
+                        age = load_row(ages + row_place, rows, BLOCK_T)
+                    now = product(first_read(x, at, inside), tl.trans(first_read(y, at, inside)), PRECISION)
+                    now = product(earlier(now, age, FADES), x_a, PRECISION)
+                    if STATES:
+                        s = read_state(state, scratch + side * OTHER, first, K, L, CARRY)
+                        now += aged(product(read_again(x, at, inside), s, PRECISION), -age, FADES)
+                        state, other_state = other_state, state
+                    logits, of_weights = of_weights, now
+                included = load_included(packed_padding + b * L, first, L, HAS_PACKED_PADDING, BLOCK_L)
+                logits *= (inverse * scale)[:, None]
+                weights = tl.exp(logits - load_row(lse + row_place, rows, BLOCK_T)[:, None])
+                weights = tl.where(included, weights, 0.0)
+                of_weights *= inverse[:, None]
+                x_w = weights
+                if HAS_DROPOUT:
+                    factor = dropout_factor(seed, dropout, boost, row_place, first, L, BLOCK_T, BLOCK_L)
+                    of_weights *= factor
+                    x_w *= factor
+                if CARRY:
+                    mean = tl.sum(weights * of_weights, 1)
+                elif turn == 0:
+                    mean += tl.sum(weights * of_weights, 1)
+                    whole += tl.sum(weights, 1)
+                if CARRY or turn == 1:
+                    store_block(used + row_place * L, L, rows, first, x_w, L, BLOCK_T, BLOCK_L)
+                    of_weights = weights * (of_weights - mean[:, None])
+                    store_block(dlogits + row_place * L, L, rows, first, of_weights, L, BLOCK_T, BLOCK_L)
+            if not CARRY and turn == 0:
+                mean /= tl.where(whole > 0.0, whole, 1.0)
         tl.debug_barrier()  # what one thread has stored another may load
 
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . d_t

@@ -310,7 +310,7 @@ def segment_sums_kernel(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def forward_kernel(
-    q, k, v, a, out, precise, lse, sums, scratch, reciprocal, ages, spans, padding, packed_padding, seed,
+    q, k, v, a, out, lse, sums, scratch, reciprocal, ages, spans, padding, packed_padding, seed,
     dropout, boost, scale, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t,
     K: tl.constexpr, L: tl.constexpr, TIED: tl.constexpr, HAS_PADDING: tl.constexpr,
     HAS_PACKED_PADDING: tl.constexpr, HAS_DROPOUT: tl.constexpr, FADES: tl.constexpr, STATES: tl.constexpr,
@@ -379,8 +379,6 @@ def forward_kernel(
         y += product(tl.trans(last_read(x_v, at, inside)), mixed, PRECISION)
         y = tl.trans(y * (inverse / total)[None, :])
         tl.store(out + x_place + at, y.to(out.dtype.element_ty), mask=inside)
-        if not CARRY:
-            tl.store(precise + x_place + at, y, mask=inside)
         store_row(lse + row_place, rows, top + tl.log(total), BLOCK_T)
         if STATES:
             for side in range(SIDES):
