@@ -154,6 +154,7 @@ def test_what_reads_checkpoints_or_registries_has_them_mended_and_filled():
         if wants.search(path.read_text(encoding="utf-8"))
     ]
     rooms = {path: path.relative_to(ROOT / "luna_fairseq").parts[0] for path in files}
-    others = [path for path in files if rooms[path] not in ("engine", "models")]
+    # checks/ is called by these two.
+    others = [path for path in files if rooms[path] not in ("engine", "models", "checks")]
     assert len(others) >= 4
     assert [str(path) for path in others if not has.search(path.read_text(encoding="utf-8"))] == []

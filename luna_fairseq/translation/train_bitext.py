@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Callable, List, Mapping
 
+import luna_fairseq
 from fairseq import options
 from luna_fairseq.commands import average_checkpoints, train
 from luna_fairseq.commands.arguments import CommandParser
@@ -66,6 +67,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
     # What fairseq-train would refuse, before there is anything that it could read.
     words = ["data", *train.launch_here(read_recipe(str(recipe)), given).options]
+    luna_fairseq.register()
     options.parse_args_and_arch(options.get_training_parser(), words)
     _say(f"prepare: {data}")
     preparation = prepare_bitext.Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
