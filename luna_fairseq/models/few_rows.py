@@ -11,20 +11,20 @@ LEAST_WEIGHTS = 4_000_000
 
 
 class FewRows(nn.Linear):
-    """torch's linear map without bias, for inference: the same numbers, sooner."""
+    """torch's linear map without bias, for inference on a CPU: the same but for rounding, sooner."""
 
     def forward(self, input: Tensor) -> Tensor:
         """[.., N] of [.., K]."""
         rows = input.flatten(0, -2)
-        if not 1 < len(rows) <= MOST_ROWS:
+        if input.device.type != "cpu" or not 1 < len(rows) <= MOST_ROWS:
             return super().forward(input)
         return (self.weight @ rows.t()).t().contiguous().view(*input.shape[:-1], -1)
 
 
 def use_few_rows(model: nn.Module) -> None:
-    """Have the output projection of ``model``, where it is large and on a CPU, be a :class:`FewRows`."""
+    """Have the output projection of ``model``, where it is large, be a :class:`FewRows`."""
     projection: Any = getattr(getattr(model, "decoder", None), "output_projection", None)
     if type(projection) is not nn.Linear or projection.bias is not None:
         return
-    if projection.weight.device.type == "cpu" and projection.weight.numel() >= LEAST_WEIGHTS:
+    if projection.weight.numel() >= LEAST_WEIGHTS:
         projection.__class__ = FewRows  # the same parameter under the same name

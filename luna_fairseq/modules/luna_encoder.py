@@ -148,14 +148,12 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
 
     def warn_of_few_rows(self, length: int) -> None:
         """Say once that sources of ``length`` tokens are too long for P."""
-        rows = self.packed_embedding.weight.size(0)
-        if length > TOKENS_A_ROW * rows and not self.warned_of_rows:
-            self.warned_of_rows = True
-            logger.warning(
-                f"a source has {length:,} tokens and P {rows} rows (--projection-length): translations of "
-                f"long sources lose words where a row is for more than {TOKENS_A_ROW} tokens; give "
-                f"--projection-length {-(-length // TOKENS_A_ROW)} or more"
-            )
+        self.warned_of_rows = True
+        logger.warning(
+            f"a source has {length:,} tokens and P {self.cfg.projection_length} rows (--projection-length): "
+            f"translations of long sources lose words where a row is for more than {TOKENS_A_ROW} tokens; "
+            f"give --projection-length {-(-length // TOKENS_A_ROW)} or more"
+        )
 
     def first_packed(self, lengths: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
         """The P [L, B, C] that the first layer reads, and its padding mask, see :class:`PackedEmbedding`."""
@@ -191,7 +189,8 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
                 f"a source sentence has {src_tokens.size(1)} tokens, the model's positions end at "
                 f"{self.max_positions()}: shorten it, or train with a larger {self.positions_option}"
             )
-        self.warn_of_few_rows(src_tokens.size(1))
+        if not self.warned_of_rows and src_tokens.size(1) > TOKENS_A_ROW * self.cfg.projection_length:
+            self.warn_of_few_rows(src_tokens.size(1))
         encoder_padding_mask = src_tokens.eq(self.padding_idx)
         lengths = (~encoder_padding_mask).sum(dim=1)
         x, encoder_embedding = self.forward_embedding(src_tokens, token_embeddings)

@@ -1,16 +1,30 @@
 """What the tasks of contiguous text share: each row of a batch is a stream."""
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from omegaconf import II
+
 from fairseq.data import data_utils, indexed_dataset
+from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
 from luna_fairseq.streaming.streams import StreamDataset, StreamIterator
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class RowOptions(FairseqDataclass):
+    """What says how many rows there are, and which are this process's."""
+
+    batch_size: Optional[int] = II("dataset.batch_size")
+    batch_size_valid: Optional[int] = II("dataset.batch_size_valid")
+    data_parallel_rank: int = II("distributed_training.distributed_rank")
+    data_parallel_size: int = II("distributed_training.distributed_world_size")
 
 
 class StreamingTask(FairseqTask):

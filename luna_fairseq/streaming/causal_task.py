@@ -6,18 +6,18 @@ from typing import Any, Optional
 from omegaconf import II, MISSING
 
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.carried_packed import check_segments
 from luna_fairseq.models.luna_lm import LunaLanguageModel
 from luna_fairseq.models.stream import Stream
-from luna_fairseq.streaming.base_task import StreamingTask, check_text
+from luna_fairseq.streaming.base_task import RowOptions, StreamingTask, check_text
 from luna_fairseq.streaming.streams import StreamDataset
 
 
 @dataclass
-class StreamingLMConfig(FairseqDataclass):
+class StreamingLMConfig(RowOptions):
     """Options of ``--task streaming_lm``."""
 
     data: str = field(default=MISSING, metadata={"help": "folder of the data, as for language_modeling"})
@@ -34,10 +34,6 @@ class StreamingLMConfig(FairseqDataclass):
     # Where a table of learned positions ends; sinusoidal ones have no end.
     tokens_per_sample: int = II("task.segment_length")
     max_target_positions: Optional[int] = II("task.segment_length")
-    batch_size: Optional[int] = II("dataset.batch_size")
-    batch_size_valid: Optional[int] = II("dataset.batch_size_valid")
-    data_parallel_rank: int = II("distributed_training.distributed_rank")
-    data_parallel_size: int = II("distributed_training.distributed_world_size")
 
 
 @register_task("streaming_lm", dataclass=StreamingLMConfig)
@@ -58,10 +54,7 @@ class StreamingLMTask(StreamingTask, LanguageModelingTask):
         Raises:
             InputError: no dictionary, segments of no token, a negative number of segments
         """
-        if cfg.segment_length < 1:
-            raise InputError(f"--segment-length is {cfg.segment_length}: it must be 1 or more")
-        if cfg.bptt_segments < 0:
-            raise InputError(f"--bptt-segments is {cfg.bptt_segments}: it must be 0 (none) or more")
+        check_segments(cfg)
         return cls(cfg, Dictionary.load(str(check_text(cfg.data))))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:

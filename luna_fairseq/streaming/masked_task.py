@@ -3,9 +3,7 @@
 from argparse import Namespace
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Optional
-
-from omegaconf import II
+from typing import Any
 
 from fairseq.data import MaskTokensDataset
 from fairseq.tasks import register_task
@@ -14,18 +12,13 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.carried_packed import PackedStream, check_segments
 from luna_fairseq.models.luna import flat_options
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
-from luna_fairseq.streaming.base_task import StreamingTask, check_text
+from luna_fairseq.streaming.base_task import RowOptions, StreamingTask, check_text
 from luna_fairseq.streaming.streams import MaskedStreamDataset
 
 
 @dataclass
-class StreamingMaskedLMConfig(MaskedLMConfig):
+class StreamingMaskedLMConfig(MaskedLMConfig, RowOptions):
     """Those of ``--task masked_lm``; how long segments are is the model's --segment-length."""
-
-    batch_size: Optional[int] = II("dataset.batch_size")
-    batch_size_valid: Optional[int] = II("dataset.batch_size_valid")
-    data_parallel_rank: int = II("distributed_training.distributed_rank")
-    data_parallel_size: int = II("distributed_training.distributed_world_size")
 
 
 @register_task("streaming_masked_lm", dataclass=StreamingMaskedLMConfig)

@@ -4,9 +4,9 @@ import re
 from typing import Any, Optional
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.text.documents import SEPARATOR
 
 MASK = "<mask>"
-SEPARATOR = "<sep>"
 _LANGUAGE = re.compile(r"__[a-z_A-Z]+__|\[[a-z]+_[A-Z]+\]|<lang:\w+>")
 SPACE = "\u2581"  # sentencepiece's, before the pieces that begin a word
 

@@ -23,8 +23,8 @@ Counts = Mapping[str, int]
 Pairs = Callable[[List[Tuple[str, str]]], List[Tuple[str, ...]]]
 
 
-class SentencePiece:
-    """Raw text, reversible.
+class Route:
+    """A way from text to pieces.
 
     Attributes:
         name: value of --subword.
@@ -34,11 +34,11 @@ class SentencePiece:
         versions: of the libraries that the output depends on.
     """
 
-    name = "sentencepiece"
-    model_file: Optional[str] = "sentencepiece.bpe.model"
-    remove_bpe = "sentencepiece"
+    name: str
+    model_file: Optional[str]
     is_joint = True
-    versions: Tuple[Any, ...] = (sentencepiece.__version__,)
+    remove_bpe: str
+    versions: Tuple[Any, ...]
 
     def tokenizer(self, languages: Sequence[str]) -> Optional[Pairs]:
         """What is done to pairs of lines before anything is learnt, if anything."""
@@ -46,19 +46,37 @@ class SentencePiece:
 
     def learn(self, lines: Iterator[str], vocab_size: int) -> bytes:
         """Contents of the model file; ``vocab_size`` is the number of pieces (of merges, in Moses)."""
-        return learn_bpe(lines, vocab_size)
+        raise NotImplementedError
 
     def encoder(self, model: Path) -> Encoder:
         """By the model file."""
-        return sentencepiece_encoder(model)
+        raise NotImplementedError
 
     def dictionary(self, model: Path, counts: Counts, separators: Sequence[str] = ()) -> Dictionary:
         """fairseq's dictionary, from the model and the number of times each piece occurs in the training
         text, and ``separators``, which the model does not know."""
+        raise NotImplementedError
+
+
+class SentencePiece(Route):
+    """Raw text, reversible."""
+
+    name = "sentencepiece"
+    model_file = "sentencepiece.bpe.model"
+    remove_bpe = "sentencepiece"
+    versions = (sentencepiece.__version__,)
+
+    def learn(self, lines: Iterator[str], vocab_size: int) -> bytes:
+        return learn_bpe(lines, vocab_size)
+
+    def encoder(self, model: Path) -> Encoder:
+        return sentencepiece_encoder(model)
+
+    def dictionary(self, model: Path, counts: Counts, separators: Sequence[str] = ()) -> Dictionary:
         return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(model)), counts, separators)
 
 
-class Moses(SentencePiece):
+class Moses(Route):
     """Normalised, tokenised text with hyphens split: the dictionary and the BLEU of the literature."""
 
     name = "moses"
@@ -79,7 +97,7 @@ class Moses(SentencePiece):
         return dictionary_of_text({**dict.fromkeys(separators, 1), **counts})
 
 
-class Words(SentencePiece):
+class Words(Route):
     """Text that is tokenised already: whole words, a dictionary for each language; nothing is learnt.
 
     Args:

@@ -99,6 +99,8 @@ def test_dead_ends_are_found_before_training(change, more, message, trained, tmp
     assert train_bitext.main([*words, "--vocab-size", "150", "--", *TINY, *more]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+    said = "give" in line or "train with -- --max-source-positions" in line
+    assert said or more[0] in ("--decoder-output-dim", "--dropout")  # whose bounds are what to do
     assert change or not (tmp_path / "out").exists()
 
 
