@@ -77,7 +77,7 @@ TABLES: Dict[str, Callable[[List[bytes]], bytes]] = {
 }
 
 
-def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
+def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
     """Every case once; of a part, some of each kind that the seed chooses."""
     groups = [list(options(world)), list(texts(world)), list(archives(world, Case))]
     for cases in groups:
@@ -85,7 +85,7 @@ def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: in
         for case in sorted(chosen, key=cases.index):
             out = world.anew()
             outside = meaning(world.folder / "text")
-            ended = run(case.words, world.log, first=raising if plant else None)
+            ended = run(case.words, world.log)
             left = half_written(out) + [name for name in evil(world)]
             changed = outside != meaning(world.folder / "text")
             good = in_one_line(ended) and not left and not changed
@@ -168,16 +168,3 @@ def evil(world: World) -> List[str]:
     """What an archive wrote where it may not."""
     places = [world.folder, world.folder.parent, Path("/tmp")]
     return [str(path) for place in places for path in place.glob("evil*")]
-
-
-def raising() -> None:
-    """A planted defect: what should be a line is a traceback."""
-    from luna_fairseq.commands import reporting
-
-    class Unheard(Exception):
-        pass
-
-    reporting.InputError = Unheard
-    import luna_fairseq.errors
-
-    luna_fairseq.errors.one_line_for = lambda error: None

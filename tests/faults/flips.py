@@ -90,16 +90,15 @@ DAMAGES = (
 )
 
 
-def flips(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
+def flips(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
     make_plain(world)
     for damage in DAMAGES:
         number = times(damage.times)
-        expected = read(world, damage, None, False)[1] if number else None
-        tally.start_clock()
+        expected = read(world, damage, None)[1] if number else None
         for turn in range(number):
             generator = seeded(seed, damage.what, turn)
             cut = turn % 3 == 2
-            ended, found, where = read(world, damage, generator, plant, cut)
+            ended, found, where = read(world, damage, generator, cut)
             what = "a truncation" if cut else "a flipped bit"
             outcome = outcome_of(ended, found == expected)
             if outcome == FAILED and damage.open:
@@ -115,9 +114,7 @@ def make_plain(world: World) -> None:
         (target / "checksums.sha256").unlink()
 
 
-def read(
-    world: World, damage: Damage, generator: Optional[random.Random], plant: bool, cut: bool = False
-) -> Any:
+def read(world: World, damage: Damage, generator: Optional[random.Random], cut: bool = False) -> Any:
     """Copy, damage and read: how it ended, what it made or printed, what was damaged."""
     world.anew()
     copy, where = world.now / "copy", "nothing"
@@ -127,7 +124,7 @@ def read(
     if generator is not None:
         path = generator.choice(sorted(copy.glob(damage.files)))
         where = harm(path, generator, cut)
-    ended = run(damage.read(world, copy), world.log, first=unchecked if plant else None)
+    ended = run(damage.read(world, copy), world.log)
     if copy.name == "copy":
         shutil.rmtree(str(copy))
     found = meaning(world.now)
@@ -164,12 +161,5 @@ def in_one_line(ended: Ended) -> bool:
     )
 
 
-def unchecked() -> None:
-    """A planted defect: no checksum is looked at."""
-    from luna_fairseq.commands import average_checkpoints
-    from luna_fairseq.engine import checkpoint_contents, reading
-    from luna_fairseq.files import checkpoints
-
-    reading.check_files = lambda path: None
-    for module in (average_checkpoints, checkpoints, checkpoint_contents):
-        module.damage = lambda path: None
+def said(ended: Ended) -> str:
+    return f"status {ended.status}: {ended.output[-700:]}"

@@ -1,23 +1,17 @@
-"""Pickles that would run a program, at every door that loads; losses of NaN; a hanging worker."""
+"""Pickles that would run a program, at every door that loads; losses of NaN."""
 
 import os
 import pickle
-import signal
-import subprocess
-import sys
-import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import numpy
 import torch
 from fault_world import UPDATES, World, meaning
-from flips import in_one_line
+from flips import in_one_line, said
 from tallies import EQUAL, FAILED, OPEN, PICKLES_CHECKED, REFUSED, Tally
-from warmed import ROOT, USER_DIR, Ended, run
-
-HEARTBEAT, PATIENCE = 12, 120  # seconds
+from warmed import USER_DIR, run
 
 
 class Evil:
@@ -30,7 +24,7 @@ class Evil:
         return os.mkdir, (self.folder,)
 
 
-def pickles(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
+def pickles(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
     doors = [(form, door) for form in FORMS for door in DOORS]
     chosen = times(len(doors))
     for form, door in doors[:: max(1, len(doors) // chosen)][:chosen] if chosen else []:
@@ -39,7 +33,7 @@ def pickles(world: World, tally: Tally, times: Callable[[int], int], seed: int, 
         path = world.now / "in" / "checkpoint_last.pt"
         path.parent.mkdir()
         FORMS[form](path, world, trace)
-        ended = run(DOORS[door](world, path), world.log, first=unpickling if plant else None)
+        ended = run(DOORS[door](world, path), world.log)
         executed = trace.exists()
         if executed:
             trace.rmdir()
@@ -117,24 +111,17 @@ DOORS: Dict[str, Callable[[World, Path], List[str]]] = {
 }
 
 
-def unpickling() -> None:
-    """A planted defect: everything is unpickled."""
-    load, read = torch.load, numpy.load
-    torch.load = lambda *args, **how: load(*args, **{**how, "weights_only": False})
-    numpy.load = lambda *args, **how: read(*args, **{**how, "allow_pickle": True, "mmap_mode": None})
-
-
-def losses(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
+def losses(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
     """NaN and infinity in some update: refused; without them the run goes on as if there had been none."""
     out = world.anew()
     world.succeed(world.train(out))
     expected = meaning(out)
-    tally.start_clock()
+
     cases = [(value, update) for value in ("nan", "inf") for update in range(1, UPDATES)]
     for value, update in cases[:: max(1, len(cases) // max(1, times(len(cases))))]:
         out = world.anew()
         words = world.train(out)
-        ended = run(words, world.log, first=partial(losing, float(value), update, plant))
+        ended = run(words, world.log, first=partial(losing, float(value), update))
         good = in_one_line(ended) and f"update {update}: " in ended.output
         tally.note(f"a loss of {value}", "fairseq-train", REFUSED if good else FAILED, said(ended))
         for crash in out.glob("crash.pt"):
@@ -144,8 +131,7 @@ def losses(world: World, tally: Tally, times: Callable[[int], int], seed: int, p
         tally.note(f"again after {value}", "fairseq-train", EQUAL if same else FAILED, said(second))
 
 
-def losing(value: float, update: int, plant: bool) -> None:
-    """With ``plant``, a defect: nobody looks at the gradients."""
+def losing(value: float, update: int) -> None:
     from fairseq.criterions.label_smoothed_cross_entropy import (
         LabelSmoothedCrossEntropyCriterion as Criterion,
     )
@@ -158,60 +144,3 @@ def losing(value: float, update: int, plant: bool) -> None:
         return (loss * value if number[0] == update and model.training else loss), nll
 
     Criterion.compute_loss = compute_loss
-    if plant:
-        torch.isfinite = lambda tensor: torch.ones_like(tensor, dtype=torch.bool)
-
-
-def hanging(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
-    """One of two processes stops without ending; they are real ones, as torch starts them."""
-    for turn in range(times(2)):
-        out = world.anew()
-        words = world.train(out, "--distributed-world-size", "2", "--cpu", "--max-update", "1000000")
-        words += ["--heartbeat-timeout", "-1" if plant else str(HEARTBEAT), "--disable-validation"]
-        words += ["--save-interval-updates", "1000000", "--no-epoch-checkpoints"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        line = [sys.executable, "-m", "fairseq_cli.train", *words[1:]]
-        with world.log.open("wb") as log:
-            process = subprocess.Popen(line, stdout=log, stderr=log, env=environment, cwd=str(ROOT))
-        ended = _stop_one(process, world.log, turn, HEARTBEAT + 20 if plant else PATIENCE)
-        tally.note(
-            "a hanging process of two",
-            "fairseq-train",
-            REFUSED if in_one_line(ended) else FAILED,
-            said(ended),
-        )
-
-
-def _stop_one(process: "subprocess.Popen[bytes]", log: Path, which: int, patience: float) -> Ended:
-    until = time.monotonic() + 240
-    while b"num_updates=3," not in log.read_bytes() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
-    pids = sorted(_workers(process.pid))
-    began, status = time.monotonic(), -signal.SIGALRM
-    if pids:
-        os.kill(pids[which % len(pids)], signal.SIGSTOP)
-    try:
-        status = process.wait(patience)
-    except subprocess.TimeoutExpired:
-        process.kill()
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    process.wait()
-    return Ended(status, log.read_text(encoding="utf-8", errors="replace"), time.monotonic() - began)
-
-
-def _workers(parent: int) -> Iterator[int]:
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if int((path / "stat").read_text().rsplit(")", 1)[1].split()[1]) == parent:
-                if b"spawn_main" in (path / "cmdline").read_bytes():
-                    yield int(path.name)
-        except (OSError, IndexError):  # it has ended
-            continue
-
-
-def said(ended: Ended) -> str:
-    return f"status {ended.status}: {ended.output[-700:]}"

@@ -1,8 +1,6 @@
 """SIGKILL and SIGTERM at random moments of every command that can be started again."""
 
-import os
 import random
-import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from fault_world import World, meaning
 from tallies import EQUAL, FAILED, Tally
-from warmed import Ended, after, run, seeded, watching_writes, writing_operations
+from warmed import after, run, seeded, watching_writes, writing_operations
 
 
 class Job(NamedTuple):
@@ -22,6 +20,7 @@ class Job(NamedTuple):
     by_clock: int
     at_a_write: int
     while_saving: int = 0
+    terminated: int = 2
 
 
 JOBS = (
@@ -29,16 +28,13 @@ JOBS = (
     Job("luna-prepare-text", World.prepare_text, 4, 6),
     Job("luna-prepare-task", World.prepare_task, 2, 6),
     Job("luna-prepare-lra", World.prepare_listops, 2, 6),
-    Job("fairseq-train", World.train, 14, 10, 10),
+    Job("fairseq-train", World.train, 14, 10, 10, 8),
     Job("luna-average-checkpoints", lambda world, out: world.average(out / "average.pt"), 4, 2, 4),
     Job("luna-evaluate", World.evaluate, 4, 6),
     Job("luna-finetune", World.finetune, 4, 4, 2),
     Job("luna-export-huggingface", World.export, 4, 6),
 )
 SAVES = {"fairseq-train": 5, "luna-average-checkpoints": 1, "luna-finetune": 2}  # in an undisturbed run
-
-
-Fault = Callable[[Job, "Expected", random.Random], Dict[str, Any]]
 
 
 class Expected(NamedTuple):
@@ -49,51 +45,38 @@ class Expected(NamedTuple):
     operations: int
 
 
-def kills(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
+Fault = Callable[[Job, Expected, random.Random], Dict[str, Any]]
+
+
+def kills(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
+    """SIGTERM goes to the group, in whatever phase the command is."""
     for job in JOBS:
-        faults = {
-            "SIGKILL at a random moment": (times(job.by_clock), _by_clock),
-            "SIGKILL at a random file operation": (times(job.at_a_write), _at_a_write),
-            "SIGKILL while a checkpoint is written": (times(job.while_saving), _while_saving),
+        faults: Dict[str, Tuple[int, Fault]] = {
+            "SIGKILL at a random moment": (job.by_clock, partial(_by_clock, signal.SIGKILL)),
+            "SIGKILL at a random file operation": (job.at_a_write, _at_a_write),
+            "SIGKILL while a checkpoint is written": (job.while_saving, _while_saving),
+            "SIGTERM at a random moment": (job.terminated, partial(_by_clock, signal.SIGTERM)),
         }
-        _disturb(world, tally, job, faults, seed, plant)
+        numbers = {what: times(number) for what, (number, _) in faults.items()}
+        if any(numbers.values()):
+            expected = undisturbed(world, job)
+        for what, number in numbers.items():
+            for turn in range(number):
+                fault = partial(faults[what][1], job, expected, seeded(seed, what, job.name, turn))
+                disturbed(world, job, expected, tally, what, fault)
 
 
-def terminations(world: World, tally: Tally, times: Callable[[int], int], seed: int, plant: bool) -> None:
-    """SIGTERM to the group, in whatever phase the command is."""
-    for job in JOBS:
-        number = times(8 if job.name == "fairseq-train" else 2)
-        _disturb(world, tally, job, {"SIGTERM at a random moment": (number, _terminated)}, seed, plant)
+def _by_clock(number: int, job: Job, expected: Expected, generator: random.Random) -> Dict[str, Any]:
+    return {"during": after(generator.uniform(0, expected.seconds), number)}
 
 
-def _by_clock(job: Job, expected: "Expected", generator: random.Random) -> Dict[str, Any]:
-    return {"during": after(generator.uniform(0, expected.seconds), signal.SIGKILL)}
-
-
-def _at_a_write(job: Job, expected: "Expected", generator: random.Random) -> Dict[str, Any]:
+def _at_a_write(job: Job, expected: Expected, generator: random.Random) -> Dict[str, Any]:
     return {"first": watching_writes(generator.randint(1, max(1, expected.operations)))}
 
 
-def _while_saving(job: Job, expected: "Expected", generator: random.Random) -> Dict[str, Any]:
+def _while_saving(job: Job, expected: Expected, generator: random.Random) -> Dict[str, Any]:
     number, delay = generator.randint(1, SAVES[job.name]), generator.uniform(0, 0.02)
     return {"first": watching_writes(while_saving=number, delay=delay)}
-
-
-def _terminated(job: Job, expected: "Expected", generator: random.Random) -> Dict[str, Any]:
-    return {"during": after(generator.uniform(0, expected.seconds), signal.SIGTERM)}
-
-
-def _disturb(
-    world: World, tally: Tally, job: Job, faults: Dict[str, Tuple[int, Fault]], seed: int, plant: bool
-) -> None:
-    if not any(number for number, _ in faults.values()):
-        return
-    expected = undisturbed(world, job)
-    tally.start_clock()
-    for what, (number, fault) in faults.items():
-        for turn in range(number):
-            generator = seeded(seed, what, job.name, turn)
-            disturbed(world, job, expected, tally, what, partial(fault, job, expected, generator), plant)
 
 
 def undisturbed(world: World, job: Job) -> Expected:
@@ -111,13 +94,7 @@ def fresh(world: World, job: Job, emptied: bool = False) -> Path:
 
 
 def disturbed(
-    world: World,
-    job: Job,
-    expected: Expected,
-    tally: Tally,
-    what: str,
-    fault: Callable[[], Dict[str, Any]],
-    plant: bool,
+    world: World, job: Job, expected: Expected, tally: Tally, what: str, fault: Callable[[], Dict[str, Any]]
 ) -> None:
     """Run with the fault until it comes before the end, then start again, and compare."""
     for _ in range(4):
@@ -130,11 +107,13 @@ def disturbed(
         tally.note(what, job.name, FAILED, first.output[-600:])
         return
     before = made_in(out)
-    second = run(words, world.log, first=losing_the_last_byte if plant else None)
+    second = run(words, world.log)
     found = made_in(out)
     # What was whole already may be refused: an export does not write into a folder that is there.
     whole = found == expected.made and (second.status == 0 or before == expected.made)
-    tally.note(what, job.name, EQUAL if whole else FAILED, _differences(expected.made, found, second))
+    other = sorted(n for n in {*expected.made, *found} if expected.made.get(n) != found.get(n))
+    detail = f"status {second.status}, other than undisturbed: {other[:6]}: {second.output[-300:]}"
+    tally.note(what, job.name, EQUAL if whole else FAILED, detail)
 
 
 def made_in(out: Path) -> Dict[str, str]:
@@ -142,22 +121,3 @@ def made_in(out: Path) -> Dict[str, str]:
     made = meaning(out) if out.exists() else {}
     beside = {f"../{path.name}": "" for path in out.parent.iterdir() if path != out}
     return {**made, **beside}
-
-
-def _differences(expected: Dict[str, str], found: Dict[str, str], second: Ended) -> str:
-    names = sorted(n for n in {*expected, *found} if expected.get(n) != found.get(n))
-    return f"status {second.status}, other than undisturbed: {names[:6]}: {second.output[-300:]}"
-
-
-def losing_the_last_byte() -> None:
-    """A planted defect: what is put in its place is not whole."""
-
-    def lossy(move: Callable[..., Any]) -> Callable[..., Any]:
-        def replace(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            if os.path.isfile(str(source)):
-                os.truncate(str(source), max(0, os.path.getsize(str(source)) - 1))
-            return move(source, target, *args, **kwargs)
-
-        return replace
-
-    os.replace, os.rename, shutil.move = lossy(os.replace), lossy(os.rename), lossy(shutil.move)

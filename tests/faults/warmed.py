@@ -1,7 +1,7 @@
 """Commands in processes forked from this one, which has imported everything: they start at once.
 
 Such a process is a group of its own, as a shell makes it, with the commands that it starts itself. What it
-says goes to a file. It can be given something to do first (a limit, another user, a planted defect).
+says goes to a file. It can be given something to do first (a limit, a watch).
 """
 
 import contextlib
