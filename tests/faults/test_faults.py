@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CAMPAIGN = Path(__file__).resolve().with_name("campaign.py")
 PART = "0.03"
 
@@ -14,6 +16,7 @@ def counts(output):
     return {(row[0], row[1]): row[2:] for row in rows if len(row) == 7}
 
 
+@pytest.mark.slow
 def test_a_part_of_the_campaign(tmp_path):
     page = tmp_path / "faults.md"
     page.write_text("# Faults\n\n| fault | in |\n", encoding="utf-8")
