@@ -1,12 +1,11 @@
 """fairseq-train killed or terminated at some moment, and started again with the same command."""
 
-import os
 import re
 
 import pytest
 from forked import forked
 from reversal import AUTHORS_COMMAND
-from saved_training import assert_same_training, load, updates
+from saved_training import assert_same_training, load
 
 END = 14  # updates: two epochs
 EACH = "--save-interval-updates 1 --keep-interval-updates 2 --disable-validation"
@@ -73,20 +72,3 @@ def test_terminated_at_the_end_of_an_epoch(data, straight, tmp_path):
     assert first[0] == [143] and saved(first[1]) == [7], first[1][-2000:]
     assert went_on_from(second[1]) == 7 and second[0] == [0]
     assert_same_training(straight, load(tmp_path / "checkpoint_last.pt"))
-
-
-@pytest.mark.slow
-def test_half_a_last_checkpoint(data, straight, tmp_path):
-    """As a fairseq without this plugin leaves it when it is killed: training goes on from the newest intact
-    file."""
-    run = command(data, tmp_path)
-    forked({**run, "signal": "SIGKILL", "after": "checkpoint_1_5.pt (epoch 1 @ 5 updates"})
-    last = tmp_path / "checkpoint_last.pt"
-    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
-    os.utime(str(last))
-    newest = max(tmp_path.glob("checkpoint_1_*.pt"), key=updates)
-    ((statuses, log),) = forked(run)
-    assert statuses == [0], log[-2000:]
-    assert f"{last} is truncated, or no checkpoint: going on from {newest}, the newest intact one" in log
-    assert went_on_from(log) == int(newest.stem.split("_")[-1])
-    assert_same_training(straight, load(last))

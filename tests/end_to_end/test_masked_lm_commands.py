@@ -3,12 +3,11 @@ Python."""
 
 import logging
 import re
-import shutil
 import warnings
 
 import pytest
 import torch
-from commands import plugin, refused, succeed
+from commands import plugin, succeed
 from copying import ADAM, MODEL, PRETRAIN, preprocess, write_labelled, write_text
 from saved_training import classes_in
 
@@ -123,20 +122,6 @@ def test_use_from_python(pretrained, fine_tuned, text, labelled):
     for row, sentence in zip(together, tokens):
         alone = hub.predict("attention_classification_head", sentence)
         torch.testing.assert_close(row, alone[0], rtol=1e-4, atol=1e-5)
-
-
-def test_refused_options(text, tmp_path):
-    line = refused("train", *plugin(text), PRETRAIN, "--tokens-per-sample 100", "--save-dir", tmp_path)
-    assert line.startswith("luna_fairseq: error: the task's sequences have up to 100 tokens")
-    assert "the model has 64 positions: give --tokens-per-sample 64, or --max-positions 100" in line
-
-
-def test_another_dictionary(pretrained, text, tmp_path):
-    shutil.copytree(str(text), str(tmp_path / "other"))
-    (tmp_path / "other" / "dict.txt").write_text("w1 1\n", encoding="utf-8")
-    message = r"another source dictionary \(25 entries, \w+\) than the data's \(6 entries, "
-    with pytest.raises(InputError, match=message):
-        LunaMaskedLM.from_pretrained(str(pretrained), "checkpoint_last.pt", str(tmp_path / "other"))
 
 
 def test_context_use(pretrained, text, capsys):

@@ -14,7 +14,6 @@ SWAPPED = "-s tgt -t src"
 DIRECTION = "was trained to translate src to tgt, not tgt to src: give -s src -t tgt, or a checkpoint of that"
 USES = {
     "generate": ("--beam 1 --batch-size 8 --cpu", DIRECTION),
-    "interactive": ("--beam 1 --cpu", DIRECTION),
     "validate": ("--task translation --batch-size 8 --cpu", DIRECTION),
     "eval_lm": ("--batch-size 8 --cpu", "was trained for translation, not for language modelling"),
 }

@@ -43,10 +43,7 @@ def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, tmp_
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("--segment-length 0", "--segment-length is 0: it must be 1 or more"),
-        ("--bptt-segments -1", "--bptt-segments is -1: it must be 0 (none) or more"),
         ("--segment-length 65", "the task's sequences have up to 65 tokens, the model has 64 positions"),
-        ("--batch-size 100000", "fewer tokens than there are rows (100000)"),
         ("--mask-whole-words", "--mask-whole-words"),
         ("--segment-length 8", "is for models that carry P"),
     ],

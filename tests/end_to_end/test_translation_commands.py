@@ -9,30 +9,13 @@ import torch
 from commands import fairseq, lines, plugin, succeed
 from forked import run_module
 from reversal import AUTHORS_COMMAND, SENTENCES
+from saved_training import assert_same_training, load
 
-from fairseq.sequence_scorer import SequenceScorer
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 
 # Without the last option this fairseq drops the last batch unless its size is a multiple of 8.
 GENERATE = "-s src -t tgt --batch-size 8 --beam 5 --max-len-b 8 --required-batch-size-multiple 1"
-
-
-def load(path):
-    return torch.load(str(path), weights_only=False)
-
-
-def assert_same_run(left, right):
-    """Weights and Apollo's state, bit for bit."""
-    left, right = load(left), load(right)
-    assert left["model"].keys() == right["model"].keys()
-    assert all(torch.equal(value, right["model"][name]) for name, value in left["model"].items())
-    states = [checkpoint["last_optimizer_state"]["state"] for checkpoint in (left, right)]
-    assert states[0].keys() == states[1].keys()
-    for key, state in states[0].items():
-        assert state["step"] == states[1][key]["step"]
-        for name in ("exp_avg_grad", "approx_hessian", "update"):
-            assert torch.equal(state[name], states[1][key][name])
 
 
 def test_the_authors_command(trained):
@@ -56,7 +39,7 @@ def test_the_authors_command(trained):
 def test_activation_checkpointing_changes_nothing(trained, data, tmp_path):
     options = (AUTHORS_COMMAND, "--max-update 12 --checkpoint-activations")
     succeed("train", *plugin(data), *options, "--save-dir", tmp_path)
-    assert_same_run(tmp_path / "checkpoint_last.pt", trained / "checkpoint_last.pt")
+    assert_same_training(load(tmp_path / "checkpoint_last.pt"), load(trained / "checkpoint_last.pt"))
 
 
 def test_bf16(data, tmp_path):
@@ -139,34 +122,6 @@ def test_hub_interface(trained, data):
     assert "w9 w7" in first and "w3" in first.split("w9 w7")[1] and "w5" in second
     with pytest.raises(InputError, match="constraints of 2 sentences, not of 1"):
         hub.translate("w1", constraints=["w9", "w7"])
-
-    # What decoding step by step gave every token is what the whole sequence at once gives it.
-    source = hub.encode(sentences[0])
-    hypothesis = hub.generate(source, beam=5, max_len_b=8)[0]
-    target = hypothesis["tokens"].unsqueeze(0)
-    start = target.new_full((1, 1), hub.tgt_dict.eos())
-    net_input = {
-        "src_tokens": source.unsqueeze(0).long(),
-        "src_lengths": torch.tensor([len(source)]),
-        "prev_output_tokens": torch.cat([start, target[:, :-1]], dim=1),
-    }
-    sample = {"net_input": net_input, "target": target}
-    scored = SequenceScorer(hub.tgt_dict).generate(list(hub.models), sample)[0][0]
-    torch.testing.assert_close(
-        scored["positional_scores"], hypothesis["positional_scores"], rtol=0, atol=1e-5
-    )
-
-
-def test_a_source_longer_than_the_positions(trained, data, tmp_path):
-    checkpoint = trained / "checkpoint_last.pt"
-    text = tmp_path / "long"
-    text.write_text("w1 " * 1100 + "\n", encoding="utf-8")
-    run = fairseq(
-        "interactive", *plugin(data), "--path", checkpoint, "-s src -t tgt --max-tokens 5000", "--input", text
-    )
-    assert run.returncode != 0
-    last_line = run.stderr.strip().splitlines()[-1]
-    assert "1101" in last_line and "max_positions=(1024, 1024)" in last_line
 
 
 def test_going_on_from_half_a_checkpoint_by_name(trained, data, tmp_path):

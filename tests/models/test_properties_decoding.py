@@ -61,25 +61,6 @@ def test_reordered_decoding_goes_on_as_the_reordered_sentences(variant, order, r
     assert_close(alignments, extra["attn"][0][:, 4:])
 
 
-@settings(deadline=None, derandomize=True, max_examples=10)
-@given(data=st.data())
-def test_reordering_at_any_steps(data):
-    model = tiny_model(untie_luna_kv=True)
-    source, target = inputs()
-    state, rows = {}, torch.arange(4)
-    with torch.no_grad():
-        encoder_out = model.encoder(source)
-        for t in range(8):
-            order = torch.tensor(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=6)))
-            if t:
-                model.decoder.reorder_incremental_state_scripting(state, order)
-            encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
-            rows = rows[order]
-            logits, _ = step_by_step(model, target[rows], encoder_out, state, t, t + 1)
-            expected, _ = model.decoder(target[rows, : t + 1], model.encoder(source[rows]))
-            assert_close(logits, expected[:, -1:])
-
-
 @variants
 @settings(deadline=None, derandomize=True, max_examples=3)
 @given(data=st.data(), beam=st.integers(2, 3))

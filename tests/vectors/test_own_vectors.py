@@ -54,18 +54,3 @@ def test_model(case, backend, dtype, tolerance):
     model = build_model({**vectors["options"], "luna_backend": backend}, dtype)
     load_flat(model, vectors["weights"], vectors["shapes"])
     assert_outputs(run_model(model, vectors["inputs"]), vectors["outputs"], tolerance)
-
-
-@pytest.mark.parametrize("case", list(VECTORS["model"]))
-def test_model_step_by_step(case):
-    vectors = VECTORS["model"][case]
-    model = build_model(vectors["options"], torch.float64)
-    load_flat(model, vectors["weights"], vectors["shapes"])
-    target, state = vectors["inputs"]["target"], {}
-    with torch.no_grad():
-        out = model.encoder(vectors["inputs"]["source"])
-        steps = range(1, target.size(1) + 1)
-        logits = [model.decoder(target[:, :t], out, incremental_state=state)[0] for t in steps]
-    real = target.ne(1)
-    actual, expected = torch.cat(logits, dim=1)[real], vectors["outputs"]["logits"][real]
-    assert_outputs({"logits": actual}, {"logits": expected}, 1e-9)
