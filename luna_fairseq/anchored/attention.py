@@ -32,7 +32,8 @@ from luna_fairseq.modules.heads import beams_to_positions, dropout_probability, 
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.sentences import Masks, Sentences
 
-QUERY_PLACE = "query place"
+# What a diagonal is told of the query: its tokens' places, and where the source has their sentence.
+QUERY_PLACE, QUERY_ORIGIN = "query place", "query origin"
 
 
 class AnchoredCache(NamedTuple):
@@ -168,9 +169,11 @@ class AnchoredAttention(LunaAttention):
         if place is None:
             raise InputError("attention with a diagonal needs the places of the query's tokens in the target")
         beams = place.size(0) // q.size(0)
-        return self.diagonal(
-            beams_to_positions(place[:, None, :, None], beams).flatten(1), key_place, left_out
+        place, origin = (
+            x if x is None else beams_to_positions(x[:, None, :, None], beams).flatten(1)
+            for x in (place, sentences.shared.get(QUERY_ORIGIN))
         )
+        return self.diagonal(place, key_place, left_out, origin)
 
     def statistics(
         self,

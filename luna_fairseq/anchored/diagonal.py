@@ -4,7 +4,9 @@ pace.
 The word at place t of the target is looked for at r t of the source, with a ratio r of the lengths that each
 head learns; what is further away than the square root of t, which is how far two sequences of words drift
 apart that now and then skip one, counts less. Places are those of the middle of a token: t + 1/2. Dyer et
-al. (2013) align words with such a prior, by the length of the target, which no decoder knows.
+al. (2013) align words with such a prior, by the length of the target, which no decoder knows. Where
+sentences of a document follow one another, t may be counted from the beginning of the sentence, and the
+diagonal then begins where the source has that one: its origin.
 """
 
 from typing import NamedTuple, Optional
@@ -15,20 +17,24 @@ from torch import Tensor
 from luna_fairseq.ops.softmax import MAX_PENALTY
 
 
-def naive_diagonal_bias(strength: Tensor, ratio: Tensor, query_place: Tensor, key_place: Tensor) -> Tensor:
-    """The definition: ``-gamma |r (t + 1/2) - c| / sqrt(t + 1)``.
+def naive_diagonal_bias(
+    strength: Tensor, ratio: Tensor, query_place: Tensor, key_place: Tensor, origin: Optional[Tensor] = None
+) -> Tensor:
+    """The definition: ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``.
 
     Args:
         strength, ratio: gamma and r of each head [H]
-        query_place: t, the number of each query's token in the target [B, T]
+        query_place: t, the number of each query's token in the target, or in its sentence [B, T]
         key_place: c, the middle of each key in tokens of the source [B, N]
+        origin: o, the tokens of the source before that sentence [B, T] (default: 0)
 
     Returns:
         what is added to the logits [B, H, T, N]
     """
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
-    return -gamma * (r * (t + 0.5) - c).abs() / (t + 1).sqrt()
+    o = 0 if origin is None else origin.to(strength.dtype)[:, None, :, None]
+    return -gamma * (o + r * (t + 0.5) - c).abs() / (t + 1).sqrt()
 
 
 class Diagonal(NamedTuple):
@@ -36,7 +42,7 @@ class Diagonal(NamedTuple):
 
     Attributes:
         strength: gamma [H, 1, 1]
-        expected: r (t + 1/2) [B, H, T, 1]
+        expected: o + r (t + 1/2) [B, H, T, 1]
         width: sqrt(t + 1) [B, 1, T, 1]
         nearest: how far from there the nearest key is, in widths [B, H, T, 1]
         further: how much further than that each key is [B, H, T, N]
@@ -67,6 +73,7 @@ def find_diagonal(
     query_place: Tensor,
     key_place: Tensor,
     left_out: Optional[Tensor] = None,
+    origin: Optional[Tensor] = None,
 ) -> Diagonal:
     """Arguments as of :func:`naive_diagonal_bias`; left_out: keys that are not there [B, N]. In float32 or
     wider."""
@@ -74,6 +81,8 @@ def find_diagonal(
     gamma, r = strength.to(dtype)[:, None, None], ratio.to(dtype)[:, None, None]
     t = query_place.to(dtype)[:, None, :, None]
     expected, width = r * (t + 0.5), (t + 1).sqrt()
+    if origin is not None:
+        expected = expected + origin.to(dtype)[:, None, :, None]
     distance = (expected - key_place.to(dtype)[:, None, None, :]).abs() / width
     there = distance.detach()
     if left_out is not None:

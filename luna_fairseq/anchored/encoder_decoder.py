@@ -1,11 +1,11 @@
 """The Luna encoder and decoder with the attentions of this room."""
 
-from typing import Any, Optional, Type
+from typing import Any, Optional, Tuple, Type
 
 from torch import Tensor
 
-from fairseq.utils import make_positions
 from luna_fairseq.anchored.attention import (
+    QUERY_ORIGIN,
     QUERY_PLACE,
     AnchoredCrossAttention,
     AnchoredSelfAttention,
@@ -14,6 +14,7 @@ from luna_fairseq.anchored.attention import (
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.segments import find_layout
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
+from luna_fairseq.anchored.target_places import sentence_places, target_places
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
@@ -43,6 +44,8 @@ def check_extension(cfg: Any) -> None:
     for name, why in needs.items():
         if getattr(cfg, name) and not cfg.anchored_packed:
             raise InputError(f"--{name.replace('_', '-')} needs --anchored-packed: {why}")
+    if cfg.sentence_diagonal and not cfg.diagonal_prior:
+        raise InputError("--sentence-diagonal is of a diagonal: give --diagonal-prior, too")
     if cfg.packed_lookup and cfg.cross_attention == "softmax":
         raise InputError(
             "--packed-lookup and --cross-attention softmax do not go together: give --packed-lookup 0"
@@ -61,7 +64,13 @@ class AnchoredEncoder(LunaEncoder):
 
 
 class AnchoredDecoder(LunaDecoder):
-    """The Luna decoder with what the options of the extension ask for."""
+    """The Luna decoder with what the options of the extension ask for.
+
+    Attributes:
+        separators: with --sentence-diagonal, what stands between sentences of the source and of the target
+    """
+
+    separators: Optional[Tuple[int, int]] = None
 
     def build_self_attention(self, cfg: Any) -> LunaCausalAttention:
         if not cfg.causal_decay:
@@ -93,8 +102,11 @@ class AnchoredDecoder(LunaDecoder):
         if self.cfg.packed_lookup and context is not None and sentences.incremental_state is None:
             masks = masks_of(packed, context, sentences)
             sentences.once("layout", lambda: find_layout(*masks))
-        if self.cfg.diagonal_prior:
-            positions = make_positions(prev_output_tokens, self.padding_idx)
-            places = (positions - self.padding_idx - 1).clamp(min=0)
-            new = 1 if sentences.incremental_state is not None else places.size(1)
-            sentences.shared[QUERY_PLACE] = places[:, -new:]
+        new = 1 if sentences.incremental_state is not None else prev_output_tokens.size(1)
+        if self.separators is not None:
+            source = sentences.source_tokens
+            place, origin = sentence_places(prev_output_tokens, source, self.padding_idx, self.separators)
+            sentences.shared[QUERY_ORIGIN] = origin[:, -new:]
+            sentences.shared[QUERY_PLACE] = place[:, -new:]
+        elif self.cfg.diagonal_prior:
+            sentences.shared[QUERY_PLACE] = target_places(prev_output_tokens, self.padding_idx)[:, -new:]

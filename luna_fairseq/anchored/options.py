@@ -72,3 +72,10 @@ class CrossOptions(FairseqDataclass):
             "word, were both of one pace; each head learns the pace, and how strongly"
         },
     )
+    sentence_diagonal: bool = field(
+        default=False,
+        metadata={
+            "help": "with --diagonal-prior, for text prepared with --documents: draw it anew from each <sep> on "
+            "to the source's sentence of the same number"
+        },
+    )

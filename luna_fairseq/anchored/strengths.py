@@ -96,10 +96,14 @@ class DiagonalPrior(LearnedStrength):
         return 1 + self.ratio_change
 
     def forward(  # type: ignore[override]
-        self, query_place: Tensor, key_place: Tensor, left_out: Optional[Tensor] = None
+        self,
+        query_place: Tensor,
+        key_place: Tensor,
+        left_out: Optional[Tensor] = None,
+        origin: Optional[Tensor] = None,
     ) -> Diagonal:
         """Arguments as of :func:`luna_fairseq.anchored.diagonal.find_diagonal`."""
-        return find_diagonal(self.strength(), self.ratio(), query_place, key_place, left_out)
+        return find_diagonal(self.strength(), self.ratio(), query_place, key_place, left_out, origin)
 
 
 class LookupGate(nn.Module):

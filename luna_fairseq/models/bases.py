@@ -14,11 +14,13 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import check_dictionary, check_positions, refuse_misfit
+from luna_fairseq.models.document_translation import check_separator
 from luna_fairseq.models.few_rows import use_few_rows
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.models.luna_masked_lm_config import XAVIER
 from luna_fairseq.modules.fairseq_layers import activation_function
 from luna_fairseq.modules.heads import ProjectingAttention
+from luna_fairseq.text.documents import SEPARATOR
 
 # What sets a sentence encoder apart from a translation model's, besides its options.
 _SENTENCE_ENCODER = {"encoder_learned_pos": True, "no_scale_embedding": True, "layernorm_embedding": True}
@@ -75,6 +77,17 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
     def add_args(cls, parser: Any) -> None:
         """Options of the model's dataclass; defaults come from the architecture, then from the dataclass."""
         super(TransformerModelBase, cls).add_args(parser)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "EncoderDecoder":
+        """fairseq's; ``cfg`` is nested. Raises InputError for --sentence-diagonal where the dictionaries have
+        no separator of sentences."""
+        model = super().build_model(cfg, task)
+        if cfg.sentence_diagonal:
+            dictionaries = task.source_dictionary, task.target_dictionary
+            check_separator(*dictionaries)
+            model.decoder.separators = tuple(dictionary.index(SEPARATOR) for dictionary in dictionaries)
+        return model
 
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:

@@ -355,6 +355,8 @@ def source_of(
     if all(encoder_out.get("has_padding", [True])):
         for mask in encoder_out["encoder_padding_mask"]:
             sentences.padding_mask = mask[::beams]
+    for tokens in encoder_out["src_tokens"]:
+        sentences.source_tokens = tokens[::beams]
     for mask in encoder_out["packed_padding_mask"]:
         sentences.packed_padding_mask = mask[::beams]
     return encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams], sentences

@@ -223,7 +223,7 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
             "packed_out": [packed],
             "packed_padding_mask": [] if packed_padding_mask is None else [packed_padding_mask],
             "packed_states": packed_states,
-            "src_tokens": [],
+            "src_tokens": [src_tokens],
             "src_lengths": [lengths.unsqueeze(1)],
             "hypotheses": [],
         }

@@ -14,6 +14,7 @@ class Sentences:
         padding_mask: [B, S], True at padding of the context, which is what is packed; None where there is
             none
         packed_padding_mask: [B, L], True at rows of P that are left out; None where none is
+        source_tokens: [B, S], of a decoder's source; None without one
         target_padding_mask: [B, T], True at padding of what a decoder reads; None where there is none
         incremental_state: fairseq's store, while a sentence is decoded step by step
         shared: what is the same for all layers, by name; see :meth:`once`
@@ -21,6 +22,7 @@ class Sentences:
 
     padding_mask: Optional[Tensor] = None
     packed_padding_mask: Optional[Tensor] = None
+    source_tokens: Optional[Tensor] = None
     target_padding_mask: Optional[Tensor] = None
     incremental_state: Any = None
     shared: Dict[str, Any] = field(default_factory=dict)

@@ -32,6 +32,10 @@ class SoftmaxOptions(FairseqDataclass):
         False,
         "softmax cross-attention: begins near the diagonal, as that of anchored Luna",
     )
+    sentence_diagonal: bool = option(
+        False,
+        "with --diagonal-prior: anew from each <sep> on, as that of anchored Luna",
+    )
 
 
 class SoftmaxAttention(PeerAttention):
