@@ -92,10 +92,17 @@ VARIANTS = {
         "causal_decay": True,
     },
     "softmax cross": {"cross_attention": "softmax"},
-    "anchored softmax cross diagonal": {
+    "look-up sentence diagonal": {
+        "anchored_packed": True,
+        "packed_lookup": 2,
+        "diagonal_prior": True,
+        "sentence_diagonal": True,
+    },
+    "anchored softmax cross sentence diagonal": {
         "anchored_packed": True,
         "cross_attention": "softmax",
         "diagonal_prior": True,
+        "sentence_diagonal": True,
     },
     "anchored softmax cross pre-norm": {
         "anchored_packed": True,
@@ -115,6 +122,7 @@ class Task:
 
 def dictionary(size):
     result = Dictionary()
+    result.add_symbol("<sep>")
     for i in range(size - len(result)):
         result.add_symbol(f"w{i}")
     return result

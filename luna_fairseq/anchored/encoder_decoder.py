@@ -44,8 +44,6 @@ def check_extension(cfg: Any) -> None:
     for name, why in needs.items():
         if getattr(cfg, name) and not cfg.anchored_packed:
             raise InputError(f"--{name.replace('_', '-')} needs --anchored-packed: {why}")
-    if cfg.sentence_diagonal and not cfg.diagonal_prior:
-        raise InputError("--sentence-diagonal is of a diagonal: give --diagonal-prior, too")
     if cfg.packed_lookup and cfg.cross_attention == "softmax":
         raise InputError(
             "--packed-lookup and --cross-attention softmax do not go together: give --packed-lookup 0"

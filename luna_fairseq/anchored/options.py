@@ -75,7 +75,7 @@ class CrossOptions(FairseqDataclass):
     sentence_diagonal: bool = field(
         default=False,
         metadata={
-            "help": "with --diagonal-prior, for text prepared with --documents: draw it anew from each <sep> on "
-            "to the source's sentence of the same number"
+            "help": "with --diagonal-prior, for text prepared with --documents: draw it anew from each <sep> "
+            "on, to the source's sentence of the same number"
         },
     )

@@ -35,7 +35,9 @@ def sentence_places(
     place = target_places(tokens, padding_idx)
     begins = tokens.eq(separators[1])
     beginning = (place * begins).cummax(dim=1).values
-    return (place - beginning).clamp(min=0), _origins(begins.cumsum(dim=1), source, padding_idx, separators[0])
+    return (place - beginning).clamp(min=0), _origins(
+        begins.cumsum(dim=1), source, padding_idx, separators[0]
+    )
 
 
 def _origins(sentence: Tensor, source: Tensor, padding_idx: int, separator: int) -> Tensor:

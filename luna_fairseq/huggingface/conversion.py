@@ -127,6 +127,10 @@ def kind_of(model: Any, head: Optional[str] = None) -> Kind:
         raise InputError("a model with adaptive softmax cannot be exported: transformers' have logits")
     if getattr(options, "carry_packed", None):
         raise InputError("a model that carries P cannot be exported: transformers' read a text at once")
+    if getattr(getattr(model, "decoder", None), "separators", None) is not None:
+        raise InputError(
+            "a model with --sentence-diagonal cannot be exported: transformers' count no sentences"
+        )
     if getattr(options, "adaptive_input", False):
         raise InputError("a model with adaptive input cannot be exported: theirs have one embedding")
     if head is None:

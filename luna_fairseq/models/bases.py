@@ -80,12 +80,15 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "EncoderDecoder":
-        """fairseq's; ``cfg`` is nested. Raises InputError for --sentence-diagonal where the dictionaries have
-        no separator of sentences."""
+        """fairseq's; ``cfg`` is nested. Raises InputError for --sentence-diagonal without --diagonal-prior or
+        without a separator of sentences in the dictionaries."""
+        dictionaries = task.source_dictionary, task.target_dictionary
+        if cfg.sentence_diagonal:
+            if not cfg.diagonal_prior:
+                raise InputError("--sentence-diagonal is of a diagonal: give --diagonal-prior, too")
+            check_separator(*dictionaries)
         model = super().build_model(cfg, task)
         if cfg.sentence_diagonal:
-            dictionaries = task.source_dictionary, task.target_dictionary
-            check_separator(*dictionaries)
             model.decoder.separators = tuple(dictionary.index(SEPARATOR) for dictionary in dictionaries)
         return model
 

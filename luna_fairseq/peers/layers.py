@@ -1,12 +1,13 @@
 """fairseq's Transformer encoder and decoder with any attention of :data:`ATTENTIONS` in the place of its
 own."""
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from torch import Tensor, nn
 
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from luna_fairseq.anchored.target_places import sentence_places
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.fairseq_layers import activation_function, wrap_layer
 from luna_fairseq.modules.sequence_encoder import TransformerSequenceEncoder, TransformerSequenceLayer
@@ -102,12 +103,22 @@ class PeerEncoder(TransformerSequenceEncoder):
         for attention in linformers[1:]:
             attention.share(linformers[0])
 
+    def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
+        """fairseq's, with the tokens beside their vectors."""
+        return {**super().forward(src_tokens, *args, **kwargs), "src_tokens": [src_tokens]}
+
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
         return wrap_layer((InformerEncoderLayer if cfg.information_block else PeerEncoderLayer)(cfg), cfg)
 
 
 class PeerDecoder(TransformerDecoderBase):
-    """A decoder of any causal attention and cross-attention; arguments as for fairseq's."""
+    """A decoder of any causal attention and cross-attention; arguments as for fairseq's.
+
+    Attributes:
+        separators: with --sentence-diagonal, what stands between sentences of the source and of the target
+    """
+
+    separators: Optional[Tuple[int, int]] = None
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
@@ -128,6 +139,12 @@ class PeerDecoder(TransformerDecoderBase):
         not."""
         if full_context_alignment:
             raise InputError("full-context alignment is not possible: the decoder's attention is causal")
+        if self.separators is not None:
+            (source,) = encoder_out["src_tokens"]
+            places = sentence_places(prev_output_tokens, source, self.padding_idx, self.separators)
+            new = prev_output_tokens.size(1) if incremental_state is None else 1
+            for layer in self.layers:
+                layer.encoder_attn.places = tuple(x[:, -new:] for x in places)
         return super().extract_features(
             prev_output_tokens, encoder_out, incremental_state, full_context_alignment, *args, **kwargs
         )

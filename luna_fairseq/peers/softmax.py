@@ -47,6 +47,8 @@ class SoftmaxAttention(PeerAttention):
         self.alibi = options.alibi
         has_prior = options.diagonal_prior and self.form == CROSS
         self.diagonal = DiagonalPrior(self.num_heads) if has_prior else None
+        # With --sentence-diagonal, of the queries to come: the decoder alone sees where sentences begin.
+        self.places: Optional[Tuple[Tensor, Tensor]] = None
 
     def bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
         """[H, T, S] for the last T of S positions, or None."""
@@ -85,9 +87,12 @@ class SoftmaxAttention(PeerAttention):
         excluded = None if padding is None else padding[:, None, None, :]
         bias = None
         if self.diagonal is not None:
-            place = memory["written"] + torch.arange(q.size(2), device=q.device)
+            place, origin = self.places or (
+                memory["written"] + torch.arange(q.size(2), device=q.device),
+                None,
+            )
             memory["written"] = memory["written"] + q.size(2)
-            bias = self.diagonal(place, memory["middles"], padding).bias()
+            bias = self.diagonal(place, memory["middles"], padding, origin).bias()
         weights = naive_softmax_weights(q, k, excluded, bias) if need_weights else None
         return softmax_attention(q, k, v, excluded, self.dropout, bias), weights
 

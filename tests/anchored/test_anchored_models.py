@@ -4,9 +4,10 @@ from argparse import Namespace
 
 import pytest
 import torch
-from tiny_luna import OPTIONS, assert_close, batch, example, tiny_model
+from tiny_luna import OPTIONS, Task, assert_close, batch, example, tiny_model
 from tiny_masked_lm import tiny_model as tiny_masked_lm
 
+from fairseq.data import Dictionary
 from luna_fairseq.anchored import attention
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.luna_classifier import LunaClassifierConfig, check_options
@@ -53,7 +54,7 @@ def test_without_the_option_nothing_is_added():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"packed_lookup": 2}, {"cross_attention": "softmax"}, {"decoder_normalize_before": True}]
+    "options", [{}, {"packed_lookup": 2}, {"cross_attention": "softmax"}, {"sentence_diagonal": True}]
 )
 def test_padding_of_the_target_moves_no_place(options):
     model = tiny_model(**ANCHORED, diagonal_prior=True, **options)
@@ -63,6 +64,13 @@ def test_padding_of_the_target_moves_no_place(options):
     for b, sentence in enumerate(target):
         n = len(sentence)
         assert_close(outputs[1][b, -n:], outputs[0][b, :n])
+
+
+def test_a_diagonal_of_sentences_needs_a_separator():
+    task = Task()
+    task.target_dictionary = Dictionary()
+    with pytest.raises(InputError, match="the dictionary has no <sep>"):
+        tiny_model(task=task, **ANCHORED, diagonal_prior=True, sentence_diagonal=True)
 
 
 def test_what_layers_share_is_found_once_a_stack(monkeypatch):
@@ -82,6 +90,7 @@ def test_what_layers_share_is_found_once_a_stack(monkeypatch):
         ({"packed_lookup": 2}, "--packed-lookup needs --anchored-packed"),
         ({**ANCHORED, "packed_lookup": -2}, "--packed-lookup is -2"),
         ({"diagonal_prior": True}, "--diagonal-prior needs --anchored-packed"),
+        ({**ANCHORED, "sentence_diagonal": True}, "--sentence-diagonal is of a diagonal"),
         ({"local_parts": 3}, "--local-parts needs --anchored-packed"),
         ({**ANCHORED, "local_parts": 2}, "--local-parts is 2: it must be odd"),
         ({**ANCHORED, "local_parts": -1}, "--local-parts is -1: it must be odd"),

@@ -28,15 +28,16 @@ def test_the_weights_and_their_gradients_are_those_of_the_definition(keys, queri
     key_place = torch.arange(max(keys)).expand(len(keys), -1) + 0.5
     left_out = torch.arange(max(keys)) >= torch.tensor(keys)[:, None]
     query_place = first + torch.arange(queries).expand(len(keys), -1)
+    origin = torch.randint(9, query_place.shape, generator=generator)
 
     def form(gamma, r):
-        diagonal = find_diagonal(gamma, r, query_place, key_place, left_out)
+        diagonal = find_diagonal(gamma, r, query_place, key_place, left_out, origin)
         elsewhere = diagonal.bias_at(key_place[:, None, None])
         assert torch.allclose(elsewhere, diagonal.bias(), atol=1e-12)
         return weights(diagonal.bias(), left_out)
 
     def definition(gamma, r):
-        return weights(naive_diagonal_bias(gamma, r, query_place, key_place), left_out)
+        return weights(naive_diagonal_bias(gamma, r, query_place, key_place, origin), left_out)
 
     expected = output_and_gradients(definition, [gamma, r])
     for a, b in zip(output_and_gradients(form, [gamma, r]), expected):

@@ -33,6 +33,7 @@ SMALL = {
 VARIANTS = {
     "softmax, alibi": {"alibi": True},
     "softmax, diagonal": {"diagonal_prior": True},
+    "softmax, sentence diagonal": {"diagonal_prior": True, "sentence_diagonal": True},
     "rfa, gate": {"rfa_gate": True},
     "linformer, none": {"linformer_sharing": "none"},
     "linformer, key-value": {"linformer_sharing": "key-value"},
