@@ -35,9 +35,9 @@ ENGINE = [
 HUGGINGFACE = ["safetensors", "tokenizers", "transformers>=4.40"]
 ONNX = [
     *HUGGINGFACE,
-    'onnx; python_version >= "3.10"',
-    'onnxruntime; python_version >= "3.10"',
-    'onnxscript; python_version >= "3.10"',
+    'onnx; python_version >= "3.11"',
+    'onnxruntime; python_version >= "3.11"',
+    'onnxscript; python_version >= "3.11"',
 ]
 PLOT = ["matplotlib"]
 DOCS = [
@@ -53,7 +53,7 @@ TEST = [
     "triton>=3.0; platform_system == 'Linux'",
     # Drives the Chromium that scripts/setup_browser.sh installs; the pages are the same on every engine.
     "playwright; python_version >= '3.11'",
-    *HUGGINGFACE,
+    *ONNX,
 ]
 
 BESIDE = {"luna_fairseq.configs": "configs", "luna_fairseq.examples": "examples"}

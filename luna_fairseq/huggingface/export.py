@@ -24,7 +24,7 @@ PROGRAM = "luna-export-huggingface"
 
 
 def _export(args: argparse.Namespace) -> None:
-    kind = export(args.path, args.data, args.folder, args.head)
+    kind = export(args.path, args.data, args.folder, args.head, args.scores)
     print(f"{args.folder}: {kind.auto}.from_pretrained({str(args.folder)!r}, trust_remote_code=True)")
 
 
@@ -41,10 +41,14 @@ def build_parser() -> argparse.ArgumentParser:
         help="of a masked language model: export this classification head (default: the one that it has; "
         "none: the language model)",
     )
+    beside = "scores.json of luna-evaluate, for README.md (default: that of the checkpoint's run, if any)"
+    add("--scores", type=Path, metavar="FILE", help=beside)
     return parser
 
 
-def export(path: Path, data: Path, folder: Path, head: Optional[str] = None) -> Any:
+def export(
+    path: Path, data: Path, folder: Path, head: Optional[str] = None, scores: Optional[Path] = None
+) -> Any:
     """Write ``folder``.
 
     Args:
@@ -52,6 +56,7 @@ def export(path: Path, data: Path, folder: Path, head: Optional[str] = None) -> 
         data: folder of the dictionaries (of input0/dict.txt for a fine-tuned model) and of the tokenizer.
         folder: must not exist.
         head: a classification head; by default the one that the model has, "none" for the language model.
+        scores: what luna-evaluate wrote (default: of the checkpoint's run, if it is there).
 
     Returns:
         the :class:`luna_fairseq.huggingface.conversion.Kind` of the model.
@@ -62,15 +67,19 @@ def export(path: Path, data: Path, folder: Path, head: Optional[str] = None) -> 
     """
     if folder.exists():
         raise InputError(f"{folder} is there already: give another folder, or remove it")
+    if scores is not None and not scores.is_file():
+        raise InputError(f"--scores {scores} does not exist")
     checkpoint, kind, model, tokenizer = converted(path, data, head)
     from luna_fairseq.huggingface.comparison import compare
-    from luna_fairseq.huggingface.model_card import model_card
+    from luna_fairseq.huggingface.model_card import model_card, scores_beside
+
+    card = model_card(checkpoint, kind, scores_beside(path) if scores is None else [scores])
 
     with replacing_folder(folder) as temporary:
         write_model(model, temporary)
         if tokenizer is not None:
             write_tokenizer(tokenizer, temporary)
-        (temporary / "README.md").write_text(model_card(checkpoint, kind), encoding="utf-8")
+        (temporary / "README.md").write_text(card, encoding="utf-8")
         compare(checkpoint.model, type(model).from_pretrained(str(temporary)).eval(), kind)
     return kind
 

@@ -12,6 +12,7 @@ lengths. Needs the extra "onnx": pip install "luna_fairseq[onnx]".
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 from typing import Any, List, Tuple
@@ -42,6 +43,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _export(args: argparse.Namespace) -> None:
+    for exporter in ("torch.onnx", "onnxscript"):  # which warn of what they leave out, such as torchvision
+        logging.getLogger(exporter).setLevel(logging.ERROR)
     try:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
@@ -49,7 +52,8 @@ def _export(args: argparse.Namespace) -> None:
         from luna_fairseq.huggingface.export import converted
     except ImportError as error:
         raise MissingRequirementError(
-            'the export needs onnx, onnxscript, onnxruntime: pip install "luna_fairseq[onnx]"'
+            "the export needs onnx, onnxscript, onnxruntime (CPython 3.11 or later): "
+            'pip install "luna_fairseq[onnx]"'
         ) from error
     if args.folder.exists():
         raise InputError(f"{args.folder} is there already: give another folder, or remove it")

@@ -1,7 +1,10 @@
 """README.md of an exported folder: what the model is, how it is loaded, its options and its score."""
 
-from typing import Any, Dict
+import json
+from pathlib import Path
+from typing import Any, Dict, List
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.checkpoint import Checkpoint
 from luna_fairseq.huggingface.conversion import Kind
 
@@ -28,10 +31,14 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
 """
 
 
-def model_card(checkpoint: Checkpoint, kind: Kind) -> str:
-    """The card of a ``checkpoint`` of this ``kind``."""
-    rows = {**_facts(checkpoint), **_options(checkpoint)}
-    lines = [f"| {name} | {value} |" for name, value in rows.items()]
+def model_card(checkpoint: Checkpoint, kind: Kind, scores: List[Path]) -> str:
+    """The card of a ``checkpoint`` of this ``kind``, with the first of the files ``scores`` that is there.
+
+    Raises:
+        InputError: the file does not hold what luna-evaluate and luna-score write
+    """
+    rows = {**_facts(checkpoint), **_scores(scores), **_options(checkpoint)}
+    lines = ["| {} | {} |".format(name, str(value).replace("|", r"\|")) for name, value in rows.items()]
     return _CARD.format(title=kind.title, auto=kind.auto, rows="\n".join(lines))
 
 
@@ -49,6 +56,24 @@ def _facts(checkpoint: Checkpoint) -> Dict[str, Any]:
         "target language": getattr(checkpoint.task.cfg, "target_lang", None),
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def scores_beside(path: Path) -> List[Path]:
+    """Where luna-train-bitext and luna-evaluate may have written the scores of the run of the checkpoint
+    ``path``."""
+    run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+    return [folder / "scores.json" for folder in (path.parent, run, run / "results")]
+
+
+def _scores(files: List[Path]) -> Dict[str, str]:
+    path = next((file for file in files if file.is_file()), None)
+    if path is None:
+        return {}
+    try:
+        scores = json.loads(path.read_text(encoding="utf-8"))
+        return {score["name"]: f"{score['value']:.2f} (`{score['signature']}`)" for score in scores}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} holds no scores: give a scores.json of luna-evaluate") from error
 
 
 def _options(checkpoint: Checkpoint) -> Dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 from luna_fairseq.models import LunaClassifier, LunaLanguageModel
 
 NOISE = {"quant_noise_pq": 0.1, "quant_noise_pq_block_size": 4}
+ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
 LOCAL = {"anchored_packed": True, "local_parts": 3}
 LM = {
     "decoder_embed_dim": 12,
@@ -35,10 +36,12 @@ VARIANTS = {
     "translation": {
         **tiny_luna.VARIANTS,
         "noise": NOISE,
+        "one layer": ONE_LAYER,
     },
     "shared translation": {"all": {"share_all_embeddings": True}},
     "causal LM": {
         "tied": {},
+        "one layer": ONE_LAYER,
         "untied": {"untie_luna_kv": True},
         "pre-norm": {"decoder_normalize_before": True},
         "no last norm": {"decoder_normalize_before": True, "no_decoder_final_norm": True},
@@ -47,7 +50,7 @@ VARIANTS = {
         "noise": NOISE,
         "widths": {"decoder_input_dim": 8, "decoder_output_dim": 8, "share_decoder_input_output_embed": True},
     },
-    "masked LM": {**tiny_masked_lm.VARIANTS, "noise": NOISE, "local": LOCAL},
+    "masked LM": {**tiny_masked_lm.VARIANTS, "noise": NOISE, "local": LOCAL, "one layer": ONE_LAYER},
     "classifier": {
         "cls": {},
         "mean": {"sen_rep_type": "mp"},
@@ -60,6 +63,13 @@ VARIANTS = {
         "pixels mean": {"pixels": True, "sen_rep_type": "mp"},
         "pairs": {"pairs": True, "pair_combination": "nli"},
     },
+}
+BASE = {
+    "translation": tiny_luna.OPTIONS,
+    "shared translation": tiny_luna.OPTIONS,
+    "causal LM": LM,
+    "masked LM": tiny_masked_lm.OPTIONS,
+    "classifier": CLASSIFIER,
 }
 CASES = [(kind, variant) for kind, variants in VARIANTS.items() for variant in variants]
 

@@ -1,43 +1,115 @@
-"""Exported graphs against the model, for batches and lengths that were not seen at export."""
+"""luna-export-onnx on a checkpoint of every kind, and its graphs in onnxruntime; the export itself compares
+numbers, for batches and lengths that were not seen there."""
 
+import numpy as np
 import pytest
+import torch
+from checkpoints import save
 from every_kind import small_model
+from test_commands import command
+from tiny_luna import EOS, batch, sentences
 
+from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.errors import InputError
 
 for module in ("transformers", "onnxscript", "onnxruntime"):
     pytest.importorskip(module)
 
+import onnxruntime  # noqa: E402
+
+from luna_fairseq.huggingface import export_onnx  # noqa: E402
 from luna_fairseq.huggingface.conversion import convert, kind_of  # noqa: E402
-from luna_fairseq.huggingface.export_onnx import write_onnx  # noqa: E402
-
-slow = pytest.mark.slow
-CASES = [
-    ("masked LM", "tied", {"model.onnx"}),
-    pytest.param("classifier", "mean", {"model.onnx"}, marks=slow),
-    pytest.param("causal LM", "untied", {"decoder.onnx", "start.npz"}, marks=slow),
-    pytest.param("translation", "tied", {"encoder.onnx", "decoder.onnx"}, marks=slow),
-]
+from luna_fairseq.huggingface.onnx_parts import Whole  # noqa: E402
 
 
-def exported(kind, variant):
-    model, dictionary = small_model(kind, variant)
-    return convert(model, kind_of(model), dictionary)
+def exported(kind, variant, folder):
+    """fairseq's model, and the folder that the command writes."""
+    checkpoint, data, model = save(kind, variant, folder)
+    words = ["--path", checkpoint, "--data", data, "--head", "none"]
+    assert command("export_onnx", folder / "onnx", *words) == 0
+    return model, folder / "onnx"
 
 
-@pytest.mark.parametrize(("kind", "variant", "names"), CASES)
-def test_the_same_numbers(kind, variant, names, tmp_path):
-    """The export itself compares."""
-    write_onnx(exported(kind, variant), tmp_path)
-    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".data"} == names
+def session(path):
+    """A function from named tensors to named tensors."""
+    graph = onnxruntime.InferenceSession(str(path))
+    read, written = [x.name for x in graph.get_inputs()], [x.name for x in graph.get_outputs()]
+    return lambda given: dict(zip(written, graph.run(None, {name: given[name] for name in read})))
 
 
-def test_another_model_is_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr("luna_fairseq.huggingface.export_onnx.LARGEST_DIFFERENCE", -1.0)
+def greedy(step, state, rows, length):
+    """Tokens [B, length] that the graph of a decoder writes."""
+    token, found = np.full((rows, 1), EOS), []
+    for _ in range(length):
+        after = step({"token": token, **state})
+        token = after.pop("logits").argmax(axis=1)[:, None]
+        state = {**state, **{name[len("next_") :]: value for name, value in after.items()}}
+        found.append(token)
+    return np.concatenate(found, axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "variant"),
+    [
+        ("masked LM", "one layer"),
+        pytest.param("masked LM", "local", marks=pytest.mark.slow),
+        pytest.param("classifier", "mean", marks=pytest.mark.slow),
+    ],
+)
+def test_a_model_without_decoder(kind, variant, tmp_path):
+    model, folder = exported(kind, variant, tmp_path)
+    tokens = batch(sentences((7, 4), 20))
+    with torch.no_grad():
+        expected = model(tokens)[0] if kind == "masked LM" else model(tokens)
+    found = torch.from_numpy(session(folder / "model.onnx")({"input_ids": tokens.numpy()})["logits"])
+    there = tokens.ne(1) if kind == "masked LM" else ...
+    torch.testing.assert_close(found[there], expected[there], rtol=0, atol=1e-4)
+    other = convert(model, kind_of(model), small_model(kind, variant)[1])
+    with torch.no_grad():
+        other.luna.layers[0].fc1.bias.add_(1)
     with pytest.raises(InputError, match="model.onnx gives another logits than the model"):
-        write_onnx(exported("masked LM", "tied"), tmp_path)
+        export_onnx._compare(Whole(other), folder / "model.onnx", [(tokens,)])
+
+
+@pytest.mark.parametrize("variant", ["one layer", pytest.param("decay", marks=pytest.mark.slow)])
+def test_a_causal_language_model(variant, tmp_path):
+    model, folder = exported("causal LM", variant, tmp_path)
+    with np.load(str(folder / "start.npz")) as start:
+        state = {name: np.repeat(value, 2, axis=0) for name, value in start.items()}
+    expected = [[EOS], [EOS]]
+    found = greedy(session(folder / "decoder.onnx"), state, 2, 6)
+    with torch.no_grad():
+        for _ in range(6):
+            last = model(torch.tensor(expected))[0][:, -1].argmax(dim=1).tolist()
+            expected = [[*row, token] for row, token in zip(expected, last)]
+    assert found == [row[1:] for row in expected]
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "one layer",
+        *(
+            pytest.param(variant, marks=pytest.mark.slow)
+            for variant in ("look-up diagonal decay", "anchored softmax cross diagonal")
+        ),
+    ],
+)
+def test_a_translation_model(variant, tmp_path):
+    model, folder = exported("translation", variant, tmp_path)
+    tokens = batch(sentences((9, 4, 6), 23), left=True)
+    state = session(folder / "encoder.onnx")({"input_ids": tokens.numpy()})
+    found = greedy(session(folder / "decoder.onnx"), state, 3, 8)
+    dictionary = small_model("translation", variant)[1]
+    generator = SequenceGenerator([model], dictionary, beam_size=1, max_len_b=60)
+    lengths = tokens.ne(1).sum(dim=1)
+    expected = generator.generate([model], {"net_input": {"src_tokens": tokens, "src_lengths": lengths}})
+    for row, best in zip(found, expected):
+        words = best[0]["tokens"].tolist()[:8]
+        assert row[: len(words)] == words
 
 
 def test_what_cannot_be_exported(tmp_path):
+    model, dictionary = small_model("classifier", "pixels")
     with pytest.raises(InputError, match="classifiers of pixels and of pairs cannot"):
-        write_onnx(exported("classifier", "pixels"), tmp_path)
+        export_onnx.write_onnx(convert(model, kind_of(model), dictionary), tmp_path)

@@ -1,0 +1,40 @@
+"""Checkpoints of the small models, with the folders of their dictionaries."""
+
+from argparse import Namespace
+
+import torch
+from every_kind import BASE, VARIANTS, small_model
+
+# fairseq's task, the model's architecture, and the files of dictionaries.
+TASKS = {
+    "translation": ("translation", "luna", ("dict.a.txt", "dict.b.txt")),
+    "shared translation": ("translation", "luna", ("dict.a.txt", "dict.b.txt")),
+    "causal LM": ("language_modeling", "luna_lm", ("dict.txt",)),
+    "masked LM": ("masked_lm", "luna_bert", ("dict.txt",)),
+    "classifier": ("lra-text", "luna_lra_listop", ("src-bin/dict.txt", "label-bin/dict.txt")),
+}
+ADD_ONE = ("masked_lm", "lra-text")  # the tasks that add a symbol to the dictionary that they load
+
+
+def save(kind, variant, folder):
+    """Write model.pt and data/ into ``folder``; return them, and fairseq's model."""
+    task, arch, names = TASKS[kind]
+    model, _ = small_model(kind, variant)
+    options = {"task": task, "arch": arch, "source_lang": "a", "target_lang": "b", "tokens_per_sample": 40}
+    args = Namespace(criterion="cross_entropy", **{**options, **BASE[kind], **VARIANTS[kind][variant]})
+    state = {"args": args, "model": model.state_dict(), "extra_state": {"best": 3.5}}
+    state["optimizer_history"] = [{"num_updates": 12, "criterion_name": "", "lr_scheduler_state": {}}]
+    path, data = folder / "model.pt", folder / "data"
+    torch.save(state, str(path))
+    for name, size in zip(names, sizes(model)):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        words = [f"w{number} 1\n" for number in range(size - 4 - (task in ADD_ONE))]
+        (data / name).write_text("".join(words), encoding="utf-8")
+    return path, data, model
+
+
+def sizes(model):
+    """Of the dictionaries of what the model reads and of what it writes."""
+    embeddings = [m for m in model.modules() if isinstance(m, torch.nn.Embedding) and m.padding_idx == 1]
+    tokens = [m.num_embeddings for m in embeddings if m.num_embeddings < 30]
+    return tokens[0], tokens[-1]
