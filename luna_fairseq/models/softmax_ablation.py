@@ -14,8 +14,8 @@ from fairseq.models import register_model
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.anchored.encoder_decoder import AnchoredDecoder
 from luna_fairseq.models.luna import LunaConfig, LunaModel
-from luna_fairseq.modules.luna_decoder import IncrementalState, LunaDecoderLayer
-from luna_fairseq.modules.sentences import Sentences
+from luna_fairseq.modules.luna_decoder import LunaDecoderLayer
+from luna_fairseq.modules.sentences import IncrementalState, Sentences
 
 
 class SoftmaxCausalAttention(nn.Module):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaCausalState
-from luna_fairseq.modules.luna_decoder import IncrementalState
+from luna_fairseq.modules.sentences import IncrementalState
 
 
 class Stream:

@@ -9,25 +9,21 @@ import torch
 from torch import Tensor
 
 from fairseq.data import Dictionary
-from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.beams import Hypotheses
 from luna_fairseq.modules.fairseq_layers import finish_layer, use_fairseq_layers
+from luna_fairseq.modules.incremental_decoding import IncrementalDecoder, IncrementalLayer
 from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
-from luna_fairseq.modules.luna_encoder import attention_options, drop_words
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.modules.luna_encoder import attention_options, drop_words, source_of
 from luna_fairseq.modules.luna_layer import LunaLayer
 from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.sentences import Sentences
-
-IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+from luna_fairseq.modules.sentences import IncrementalState, Sentences
 
 
-@with_incremental_state
-class LunaDecoderLayer(LunaLayer):
+class LunaDecoderLayer(IncrementalLayer, LunaLayer):
     """Luna causal attention through P, Luna attention of X and P to the encoder's output, feed-forward block.
 
     Without an encoder the second is left out, and P is a parameter of the layer (Luna, section 3.3). In
@@ -99,61 +95,8 @@ class LunaDecoderLayer(LunaLayer):
         packed = self.next_packed(packed, packed_context)
         return self.feed_forward(x), packed, weights
 
-    def step(self, x: Tensor, packed: Optional[Tensor], sentences: Sentences) -> Tensor:
-        """Causal attention of the positions [T, B, C] after those in the store."""
-        state = self.stored(sentences.incremental_state, "causal_sums", LunaCausalState)
-        if self.packed_embedding is not None and (state is None or state.pack_q is None):
-            # All hypotheses share one P: it depends on nothing but the layer.
-            packed, _ = self.packed_embedding(x.new_full((1,), x.size(0)))
-        masks = sentences.target_padding_mask, sentences.packed_padding_mask
-        output, state = self.self_attn.step(x, packed, state, *masks)
-        self.set_incremental_state(sentences.incremental_state, "causal_sums", state._asdict())
-        return output
 
-    def attend_with_cache(
-        self,
-        x: Tensor,
-        packed: Optional[Tensor],
-        context: Tensor,
-        sentences: Sentences,
-        need_weights: bool = False,
-    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """Attention to a context that is packed at the first step; P may be None, and the packed context is,
-        from then on."""
-        attention, packed_context = self.encoder_attn, None
-        cache = self.stored(sentences.incremental_state, "packed_context", attention.cache_type)
-        if cache is None:
-            if packed is None:
-                raise InputError("no packed sequence was given, and no earlier step has kept what it packed")
-            packed_context, pack_weights = attention.pack(packed, context, sentences, need_weights)
-            cache = attention.cache(packed_context, pack_weights, context, sentences)
-            self.set_incremental_state(sentences.incremental_state, "packed_context", cache._asdict())
-        output, weights = attention.unpack(x, cache, sentences, need_weights)
-        return output, packed_context, weights
-
-    def stored(self, incremental_state: IncrementalState, name: str, kind: Any) -> Any:
-        """The named tuple of type ``kind`` that earlier steps of decoding have stored, or None."""
-        saved = self.get_incremental_state(incremental_state, name)
-        return None if saved is None else kind(**saved)
-
-    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Give hypothesis i the sums that hypothesis ``new_order[i]`` had. new_order: [N']."""
-        state = self.stored(incremental_state, "causal_sums", LunaCausalState)
-        if state is not None:
-            self.set_incremental_state(incremental_state, "causal_sums", state.reorder(new_order)._asdict())
-
-    def select_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
-        """Keep what belongs to the sentences ``left`` [B'], in that order."""
-        kinds = {"causal_sums": LunaCausalState}
-        if self.encoder_attn is not None:
-            kinds["packed_context"] = self.encoder_attn.cache_type
-        for name, kind in kinds.items():
-            saved = self.stored(incremental_state, name, kind)
-            if saved is not None:
-                self.set_incremental_state(incremental_state, name, saved.select(left)._asdict())
-
-
-class LunaDecoder(NoTorchScript, TransformerDecoderBase):
+class LunaDecoder(NoTorchScript, IncrementalDecoder, TransformerDecoderBase):
     """N Luna layers over target tokens.
 
     Args:
@@ -313,50 +256,3 @@ class LunaDecoder(NoTorchScript, TransformerDecoderBase):
     ) -> None:
         """Add to ``sentences`` what layers need to know of the target [B, T], the context [S, B, C] and P
         [L, B, C] before they run: nothing."""
-
-    def begin_decoding(
-        self, incremental_state: IncrementalState, tokens: Tensor, context: Optional[Tensor]
-    ) -> None:
-        if self.get_incremental_state(incremental_state, "hypotheses") is None:
-            # Without a source there is one P for all.
-            sentences = 1 if context is None else context.size(1)
-            self._store(incremental_state, Hypotheses.in_a_row(tokens.size(0), sentences, tokens.device))
-
-    def reorder_incremental_state_scripting(
-        self, incremental_state: IncrementalState, new_order: Tensor
-    ) -> None:
-        """Give hypothesis i the state that hypothesis ``new_order[i]`` had [N']; what it shares with the
-        others of its sentence is touched only where sentences leave or change places."""
-        super().reorder_incremental_state_scripting(incremental_state, new_order)
-        saved = self.get_incremental_state(incremental_state, "hypotheses")
-        kept = None if saved is None else Hypotheses(saved["sentences"]).reorder(new_order)
-        if kept is None:
-            return
-        left, hypotheses = kept
-        for module in self.modules():
-            if isinstance(module, LunaDecoderLayer):
-                module.select_sentences(incremental_state, left)
-        self._store(incremental_state, hypotheses)
-
-    def _store(self, incremental_state: IncrementalState, hypotheses: Hypotheses) -> None:
-        self.set_incremental_state(incremental_state, "hypotheses", {"sentences": hypotheses.sentences})
-
-
-def source_of(
-    encoder_out: Optional[Dict[str, List[Any]]], incremental_state: Optional[IncrementalState]
-) -> Tuple[Optional[Tensor], Optional[Tensor], Sentences]:
-    """Context [S, B, C], P [L, B, C] and their sentences from an encoder's output: for each row of it, or
-    once for all the hypotheses of a sentence where an ``incremental_state`` is there."""
-    sentences = Sentences(incremental_state=incremental_state)
-    if encoder_out is None:
-        return None, None, sentences
-    hypotheses = encoder_out["hypotheses"]
-    beams = hypotheses[0].each if hypotheses and incremental_state is not None else 1
-    if all(encoder_out.get("has_padding", [True])):
-        for mask in encoder_out["encoder_padding_mask"]:
-            sentences.padding_mask = mask[::beams]
-    for tokens in encoder_out["src_tokens"]:
-        sentences.source_tokens = tokens[::beams]
-    for mask in encoder_out["packed_padding_mask"]:
-        sentences.packed_padding_mask = mask[::beams]
-    return encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams], sentences

@@ -16,7 +16,7 @@ from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
 from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.sentences import Sentences
+from luna_fairseq.modules.sentences import IncrementalState, Sentences
 
 logger = logging.getLogger(__name__)
 # Sources of more tokens for each row of P are more than it holds: translations lose words.
@@ -248,3 +248,23 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
         reordered["packed_padding_mask"] = [mask.index_select(0, new_order) for mask in masks]
         reordered["hypotheses"] = [after[1]]
         return reordered
+
+
+def source_of(
+    encoder_out: Optional[Dict[str, List[Any]]], incremental_state: Optional[IncrementalState]
+) -> Tuple[Optional[Tensor], Optional[Tensor], Sentences]:
+    """Context [S, B, C], P [L, B, C] and their sentences from an encoder's output: for each row of it, or
+    once for all the hypotheses of a sentence where an ``incremental_state`` is there."""
+    sentences = Sentences(incremental_state=incremental_state)
+    if encoder_out is None:
+        return None, None, sentences
+    hypotheses = encoder_out["hypotheses"]
+    beams = hypotheses[0].each if hypotheses and incremental_state is not None else 1
+    if all(encoder_out.get("has_padding", [True])):
+        for mask in encoder_out["encoder_padding_mask"]:
+            sentences.padding_mask = mask[::beams]
+    for tokens in encoder_out["src_tokens"]:
+        sentences.source_tokens = tokens[::beams]
+    for mask in encoder_out["packed_padding_mask"]:
+        sentences.packed_padding_mask = mask[::beams]
+    return encoder_out["encoder_out"][0][:, ::beams], encoder_out["packed_out"][0][:, ::beams], sentences

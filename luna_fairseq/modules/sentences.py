@@ -5,6 +5,9 @@ from typing import Any, Callable, Dict, Optional, Union
 
 from torch import Tensor
 
+# fairseq's store for decoding step by step.
+IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+
 
 @dataclass
 class Sentences:

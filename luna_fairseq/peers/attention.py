@@ -21,7 +21,7 @@ from luna_fairseq.modules.heads import (
     projection,
     split_heads,
 )
-from luna_fairseq.modules.luna_decoder import IncrementalState
+from luna_fairseq.modules.sentences import IncrementalState
 
 BIDIRECTIONAL, CAUSAL, CROSS = FORMS = ("bidirectional", "causal", "cross")
 # The option that chooses the attention of a form.

@@ -1,0 +1,100 @@
+"""Decoding step by step: what layers and decoder keep in fairseq's store, and how it follows beam search."""
+
+from typing import Any, Optional, Tuple
+
+from torch import Tensor
+
+from fairseq.incremental_decoding_utils import FairseqIncrementalState
+from fairseq.models import FairseqIncrementalDecoder
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules.beams import Hypotheses
+from luna_fairseq.modules.causal_state import LunaCausalState
+from luna_fairseq.modules.sentences import IncrementalState, Sentences
+
+
+class IncrementalLayer(FairseqIncrementalState):
+    """A decoder layer's steps: the store keeps the cache of the source, and the sums of causal attention."""
+
+    def step(self: Any, x: Tensor, packed: Optional[Tensor], sentences: Sentences) -> Tensor:
+        """Causal attention of the positions [T, B, C] after those in the store."""
+        state = self.stored(sentences.incremental_state, "causal_sums", LunaCausalState)
+        if self.packed_embedding is not None and (state is None or state.pack_q is None):
+            # All hypotheses share one P: it depends on nothing but the layer.
+            packed, _ = self.packed_embedding(x.new_full((1,), x.size(0)))
+        masks = sentences.target_padding_mask, sentences.packed_padding_mask
+        output, state = self.self_attn.step(x, packed, state, *masks)
+        self.set_incremental_state(sentences.incremental_state, "causal_sums", state._asdict())
+        return output
+
+    def attend_with_cache(
+        self: Any,
+        x: Tensor,
+        packed: Optional[Tensor],
+        context: Tensor,
+        sentences: Sentences,
+        need_weights: bool = False,
+    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        """Attention to a context that is packed at the first step; P may be None, and the packed context is,
+        from then on."""
+        attention, packed_context = self.encoder_attn, None
+        cache = self.stored(sentences.incremental_state, "packed_context", attention.cache_type)
+        if cache is None:
+            if packed is None:
+                raise InputError("no packed sequence was given, and no earlier step has kept what it packed")
+            packed_context, pack_weights = attention.pack(packed, context, sentences, need_weights)
+            cache = attention.cache(packed_context, pack_weights, context, sentences)
+            self.set_incremental_state(sentences.incremental_state, "packed_context", cache._asdict())
+        output, weights = attention.unpack(x, cache, sentences, need_weights)
+        return output, packed_context, weights
+
+    def stored(self, incremental_state: IncrementalState, name: str, kind: Any) -> Any:
+        """The named tuple of type ``kind`` that earlier steps of decoding have stored, or None."""
+        saved = self.get_incremental_state(incremental_state, name)
+        return None if saved is None else kind(**saved)
+
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """Give hypothesis i the sums that hypothesis ``new_order[i]`` had. new_order: [N']."""
+        state = self.stored(incremental_state, "causal_sums", LunaCausalState)
+        if state is not None:
+            self.set_incremental_state(incremental_state, "causal_sums", state.reorder(new_order)._asdict())
+
+    def select_sentences(self: Any, incremental_state: IncrementalState, left: Tensor) -> None:
+        """Keep what belongs to the sentences ``left`` [B'], in that order."""
+        kinds = {"causal_sums": LunaCausalState}
+        if self.encoder_attn is not None:
+            kinds["packed_context"] = self.encoder_attn.cache_type
+        for name, kind in kinds.items():
+            saved = self.stored(incremental_state, name, kind)
+            if saved is not None:
+                self.set_incremental_state(incremental_state, name, saved.select(left)._asdict())
+
+
+class IncrementalDecoder(FairseqIncrementalDecoder):
+    """A decoder whose hypotheses of a sentence share what is computed of its source."""
+
+    def begin_decoding(
+        self, incremental_state: IncrementalState, tokens: Tensor, context: Optional[Tensor]
+    ) -> None:
+        if self.get_incremental_state(incremental_state, "hypotheses") is None:
+            # Without a source there is one P for all.
+            sentences = 1 if context is None else context.size(1)
+            self._store(incremental_state, Hypotheses.in_a_row(tokens.size(0), sentences, tokens.device))
+
+    def reorder_incremental_state_scripting(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """Give hypothesis i the state that hypothesis ``new_order[i]`` had [N']; what it shares with the
+        others of its sentence is touched only where sentences leave or change places."""
+        super().reorder_incremental_state_scripting(incremental_state, new_order)
+        saved = self.get_incremental_state(incremental_state, "hypotheses")
+        kept = None if saved is None else Hypotheses(saved["sentences"]).reorder(new_order)
+        if kept is None:
+            return
+        left, hypotheses = kept
+        for module in self.modules():
+            if isinstance(module, IncrementalLayer):
+                module.select_sentences(incremental_state, left)
+        self._store(incremental_state, hypotheses)
+
+    def _store(self, incremental_state: IncrementalState, hypotheses: Hypotheses) -> None:
+        self.set_incremental_state(incremental_state, "hypotheses", {"sentences": hypotheses.sentences})
