@@ -72,15 +72,3 @@ def test_a_room_imports_only_what_is_below_it(room):
         for line, other in upward(room, path.read_text(encoding="utf-8"))
     ]
     assert not found
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import luna_fairseq.benchmark.plot",
-        "from luna_fairseq import translation",
-        "def f():\n    from luna_fairseq.lra.task import LRATextTask",
-    ],
-)
-def test_an_upward_import_is_seen(source):
-    assert upward("masked_lm", source)

@@ -33,10 +33,3 @@ def test_the_core_names_nothing_of_the_extension(path):
         pytest.skip("kernels have segments of their own")
     found = {name for name in identifiers(path.read_text(encoding="utf-8")) if EXTENSION.search(name.lower())}
     assert found <= OTHERS.get(place, set())
-
-
-@pytest.mark.parametrize(
-    "source", ["from luna_fairseq.anchored import places", "x.lookup_gate", "f(window=3)"]
-)
-def test_a_name_of_the_extension_is_seen(source):
-    assert any(EXTENSION.search(name) for name in identifiers(source))

@@ -66,10 +66,3 @@ def test_no_two_files_share_a_long_run_of_lines():
         for p in sorted(PACKAGE.rglob("*.py"))
     }
     assert not repetitions(sources)
-
-
-def test_a_renamed_copy_is_seen():
-    lines = [f"x{i} = f({i}, {'y, ' * (i % 7)}'text') {'+ 1 ' * (i // 7)}" for i in range(LONGEST + 1)]
-    copy = [line.replace("x", "other").replace("f(", "g(") for line in lines]
-    assert repetitions({"a.py": "\n".join(lines), "b.py": "# a comment\n" + "\n".join(copy)})
-    assert not repetitions({"a.py": "\n".join(lines), "b.py": "\n".join(copy[:-1])})

@@ -23,93 +23,43 @@ OPTIONS = {
     "max_source_positions": 60,
     "max_target_positions": 70,
 }
+PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+UNTIED_PRE_NORM = {**PRE_NORM, "untie_luna_kv": True}
+ANCHORED = {"anchored_packed": True}
+LOOK_UP = {**ANCHORED, "packed_lookup": 2}
+SENTENCE_DIAGONAL = {"diagonal_prior": True, "sentence_diagonal": True}
+SOFTMAX_CROSS = {**ANCHORED, "cross_attention": "softmax"}
 # The variants of the architecture that change what is computed.
 VARIANTS = {
     "tied": {},
     "untied": {"untie_luna_kv": True},
-    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
-    "untied pre-norm": {
-        "untie_luna_kv": True,
-        "encoder_normalize_before": True,
-        "decoder_normalize_before": True,
-    },
+    "pre-norm": PRE_NORM,
+    "untied pre-norm": UNTIED_PRE_NORM,
     "non-contextual": {"non_contextual_packed": True},
-    "non-contextual pre-norm": {
-        "non_contextual_packed": True,
-        "encoder_normalize_before": True,
-        "decoder_normalize_before": True,
-    },
+    "non-contextual pre-norm": {**PRE_NORM, "non_contextual_packed": True},
     "fixed length": {"fix_projection_length": True},
     "elu": {"pack_activation": "elu"},
     "layernorm_embedding": {"layernorm_embedding": True},
     "learned positions": {"encoder_learned_pos": True, "decoder_learned_pos": True},
     "no positions": {"no_token_positional_embeddings": True},
-    "anchored": {"anchored_packed": True},
-    "anchored fixed length": {"anchored_packed": True, "fix_projection_length": True},
-    "anchored untied pre-norm": {
-        "anchored_packed": True,
-        "untie_luna_kv": True,
-        "encoder_normalize_before": True,
-        "decoder_normalize_before": True,
-    },
-    "look-up": {"anchored_packed": True, "packed_lookup": 2},
-    "look-up by parts": {"anchored_packed": True, "packed_lookup": 2},
-    "look-up by parts untied pre-norm": {
-        "anchored_packed": True,
-        "packed_lookup": 1,
-        "untie_luna_kv": True,
-        "encoder_normalize_before": True,
-        "decoder_normalize_before": True,
-    },
-    "diagonal": {"anchored_packed": True, "diagonal_prior": True},
-    "look-up diagonal": {"anchored_packed": True, "packed_lookup": 2, "diagonal_prior": True},
-    "look-up by parts diagonal pre-norm": {
-        "anchored_packed": True,
-        "packed_lookup": 2,
-        "diagonal_prior": True,
-        "encoder_normalize_before": True,
-        "decoder_normalize_before": True,
-    },
-    "local parts": {"anchored_packed": True, "local_parts": 3},
-    "local parts untied pre-norm": {
-        "anchored_packed": True,
-        "local_parts": 1,
-        "untie_luna_kv": True,
-        "encoder_normalize_before": True,
-        "decoder_normalize_before": True,
-    },
+    "anchored": ANCHORED,
+    "anchored fixed length": {**ANCHORED, "fix_projection_length": True},
+    "anchored untied pre-norm": {**ANCHORED, **UNTIED_PRE_NORM},
+    "look-up": LOOK_UP,
+    "look-up by parts": LOOK_UP,
+    "look-up by parts untied pre-norm": {**ANCHORED, **UNTIED_PRE_NORM, "packed_lookup": 1},
+    "diagonal": {**ANCHORED, "diagonal_prior": True},
+    "look-up diagonal": {**LOOK_UP, "diagonal_prior": True},
+    "look-up by parts diagonal pre-norm": {**LOOK_UP, **PRE_NORM, "diagonal_prior": True},
+    "local parts": {**ANCHORED, "local_parts": 3},
+    "local parts untied pre-norm": {**ANCHORED, **UNTIED_PRE_NORM, "local_parts": 1},
     "decay": {"causal_decay": True},
-    "decay untied pre-norm": {
-        "causal_decay": True,
-        "untie_luna_kv": True,
-        "encoder_normalize_before": True,
-        "decoder_normalize_before": True,
-    },
-    "look-up diagonal decay": {
-        "anchored_packed": True,
-        "packed_lookup": 2,
-        "diagonal_prior": True,
-        "causal_decay": True,
-    },
+    "decay untied pre-norm": {**UNTIED_PRE_NORM, "causal_decay": True},
+    "look-up diagonal decay": {**LOOK_UP, "diagonal_prior": True, "causal_decay": True},
     "softmax cross": {"cross_attention": "softmax"},
-    "look-up sentence diagonal": {
-        "anchored_packed": True,
-        "packed_lookup": 2,
-        "diagonal_prior": True,
-        "sentence_diagonal": True,
-    },
-    "anchored softmax cross sentence diagonal": {
-        "anchored_packed": True,
-        "cross_attention": "softmax",
-        "diagonal_prior": True,
-        "sentence_diagonal": True,
-    },
-    "anchored softmax cross pre-norm": {
-        "anchored_packed": True,
-        "cross_attention": "softmax",
-        "encoder_normalize_before": True,
-        "decoder_normalize_before": True,
-    },
+    "look-up sentence diagonal": {**LOOK_UP, **SENTENCE_DIAGONAL},
+    "anchored softmax cross sentence diagonal": {**SOFTMAX_CROSS, **SENTENCE_DIAGONAL},
+    "anchored softmax cross pre-norm": {**SOFTMAX_CROSS, **PRE_NORM},
 }
 
 
@@ -128,15 +78,19 @@ def dictionary(size):
     return result
 
 
-def tiny_model(dtype=torch.float64, seed=0, task=None, **options):
-    """In evaluation mode, with every parameter moved off its initial value: no bias is 0, no norm 1, no pad
-    row 0."""
+def moved(model, options, task, dtype=torch.float64, seed=0):
+    """``model``, a class, built in evaluation mode, with every parameter moved off its initial value: no bias
+    is 0, no norm 1, no pad row 0."""
     torch.manual_seed(seed)
-    model = LunaModel.build_model(Namespace(**{**OPTIONS, **options}), task or Task())
+    built = model.build_model(Namespace(**options), task)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in built.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return model.to(dtype).eval()
+    return built.to(dtype).eval()
+
+
+def tiny_model(dtype=torch.float64, seed=0, task=None, **options):
+    return moved(LunaModel, {**OPTIONS, **options}, task or Task(), dtype, seed)
 
 
 def sentences(lengths, size, seed=0):

@@ -106,12 +106,6 @@ def test_both_commands_mean_the_same(name):
     assert model_settings(ours.model) == model_settings(theirs.model)
 
 
-def test_a_difference_would_be_seen():
-    recipe = read_recipe(WMT[0])
-    recipe.settings["model"]["encoder_layers"] = 5
-    assert model_settings(parse(recipe.words()).model) != model_settings(from_hydra(WMT[0]).model)
-
-
 def defaults_of(recipe):
     """group -> option -> value of the components that the recipe names, of which it sets nothing."""
     named = [

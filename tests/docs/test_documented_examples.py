@@ -98,10 +98,3 @@ def test_what_the_text_names_exists(path):
 def test_the_readme_stays_short():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150 and len(text) <= 10_000
-
-
-def test_a_wrong_option_is_found():
-    with pytest.raises(AssertionError, match="--beem"):
-        check(["luna-evaluate", "data", "--path", "x", "--results", "y", "--beem", "3"])
-    with pytest.raises(AssertionError, match="--projektion-length"):
-        check(["fairseq-train", "data", "--arch", "luna", "--projektion-length", "16"])

@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).resolve().parents[2] / "luna_fairseq"
 FOREIGN = {"fairseq", "fairseq_cli", "torch", "numpy", "omegaconf", "hydra", "sys", "logging", "warnings"}
 OFFERED = {"argv", "stdout", "stdin", "stderr"}  # attributes of sys that are there to be assigned
@@ -48,26 +46,6 @@ def assignments(source):
                 offered = owner(target) == "sys" and getattr(target, "attr", "") in OFFERED
                 found |= set() if offered else {node.lineno}
     return sorted(found)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import fairseq.trainer\nfairseq.trainer.Trainer.train_step = None",
-        "def f():\n    from fairseq.trainer import Trainer\n    Trainer.a, x = 1, 2",
-        "from fairseq import utils\nsetattr(utils, 'item', None)",
-        "from fairseq import utils\nvars(utils)['item'] = None",
-        "from fairseq.trainer import Trainer\ndel Trainer.train_step",
-        "import torch\ntorch.nn.Linear.x += 1",
-        "import sys\nsys.excepthook = print",
-    ],
-)
-def test_what_is_found(source):
-    assert assignments(source) == [len(source.splitlines())]
-
-
-def test_what_is_no_change():
-    assert assignments("import torch, sys\nx = torch.zeros(3)\nx[0] = 1\nsys.argv = []") == []
 
 
 def test_nothing_outside_the_engine_changes_them():

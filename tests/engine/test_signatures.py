@@ -71,28 +71,3 @@ def refuses(original, function):
 def test_everything_is_taken_and_passed_on(original, function):
     assert refuses(original, function) is None
     assert dropped(function) == []
-
-
-def original(self, a, b=1, *, c=2): ...
-
-
-@pytest.mark.parametrize(
-    "function, taken",
-    [
-        (lambda original, self, a, b=1, **kwargs: original(self, a, b, **kwargs), True),
-        (lambda original, self, *args: original(self, *args), False),
-        (lambda original, self, other, *args, **kwargs: original(self, other, *args, **kwargs), False),
-    ],
-)
-def test_what_is_found(function, taken):
-    assert (refuses(original, function) is None) == taken
-
-
-def test_what_is_dropped_is_found():
-    def forgetful(original, self, a, b=1, **kwargs):
-        return original(self, a)
-
-    def whole(original, self, *args, **kwargs):
-        return original(self, *args, **kwargs)
-
-    assert dropped(forgetful) == ["b", "kwargs"] and dropped(whole) == []

@@ -1,30 +1,15 @@
 """A model that carries P reads a text segment by segment; each begins with the last P of the one before."""
 
-from argparse import Namespace
-
 import pytest
+import tiny_models
 import torch
-from tiny_luna import batch, dictionary, sentences
+from tiny_luna import batch, sentences
 from tiny_masked_lm import tiny_model
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.carried_packed import CarriesPacked, PackedStream
-from luna_fairseq.models.luna_classifier import LunaClassifier
 
 CARRY = [{"carry_packed": True, "anchored_packed": anchored} for anchored in (False, True)]
-TINY = {
-    "encoder_embed_dim": 12,
-    "encoder_ffn_embed_dim": 20,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 3,
-    "encoder_projection_length": 5,
-    "classifier_out_dim": 8,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "use_p": True,
-    "carry_packed": True,
-    "segment_length": 6,
-}
 
 
 def text(length=18, rows=2):
@@ -32,9 +17,8 @@ def text(length=18, rows=2):
 
 
 def classifier(**options):
-    torch.manual_seed(0)
-    task = Namespace(source_dictionary=dictionary(23), pairs=False)
-    return LunaClassifier.build_model(Namespace(**{**TINY, **options}), task).double().eval()
+    carry = {"use_p": True, "carry_packed": True, "segment_length": 6}
+    return tiny_models.classifier(**{**carry, **options})
 
 
 @pytest.mark.parametrize("options", CARRY)

@@ -1,7 +1,7 @@
 """The output projection of a few rows: the same numbers, for inference alone."""
 
 import torch
-from test_properties_luna_lm import tiny_model
+from tiny_models import language_model as tiny_model
 
 from luna_fairseq.models import few_rows
 

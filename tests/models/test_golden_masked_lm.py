@@ -7,8 +7,8 @@ import pytest
 import torch
 from golden import DTYPES, assert_close, load
 from old_torch import without_memory
+from tiny_masked_lm import Task
 
-from fairseq.data import Dictionary
 from luna_fairseq.models.authors_checkpoint import translate_name
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
 
@@ -20,20 +20,10 @@ each = pytest.mark.parametrize("variant, case", [*VECTORS, ("untied_lm_head", "p
 precisions = pytest.mark.parametrize("precision", ["f32", "f64"])
 
 
-class Task:
-    """What a model needs of a masked LM task."""
-
-    def __init__(self, size, max_positions=32):
-        self.source_dictionary = Dictionary()
-        for i in range(size - len(self.source_dictionary)):
-            self.source_dictionary.add_symbol(f"w{i}")
-        self.max_positions = lambda: max_positions
-
-
 def golden_model(golden, variant, precision, heads=True):
     vectors = golden["variants"][variant]
     args = Namespace(**vectors["args"], **{name: None for name in vectors["args_none"]})
-    model = LunaMaskedLM.build_model(args, Task(golden["dictionary"]["size"])).eval()
+    model = LunaMaskedLM.build_model(args, Task(golden["dictionary"]["size"], 32)).eval()
     if heads:
         for name, classes in golden["heads"].items():
             model.register_classification_head(name, num_classes=classes)
@@ -121,7 +111,7 @@ def test_heads_of_the_checkpoint_are_registered_on_demand():
     golden = load_golden()
     vectors = golden["variants"]["dynproj"]
     args = Namespace(**vectors["args"], load_checkpoint_heads=True)
-    model = LunaMaskedLM.build_model(args, Task(50)).eval()
+    model = LunaMaskedLM.build_model(args, Task(50, 32)).eval()
     model.load_state_dict({**vectors["state_dict"]}, strict=True)
     assert set(model.classification_heads) == set(golden["heads"])
     expected = vectors["cases"]["pad"]["f32"]["outputs"]["packed_features"]
@@ -143,5 +133,5 @@ def test_parameter_counts(arch, total, monkeypatch):
     # BERT's initialisation draws on the CPU, where a model without memory has nothing.
     monkeypatch.setattr("fairseq.models.roberta.model.init_bert_params", lambda module: None)
     with without_memory():
-        model = LunaMaskedLM.build_model(Namespace(**arch), Task(50_265))
+        model = LunaMaskedLM.build_model(Namespace(**arch), Task(50_265, 32))
     assert sum(p.numel() for p in model.parameters()) == total - 2 * 768

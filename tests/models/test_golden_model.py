@@ -6,8 +6,8 @@ import pytest
 import torch
 from golden import DTYPES, assert_close, cast, load
 from old_torch import without_memory
+from tiny_luna import Task
 
-from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.models.authors_checkpoint import translate_name
 from luna_fairseq.models.luna import LunaModel
@@ -15,19 +15,9 @@ from luna_fairseq.models.luna import LunaModel
 precisions = pytest.mark.parametrize("precision", ["f32", "f64"])
 
 
-class Task:
-    """What a model needs of a translation task."""
-
-    def __init__(self, size):
-        dictionary = Dictionary()
-        for i in range(size - len(dictionary)):
-            dictionary.add_symbol(f"w{i}")
-        self.source_dictionary = self.target_dictionary = self.dictionary = dictionary
-
-
 def golden_model(golden, state_dict, precision):
     args = Namespace(**golden["args"], **{name: None for name in golden["args_none"]})
-    task = Task(golden["dictionary"]["size"])
+    task = Task(*2 * [golden["dictionary"]["size"]])
     model = LunaModel.build_model(args, task).eval()
     model.load_state_dict({**state_dict}, strict=True)
     return model.to(DTYPES[precision]), task
@@ -106,7 +96,9 @@ def test_beam_search(name, options):
     golden = load("luna_model_tied_dynproj")
     decoding = golden["decoding"]
     model, task = golden_model(golden, decoding["state_dict"], "f32")
-    generator = SequenceGenerator([model], task.dictionary, max_len_a=0, max_len_b=20, min_len=1, **options)
+    generator = SequenceGenerator(
+        [model], task.target_dictionary, max_len_a=0, max_len_b=20, min_len=1, **options
+    )
     inputs = {name: decoding["inputs"][name] for name in ("src_tokens", "src_lengths", "prev_output_tokens")}
     hypotheses = generator.generate([model], {"net_input": inputs})
     for ours, theirs in zip(hypotheses, decoding[name]):
@@ -141,6 +133,6 @@ def test_parameter_counts_of_wmt14(untied, length):
     size = 40_544
     options = {"share_all_embeddings": True, "projection_length": length, "untie_luna_kv": untied}
     with without_memory():
-        model = LunaModel.build_model(Namespace(**options), Task(size))
+        model = LunaModel.build_model(Namespace(**options), Task(size, size))
     count = sum(p.numel() for p in model.parameters())
     assert count == 512 * size + constant[untied, length] - 1024

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from test_properties_luna_lm import tiny_model
 from tiny_luna import batch, sentences
+from tiny_models import language_model as tiny_model
 
 from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig

@@ -1,58 +1,14 @@
-"""Training the whole model: gradients everywhere, checkpointing, the kinds of noise, half precision."""
+"""Training the translation model: which P a layer gets, what is dropped, autocast, shared embeddings."""
 
 import itertools
 
 import pytest
 import torch
-from tiny_luna import PAD, VARIANTS, Task, assert_close, batch, example, tiny_model
-from torch.nn import functional as F
+from test_every_model import assert_gradients
+from tiny_luna import PAD, VARIANTS, Task, batch, example, tiny_model
+from tiny_models import loss_and_gradients, translation_loss
 
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
-
-SHARED = {"share_decoder_input_output_embed": True}
-
-
-def loss_of(model, seed=None):
-    """Cross-entropy of a padded batch, with ``seed`` for whatever is drawn."""
-    source, target = example()
-    source, target = batch(source, left=True), batch(target)
-    if seed is not None:
-        torch.manual_seed(seed)
-    logits, _ = model(source, None, target)
-    return F.cross_entropy(logits.flatten(0, 1), target.roll(-1, dims=1).flatten(), ignore_index=PAD)
-
-
-def loss_and_gradients(model, seed=None):
-    model.zero_grad()
-    loss = loss_of(model, seed)
-    loss.backward()
-    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def assert_every_parameter_has_a_gradient(model, gradients):
-    for name, _ in model.named_parameters():
-        assert name in gradients, f"{name} has no gradient"
-        assert gradients[name].isfinite().all()
-        # Exactly zero in theory: a bias of softmax keys alone shifts all logits of a query alike.
-        if not name.endswith(("pack_k_proj.bias", "encoder_attn.unpack_k_proj.bias")):
-            assert gradients[name].any(), f"the gradient of {name} is zero"
-
-
-@pytest.mark.parametrize("variant", list(VARIANTS))
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"encoder_layers": 1, "decoder_layers": 1},
-        SHARED,
-        {"encoder_normalize_before": True},
-        {"decoder_normalize_before": True},
-    ],
-)
-def test_every_parameter_of_every_variant_gets_a_gradient(variant, options):
-    """So that training in parallel needs no --find-unused-parameters."""
-    model = tiny_model(**{**VARIANTS[variant], **options}).train()
-    assert_every_parameter_has_a_gradient(model, loss_and_gradients(model)[1])
 
 
 def test_without_context_every_layer_gets_the_learned_p():
@@ -76,58 +32,6 @@ def test_with_context_every_layer_gets_another_p_and_the_decoder_the_encoders():
     model.decoder(batch(target), out)
     assert all(torch.equal(a, b) for a, b in zip(seen[:3], [*out["packed_states"][:2], out["packed_out"][0]]))
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(seen, 2))
-
-
-@pytest.mark.parametrize("variant", ["tied", "untied pre-norm", "non-contextual"])
-@pytest.mark.parametrize("noise", [{}, {"dropout": 0.2, "attention_dropout": 0.3, "activation_dropout": 0.1}])
-@pytest.mark.parametrize("offload", [False, True])
-def test_activation_checkpointing_changes_nothing(variant, noise, offload):
-    options = {**VARIANTS[variant], **noise}
-    plain = tiny_model(**options).train()
-    checkpointed = tiny_model(**options, checkpoint_activations=True, offload_activations=offload).train()
-    assert all(hasattr(layer, "precheckpoint_forward") for layer in checkpointed.encoder.layers)
-    checkpointed.load_state_dict(plain.state_dict())
-    loss, gradients = loss_and_gradients(plain, seed=3)
-    again, again_gradients = loss_and_gradients(checkpointed, seed=3)
-    assert_close(again, loss)
-    assert again_gradients.keys() == gradients.keys()
-    for name, gradient in gradients.items():
-        assert_close(again_gradients[name], gradient)
-    if noise:
-        assert abs(loss_of(plain, seed=4) - loss) > 1e-3
-    with torch.no_grad():
-        assert_close(loss_of(checkpointed.eval()), loss_of(plain.eval()))
-
-
-@pytest.mark.parametrize(
-    "noise",
-    [
-        {"dropout": 0.3},
-        {"attention_dropout": 0.3},
-        {"activation_dropout": 0.3},
-        {"word_dropout": 0.3},
-        {"encoder_layerdrop": 0.5},
-        {"decoder_layerdrop": 0.5},
-        {"quant_noise_pq": 0.3, "quant_noise_pq_block_size": 4},
-        {"quant_noise_pq": 0.3, "quant_noise_pq_block_size": 4, "untie_luna_kv": True},
-    ],
-    ids=lambda noise: " ".join(noise),
-)
-def test_noise_acts_in_training_alone(noise):
-    model = tiny_model(**noise)
-    with torch.no_grad():
-        assert loss_of(model, seed=1) == loss_of(model, seed=2)
-    model.train()
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    losses = []
-    for seed in range(6):
-        model.load_state_dict(state)  # fairseq's quantisation noise is left in the weights
-        loss, gradients = loss_and_gradients(model, seed)
-        assert loss.isfinite() and all(gradient.isfinite().all() for gradient in gradients.values())
-        losses.append(loss.item())
-    assert len(set(losses)) > 1
-    model.load_state_dict(state)
-    assert loss_of(model, seed=0).item() == losses[0]
 
 
 @pytest.mark.parametrize("rate", ["dropout", "word_dropout"])
@@ -167,29 +71,18 @@ def test_layerdrop_drops_whole_layers():
     assert len(model.decoder(batch(target), out)[1]["inner_states"]) == 4 and len(out["packed_states"]) == 3
 
 
-@pytest.mark.parametrize("variant", list(VARIANTS))
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float16, 0.02), (torch.bfloat16, 0.15)])
-def test_half_precision_is_finite_and_near(variant, dtype, tolerance):
-    model = tiny_model(**VARIANTS[variant])
-    expected = loss_of(model).item()
-    model.to(dtype).train()
-    loss, gradients = loss_and_gradients(model)
-    assert loss.dtype == dtype and loss.item() == pytest.approx(expected, abs=tolerance)
-    assert_every_parameter_has_a_gradient(model, gradients)
-
-
 def test_autocast_trains_and_decodes():
     model = tiny_model(torch.float32)
-    expected = loss_of(model).item()
+    expected = translation_loss(model).item()
     source, target = example()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, gradients = loss_and_gradients(model.train())
+        loss, gradients = loss_and_gradients(translation_loss, model.train())
         out = model.eval().encoder(batch(source))
         state = {}
         model.decoder(batch(target)[:, :1], out, incremental_state=state)
         model.decoder(batch(target)[:, :2], out, incremental_state=state)
     assert loss.item() == pytest.approx(expected, abs=0.15)
-    assert_every_parameter_has_a_gradient(model, gradients)
+    assert_gradients(model, gradients)
     kept = [entry for name, entry in state.items() if "causal_sums" in name]
     assert all(entry["key_sum"].dtype == torch.float32 for entry in kept)
 
@@ -198,10 +91,10 @@ def test_autocast_trains_and_decodes():
 def test_tiny_model_learns(variant):
     model = tiny_model(torch.float32, **VARIANTS[variant]).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    first = loss_of(model).item()
+    first = translation_loss(model).item()
     for _ in range(40):
         optimizer.zero_grad()
-        loss = loss_of(model)
+        loss = translation_loss(model)
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.6 * first

@@ -1,36 +1,20 @@
 """Luna's decoder with softmax in place of one attention: fairseq's attention, P still packed, decoding step
 by step."""
 
-from argparse import Namespace
-
 import pytest
 import torch
-from tiny_luna import OPTIONS, PAD, VARIANTS, Task, assert_close, batch, example
+from tiny_luna import OPTIONS, PAD, VARIANTS, Task, assert_close, batch, example, moved, tiny_model
 
 from fairseq.modules import MultiheadAttention
 from fairseq.sequence_generator import SequenceGenerator
-from luna_fairseq.models import LunaModel
 from luna_fairseq.models.softmax_ablation import LunaSoftmaxCausal
 from luna_fairseq.modules import LunaAttention
 
-MODELS = {"causal": LunaSoftmaxCausal, "cross": LunaModel, "anchored cross": LunaModel}
-KINDS = {
-    "causal": {},
-    "cross": {"cross_attention": "softmax"},
-    "anchored cross": {"cross_attention": "softmax", "anchored_packed": True},
-}
-models = pytest.mark.parametrize("name", list(MODELS))
 variants = pytest.mark.parametrize("variant", ["tied", "untied pre-norm", "non-contextual", "fixed length"])
 
 
-def ablation(name, variant="tied"):
-    """In evaluation mode, with every parameter moved off its initial value, in float64."""
-    torch.manual_seed(0)
-    model = MODELS[name].build_model(Namespace(**{**OPTIONS, **VARIANTS[variant], **KINDS[name]}), Task())
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return model.double().eval()
+def ablation(variant="tied"):
+    return moved(LunaSoftmaxCausal, {**OPTIONS, **VARIANTS[variant]}, Task())
 
 
 def inputs():
@@ -39,7 +23,7 @@ def inputs():
 
 
 def test_cross_attention_is_softmax_attention_and_packs_as_luna_does():
-    attention = ablation("cross").decoder.layers[0].encoder_attn
+    attention = tiny_model(cross_attention="softmax").decoder.layers[0].encoder_attn
     query, packed, context = (torch.randn(n, 4, 12, dtype=torch.float64) for n in (6, 5, 9))
     mask = torch.arange(9) >= torch.tensor([9, 4, 6, 2])[:, None]
     luna = LunaAttention(12, 2, num_pack_heads=4).double().eval()
@@ -73,7 +57,7 @@ def test_cross_attention_is_softmax_attention_and_packs_as_luna_does():
 
 
 def test_causal_attention_is_fairseqs():
-    attention = ablation("causal").decoder.layers[0].self_attn
+    attention = ablation().decoder.layers[0].self_attn
     x = torch.randn(6, 4, 12, dtype=torch.float64)
     mask = torch.arange(6) >= torch.tensor([6, 4, 3, 1])[:, None]
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
@@ -86,7 +70,7 @@ def test_causal_attention_is_fairseqs():
 
 
 def test_with_softmax_cross_attention_the_next_layer_reads_the_packed_context():
-    model, (source, target) = ablation("cross"), inputs()
+    model, (source, target) = tiny_model(cross_attention="softmax"), inputs()
     with torch.no_grad():
         before, _ = model(source, None, target)
         model.decoder.layers[0].encoder_attn.pack_kv_proj.weight.mul_(2)
@@ -94,19 +78,17 @@ def test_with_softmax_cross_attention_the_next_layer_reads_the_packed_context():
     assert not torch.allclose(before, after, rtol=1e-4)
 
 
-@models
 @variants
-def test_every_parameter_has_a_gradient(name, variant):
-    model, (source, target) = ablation(name, variant), inputs()
+def test_every_parameter_has_a_gradient(variant):
+    model, (source, target) = ablation(variant), inputs()
     model(source, None, target)[0].square().mean().backward()
     assert [key for key, value in model.named_parameters() if value.grad is None] == []
 
 
-@models
 @variants
 @pytest.mark.parametrize("beam", [1, 3])
-def test_beam_search_scores_as_the_model_does_all_at_once(name, variant, beam):
-    model = ablation(name, variant)
+def test_beam_search_scores_as_the_model_does_all_at_once(variant, beam):
+    model = ablation(variant)
     sentences, _ = example()
     source = batch(sentences, left=True)
     generator = SequenceGenerator(

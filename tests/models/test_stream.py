@@ -4,8 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_properties_luna_lm import VARIANTS, tiny_model
 from tiny_luna import batch, sentences
+from tiny_models import LM_VARIANTS as VARIANTS
+from tiny_models import language_model as tiny_model
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.stream import Stream, sinusoids

@@ -6,10 +6,10 @@ import functools
 
 import pytest
 import torch
-from test_properties_luna_lm import tiny_model as tiny_language_model
-from test_properties_training import loss_and_gradients, loss_of
 from tiny_luna import VARIANTS, assert_close, tiny_model
 from tiny_masked_lm import tiny_model as tiny_masked_lm
+from tiny_models import language_model as tiny_language_model
+from tiny_models import loss_and_gradients, translation_loss
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import compiled_layer
@@ -37,8 +37,8 @@ def compile_by(monkeypatch, **options):
 def assert_compiled_equals_plain(options):
     plain, compiled = tiny_model(**options).train(), tiny_model(**options, torch_compile=True).train()
     compiled.load_state_dict(plain.state_dict())
-    loss, gradients = loss_and_gradients(plain, seed=3)
-    again, again_gradients = loss_and_gradients(compiled, seed=3)
+    loss, gradients = loss_and_gradients(translation_loss, plain, seed=3)
+    again, again_gradients = loss_and_gradients(translation_loss, compiled, seed=3)
     assert_close(again, loss)
     assert again_gradients.keys() == gradients.keys()
     for name, gradient in gradients.items():
@@ -106,11 +106,14 @@ def test_dropout_is_compiled_too(monkeypatch):
     plain, compiled = tiny_model(**options).train(), tiny_model(**options, torch_compile=True).train()
     compiled.load_state_dict(plain.state_dict())
     losses = [
-        torch.stack([loss_of(model, seed=i).detach() for i in range(60)]) for model in (plain, compiled)
+        torch.stack([loss_and_gradients(translation_loss, model, i)[0] for i in range(60)])
+        for model in (plain, compiled)
     ]
     assert all(loss.std() > 1e-3 for loss in losses)
     assert abs(losses[0].mean() - losses[1].mean()) < 4 * losses[0].std() * (2 / 60) ** 0.5
-    assert all(gradient.isfinite().all() for gradient in loss_and_gradients(compiled)[1].values())
+    assert all(
+        gradient.isfinite().all() for gradient in loss_and_gradients(translation_loss, compiled)[1].values()
+    )
 
 
 @needs_compile
@@ -119,13 +122,13 @@ def test_evaluation_is_not_compiled_and_copies_are_models_of_their_own(monkeypat
     model, plain = tiny_model(torch_compile=True), tiny_model()
     plain.load_state_dict(model.state_dict())
     with torch.no_grad():
-        assert_close(loss_of(model), loss_of(plain))
+        assert_close(translation_loss(model), translation_loss(plain))
         assert compiled == []
         other = copy.deepcopy(model)
         for parameter in other.parameters():
             parameter.zero_()
-        assert_close(loss_of(model), loss_of(plain))
-        assert abs(loss_of(other) - loss_of(plain)) > 1e-3
+        assert_close(translation_loss(model), translation_loss(plain))
+        assert abs(translation_loss(other) - translation_loss(plain)) > 1e-3
 
 
 @needs_compile

@@ -7,10 +7,10 @@ import tiny_luna
 import tiny_masked_lm
 import torch
 from tiny_luna import VARIANTS, Task, assert_close, batch, example, tiny_model
+from tiny_models import classifier, language_model
 
 from fairseq.models.transformer import TransformerModel
 from luna_fairseq.errors import InputError
-from luna_fairseq.models import LunaClassifier, LunaLanguageModel
 from luna_fairseq.modules import LunaCausalAttention
 from luna_fairseq.ops.causal_luna import naive_causal_luna
 from luna_fairseq.report.attention import AttentionMaps, attention_maps
@@ -153,15 +153,7 @@ def test_the_tokens_on_the_axes():
 
 
 def test_maps_of_a_language_model():
-    dictionary = tiny_luna.dictionary(23)
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    options = {
-        "decoder_embed_dim": 12,
-        "decoder_ffn_embed_dim": 20,
-        "decoder_layers": 2,
-        "decoder_attention_heads": 3,
-    }
-    model = LunaLanguageModel.build_model(Namespace(**options), task).eval()
+    model, task = language_model(torch.float32), Task(23, 23)
     maps = attention_maps(Hub(model, task), "w1 w2")
     assert list(maps)[:3] == ["decoder.0.self.pack", "decoder.0.self.unpack", "decoder.0.self.read"]
     assert maps.source == [] and maps.target == ["w1", "w2", "</s>"]
@@ -190,15 +182,7 @@ def test_maps_of_a_masked_language_model():
 @pytest.mark.parametrize("layer_type", ["luna", "transformer"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_maps_of_a_classifier(layer_type, tied):
-    options = {
-        "encoder_embed_dim": 12,
-        "encoder_ffn_embed_dim": 20,
-        "encoder_layers": 3,
-        "encoder_attention_heads": 3,
-    }
-    options = {**options, "tie_layer_weights": tied, "layer_type": layer_type, "max_positions": 40}
-    task = Namespace(source_dictionary=tiny_luna.dictionary(23), pairs=False)
-    model = LunaClassifier.build_model(Namespace(**options), task).eval()
+    model = classifier(torch.float32, encoder_layers=3, tie_layer_weights=tied, layer_type=layer_type)
     tokens = torch.randint(4, 23, (1, 7))
 
     class Classifier:

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the checkout, not an installed copy
+sys.path[:0] = map(str, Path(__file__).resolve().parents[1:3])  # the checkout, not an installed copy
 
 import torch  # noqa: E402
 from vectors import (  # noqa: E402

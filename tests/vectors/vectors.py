@@ -4,8 +4,8 @@ from argparse import Namespace
 from pathlib import Path
 
 import torch
+from tiny_luna import Task
 
-from fairseq.data import Dictionary
 from luna_fairseq.models.luna import LunaModel
 from luna_fairseq.ops.attention import naive_attention
 from luna_fairseq.ops.causal_luna import naive_causal_luna, pack_weights
@@ -37,16 +37,6 @@ SIZES = {
 }
 
 
-class Task:
-    """Dictionaries of 11 source and 13 target symbols, the four special ones included."""
-
-    def __init__(self):
-        self.source_dictionary, self.target_dictionary = Dictionary(), Dictionary()
-        for dictionary, size in ((self.source_dictionary, 11), (self.target_dictionary, 13)):
-            for i in range(size - len(dictionary)):
-                dictionary.add_symbol(f"w{i}")
-
-
 def softmax_attention(inputs):
     """{output, weights} of pack or unpack attention, from q, k, v and perhaps key_padding_mask."""
     output, weights = naive_attention(**inputs)
@@ -63,7 +53,7 @@ def causal_attention(inputs, activation):
 
 def build_model(options, dtype):
     """The model, with weights still to be loaded."""
-    return LunaModel.build_model(Namespace(**options), Task()).to(dtype).eval()
+    return LunaModel.build_model(Namespace(**options), Task(11, 13)).to(dtype).eval()
 
 
 def flatten(model):

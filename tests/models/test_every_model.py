@@ -1,0 +1,164 @@
+"""What every kind of model is held to: gradients everywhere, checkpointing, noise, half precision."""
+
+from functools import partial
+from typing import Any, Callable, Dict, NamedTuple
+
+import pytest
+import tiny_luna
+import tiny_masked_lm
+import torch
+from tiny_luna import assert_close, tiny_model
+from tiny_models import (
+    CLASSIFIER_VARIANTS,
+    LM_VARIANTS,
+    classifier,
+    classifier_loss,
+    language_model,
+    language_model_loss,
+    loss_and_gradients,
+    masked_lm_loss,
+    translation_loss,
+)
+
+QUANT = {"quant_noise_pq": 0.3, "quant_noise_pq_block_size": 4}
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+NOISE = {"dropout": 0.2, "attention_dropout": 0.3, "activation_dropout": 0.1}
+
+
+class Kind(NamedTuple):
+    """How it is built, its variants, its loss, and what is noise to it besides dropout."""
+
+    build: Callable[..., Any]
+    variants: Dict[str, Dict[str, Any]]
+    loss: Callable[..., Any]
+    noises: Dict[str, Dict[str, Any]] = {}
+
+
+MASKED = tiny_masked_lm.VARIANTS
+HEADS = {f"{variant}, {head}": {**MASKED[variant], "heads": (head,)}
+         for variant in ("tied", "pre-norm") for head in tiny_masked_lm.HEADS}  # fmt: skip
+KINDS = {
+    "translation": Kind(tiny_model, tiny_luna.VARIANTS, translation_loss, {
+        "word_dropout": {"word_dropout": 0.3}, "encoder_layerdrop": {"encoder_layerdrop": 0.5},
+        "decoder_layerdrop": {"decoder_layerdrop": 0.5}, "quant": QUANT,
+        "untied quant": {**QUANT, "untie_luna_kv": True}}),
+    "causal LM": Kind(language_model, LM_VARIANTS, language_model_loss,
+                      {"decoder_layerdrop": {"decoder_layerdrop": 0.4}}),
+    "masked LM": Kind(partial(tiny_masked_lm.tiny_model, heads=()), MASKED, masked_lm_loss,
+                      {"encoder_layerdrop": {"encoder_layerdrop": 0.5}, "quant": QUANT}),
+    "fine-tuned": Kind(tiny_masked_lm.tiny_model, HEADS, masked_lm_loss),
+    "classifier": Kind(classifier, CLASSIFIER_VARIANTS, classifier_loss),
+    "pixels": Kind(partial(classifier, pixels=True), CLASSIFIER_VARIANTS, classifier_loss),
+}  # fmt: skip
+every_variant = pytest.mark.parametrize(
+    "kind, options",
+    [pytest.param(kind, options, id=f"{name} {variant}")
+     for name, kind in KINDS.items() for variant, options in kind.variants.items()],
+)  # fmt: skip
+# Of sides that are normalised otherwise, of one layer each, of shared embeddings.
+MORE = [
+    {"encoder_layers": 1, "decoder_layers": 1},
+    {"share_decoder_input_output_embed": True},
+    {"encoder_normalize_before": True},
+    {"decoder_normalize_before": True},
+]
+
+
+def assert_gradients(model, gradients, may_lack=lambda name: False):
+    for name, parameter in model.named_parameters():
+        if may_lack(name) or not parameter.requires_grad:
+            continue
+        assert name in gradients, f"{name} has no gradient"
+        assert gradients[name].isfinite().all()
+        # Exactly zero in theory: a bias of softmax keys alone shifts all logits of a query alike.
+        zero = name.endswith(("pack_k_proj.bias", "encoder_attn.unpack_k_proj.bias", "attn.k_proj.bias"))
+        assert gradients[name].any() or zero, f"the gradient of {name} is zero"
+
+
+def unread_in_fine_tuning(head):
+    """The LM's head; the mean and the maximum of P do not read the last X, nor what makes it."""
+    last = ("layer_norm", *(f"layers.1.{part}" for part in ("fc", "final", "self_attn_layer_norm")))
+    last += ("layers.1.self_attn.unpack", "layers.1.self_attn.out")
+    prefix = "encoder.sentence_encoder."
+    unread = tuple(prefix + part for part in last) if head.startswith(("mean", "pooling")) else ()
+    return lambda name: name.startswith(("encoder.lm_head.", *unread))
+
+
+@every_variant
+def test_every_trained_parameter_gets_a_gradient(kind, options):
+    """So that training in parallel needs no --find-unused-parameters."""
+    model = kind.build(**options).train()
+    unread = unread_in_fine_tuning(options["heads"][0]) if options.get("heads") else lambda name: False
+    _, gradients = loss_and_gradients(kind.loss, model)
+    assert_gradients(model, gradients, unread)
+    if options.get("heads"):
+        read = "encoder.sentence_encoder.packed_layer_norm.weight" in gradients
+        assert read == (options["heads"] != ("sentence_classification_head",))
+
+
+@pytest.mark.parametrize("options", MORE, ids=str)
+@pytest.mark.parametrize("variant", tiny_luna.VARIANTS)
+def test_so_it_does_in_other_translation_models(variant, options):
+    model = tiny_model(**{**tiny_luna.VARIANTS[variant], **options}).train()
+    assert_gradients(model, loss_and_gradients(translation_loss, model)[1])
+
+
+CHECKPOINTED = {
+    "translation": ["tied", "untied pre-norm", "non-contextual"],
+    "causal LM": list(LM_VARIANTS),
+    "masked LM": ["tied"],
+    "classifier": ["cls", "P", "tied layers", "twin", "twin, tied layers"],
+}
+
+
+@pytest.mark.parametrize("noise", [{}, NOISE], ids=["", "noise"])
+@pytest.mark.parametrize("name, variant", [(k, v) for k, variants in CHECKPOINTED.items() for v in variants])
+def test_activation_checkpointing_changes_nothing(name, variant, noise):
+    kind = KINDS[name]
+    options = {**kind.variants[variant], **noise}
+    plain, results = kind.build(**options).train(), []
+    for more in ({}, {"offload_activations": True}) if name == "translation" else ({},):
+        other = kind.build(**options, checkpoint_activations=True, **more).train()
+        assert any(hasattr(module, "precheckpoint_forward") for module in other.modules())
+        other.load_state_dict(plain.state_dict())
+        results.append(loss_and_gradients(kind.loss, other, seed=3))
+    loss, gradients = loss_and_gradients(kind.loss, plain, seed=3)
+    for again, again_gradients in results:
+        assert_close(again, loss)
+        assert again_gradients.keys() == gradients.keys()
+        for parameter, gradient in gradients.items():
+            assert_close(again_gradients[parameter], gradient)
+    if noise:
+        assert abs(loss_and_gradients(kind.loss, plain, seed=4)[0] - loss) > 1e-3
+    with torch.no_grad():
+        assert_close(kind.loss(other.eval()), kind.loss(plain.eval()))
+
+
+@pytest.mark.parametrize(
+    "kind, noise",
+    [pytest.param(kind, noise, id=f"{name} {what}")
+     for name, kind in KINDS.items() if name != "fine-tuned"
+     for what, noise in [*((dropout, {dropout: 0.3}) for dropout in DROPOUTS), *kind.noises.items()]],
+)  # fmt: skip
+def test_noise_acts_in_training_alone(kind, noise):
+    model = kind.build(**noise)
+    assert len({loss_and_gradients(kind.loss, model, seed)[0].item() for seed in (1, 2)}) == 1
+    model.train()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    losses = []
+    for seed in (0, 1, 2, 3, 4, 5, 0):
+        model.load_state_dict(state)  # fairseq's quantisation noise is left in the weights
+        loss, gradients = loss_and_gradients(kind.loss, model, seed)
+        assert loss.isfinite() and all(gradient.isfinite().all() for gradient in gradients.values())
+        losses.append(loss.item())
+    assert len(set(losses)) > 1 and losses[0] == losses[-1]
+
+
+@every_variant
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float16, 0.02), (torch.bfloat16, 0.15)])
+def test_half_precision_is_finite_and_near(kind, options, dtype, tolerance):
+    model = kind.build(**options)
+    expected = kind.loss(model).item()
+    loss, gradients = loss_and_gradients(kind.loss, model.to(dtype).train())
+    assert loss.dtype == dtype and loss.item() == pytest.approx(expected, abs=tolerance)
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
