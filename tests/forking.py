@@ -5,6 +5,8 @@ does. Reads the runs of :mod:`forked`, a list of them in each line of JSON, and 
 list of what :func:`carry_out` returns.
 """
 
+import atexit
+import gc
 import importlib
 import importlib.util
 import json
@@ -39,8 +41,27 @@ def start(module, argv, run, leader, answers):
     os.chdir(run.get("folder") or os.getcwd())
     sys.path[0] = os.getcwd()
     sys.argv[1:] = argv
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-    sys.exit(0)
+    os._exit(become(module))
+
+
+def become(module):
+    """Run the module as a program; its exit status. Left out is the interpreter's tidying, which would copy
+    all of the memory that the process shares with the one it was forked from."""
+    status = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    if not isinstance(status, int):
+        print(status, file=sys.stderr)
+        status = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    return status
 
 
 def carry_out(run, answers):
@@ -77,6 +98,8 @@ if __name__ == "__main__":
     for name in IMPORTED:
         if importlib.util.find_spec(name):
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # otherwise each process copies all of this memory as it collects its garbage
     logging.root.handlers.clear()  # one of fairseq's modules makes one; commands make their own
     answers = os.fdopen(os.dup(1), "w")
     for line in iter(sys.stdin.readline, ""):
