@@ -58,6 +58,7 @@ VARIANTS = {
     "look-up diagonal decay": {**LOOK_UP, "diagonal_prior": True, "causal_decay": True},
     "softmax cross": {"cross_attention": "softmax"},
     "look-up sentence diagonal": {**LOOK_UP, **SENTENCE_DIAGONAL},
+    "anchored softmax cross diagonal": {**SOFTMAX_CROSS, "diagonal_prior": True},
     "anchored softmax cross sentence diagonal": {**SOFTMAX_CROSS, **SENTENCE_DIAGONAL},
     "anchored softmax cross pre-norm": {**SOFTMAX_CROSS, **PRE_NORM},
 }
