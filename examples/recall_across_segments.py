@@ -1,10 +1,12 @@
 """Does a carried P remember? Recall of what was read 1 to 64 segments before, by a tiny model of each kind.
 
-The first segment holds eight keys with their values (``associative``) or eight values (``copy``), then come
-segments of noise, and the last asks for the values, of the keys in another order or in their own. A training
-begins with the answer one segment back and doubles the distance whenever nine answers of ten are right.
+The first segment holds eight keys with their values (``associative``) or eight values, then come segments of
+noise, and the last asks for the values: of the keys in another order, or in their own (``copy``), or from the
+last to the first (``reverse``). A training begins with the answer one segment back and doubles the distance
+whenever nine answers of ten are right.
 
-    python examples/recall_across_segments.py --carry luna --task copy --seconds 100 --json luna.json
+    python examples/recall_across_segments.py --carry luna --task copy --seconds 100 --json runs/luna.json
+    python examples/recall_across_segments.py --plot recall.png runs/*.json    # needs matplotlib
 """
 
 import argparse
@@ -19,6 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fairseq.data import Dictionary
+from luna_fairseq.commands.plots import check_plot, new_figure, save_png
 from luna_fairseq.models import LunaMaskedLM
 
 PAIRS, KEYS, VALUES, NOISE = 8, 32, 16, 16
@@ -37,9 +40,11 @@ def examples(task, distance, batch=BATCH):
     """Tokens [B, (distance + 1) * SEGMENT] and the answers [B, PAIRS], asked at the last odd positions."""
     values = torch.randint(VALUES, (batch, PAIRS)) + FIRST_VALUE
     keys = torch.rand(batch, KEYS).argsort(dim=1)[:, :PAIRS] + FIRST_KEY
-    if task == "copy":
-        keys = torch.arange(PAIRS).expand(batch, -1) + FIRST_KEY
-    order = torch.rand(batch, PAIRS).argsort(dim=1) if task == "associative" else keys - FIRST_KEY
+    order = torch.rand(batch, PAIRS).argsort(dim=1)
+    if task != "associative":
+        order = torch.arange(PAIRS).expand(batch, -1)
+        keys = order + FIRST_KEY
+        order = order.flip(1) if task == "reverse" else order
     noise = torch.randint(NOISE, (batch, (distance - 1) * SEGMENT)) + FIRST_NOISE
     first = torch.stack([keys, values], dim=2).flatten(1)
     last = torch.stack([keys.gather(1, order), torch.full_like(keys, ASK)], dim=2).flatten(1)
@@ -117,17 +122,40 @@ def train(model, read, args):
     return reached, updates
 
 
+def plot(path, results):
+    """Draw the right answers of each result, a file of --json, against the distance."""
+    check_plot(path, "--plot")
+    figure = new_figure(figsize=(7, 4))
+    axes = figure.subplots()
+    for result in (json.loads(file.read_text(encoding="utf-8")) for file in results):
+        right = [100 * result["recall"][str(distance)] for distance in DISTANCES]
+        name = {"luna": "carried P", "none": "not carried", "transformer": "memory Transformer"}[
+            result["carry"]
+        ]
+        axes.plot(DISTANCES, right, marker="o", label=f"{name}, {result['rows']} rows, {result['task']}")
+    axes.axhline(100 / VALUES, color="grey", linestyle=":", label="chance")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(DISTANCES, [str(distance) for distance in DISTANCES])
+    axes.set(xlabel="segments between question and answer", ylabel="right, %", ylim=(0, 102))
+    axes.legend()
+    save_png(figure, path)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--carry", choices=["none", "luna", "transformer"], required=True)
-    parser.add_argument("--task", choices=["associative", "copy"], default="copy")
+    parser.add_argument("--carry", choices=["none", "luna", "transformer"], default="luna")
+    parser.add_argument("--task", choices=["associative", "copy", "reverse"], default="copy")
     parser.add_argument("--rows", type=int, default=16, help="l, or vectors of the Transformer's memory")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seconds", type=float, default=100, help="of the processor, to train")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for the result")
+    parser.add_argument("--plot", type=Path, help="train nothing, and draw these results of --json")
+    parser.add_argument("results", type=Path, nargs="*")
     args = parser.parse_args()
+    if args.plot:
+        return plot(args.plot, args.results)
     torch.manual_seed(args.seed)
     random.seed(args.seed)
     if args.carry == "transformer":
@@ -141,7 +169,10 @@ def main():
             tokens, target = examples(args.task, distance, batch=256)
             recall[distance] = (answers(read, tokens).argmax(-1) == target).float().mean().item()
     parameters = sum(p.numel() for p in model.parameters())
-    result = {**vars(args), "json": None, "reached": reached, "updates": updates, "parameters": parameters}
+    options = {
+        name: getattr(args, name) for name in ("carry", "task", "rows", "layers", "lr", "seconds", "seed")
+    }
+    result = {**options, "reached": reached, "updates": updates, "parameters": parameters}
     print(json.dumps({**result, "recall": recall}))
     if args.json:
         args.json.write_text(json.dumps({**result, "recall": recall}) + "\n", encoding="utf-8")
