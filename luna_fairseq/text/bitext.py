@@ -64,13 +64,16 @@ def read_lines(path: Path, pieces: bool = False) -> Iterator[str]:
     )
 
 
-def check_bitext(prefix: str, source_lang: str, target_lang: str, drop_empty: bool) -> Bitext:
+def check_bitext(
+    prefix: str, source_lang: str, target_lang: str, drop_empty: bool, documents: bool = False
+) -> Bitext:
     """Read both files of a parallel text from beginning to end and check them.
 
     Args:
         prefix: path without ``.LANG``.
         source_lang, target_lang: suffixes of the files.
         drop_empty: whether pairs with an empty side may be there (training text, which loses them).
+        documents: empty lines divide documents, and both sides have the same.
 
     Raises:
         InputError: a file is missing, empty or no text in UTF-8, the numbers of lines differ, a line is empty
@@ -78,7 +81,7 @@ def check_bitext(prefix: str, source_lang: str, target_lang: str, drop_empty: bo
     """
     paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
     digest = hashlib.sha256()
-    counts, empty, controls = [0, 0], 0, 0
+    counts, empty, controls, document = [0, 0], 0, 0, 1
     sides = [_raw_lines(path) for path in paths]
     for number, pair in enumerate(progress(zip_longest(*sides), f"check {Path(prefix).name}"), 1):
         texts = [None if raw is None else _decode(raw, path, number) for raw, path in zip(pair, paths)]
@@ -87,8 +90,14 @@ def check_bitext(prefix: str, source_lang: str, target_lang: str, drop_empty: bo
         counts = [count + (text is not None) for count, text in zip(counts, texts)]
         plain = [text and _spaced(text) for text in texts]
         controls += sum(before != after for before, after in zip(texts, plain))
+        if documents and any(plain) and not all(plain):
+            raise InputError(
+                f"{paths[0 if not plain[0] else 1]}, line {number} is empty or missing, and the other side's "
+                f"is not: in document {document} the sides differ in their sentences"
+            )
         if "" in plain:
             empty += 1
+            document += 1
             if not drop_empty:
                 path = paths[plain.index("")]
                 raise InputError(f"{path}, line {number} is empty: remove this line from both files")

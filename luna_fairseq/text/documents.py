@@ -43,11 +43,11 @@ def document_lengths(prefix: str, text: Bitext) -> List[int]:
 
     Args:
         prefix: path without ``.LANG``.
-        text: the checked files.
+        text: the files, which :func:`luna_fairseq.text.bitext.check_bitext` has found to have the same.
 
     Raises:
-        InputError: the sides differ in where a document ends, a document is empty, or the separator stands in
-            the text; names the file, the document and the line
+        InputError: a document is empty, or the separator stands in the text; names the file, the document and
+            the line
     """
     ids = Path(f"{prefix}.{IDS}")
     lines = zip(read_lines(text.source), read_lines(text.target))
@@ -58,12 +58,6 @@ def document_lengths(prefix: str, text: Bitext) -> List[int]:
         _check_separator(pair, text, number)
         if all(pair):
             lengths[-1] += 1
-        elif any(pair):
-            path = text.source if not pair[0] else text.target
-            raise InputError(
-                f"{path}, line {number} is empty, and that of the other side is not: in document "
-                f"{len(lengths)} the sides differ in their sentences"
-            )
         elif not lengths[-1]:
             raise InputError(f"{text.source}, line {number}: document {len(lengths)} is empty")
         else:

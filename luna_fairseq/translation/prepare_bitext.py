@@ -31,7 +31,7 @@ from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.progress import progress
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
-from luna_fairseq.text.documents import SEPARATOR, Piece, document_lengths, in_pieces, write_pieces
+from luna_fairseq.text.documents import IDS, SEPARATOR, Piece, document_lengths, in_pieces, write_pieces
 from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, share_unknown
 from luna_fairseq.text.indexed import Encoded, chosen
 from luna_fairseq.text.length_filter import LengthFilter
@@ -117,7 +117,9 @@ class Preparation:
         """Read all text, before anything is written."""
         apart = self.args.documents is not None  # empty lines divide documents then
         for split, prefix in self.prefixes.items():
-            self.text[split] = check_bitext(prefix, *self.languages, drop_empty=apart or split == "train")
+            by_lines = apart and not Path(f"{prefix}.{IDS}").is_file()
+            may_be_empty = apart or split == "train"
+            self.text[split] = check_bitext(prefix, *self.languages, may_be_empty, by_lines)
             if apart:
                 self.documents[split] = document_lengths(prefix, self.text[split])
 

@@ -42,7 +42,7 @@ def text(folder, source, target, ids=None):
         if lines is not None:
             (folder / f"t.{name}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     prefix = str(folder / "t")
-    return document_lengths(prefix, check_bitext(prefix, "en", "de", drop_empty=True))
+    return document_lengths(prefix, check_bitext(prefix, "en", "de", drop_empty=True, documents=ids is None))
 
 
 def test_borders_are_empty_lines_or_ids(tmp_path):
@@ -53,7 +53,13 @@ def test_borders_are_empty_lines_or_ids(tmp_path):
 @pytest.mark.parametrize(
     "source, target, ids, message",
     [
-        (["a", "", "c"], ["A", "B", "C"], None, r"t.en, line 2 is empty, .* in document 1 the sides differ"),
+        (["a", "", "c"], ["A", "B", "C"], None, "t.en, line 2 is empty .* in document 1 the sides differ"),
+        (
+            ["a", "", "c"],
+            ["A", ""],
+            None,
+            "t.de, line 3 is empty or missing, .* in document 2 the sides differ",
+        ),
         (["a", "", "", "c"], ["A", "", "", "C"], None, "t.en, line 3: document 2 is empty"),
         (["a", "b"], ["A", f"x {SEPARATOR} y"], None, "t.de, line 2 holds <sep>"),
         (["a", "b"], ["A", "B"], ["1"], "t.doc has 1 lines, .*t.en has 2"),
