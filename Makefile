@@ -4,7 +4,7 @@ VENV ?= .venv
 VENV_0_12 ?= .venv-fairseq-0.12
 WORKERS ?= 2
 export VENV
-PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/python" -m pytest -n $(WORKERS)
+PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-fairseq-0.12 test-slow faults lint docs wheel clean

@@ -2,6 +2,8 @@
 
 import pytest
 from commands import plugin, succeed
+from copying import preprocess as preprocess_text
+from copying import write_text
 from reversal import AUTHORS_COMMAND, SENTENCES, preprocess, write_corpus
 
 
@@ -17,6 +19,14 @@ def corpus(tmp_path_factory):
 def data(corpus):
     """Folder of the binarised corpus."""
     return preprocess(corpus)
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    """Folder of a binarised text of one language."""
+    folder = tmp_path_factory.mktemp("text")
+    write_text(folder)
+    return preprocess_text(folder, folder / "bin")
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import plugin, refused, succeed
-from copying import ADAM, PRETRAIN, preprocess, sentences, write_text
+from copying import ADAM, PRETRAIN, sentences
 from forked import run_module
 
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
@@ -62,13 +62,6 @@ def refuses(capsys):
         return printed
 
     return line
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    write_text(folder)
-    return preprocess(folder, folder / "bin")
 
 
 @pytest.fixture(scope="module")

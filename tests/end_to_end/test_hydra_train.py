@@ -2,7 +2,6 @@
 
 import torch
 from commands import refused, succeed
-from copying import preprocess, write_text
 from forked import ROOT, USER_DIR
 
 from luna_fairseq.models.luna_masked_lm import ARCHITECTURES as MASKED
@@ -49,10 +48,8 @@ def test_a_model_by_name(data, tmp_path):
     assert "encoder.layers.0.self_attn.pack_v_proj.weight" in checkpoint["model"]
 
 
-def test_a_recipe_that_names_an_architecture(tmp_path):
+def test_a_recipe_that_names_an_architecture(text, tmp_path):
     """The preset is applied, and what the recipe says beside it."""
-    write_text(tmp_path)
-    text = preprocess(tmp_path, tmp_path / "bin")
     command = ("--config-dir", ROOT / "configs", "--config-name masked_lm +masked_lm=small")
     changed = (
         f"task.data={text} common.user_dir={USER_DIR} task.tokens_per_sample=32 dataset.batch_size=2"

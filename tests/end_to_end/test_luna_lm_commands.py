@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 from commands import lines, plugin, succeed
-from copying import ADAM, preprocess, write_text
+from copying import ADAM
 
 from luna_fairseq.models import LunaLanguageModel
 
@@ -15,16 +15,9 @@ TRAIN += " --batch-size 8 --max-update 30 --no-epoch-checkpoints"
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    write_text(folder)
-    return preprocess(folder, folder / "bin")
-
-
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
+def trained(text, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lm")
-    log = succeed("train", *plugin(data), TRAIN, "--save-dir", folder)
+    log = succeed("train", *plugin(text), TRAIN, "--save-dir", folder)
     (folder / "log").write_text(log, encoding="utf-8")
     return folder
 
@@ -40,9 +33,9 @@ def test_training_learns(trained):
     assert not any("encoder_attn" in name for name in names)
 
 
-def test_eval_lm_agrees_with_validation(trained, data):
+def test_eval_lm_agrees_with_validation(trained, text):
     options = "--gen-subset valid --batch-size 8 --sample-break-mode none --tokens-per-sample 64"
-    output = succeed("eval_lm", *plugin(data), "--path", trained / "checkpoint_last.pt", options)
+    output = succeed("eval_lm", *plugin(text), "--path", trained / "checkpoint_last.pt", options)
     scored = float(re.search(r"Loss \(base 2\): ([\d.]+)", output).group(1))
     logged = re.findall(
         r"valid on 'valid' subset \| loss ([\d.]+)", (trained / "log").read_text(encoding="utf-8")
@@ -50,17 +43,17 @@ def test_eval_lm_agrees_with_validation(trained, data):
     assert scored == pytest.approx(float(logged[-1]), abs=2e-3)
 
 
-def test_generation_goes_on_from_its_prefix(trained, data):
+def test_generation_goes_on_from_its_prefix(trained, text):
     words = "--task language_modeling --beam 3 --max-len-b 12 --batch-size 4 --gen-subset test"
     output = succeed(
-        "generate", *plugin(data), "--path", trained / "checkpoint_last.pt", words, "--sample-break-mode eos"
+        "generate", *plugin(text), "--path", trained / "checkpoint_last.pt", words, "--sample-break-mode eos"
     )
     hypotheses = lines(output, "H")
     assert len(hypotheses) == 12 and all(text.split("\t")[1].split() for text in hypotheses.values())
     words = "--task language_modeling --beam 3 --max-len-b 12 --buffer-size 3 --max-tokens 100"
     output = succeed(
         "interactive",
-        *plugin(data),
+        *plugin(text),
         "--path",
         trained / "checkpoint_last.pt",
         words,
@@ -74,8 +67,8 @@ def test_generation_goes_on_from_its_prefix(trained, data):
     ]
 
 
-def test_from_python(trained, data):
-    hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
+def test_from_python(trained, text):
+    hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(text))
     together = hub.sample(["w1 w2", "w5 w6 w7"], beam=2, max_len_b=10)
     assert together == [hub.sample(text, beam=2, max_len_b=10) for text in ("w1 w2", "w5 w6 w7")]
     score = hub.score("w1 w2 w3")["positional_scores"]

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 from commands import plugin, succeed
-from copying import ADAM, MODEL, PRETRAIN, preprocess, write_labelled, write_text
+from copying import ADAM, MODEL, PRETRAIN, preprocess, write_labelled
 from saved_training import classes_in
 
 from luna_fairseq.errors import InputError
@@ -20,13 +20,6 @@ FINE_TUNE = (
     " --init-token 0 --batch-size 8 --reset-optimizer --reset-dataloader --reset-meters "
     "--no-epoch-checkpoints"
 )
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    write_text(folder)
-    return preprocess(folder, folder / "bin")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from commands import plugin, refused, succeed
-from copying import ADAM, preprocess, write_text
+from copying import ADAM
 from saved_training import assert_same_training, load
 
 from luna_fairseq.models import LunaLanguageModel
@@ -18,10 +18,8 @@ LOSS = re.compile(r"Loss \(base 2\): ([\d.]+)")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    write_text(folder)
-    return plugin(preprocess(folder, folder / "bin"))
+def data(text):
+    return plugin(text)
 
 
 @pytest.fixture(scope="module")

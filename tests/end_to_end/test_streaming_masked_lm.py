@@ -4,7 +4,7 @@ import re
 
 import pytest
 from commands import plugin, refused, succeed
-from copying import ADAM, MODEL, preprocess, write_text
+from copying import ADAM, MODEL
 from saved_training import assert_same_training, load
 
 TRAIN = f"--task streaming_masked_lm --criterion masked_lm -a luna_bert {MODEL} {ADAM} --batch-size 4"
@@ -12,10 +12,8 @@ TRAIN += " --carry-packed --segment-length 16 --no-epoch-checkpoints --save-inte
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    write_text(folder)
-    return plugin(preprocess(folder, folder / "bin"))
+def data(text):
+    return plugin(text)
 
 
 @pytest.mark.parametrize("segments", ["1", "0"])

@@ -1,25 +1,24 @@
-"""Our own numeric vectors: what they hold and how outputs are computed from the inputs in the file."""
+"""Our own numeric vectors of two tiny models: ``python tests/vectors/vectors.py`` writes them anew.
 
+The file pins today's numbers. Write it again only when the mathematics changes on purpose, and say why in the
+commit.
+"""
+
+import os
+import sys
 from argparse import Namespace
 from pathlib import Path
 
+if __name__ == "__main__":
+    sys.path[:0] = map(str, Path(__file__).resolve().parents[1:3])  # the checkout, not an installed copy
+
 import torch
-from tiny_luna import Task
+from tiny_luna import UNTIED_PRE_NORM, Task
 
 from luna_fairseq.models.luna import LunaModel
-from luna_fairseq.ops.attention import naive_attention
-from luna_fairseq.ops.causal_luna import naive_causal_luna, pack_weights
 
 PATH = Path(__file__).with_name("luna_vectors.pt")
-MODELS = {
-    "tied": {},
-    "untied pre-norm elu": {
-        "untie_luna_kv": True,
-        "encoder_normalize_before": True,
-        "decoder_normalize_before": True,
-        "pack_activation": "elu",
-    },
-}
+MODELS = {"tied": {}, "untied pre-norm elu": {**UNTIED_PRE_NORM, "pack_activation": "elu"}}
 SIZES = {
     "encoder_embed_dim": 6,
     "encoder_ffn_embed_dim": 10,
@@ -35,20 +34,10 @@ SIZES = {
     "max_source_positions": 20,
     "max_target_positions": 20,
 }
-
-
-def softmax_attention(inputs):
-    """{output, weights} of pack or unpack attention, from q, k, v and perhaps key_padding_mask."""
-    output, weights = naive_attention(**inputs)
-    return {"output": output, "weights": weights}
-
-
-def causal_attention(inputs, activation):
-    """{pack_weights, output, unpack_weights} from q, k, v, pack_q, pack_k and perhaps masks."""
-    inputs = dict(inputs)
-    pack = pack_weights(inputs.pop("pack_q"), inputs.pop("pack_k"), activation)
-    output, unpack = naive_causal_luna(pack_weights=pack, **inputs)
-    return {"pack_weights": pack, "output": output, "unpack_weights": unpack}
+INPUTS = {
+    "source": torch.tensor([[4, 9, 5, 10, 8, 6, 2], [1, 1, 1, 1, 7, 4, 2], [1, 1, 5, 5, 3, 9, 2]]),
+    "target": torch.tensor([[2, 5, 12, 7, 4], [2, 11, 6, 1, 1], [2, 8, 1, 1, 1]]),
+}
 
 
 def build_model(options, dtype):
@@ -56,30 +45,35 @@ def build_model(options, dtype):
     return LunaModel.build_model(Namespace(**options), Task(11, 13)).to(dtype).eval()
 
 
-def flatten(model):
-    """All parameters as one vector, and their names and shapes in order."""
-    parameters = dict(model.named_parameters())
-    shapes = {name: list(p.shape) for name, p in parameters.items()}
-    return torch.cat([p.detach().flatten() for p in parameters.values()]), shapes
-
-
-def load_flat(model, vector, shapes):
-    """Fill the parameters of ``model`` from what :func:`flatten` gave; names and shapes must be the same."""
-    parameters = dict(model.named_parameters())
-    assert {name: list(p.shape) for name, p in parameters.items()} == shapes
-    with torch.no_grad():
-        for name, part in zip(shapes, vector.split([parameters[name].numel() for name in shapes])):
-            parameters[name].copy_(part.view(shapes[name]))
-
-
 def run_model(model, inputs):
     """{logits, attention, encoder_out, packed_out} for source and target tokens."""
     with torch.no_grad():
         out = model.encoder(inputs["source"])
         logits, extra = model.decoder(inputs["target"], out)
+    encoder_out, packed_out = out["encoder_out"][0], out["packed_out"][0]
     return {
         "logits": logits,
         "attention": extra["attn"][0],
-        "encoder_out": out["encoder_out"][0],
-        "packed_out": out["packed_out"][0],
+        "encoder_out": encoder_out,
+        "packed_out": packed_out,
     }
+
+
+def case(variant):
+    options = {**SIZES, **variant}
+    model = build_model(options, torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    outputs = run_model(model.double(), INPUTS)
+    return {"options": options, "weights": weights, "inputs": INPUTS, "outputs": outputs}
+
+
+if __name__ == "__main__":
+    torch.manual_seed(20210603)
+    vectors = {name: case(variant) for name, variant in MODELS.items()}
+    temporary = PATH.with_suffix(".pt.tmp")
+    torch.save(vectors, temporary)
+    os.replace(temporary, PATH)
+    print(f"{PATH}: {PATH.stat().st_size:,} bytes")
