@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import plugin, refused, succeed
-from copying import ADAM, PRETRAIN, sentences
+from commands import plugin, succeed
+from copying import PRETRAIN, sentences
 from forked import run_module
 
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
@@ -186,18 +186,6 @@ def test_refused(sst2, pretrained, text, tmp_path, refuses):
     line = refuses("finetune", "SST-2", *words)
     assert "was trained with another source dictionary (25 entries, " in line
     assert "than the data's (7 entries, " in line
-
-
-def test_more_positions_than_the_model_has(sst2, pretrained, tmp_path):
-    words = (
-        "--task sentence_prediction --criterion sentence_prediction -a "
-        "luna_bert --num-classes 2 --max-update 1"
-    )
-    model = "--encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 48 --encoder-attention-heads 4"
-    model += " --projection-length 8 --max-positions 100 --batch-size 8"
-    restore = ("--finetune-from-model", pretrained, "--save-dir", tmp_path)
-    line = refused("train", *plugin(sst2), words, model, ADAM, *restore)
-    assert line.startswith("luna_fairseq: error: ") and "64" in line and "100" in line
 
 
 def test_export(pretrained, text, tmp_path):

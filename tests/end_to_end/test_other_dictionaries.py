@@ -1,10 +1,8 @@
 """A checkpoint and data of another dictionary of the same size: refused wherever a checkpoint is loaded."""
 
 import pytest
-import torch
-from commands import plugin, refused, succeed
+from commands import plugin, refused
 from reversal import AUTHORS_COMMAND, SENTENCES, preprocess, write_corpus
-from saved_training import load
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
@@ -19,16 +17,6 @@ def other(tmp_path_factory):
     folder = tmp_path_factory.mktemp("other")
     write_corpus(folder, SENTENCES, seed=7)
     return preprocess(folder)
-
-
-@pytest.fixture(scope="module")
-def old(trained, tmp_path_factory):
-    """A checkpoint as versions before wrote it."""
-    state = load(trained / "checkpoint_last.pt")
-    assert set(state["extra_state"].pop("luna_fairseq.dictionaries")) == {"source", "target"}
-    path = tmp_path_factory.mktemp("old") / "checkpoint_last.pt"
-    torch.save(state, str(path))
-    return path
 
 
 def test_generating(trained, other):
@@ -46,10 +34,3 @@ def test_from_python(trained, data, other):
     LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
     with pytest.raises(InputError, match="another source dictionary"):
         LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(other))
-
-
-def test_training_goes_on_from_one_that_does_not_say(old, data, tmp_path):
-    words = (AUTHORS_COMMAND, "--max-update 13 --restore-file", old, "--save-dir", tmp_path)
-    log = succeed("train", *plugin(data), *words)
-    assert log.count("does not say which dictionaries") == 1
-    assert "source" in load(tmp_path / "checkpoint_last.pt")["extra_state"]["luna_fairseq.dictionaries"]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from commands import TINY, lines, plugin, refused, succeed
+from commands import TINY, lines, plugin, succeed
 
 TRAIN = (
     f"-s src -t tgt --arch peer_transformer {TINY} --decoder-embed-dim 32 --optimizer adam --lr 0.003"
@@ -29,8 +29,3 @@ def test_training_resuming_and_translating(decoder, data, tmp_path):
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
     output = succeed("generate", *plugin(data), GENERATE, "--path", tmp_path / "whole" / "checkpoint_last.pt")
     assert len(lines(output, "H")) > 0
-
-
-def test_an_attention_without_the_form_is_one_line(data, tmp_path):
-    words = (*plugin(data), TRAIN, "--attention linformer --max-update 1", "--save-dir", tmp_path)
-    assert "--decoder-attention linformer: it has no causal form" in refused("train", *words)

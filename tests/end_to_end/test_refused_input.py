@@ -40,9 +40,6 @@ def test_options(words, message, data, tmp_path):
     [
         ("--constraints", "fairseq-generate reads no constraints"),
         ("--bpe sentencepiece", "--sentencepiece-model is missing"),
-        ("--replace-unk", "--replace-unk requires a raw text dataset"),
-        ("--max-tokens 3", "a sentence has more than the 3 tokens of a batch"),
-        ("--scoring meteor", "Please install nltk to use METEOR scorer"),
     ],
 )
 def test_decoding_options(words, message, trained, data):
@@ -108,11 +105,3 @@ def test_files_that_are_no_checkpoints(tmp_path):
         assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
     with pytest.raises(FileNotFoundError):
         checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "missing.pt"))
-
-
-def test_missing_data(tmp_path):
-    from commands import fairseq
-
-    run = fairseq("train", *plugin(tmp_path / "nowhere"), AUTHORS_COMMAND, "--save-dir", tmp_path)
-    assert run.returncode != 0
-    assert "No such file or directory" in run.stderr and "dict.src.txt" in run.stderr.splitlines()[-1]

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from commands import lines, plugin, refused, succeed
+from commands import lines, plugin, succeed
 
 TRAIN = (
     "-s src -t tgt --arch rnn_attention --encoder-embed-dim 24 --encoder-hidden-size 16 "
@@ -42,8 +42,3 @@ def check_maps(data, folder):
     assert list(maps) == ["decoder.0.cross.read"]
     weights = maps["decoder.0.cross.read"]
     assert weights.shape == (1, 3, 4) and (weights.sum(-1) - 1).abs().max() < 1e-6
-
-
-def test_local_attention_without_a_window_is_one_line(data, tmp_path):
-    words = (*plugin(data), TRAIN, "--local predictive --max-update 1", "--save-dir", tmp_path)
-    assert "--local predictive needs a window of 1 token or more on each side" in refused("train", *words)

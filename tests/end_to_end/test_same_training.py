@@ -2,13 +2,9 @@
 it is refused in one line wherever a checkpoint is loaded."""
 
 import pytest
-import torch
 from commands import plugin, refused, succeed
 from reversal import AUTHORS_COMMAND
 from saved_training import load
-
-from luna_fairseq.errors import InputError
-from luna_fairseq.models import LunaModel
 
 SWAPPED = "-s tgt -t src"
 DIRECTION = "was trained to translate src to tgt, not tgt to src: give -s src -t tgt, or a checkpoint of that"
@@ -41,14 +37,6 @@ def test_used_for_something_else(command, trained, data):
     assert message in refused(command, *plugin(folder), *path, *swapped, options)
 
 
-def test_from_python(trained, data):
-    LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data), source_lang="src")
-    with pytest.raises(InputError, match=DIRECTION):
-        LunaModel.from_pretrained(
-            str(trained), "checkpoint_last.pt", str(data), source_lang="tgt", target_lang="src"
-        )
-
-
 @pytest.mark.parametrize("words", SLOW)
 def test_gone_on_with_as_another(words, trained, data, tmp_path):
     start = ("--max-update 20 --restore-file", trained / "checkpoint_last.pt", "--save-dir", tmp_path)
@@ -72,11 +60,3 @@ def test_fine_tuning_on_another_direction_is_no_fault(trained, data, tmp_path):
         tmp_path,
     )  # fmt: skip
     assert "with --pack-activation softplus, this run has --pack-activation elu: its weights begin" in log
-
-
-def test_a_checkpoint_of_another_program_says_it_by_its_configuration(trained, data, tmp_path):
-    state = load(trained / "checkpoint_last.pt")
-    del state["extra_state"]["luna_fairseq.training"]
-    torch.save(state, str(tmp_path / "other.pt"))
-    options = (SWAPPED, "--beam 1 --batch-size 8 --cpu")
-    assert DIRECTION in refused("generate", *plugin(data), "--path", tmp_path / "other.pt", *options)

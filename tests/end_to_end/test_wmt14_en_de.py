@@ -88,19 +88,7 @@ def test_sentencepiece_with_a_tuned_length_penalty(tmp_path):
     data.rename(tmp_path / "moses")  # where the other steps look
     succeed("train", tmp_path, recipe, *TINY, "--max-update", 100, "--max-epoch", 2)
     assert "averaging 2 checkpoints" in succeed("average", tmp_path, recipe, 2)
-    evaluate = [
-        tmp_path,
-        recipe,
-        "--test-set",
-        "none",
-        "--tune-lenpen",
-        0.5,
-        1.5,
-        "--",
-        "--cpu",
-        "--max-len-b",
-        20,
-    ]
+    evaluate = [tmp_path, recipe, *"--test-set none --tune-lenpen 0.5 1.5 -- --cpu --max-len-b 20".split()]
     out = succeed("evaluate", *evaluate)
     table = dict(line.split() for line in out.splitlines() if line.startswith("       "))
     best = max(table, key=lambda penalty: float(table[penalty]))

@@ -40,15 +40,8 @@ def write_gpt2(folder):
 
 
 def prepare(text, *words):
-    arguments = [
-        "--train",
-        str(text / "train"),
-        "--valid",
-        str(text / "valid"),
-        "--destdir",
-        str(text / "data"),
-    ]
-    return prepare_text.main([*arguments, "--workers", "1", *map(str, words)])
+    arguments = f"--train {text}/train --valid {text}/valid --destdir {text}/data --workers 1".split()
+    return prepare_text.main([*arguments, *map(str, words)])
 
 
 def sentences(folder, split="train"):

@@ -24,17 +24,7 @@ WRAPPERS = {
 
 @lru_cache(maxsize=None)
 def config(*words):
-    command = [
-        "--task",
-        "dummy_lm",
-        "--arch",
-        "transformer_lm",
-        "--optimizer",
-        "apollo",
-        "--lr",
-        "0.01",
-        *words,
-    ]
+    command = [*"--task dummy_lm --arch transformer_lm --optimizer apollo --lr 0.01".split(), *words]
     # --fp16 is refused without a GPU: what fairseq's wrappers compute is the same on a CPU.
     half = [word[2:].replace("-", "_") for word in words if word in ("--fp16", "--memory-efficient-fp16")]
     command = [word for word in command if word not in ("--fp16", "--memory-efficient-fp16")]

@@ -92,18 +92,9 @@ def test_files_and_signature(tmp_path, capsys, monkeypatch):
         str(generated),
         "--reference",
         str(tmp_path / "ref.de"),
-        "--detokenize",
-        "moses",
-        "--split-compounds",
+        *"--detokenize moses --split-compounds".split(),
     ]
-    more = [
-        "--output",
-        str(tmp_path / "out.de"),
-        "--scores",
-        str(tmp_path / "scores.json"),
-        "--test-set",
-        "wmt14/full",
-    ]
+    more = f"--output {tmp_path}/out.de --scores {tmp_path}/scores.json --test-set wmt14/full".split()
     assert score.main(words) == 1
     assert "need --target-lang" in capsys.readouterr().err
     assert score.main([*words, "--target-lang", "de", *more]) == 0

@@ -1,0 +1,42 @@
+"""What attentions refuse. What they are is tested of the ops, by the authors' vectors and of models."""
+
+import pytest
+import torch
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules import LunaAttention, LunaCausalAttention
+
+
+@pytest.mark.parametrize(
+    "build, args, message",
+    [
+        (LunaAttention, (12, 5), "embedding width 12 is not divisible by 5 attention heads"),
+        (LunaAttention, (12, 3, 5), "embedding width 12 is not divisible by 5 projected attention heads"),
+        (LunaCausalAttention, (12, 5), "embedding width 12 is not divisible by 5 attention heads"),
+    ],
+)
+def test_widths(build, args, message):
+    with pytest.raises(InputError, match=message):
+        build(*args)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"pack_activation": "relu"}, "unknown pack activation 'relu'; choose one of softplus, elu"),
+        ({"backend": "fast"}, "unknown Luna backend 'fast'; choose one of"),
+    ],
+)
+def test_names(options, message):
+    with pytest.raises(InputError, match=message):
+        LunaCausalAttention(12, 3, **options)
+
+
+def test_calls_out_of_order():
+    x, packed = torch.randn(7, 4, 12), torch.randn(5, 4, 12)
+    with pytest.raises(InputError, match="no packed sequence was given"):
+        LunaCausalAttention(12, 3).step(x[:1])
+    module = LunaAttention(12, 3)
+    cache = module.cache(module.pack(packed, x)[0])
+    with pytest.raises(InputError, match="after a first step without them"):
+        module.unpack(x, cache, need_weights=True)
