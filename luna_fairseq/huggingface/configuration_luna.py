@@ -79,7 +79,7 @@ class LunaConfig(PretrainedConfig):
     model_type = "luna"
     attribute_map = _standard_names("encoder", "max_source_positions")
     defaults = DEFAULTS
-    keys_to_ignore_at_inference = ["past_key_values", "packed", "packed_mask"]
+    keys_to_ignore_at_inference = ["past_key_values"]
 
     def __init__(self, vocab_size: int = 50265, pad_token_id: int = 1, **kwargs: Any):
         self.vocab_size = vocab_size

@@ -1,20 +1,14 @@
 """Luna's decoder for transformers, with or without an encoder, and what it keeps while it generates."""
 
-from dataclasses import dataclass
-from typing import Any, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
-import torch
 from torch import Tensor, nn
-from transformers.utils import ModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from luna_fairseq.anchored.attention import QUERY_PLACE, AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
-from luna_fairseq.huggingface.layers import (
-    Embedding,
-    attention_options,
-    feed_forward_options,
-)
+from luna_fairseq.huggingface.layers import Embedding, attention_options, feed_forward_options, places_of
 from luna_fairseq.huggingface.modeling_luna import LunaModelOutput, LunaPreTrainedModel
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
@@ -149,18 +143,6 @@ class LunaDecoderLayer(LunaLayer):
         return self.feed_forward(x), packed, weights, kept
 
 
-@dataclass
-class LunaDecoderOutput(ModelOutput):
-    """last_hidden_state [B, T, C]; past_key_values, a :class:`LunaCache`; hidden_states, if asked for, after
-    the embedding and after every layer; cross_attentions, if asked for, of every layer over the source [B, H,
-    T, S]. (Causal attention has no weights between positions.)"""
-
-    last_hidden_state: Optional[Tensor] = None
-    past_key_values: Optional[LunaCache] = None
-    hidden_states: Optional[Tuple[Tensor, ...]] = None
-    cross_attentions: Optional[Tuple[Tensor, ...]] = None
-
-
 class LunaDecoder(Embedding, LunaPreTrainedModel):
     """Embedding, layers, and the last norm."""
 
@@ -186,7 +168,7 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
         past_key_values: Optional[LunaCache] = None,
         use_cache: Optional[bool] = None,
         **asked: Optional[bool],
-    ) -> Union[LunaDecoderOutput, Tuple[Any, ...]]:
+    ) -> Union[BaseModelOutputWithPastAndCrossAttentions, Tuple[Any, ...]]:
         """
         Args:
             input_ids: [B, T], all tokens so far or those after ``past_key_values``
@@ -201,16 +183,14 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
         Raises:
             ValueError: as of :class:`LunaModel`
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give input_ids or inputs_embeds, one of them")
         states, weights, as_dict = self.asked(asked)
         keeps = bool(use_cache) or past_key_values is not None
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        mask = self.token_mask(input_ids, attention_mask, x)
-        seen = 0 if past_key_values is None else past_key_values.seen[:, None]
-        places = (seen + mask.long().cumsum(dim=1) - 1).clamp(min=0)
+        x, mask = self.read_tokens(input_ids, inputs_embeds, attention_mask)
+        seen, length = 0, mask.size(1)
         if past_key_values is not None:
-            self.check_length(past_key_values.length + x.size(1))
+            seen, length = past_key_values.seen[:, None], past_key_values.length + length
+        self.check_length(length)
+        places = places_of(mask, seen)
         x = self.embed(x, mask, places if position_ids is None else position_ids)
         context, first, sentences = self.read(encoder_outputs)
         sentences.target_padding_mask = ~mask
@@ -227,37 +207,20 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
             if self.config.non_contextual_packed:
                 packed = first
             hidden_states.append(x.transpose(0, 1))
-            attentions.append(of_layer)
+            attentions.append(None if of_layer is None else of_layer.transpose(0, 1))
             kept.append(state)
         x = hidden_states[-1].transpose(0, 1)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x.transpose(0, 1)).transpose(0, 1)
-        cache = None
-        if keeps:
-            length = mask.size(1) + (0 if past_key_values is None else past_key_values.length)
-            cache = LunaCache(kept, places[:, -1] + 1, length)
-        out = LunaDecoderOutput(
-            x.transpose(0, 1),
-            cache,
-            tuple(hidden_states) if states else None,
-            tuple(w.transpose(0, 1) for w in attentions) if weights and context is not None else None,
+        out = BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=x.transpose(0, 1),
+            past_key_values=LunaCache(kept, places[:, -1] + 1, length) if keeps else None,
+            hidden_states=tuple(hidden_states) if states else None,
+            cross_attentions=tuple(attentions) if weights and context is not None else None,
         )
         return out if as_dict else out.to_tuple()
-
-    def token_mask(self, input_ids: Optional[Tensor], attention_mask: Optional[Tensor], x: Tensor) -> Tensor:
-        """[B, T], True at tokens, for the new positions x [B, T, C]."""
-        if attention_mask is not None:
-            return attention_mask[:, -x.size(1) :].bool()
-        if input_ids is not None:
-            return input_ids.ne(self.config.pad_token_id)
-        return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-
-    def check_length(self, length: int) -> None:
-        """Raise ValueError for a sequence longer than the learned positions."""
-        if self.longest is not None and length > self.longest:
-            raise ValueError(f"a sequence has {length} tokens, the model's positions end at {self.longest}")
 
     def read(
         self, encoder_outputs: Optional[LunaModelOutput]
@@ -265,9 +228,9 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
         """The source [S, B, C], P [L, B, C], and their masks."""
         if encoder_outputs is None:
             return None, None, Sentences()
-        vectors = (x.transpose(0, 1) for x in (encoder_outputs.last_hidden_state, encoder_outputs.packed))
-        context, packed = vectors
-        return context, packed, Sentences(~encoder_outputs.source_mask, ~encoder_outputs.packed_mask)
+        masks = (mask.eq(0) for mask in (encoder_outputs.source_mask, encoder_outputs.packed_mask))
+        context, packed = encoder_outputs.last_hidden_state, encoder_outputs.packed
+        return context.transpose(0, 1), packed.transpose(0, 1), Sentences(*masks)
 
 
 class Generates(nn.Module):
@@ -280,6 +243,25 @@ class Generates(nn.Module):
 
     def set_output_embeddings(self, value: nn.Module) -> None:
         self.lm_head = value
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: Optional[LunaCache] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        **kwargs: Any,
+    ) -> Dict[str, Any]:
+        """Of the decoder's tokens ``input_ids`` the last where there is a cache; otherwise all, or vectors in
+        their place."""
+        with_source = self.config.is_encoder_decoder
+        inputs = {name: kwargs.get(name) for name in ("attention_mask", "use_cache")}
+        if with_source:
+            inputs.update({name: kwargs.get(name) for name in ("decoder_attention_mask", "encoder_outputs")})
+        inputs["past_key_values"] = past_key_values
+        if past_key_values is None and inputs_embeds is not None and not with_source:
+            return {**inputs, "inputs_embeds": inputs_embeds}
+        name = "decoder_input_ids" if with_source else "input_ids"
+        return {**inputs, name: input_ids if past_key_values is None else input_ids[:, -1:]}
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
         """The first step makes the cache."""

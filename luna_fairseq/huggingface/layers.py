@@ -92,17 +92,35 @@ class Embedding(nn.Module):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed_tokens = value
 
-    def embed(self, embedding: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-        """X [T, B, C] of token vectors [B, T, C], their mask [B, T], True at tokens, and their places [B, T],
-        0 at the first.
+    def read_tokens(
+        self, input_ids: Optional[Tensor], inputs_embeds: Optional[Tensor], attention_mask: Optional[Tensor]
+    ) -> Tuple[Tensor, Tensor]:
+        """Vectors [B, T, C] of ids [B, T] or vectors in their place, and their mask [B, T], True at tokens.
+
+        Args:
+            input_ids, inputs_embeds: one of them
+            attention_mask: [B, >= T], 1 at tokens; the last are these (default: all that are not padding)
 
         Raises:
-            ValueError: a sequence longer than the learned positions
+            ValueError: none of input_ids and inputs_embeds, or both
         """
-        if self.longest is not None and embedding.size(1) > self.longest:
-            raise ValueError(
-                f"a sequence has {embedding.size(1)} tokens, the model's positions end at {self.longest}"
-            )
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, one of them")
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if attention_mask is not None:
+            return x, attention_mask[:, -x.size(1) :].bool()
+        if input_ids is not None:
+            return x, input_ids.ne(self.pad)
+        return x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+
+    def check_length(self, length: int) -> None:
+        """Raise ValueError for a sequence longer than the learned positions."""
+        if self.longest is not None and length > self.longest:
+            raise ValueError(f"a sequence has {length} tokens, the model's positions end at {self.longest}")
+
+    def embed(self, embedding: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+        """X [T, B, C] of token vectors [B, T, C], their mask [B, T], True at tokens, and their places [B, T],
+        0 at the first."""
         x = embedding * self.embed_scale
         if self.training and self.word_dropout > 0:
             x = x * nn.functional.dropout(x.new_ones(x.shape[:2]), self.word_dropout).unsqueeze(-1)
@@ -121,9 +139,10 @@ class Embedding(nn.Module):
         return x.transpose(0, 1)
 
 
-def places_of(mask: Tensor) -> Tensor:
-    """The number of each token among those of its sequence [B, T], 0 at the first; mask [B, T]."""
-    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+def places_of(mask: Tensor, before: Any = 0) -> Tensor:
+    """The number of each token among those of its sequence [B, T], the first after ``before`` [B, 1] others;
+    mask [B, T]."""
+    return (before + mask.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
 def attention_options(config: Any, side: str) -> Dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import ModelOutput
 
 from luna_fairseq.anchored.strengths import LearnedStrength, LookupGate
@@ -30,7 +31,7 @@ from luna_fairseq.modules.sentences import Sentences
 @dataclass
 class LunaModelOutput(ModelOutput):
     """last_hidden_state [B, T, C]; the last P, normalised: packed [B, L, C]; packed_mask [B, L] and
-    source_mask [B, T], True at rows and at tokens that count; hidden_states, if asked for, after the
+    source_mask [B, T], 1 at rows and at tokens that count; hidden_states, if asked for, after the
     embedding and after every layer; attentions, if asked for, of every layer over the sequence [B, H, T,
     T]."""
 
@@ -39,18 +40,6 @@ class LunaModelOutput(ModelOutput):
     packed: Tensor = None
     packed_mask: Tensor = None
     source_mask: Tensor = None
-    hidden_states: Optional[Tuple[Tensor, ...]] = None
-    attentions: Optional[Tuple[Tensor, ...]] = None
-
-
-@dataclass
-class LunaMaskedLMOutput(ModelOutput):
-    """loss, where labels were given; logits [B, T, V]; the rest as in :class:`LunaModelOutput`."""
-
-    loss: Optional[Tensor] = None
-    logits: Optional[Tensor] = None
-    packed: Optional[Tensor] = None
-    packed_mask: Optional[Tensor] = None
     hidden_states: Optional[Tuple[Tensor, ...]] = None
     attentions: Optional[Tuple[Tensor, ...]] = None
 
@@ -154,16 +143,9 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         Raises:
             ValueError: none of input_ids and inputs_embeds, or both; a sequence longer than the positions
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give input_ids or inputs_embeds, one of them")
         states, weights, as_dict = self.asked(asked)
-        embedding = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if attention_mask is not None:
-            mask = attention_mask.bool()
-        elif input_ids is not None:
-            mask = input_ids.ne(self.config.pad_token_id)
-        else:
-            mask = torch.ones(embedding.shape[:2], dtype=torch.bool, device=embedding.device)
+        embedding, mask = self.read_tokens(input_ids, inputs_embeds, attention_mask)
+        self.check_length(embedding.size(1))
         x = self.embed(embedding, mask, places_of(mask) if position_ids is None else position_ids)
         x = x.masked_fill(~mask.t().unsqueeze(-1), 0.0)
         first, left_out = self.packed_embedding(mask.sum(dim=1))
@@ -186,8 +168,8 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         out = LunaModelOutput(
             x.transpose(0, 1),
             packed,
-            kept,
-            mask,
+            kept.long(),
+            mask.long(),
             tuple(hidden_states) if states else None,
             tuple(weight.transpose(0, 1) for weight in attentions) if weights else None,
         )
@@ -235,13 +217,11 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
         **asked: Optional[bool],
-    ) -> Union[LunaMaskedLMOutput, Tuple[Any, ...]]:
+    ) -> Union[MaskedLMOutput, Tuple[Any, ...]]:
         """As :meth:`LunaModel.forward`; labels [B, T], -100 where there is nothing to predict."""
         of_encoder = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*of_encoder, **{**asked, "return_dict": True})
         logits = self.lm_head(out.last_hidden_state)
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        found = LunaMaskedLMOutput(
-            loss, logits, out.packed, out.packed_mask, out.hidden_states, out.attentions
-        )
+        found = MaskedLMOutput(loss, logits, out.hidden_states, out.attentions)
         return found if self.asked(asked)[2] else found.to_tuple()

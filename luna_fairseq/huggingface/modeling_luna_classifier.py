@@ -1,13 +1,12 @@
 """Classifiers on Luna's encoder for Hugging Face's transformers: the fine-tuned heads of a masked language
 model, and Long Range Arena's."""
 
-from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.utils import ModelOutput
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
 from luna_fairseq.huggingface.layers import activation
@@ -16,19 +15,8 @@ from luna_fairseq.modules.heads import merge_heads, split_heads
 from luna_fairseq.ops.softmax import softmax_attention
 
 
-@dataclass
-class LunaClassifierOutput(ModelOutput):
-    """loss, where labels were given; logits [B, classes]; the rest as in :class:`LunaModelOutput`, of the
-    first sequence of a pair."""
-
-    loss: Optional[Tensor] = None
-    logits: Optional[Tensor] = None
-    hidden_states: Optional[Tuple[Tensor, ...]] = None
-    attentions: Optional[Tuple[Tensor, ...]] = None
-
-
 def mean_of(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean [B, C] of x [B, T, C] where ``mask`` [B, T] is True."""
+    """Mean [B, C] of x [B, T, C] where ``mask`` [B, T] is 1."""
     kept = mask.unsqueeze(-1).to(x.dtype)
     return (x * kept).sum(dim=1) / kept.sum(dim=1)
 
@@ -43,13 +31,13 @@ class AttentionToPacked(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(C, C) for _ in range(4))
 
     def forward(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """[B, C] of the first token [B, C], P [B, L, C] and its mask [B, L], True at rows that count."""
+        """[B, C] of the first token [B, C], P [B, L, C] and its mask [B, L], 1 at rows that count."""
         rows = packed.transpose(0, 1)
         q, k, v = (
             split_heads(projection(x), self.num_heads)
             for projection, x in ((self.q_proj, first[None]), (self.k_proj, rows), (self.v_proj, rows))
         )
-        return self.out_proj(merge_heads(softmax_attention(q, k, v, ~mask[:, None, None, :])))[0]
+        return self.out_proj(merge_heads(softmax_attention(q, k, v, mask[:, None, None, :].eq(0))))[0]
 
 
 class LunaClassificationHead(nn.Module):
@@ -82,7 +70,7 @@ class LunaClassificationHead(nn.Module):
         if self.reads == "mean":
             return mean_of(packed, mask)
         if self.reads == "maximum":
-            return self.in_proj(packed).masked_fill(~mask.unsqueeze(-1), float("-inf")).amax(dim=1)
+            return self.in_proj(packed).masked_fill(mask.unsqueeze(-1).eq(0), float("-inf")).amax(dim=1)
         if self.reads == "attention":
             return self.layer_norm(self.attn(first, packed, mask))
         return first
@@ -105,7 +93,7 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
         inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
         **asked: Optional[bool],
-    ) -> LunaClassifierOutput:
+    ) -> SequenceClassifierOutput:
         """As :meth:`LunaModel.forward`; labels [B], numbers where there is one class (regression)."""
         of_encoder = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*of_encoder, **{**asked, "return_dict": True})
@@ -120,7 +108,7 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
             loss = F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
         elif labels is not None:
             loss = F.cross_entropy(logits, labels)
-        found = LunaClassifierOutput(loss, logits, out.hidden_states, out.attentions)
+        found = SequenceClassifierOutput(loss, logits, out.hidden_states, out.attentions)
         return found if self.asked(asked)[2] else found.to_tuple()
 
 
@@ -180,7 +168,7 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
         inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
         **asked: Optional[bool],
-    ) -> LunaClassifierOutput:
+    ) -> SequenceClassifierOutput:
         """As :meth:`LunaModel.forward`; the second sequences of pairs; normalised pixels [B, T] in place of
         tokens."""
         if pixel_values is not None:

@@ -1,7 +1,7 @@
 """The Luna causal language model (Linear Unified Nested Attention, NeurIPS 2021) for Hugging Face's
 transformers."""
 
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Optional, Tuple, Union
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -53,24 +53,3 @@ class LunaForCausalLM(Generates, LunaPreTrainedModel, GenerationMixin):
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         found = CausalLMOutputWithPast(loss, logits, out.past_key_values, out.hidden_states)
         return found if self.asked(asked)[2] else found.to_tuple()
-
-    def prepare_inputs_for_generation(
-        self,
-        input_ids: Tensor,
-        past_key_values: Optional[LunaCache] = None,
-        attention_mask: Optional[Tensor] = None,
-        inputs_embeds: Optional[Tensor] = None,
-        use_cache: Optional[bool] = None,
-        **kwargs: Any,
-    ) -> Dict[str, Any]:
-        """The last token where there is a cache; otherwise all, or the vectors in their place."""
-        options = {
-            "attention_mask": attention_mask,
-            "past_key_values": past_key_values,
-            "use_cache": use_cache,
-        }
-        if past_key_values is not None:
-            return {"input_ids": input_ids[:, -1:], **options}
-        if inputs_embeds is not None:
-            return {"inputs_embeds": inputs_embeds, **options}
-        return {"input_ids": input_ids, **options}
