@@ -110,12 +110,11 @@ class FairseqApollo(FairseqOptimizer):
 
         Args:
             max_norm: largest norm allowed, 0 for no clipping. Mode "each" clips to --clip-norm instead, in
-            ``step``. aggregate_norm_fn: combines the norms of several workers' shards (fully sharded
-            training, which fairseq
-                refuses for an optimizer without support for flat parameters).
+                ``step``.
+            aggregate_norm_fn: combines the norms of several workers' shards (fully sharded training, which
+                fairseq refuses for an optimizer without support for flat parameters).
         Returns:
-            a scalar: the norm of all gradients, or in mode "each" the largest of the parameters'
-            norms.
+            a scalar: the norm of all gradients, or in mode "each" the largest of the parameters' norms.
         """
         if not self.clips_each_parameter:
             return super().clip_grad_norm(max_norm, aggregate_norm_fn)

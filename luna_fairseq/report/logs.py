@@ -40,8 +40,7 @@ class Log:
     """
     Attributes:
         tables: kind of line -> name of figure -> values in the order of updates, NaN where a line lacks the
-        figure.
-            Kinds are INNER, EPOCH, SAVED, and the subsets of validation.
+            figure. Kinds are INNER, EPOCH, SAVED, and the subsets of validation.
         options: what fairseq was started with, if the log tells.
         parameters: of the model, if the log tells.
         made_with: version of this package, and of a checkout its commit, if the log tells.
