@@ -53,12 +53,12 @@ class AnchoredCache(NamedTuple):
     value: Tensor
     pack_weights: Optional[Tensor] = None
     token_key: Any = None
-    token_value: Any = None
-    empty: Any = None
+    token_value: Optional[Tensor] = None
+    empty: Optional[Tensor] = None
     position: Optional[Tensor] = None
     segment: Optional[Tensor] = None
-    row_place: Any = None
-    token_place: Any = None
+    row_place: Optional[Tensor] = None
+    token_place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "AnchoredCache":
         """That of the ``sentences`` [B'], in their order."""

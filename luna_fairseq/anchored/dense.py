@@ -4,7 +4,7 @@ Of few tokens a choice would save next to nothing, and what was not chosen learn
 few is fixed, so that the cost of a query has a bound.
 """
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -30,8 +30,8 @@ class Tokens(NamedTuple):
     key: Tensor
     value: Tensor
     left_out: Tensor
-    segment: Any = None
-    place: Any = None
+    segment: Optional[Tensor] = None
+    place: Optional[Tensor] = None
 
 
 def dense_attention(
@@ -53,7 +53,7 @@ def dense_attention(
         output [B, H, T, K]; where asked for the weights before dropout [B, H, T, L + S], rows first
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
-    if diagonal is not None:
+    if diagonal is not None and tokens.place is not None:
         row_bias = diagonal.bias()
         token_bias = token_bias + diagonal.bias_at(tokens.place[:, None, None])
     if tokens.segment is not None:

@@ -1,7 +1,7 @@
 """The tokens of a context by segments: which belong to which row of P, and laid so that a segment is a
 slice."""
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ class Segments(NamedTuple):
     key: Tensor
     value: Tensor
     empty: Tensor
-    place: Any = None
+    place: Optional[Tensor] = None
 
 
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class SoftmaxCache(NamedTuple):
     key: Tensor
     value: Tensor
     padding_mask: Optional[Tensor] = None
-    place: Any = None
+    place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "SoftmaxCache":
         """That of the ``sentences`` [B'], in their order."""

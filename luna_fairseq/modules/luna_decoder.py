@@ -46,8 +46,8 @@ class LunaDecoderLayer(IncrementalLayer, LunaLayer):
         super().__init__()
         self.self_attn = self_attn
         self.self_attn_layer_norm: torch.nn.Module = torch.nn.LayerNorm(embed_dim)
-        self.encoder_attn: Any = encoder_attn
-        self.packed_embedding: Any = packed_embedding
+        self.encoder_attn = encoder_attn
+        self.packed_embedding = packed_embedding
         if encoder_attn is not None:
             self.encoder_attn_layer_norm: torch.nn.Module = torch.nn.LayerNorm(embed_dim)
         self.need_attn = True

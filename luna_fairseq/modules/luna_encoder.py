@@ -73,7 +73,7 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
         self.warned_of_rows = sentence_encoder  # classifiers and masked LMs read long texts with few rows
         super().__init__(cfg, dictionary, embed_tokens)
         if layer_repeats > 1:
-            self.layers: Any = RepeatedLayer(self.layers, layer_repeats)
+            self.layers: torch.nn.ModuleList = RepeatedLayer(self.layers, layer_repeats)
         self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name="LunaEncoder")
         self.dropout_module.module_name = "LunaEncoder"  # whatever the subclass
         sinusoidal = not (cfg.no_token_positional_embeddings or cfg.encoder.learned_pos)
@@ -88,7 +88,7 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
             zero_padding=sentence_encoder,
         )
         self.packed_embedding = use_fairseq_layers(packed_embedding, "PackedEmbedding")
-        self.packed_layer_norm: Any = None
+        self.packed_layer_norm: Optional[torch.nn.Module] = None
         if sentence_encoder and not self.layers_normalize_packed:
             self.packed_layer_norm = LayerNorm(
                 embed_tokens.embedding_dim, elementwise_affine=packed_is_read, export=cfg.export

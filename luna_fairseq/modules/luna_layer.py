@@ -41,7 +41,7 @@ class LunaLayer(nn.Module):
         self.fc2 = nn.Linear(ffn_embed_dim, embed_dim)
         self.final_layer_norm = nn.LayerNorm(embed_dim)
         self.update_packed = False
-        self.packed_layer_norm: Any = None
+        self.packed_layer_norm: Optional[nn.Module] = None
 
     def build_packed_layer_norm(
         self, embed_dim: int, update_packed: bool = True, normalize_packed: bool = True

@@ -68,7 +68,7 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
         super().__init__(cfg, dictionary, embed_tokens)
         if layer_repeats > 1:
-            self.layers: Any = RepeatedLayer(self.layers, layer_repeats)
+            self.layers: nn.ModuleList = RepeatedLayer(self.layers, layer_repeats)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
         return wrap_layer(TransformerSequenceLayer(cfg), cfg)
