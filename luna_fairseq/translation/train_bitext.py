@@ -60,6 +60,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     recipe = find(args.recipe, FAMILY)
     settings = options_of([*read_recipe(str(recipe)).words(), *extra])
     _check_epochs(args.average, settings)
+    if "--sentence-diagonal" in settings and args.documents is None:
+        raise InputError("--sentence-diagonal is of documents: give --documents 256, or another --recipe")
     out, data, checkpoints = args.destdir, args.destdir / "data", args.destdir / "checkpoints"
     subsets = [f"valid{number or ''}" for number in range(len(args.validpref.split(",")))]
     given = ["--source-lang", args.source_lang, "--target-lang", args.target_lang]

@@ -82,6 +82,7 @@ def test_from_text_to_score_and_on(trained, capfd):
         ("test", ["--max-source-positions", "2000"], "test.en has a line of"),
         (None, ["--max-epoch", "1"], "--average 2: training ends after 1 epochs"),
         (None, ["--decoder-output-dim", "8"], "--decoder-output-dim 8 differs from --decoder-embed-dim"),
+        (None, ["--sentence-diagonal"], "--sentence-diagonal is of documents: give --documents"),
         (None, ["--dropout", "2"], "--dropout 2: a probability is between 0 and 1"),
     ],
 )
