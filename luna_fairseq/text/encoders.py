@@ -21,7 +21,7 @@ from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.indexed import Encoded, EncodedText, flat
 
 LINES = 10000  # of a batch; even, so that it never parts the two sides of a pair
-WORDS = 1_000_000  # that are known by heart
+WORDS = 100_000  # that are known by heart
 
 
 def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], most: float) -> None:
@@ -131,7 +131,15 @@ def subword_nmt_encoder(codes: Path) -> Encoder:
     """Tokenised text, by subword-nmt's file of merges."""
     with codes.open(encoding="utf-8") as file:
         merges = BPE(file)
+    merges.cache = _Nothing()
     return _numbered(lambda word: merges.segment_tokens([word]))
+
+
+class _Nothing(Dict[str, Any]):
+    """A memory of words that keeps none: subword-nmt's own would keep all."""
+
+    def __setitem__(self, word: str, pieces: Any) -> None:
+        pass
 
 
 def words_encoder() -> Encoder:

@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Iterable, Iterator, Mapping, Sequence
 
@@ -22,6 +21,7 @@ from luna_fairseq.text.dictionaries import dictionary_of
 # The number is stored in the model file, so a constant one makes the file reproducible on any machine.
 LEARNING_THREADS = 4
 LONGEST_LINE_BYTES = 2**30  # sentencepiece's limit; by default it skips lines beyond 4,192 bytes
+MOST_WORDS = 250_000  # that are frequent, and as many others; 32,000 pieces are learnt from far fewer
 _OWN_SYMBOLS = re.compile("(<unk|<s|</s)>")
 
 
@@ -32,7 +32,7 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
     white space, of whatever kind, is one space. Decoding gives the text back up to white space.
 
     Args:
-        lines: the training text, both languages; its different words are in memory.
+        lines: the training text, both languages; up to half a million different words are in memory.
         vocab_size: number of pieces, with the three special ones of sentencepiece.
 
     Returns:
@@ -41,7 +41,7 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
     Raises:
         InputError: the text does not fit the vocabulary size.
     """
-    words = Counter(chain.from_iterable(map(str.split, lines)))
+    words = count_words(lines)
     model = io.BytesIO()
     with _temporary_current_folder():
         rules = Path("whitespace.tsv")
@@ -62,6 +62,19 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
         except RuntimeError as error:
             raise InputError(_explain(str(error), vocab_size)) from error
     return model.getvalue()
+
+
+def count_words(lines: Iterable[str], most: int = MOST_WORDS) -> Counter:
+    """How often each word occurs. Of more than 2 ``most`` different words the ``most`` frequent so far are
+    kept, and of the others the characters, as words of one: so memory does not grow with the text."""
+    words: Counter = Counter()
+    for line in lines:
+        words.update(line.split())
+        if len(words) > 2 * most:
+            frequent = Counter(dict(words.most_common(most)))
+            rare_characters = set().union(*(words.keys() - frequent.keys())).difference(*frequent)
+            words = frequent + Counter(sorted(rare_characters))
+    return words
 
 
 def _broken(line: str) -> str:

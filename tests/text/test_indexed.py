@@ -13,7 +13,7 @@ from fairseq_cli import preprocess
 from luna_fairseq.errors import InputError
 from luna_fairseq.text import encoders, indexed
 from luna_fairseq.text.dictionaries import dictionary_of, dictionary_of_text
-from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
+from luna_fairseq.text.joint_bpe import bpe_dictionary, count_words, learn_bpe
 from luna_fairseq.text.merges import learn_merges
 
 TEXT = [
@@ -129,3 +129,11 @@ def test_unknown_tokens_are_refused_above_a_share():
     encoders.check_unknown({"valid": 2}, {"valid": 100}, 2.0)
     with pytest.raises(InputError, match=r"valid: 3 of 100 tokens unknown \(3 %\).*--max-unknown 3"):
         encoders.check_unknown({"valid": 3}, {"valid": 100}, 2.0)
+
+
+def test_counting_words_keeps_the_frequent_ones_and_all_characters():
+    lines = [f"the cat {number} \u00e9{number}" for number in range(200)] + ["a dog"]
+    exact, found = Counter(" ".join(lines).split()), count_words(lines, most=20)
+    assert len(found) <= 40 and all(found[word] == exact[word] for word in ("the", "cat"))
+    assert set().union(*found) == set().union(*exact)
+    assert count_words(lines) == exact
