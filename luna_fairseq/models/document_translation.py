@@ -20,7 +20,8 @@ def translate_document(
         kwargs: options of generation, as ``lenpen``
 
     Raises:
-        InputError: no separator in the dictionary, an empty sentence, or one that holds the separator
+        InputError: no separator in the dictionary, an empty sentence, or one that holds the separator; a
+            piece that is longer than the model's positions
     """
     check_separator(hub.src_dict, hub.tgt_dict)
     for number, sentence in enumerate(sentences, 1):
@@ -31,6 +32,12 @@ def translate_document(
     encoded = [hub.apply_bpe(hub.tokenize(sentence)) for sentence in sentences]
     lengths = ((len(line.split()),) for line in encoded)
     pieces = list(cut([len(encoded)], lengths, tokens))
+    longest = max((len(line.split()) + 1 for line in map(join, grouped(encoded, pieces))), default=0)
+    if longest > hub.max_positions[0]:
+        raise InputError(
+            f"a piece has {longest:,} tokens with its end, and the model reads {hub.max_positions[0]:,}: "
+            "give fewer tokens, or split the sentence"
+        )
     groups = grouped(encoded, pieces)
     # As long as fairseq allows: a piece has as many tokens as its sentences together.
     length = {"max_len_a": 1.5, "max_len_b": 20}

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Dict, List, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from fairseq.data import Dictionary, data_utils, indexed_dataset
@@ -88,7 +89,8 @@ def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Mapping[in
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def number_of_sentences(data: Path, subset: str, languages: Sequence[str]) -> int:
-    """That fairseq-generate will translate."""
-    path = data / f"{subset}.{'-'.join(languages)}.{languages[0]}"
-    return len(indexed_dataset.MMapIndexedDataset(str(path)))
+def sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
+    """Tokens of each sentence or piece that fairseq-generate will read, its end counted."""
+    path = data / f"{subset}.{'-'.join(languages)}.{language}"
+    dataset = indexed_dataset.MMapIndexedDataset(str(path))
+    return np.array(dataset.sizes)  # they are the file's, which is closed with it

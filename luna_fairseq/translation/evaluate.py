@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -24,6 +25,7 @@ from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
+from luna_fairseq.files.same_run import options_of
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import counter
 from luna_fairseq.text.bitext import read_lines
@@ -32,7 +34,7 @@ from luna_fairseq.text.subword import ROUTES
 from luna_fairseq.translation.document_output import (
     hypothesis_lines,
     misdivided,
-    number_of_sentences,
+    sizes,
     write_sentences,
     write_singly,
 )
@@ -151,13 +153,14 @@ class Evaluation:
         return self.args.results / name
 
     def _generate_from(self, data: Path, subset: str, penalty: float, name: str) -> Path:
+        self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)
         read = [*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")]
         files = [self.args.path, *sorted(read)]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.args.results / "generate.log"
-            sentences = number_of_sentences(data, subset, self.languages)
+            sentences = len(sizes(data, subset, self.languages, self.languages[0]))
             bar = counter(f"translate {subset}", sentences, "sentences")
             with bar, replacing(self.args.results / name) as output:
                 command = fairseq("generate", options)
@@ -166,6 +169,17 @@ class Evaluation:
 
         self.steps.do(name, digest(options, stamps(files)), generate, says=False)
         return self.args.results / name
+
+    def _check_lengths(self, data: Path, subset: str) -> None:
+        positions = {**_positions(self.args.path), **options_of(self.extra)}
+        for language, name in zip(self.languages, ("--max-source-positions", "--max-target-positions")):
+            longest = int(sizes(data, subset, self.languages, language).max(initial=0))
+            if name in positions and longest > int(positions[name]):
+                raise InputError(
+                    f"{subset}.{language} of {data} has a line of {longest:,} tokens with its end, and the "
+                    f"model reads {positions[name]}: split it (a piece of a document: prepare with a smaller "
+                    f"--documents), or train with {name} {longest}"
+                )
 
     def _generate_options(self, data: Path, subset: str, penalty: float) -> List[str]:
         source, target = self.languages
@@ -178,7 +192,7 @@ class Evaluation:
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
             *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
             *(["--int8"] if self.args.int8 else []),
-            *[*long, "--log-format", "none", *_positions(self.args.path), *self.extra],
+            *[*long, "--log-format", "none", *chain(*_positions(self.args.path).items()), *self.extra],
         ]
 
     def _pieces(self, subset: str) -> Path:
@@ -201,13 +215,13 @@ def _route(data: Path) -> Any:
 
 
 @lru_cache(maxsize=None)
-def _positions(checkpoint: Path) -> List[str]:
+def _positions(checkpoint: Path) -> Dict[str, str]:
     """How long a sentence the model reads, as options: fairseq's task has a default of its own."""
     model = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"]
     found = {
         f"--max-{side}-positions": option_of(model, f"max_{side}_positions") for side in ("source", "target")
     }
-    return [word for option, value in found.items() if value for word in (option, str(value))]
+    return {option: str(value) for option, value in found.items() if value}
 
 
 def _languages(data: Path) -> List[str]:

@@ -11,7 +11,7 @@ from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.text.documents import Piece, in_pieces, read_pieces
-from luna_fairseq.translation import train_bitext
+from luna_fairseq.translation import evaluate, train_bitext
 from luna_fairseq.translation.document_output import misdivided, write_sentences
 from luna_fairseq.translation.scores import Translations, document_scores, plain_scores
 
@@ -68,6 +68,19 @@ def test_there_is_a_line_for_each_sentence_and_a_score_of_documents(trained):
     assert len(hub.translate_document(sentences, tokens=LIMIT)) == 3
     with pytest.raises(InputError, match="sentence 2 is empty"):
         hub.translate_document(["A man.", " "], tokens=LIMIT)
+    hub.max_positions = (8, 8)
+    with pytest.raises(InputError, match="tokens with its end, and the model reads 8: give fewer tokens"):
+        hub.translate_document(sentences, tokens=LIMIT)
+
+
+def test_a_piece_longer_than_the_positions_is_refused_before_anything_is_translated(
+    trained, tmp_path, capsys
+):
+    out, _ = trained
+    words = ["--path", str(out / "checkpoints" / "averaged.pt"), "--results", str(tmp_path), "--quiet"]
+    assert evaluate.main([str(out / "data"), *words, "--", "--max-source-positions", "8"]) == 1
+    assert "tokens with its end, and the model reads 8: split it" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.txt"))
 
 
 def test_another_number_of_sentences_shifts_no_line(tmp_path):
