@@ -41,15 +41,15 @@ def start(module, argv, run, leader, answers):
     os.chdir(run.get("folder") or os.getcwd())
     sys.path[0] = os.getcwd()
     sys.argv[1:] = argv
-    os._exit(become(module))
+    os._exit(become(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)))
 
 
-def become(module):
-    """Run the module as a program; its exit status. Left out is the interpreter's tidying, which would copy
+def become(program):
+    """Call what runs a program; its exit status. Left out is the interpreter's tidying, which would copy
     all of the memory that the process shares with the one it was forked from."""
     status = 0
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        program()
     except SystemExit as end:
         status = end.code or 0
     except BaseException:

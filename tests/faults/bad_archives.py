@@ -23,14 +23,6 @@ def archives(world: World, case: Callable[..., Any]) -> Iterator[Any]:
             (folder / name).write_bytes(content)
             words = ["luna-prepare-lra", task, "--mirror", str(folder), "--destdir", str(world.now / "out")]
             yield case(what, f"a bad archive:luna-prepare-lra {task}", words)
-    for what, content in _training(world).items():
-        folder = world.folder / "bad" / f"wmt-{what}".replace(" ", "-")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("training-parallel-europarl-v7", "training-parallel-commoncrawl",
-                     "training-parallel-nc-v9", "dev", "test-full"):  # fmt: skip
-            (folder / f"{name}.tgz").write_bytes(content)
-        words = ["luna-prepare-wmt14-en-de", "--mirror", str(folder), "--destdir", str(world.now / "out")]
-        yield case(what, "a bad archive:luna-prepare-wmt14-en-de", words)
 
 
 def _tasks() -> Iterator[Tuple[str, str, Callable[[], Dict[str, bytes]]]]:
@@ -100,15 +92,6 @@ def _wherever(name: str) -> Dict[str, bytes]:
         "an empty archive": packed(),
         "a size below zero": gzip.compress(_of_size(name, b"\xff" * 12)),
         "a size beyond all": gzip.compress(_of_size(name, b"77777777777\0")),
-    }
-
-
-def _training(world: World) -> Dict[str, bytes]:
-    member = "training/europarl-v7.de-en.en"
-    return {
-        what: content
-        for what, content in _wherever(member).items()
-        if what in ("a way out", "a symbolic link", "a bomb", "the first half", "no gzip", "an empty archive")
     }
 
 

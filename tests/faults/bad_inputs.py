@@ -1,11 +1,11 @@
-"""Options, texts and archives that cannot be meant: one line each, and nothing half-written."""
+"""Options and archives that cannot be meant: one line each, and nothing half-written."""
 
 import json
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple
+from typing import Callable, Iterator, List, NamedTuple
 
 from bad_archives import archives
-from fault_world import World, meaning
+from fault_world import World
 from flips import in_one_line
 from tallies import FAILED, REFUSED, Tally
 from warmed import run, seeded
@@ -49,46 +49,18 @@ OPTIONS = {
         |--patience 0|--out TEXT""",
     "luna-export-huggingface": "--path nowhere.pt|--path TEXT|--data nowhere",
 }
-LETTERS = "Grüße aus Köln"
-# Contents of a text of 60 lines, of which one is what the name says.
-TEXTS: Dict[str, Callable[[List[bytes]], bytes]] = {
-    "UTF-16": lambda lines: b"\n".join(lines).decode("utf-8").encode("utf-16"),
-    "UTF-16 without a mark": lambda lines: b"\n".join(lines).decode("utf-8").encode("utf-16-le"),
-    "UTF-32": lambda lines: b"\n".join(lines).decode("utf-8").encode("utf-32"),
-    "Latin-1": lambda lines: b"\n".join([*lines[:-1], LETTERS.encode("latin-1"), b""]),
-    "half a character": lambda lines: b"\n".join([*lines[:-1], LETTERS.encode("utf-8")[:3]]),
-    "an overlong character": lambda lines: b"\n".join([*lines[:-1], b"w1 \xc0\xaf w2", b""]),
-    "a lone surrogate": lambda lines: b"\n".join([*lines[:-1], b"w1 \xed\xa0\x80 w2", b""]),
-    "beyond Unicode": lambda lines: b"\n".join([*lines[:-1], b"w1 \xf4\x90\x80\x80 w2", b""]),
-    "a NUL": lambda lines: b"\n".join([*lines[:-1], b"w1 \0 w2", b""]),
-    "nothing": lambda lines: b"",
-    "empty lines": lambda lines: b"\n" * len(lines),
-    "white space": lambda lines: b" \t\n" * len(lines),
-    "gzip": lambda lines: b"\x1f\x8b\x08\x00" + bytes(range(256)) * 9,
-}
-# Of pairs of files alone.
-UNALIGNED: Dict[str, Callable[[List[bytes]], bytes]] = {
-    "a line less": lambda lines: b"\n".join(lines[:-1]) + b"\n",
-    "a line more": lambda lines: b"\n".join([*lines, b"w1", b""]),
-}
-TABLES: Dict[str, Callable[[List[bytes]], bytes]] = {
-    "a column less": lambda lines: b"\n".join([*lines[:5], b"w1 w2", *lines[5:], b""]),
-    "another label": lambda lines: b"\n".join([*lines[:5], b"w1 w2\t7", *lines[5:], b""]),
-}
 
 
 def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
     """Every case once; of a part, some of each kind that the seed chooses."""
-    groups = [list(options(world)), list(texts(world)), list(archives(world, Case))]
+    groups = [list(options(world)), list(archives(world, Case))]
     for cases in groups:
         chosen = seeded(seed, "bad input", len(cases)).sample(cases, times(len(cases)))
         for case in sorted(chosen, key=cases.index):
             out = world.anew()
-            outside = meaning(world.folder / "text")
             ended = run(case.words, world.log)
             left = half_written(out) + [name for name in evil(world)]
-            changed = outside != meaning(world.folder / "text")
-            good = in_one_line(ended) and not left and not changed
+            good = in_one_line(ended) and not left
             detail = f"{case.what}: status {ended.status}, left {left[:5]}: {ended.output[-500:]}"
             kind, _, where = case.where.partition(":")
             tally.note(kind, where, REFUSED if good else FAILED, detail)
@@ -116,35 +88,6 @@ def options(world: World) -> Iterator[Case]:
             if words[0] == "--inputs":  # the number is for folders
                 line, end = [program, "--output", str(out.with_suffix(".pt"))], 3
             yield Case(option, f"a bad option:{program}", [*line[:end], *words, *line[end:]])
-
-
-def texts(world: World) -> Iterator[Case]:
-    """Files in a folder of their own beside good ones."""
-    bad, good = world.folder / "bad", world.folder / "text"
-    bad.mkdir(exist_ok=True)
-    out = world.now / "out"
-    for number, (name, make) in enumerate({**TEXTS, **UNALIGNED}.items()):
-        side, split = ("src", "tgt")[number % 2], ("train", "valid")[number % 3 == 2]
-        prefix = bad / f"{number}-{split}"
-        for language in ("src", "tgt"):
-            lines = (good / f"{split}.{language}").read_bytes().splitlines()
-            content = make(lines) if language == side else b"\n".join(lines) + b"\n"
-            Path(f"{prefix}.{language}").write_bytes(content)
-        words = [*world.prepare_bitext(out), f"--{split}pref", str(prefix)]
-        yield Case(name, "a bad text:luna-prepare-bitext", words)
-        if name in TEXTS:
-            words = [*world.prepare_text(out), f"--{split}", f"{prefix}.{side}"]
-            yield Case(name, "a bad text:luna-prepare-text", words)
-    for number, (name, make) in enumerate({**TEXTS, **TABLES}.items()):
-        folder = bad / f"task-{number}"
-        folder.mkdir(exist_ok=True)
-        for file in ("train.tsv", "dev.tsv", "test.tsv"):
-            content = (good / file).read_bytes()
-            damaged = make(content.splitlines()) if file == "train.tsv" else content
-            (folder / file).write_bytes(damaged)
-        words = world.prepare_task(out)
-        words[2] = str(folder)
-        yield Case(name, "a bad table:luna-prepare-task", words)
 
 
 def half_written(out: Path) -> List[str]:

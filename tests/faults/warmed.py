@@ -23,6 +23,9 @@ from types import SimpleNamespace
 from typing import Callable, List, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(1, str(ROOT / "tests"))
+from forking import become  # noqa: E402
+
 USER_DIR = str(ROOT / "luna_fairseq")
 PROGRAMS = dict(
     re.findall(r'"(luna-[\w-]+) = ([\w.]+):main"', (ROOT / "setup.py").read_text(encoding="utf-8"))
@@ -137,31 +140,17 @@ def _become(words: List[str], stdout: int, stderr: int, first: Optional[Callable
 
 
 def _status_of(words: List[str]) -> int:
+    from luna_fairseq.errors import in_one_line
+
     program, *rest = words
     sys.argv = [program, *rest]
-    try:
-        if program == "python":
-            sys.argv = rest
-            runpy.run_path(rest[0], run_name="__main__")
-            return 0
-        from luna_fairseq import errors
-
-        if program.startswith("fairseq-"):
-            module = importlib.import_module(f"fairseq_cli.{program[len('fairseq-') :]}")
-            sys.modules["__main__"].cli_main = module.cli_main  # type: ignore[attr-defined]
-            sys.excepthook = errors.in_one_line(sys.excepthook)
-            result = module.cli_main()
-        else:
-            result = importlib.import_module(PROGRAMS[program]).main()
-    except SystemExit as error:
-        result = error.code
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        return 1
-    if isinstance(result, str):
-        print(result, file=sys.stderr)
-        return 1
-    return int(result or 0)
+    if program == "python":
+        sys.argv = rest
+        return become(lambda: runpy.run_path(rest[0], run_name="__main__"))
+    if program not in PROGRAMS:  # what the import of the plugin would do
+        sys.excepthook = in_one_line(sys.excepthook)
+    module = PROGRAMS.get(program, program.replace("fairseq-", "fairseq_cli.").replace("-", "_"))
+    return become(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 
 class Forked:

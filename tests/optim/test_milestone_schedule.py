@@ -6,8 +6,6 @@ import math
 import golden
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from fairseq import options
@@ -20,7 +18,6 @@ from luna_fairseq.optim import (
     FairseqApollo,
     MilestoneSchedule,
     MilestoneScheduleConfig,
-    milestone_lr,
 )
 
 
@@ -84,35 +81,6 @@ def test_state_of_the_authors_schedule_is_taken():
     scheduler.load_state_dict({"lr": 1e-5})
     assert scheduler.step_update(19) == 0.1
     assert list(scheduler.state_dict()) == ["best"]
-
-
-@given(
-    peak_lr=st.floats(1e-6, 10),
-    warmup_updates=st.integers(0, 50),
-    start=st.floats(0, 1),
-    milestones=st.lists(st.integers(1, 100), unique=True, max_size=5).map(sorted),
-    lr_decay_rate=st.floats(0.01, 1),
-)
-def test_rises_to_the_peak_and_falls_at_milestones_only(
-    peak_lr, warmup_updates, start, milestones, lr_decay_rate
-):
-    kwargs = {
-        "peak_lr": peak_lr,
-        "warmup_updates": warmup_updates,
-        "warmup_init_lr": start * peak_lr,
-        "milestones": milestones,
-        "lr_decay_rate": lr_decay_rate,
-    }
-    rates = [milestone_lr(k, **kwargs) for k in range(120)]
-    assert rates[0] == (start * peak_lr if warmup_updates else peak_lr)
-    assert rates[warmup_updates] == peak_lr
-    for k in range(1, 120):
-        if k <= warmup_updates:
-            assert rates[k - 1] <= rates[k] * (1 + 1e-12)
-        elif k in milestones:
-            assert rates[k] == pytest.approx(rates[k - 1] * lr_decay_rate)
-        else:
-            assert rates[k] == rates[k - 1]
 
 
 @pytest.mark.parametrize("words", ["300 450", "300,450", "[300,450]", "300, 450"])
