@@ -54,6 +54,7 @@ TEST = [
     # Drives the Chromium that scripts/setup_browser.sh installs; the pages are the same on every engine.
     "playwright; python_version >= '3.11'",
     *ONNX,
+    "accelerate; python_version >= '3.11'",  # transformers' Trainer asks for it
 ]
 
 BESIDE = {"luna_fairseq.configs": "configs", "luna_fairseq.examples": "examples"}
