@@ -214,9 +214,10 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
             x = self.layer_norm(x)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x.transpose(0, 1)).transpose(0, 1)
+        cache: Any = LunaCache(kept, places[:, -1] + 1, length) if keeps else None
         out = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=x.transpose(0, 1),
-            past_key_values=LunaCache(kept, places[:, -1] + 1, length) if keeps else None,
+            past_key_values=cache,
             hidden_states=tuple(hidden_states) if states else None,
             cross_attentions=tuple(attentions) if weights and context is not None else None,
         )
