@@ -11,6 +11,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.translation.generated import Generated
 
 SCORES = "scores.json"
 GENERATED = ("generate-test*.txt", "generate.txt", "generate-valid*.txt")
@@ -50,9 +51,7 @@ def read_translations(folder: Path) -> Translations:
     for pattern in GENERATED:
         files = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime)
         if files:
-            found.sentences = read_generated(files[-1])
-            if not found.sentences:
-                found.note = f"{files[-1].name} holds no translation beside its reference."
+            found.sentences, found.note = read_generated(files[-1])
             break
     return found
 
@@ -65,30 +64,17 @@ def _read_scores(path: Path) -> List[Dict[str, Any]]:
         return []
 
 
-def read_generated(path: Path) -> Dict[int, Translation]:
-    """Sentences of fairseq-generate's output that have a source, a reference and a hypothesis; the best of
-    --nbest.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
+def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
+    """Sentences of fairseq-generate's output that have a source, a reference and a hypothesis, the best of
+    --nbest; and what is odd about the file, or ""."""
     try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    lines = text.split("\n")
-    for line in lines[:-1]:  # what follows the last end of a line was cut
-        if line[1:2] == "-" and line[0] in found:
-            number, _, rest = line[2:].partition("\t")
-            if number.isdigit():
-                content = rest.partition("\t")[2] if line[0] in "HD" else rest
-                found[line[0]].setdefault(int(number), content)
-    hypotheses = found["D"] or found["H"]
-    numbers = sorted(found["S"].keys() & found["T"].keys() & hypotheses.keys())
-    return {
-        number: Translation(found["S"][number], found["T"][number], hypotheses[number]) for number in numbers
-    }
+        output = Generated(path, whole=False)
+    except InputError as error:
+        return {}, f"{error}."
+    numbers = sorted(output.sources.keys() & output.targets.keys() & output.best.keys())
+    sentences = {n: Translation(output.sources[n], output.targets[n], output.best[n]) for n in numbers}
+    notes = output.notes if sentences else [f"{path.name} holds no translation beside its reference"]
+    return sentences, "".join(f"{note}." for note in notes)
 
 
 def samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:

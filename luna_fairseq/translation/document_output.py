@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Dict, List, Mapping, Sequence
+from typing import List, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,21 +13,12 @@ from fairseq.data import Dictionary, data_utils, indexed_dataset
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.documents import SEPARATOR, Piece, split
-from luna_fairseq.translation.generated import labelled_lines
-
-
-def _texts(generated: Path) -> Dict[str, Dict[int, str]]:
-    """Of each kind of line, number -> text; of several hypotheses the best."""
-    found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
-    for kind, number, text in labelled_lines(generated):
-        if kind in found:
-            found[kind].setdefault(number, text.partition("\t")[2] if kind in "HD" else text)
-    return found
+from luna_fairseq.translation.generated import lines_by_kind
 
 
 def hypothesis_lines(generated: Path) -> List[str]:
     """The hypotheses, in the order of the sentences."""
-    return [text for _, text in sorted(_texts(generated)["H"].items())]
+    return [text for _, text in sorted(lines_by_kind(generated)["H"].items())]
 
 
 def misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
@@ -36,7 +27,7 @@ def misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
     Raises:
         InputError: there is not a hypothesis for each piece
     """
-    found = _texts(generated)["H"]
+    found = lines_by_kind(generated)["H"]
     if set(found) != set(range(len(pieces))):
         raise InputError(f"{generated} has {len(found):,} hypotheses for {len(pieces):,} pieces: remove it")
     return [number for number, piece in enumerate(pieces) if split(found[number], piece.sentences) is None]
@@ -73,7 +64,7 @@ def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Mapping[in
         singly: translations of the sentences of those that have another number of them, in their order.
         path: to write to.
     """
-    found, again, lines = _texts(generated), iter(singly.values()), []
+    found, again, lines = lines_by_kind(generated), iter(singly.values()), []
     sentence = 0
     for number, piece in enumerate(pieces):
         sides = {kind: split(found[kind].get(number, ""), piece.sentences) for kind in "STH"}

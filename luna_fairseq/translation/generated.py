@@ -23,26 +23,25 @@ class Generated:
 
     Args:
         path: the file.
+        whole: refuse a file that breaks off; otherwise its last line is left out (default: True).
 
     Attributes:
         sources, targets: sentence -> its ``S-`` and ``T-`` line, where there are such.
+        best: sentence -> its best hypothesis, of ``D-`` lines (detokenised) where there are any, else of
+            ``H-`` lines.
         notes: what is odd about the file, in lines.
 
     Raises:
         InputError: the file cannot be read, breaks off, or is of several runs.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, whole: bool = True) -> None:
         self.path, self.notes = path, []  # type: Path, List[str]
-        found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
-        for kind, sentence, text in labelled_lines(path):
-            if kind in found:
-                # With --nbest several follow one another, the best first.
-                found[kind].setdefault(sentence, text.partition("\t")[2] if kind in "HD" else text)
+        found = lines_by_kind(path, whole)
         self.sources, self.targets = found["S"], found["T"]
-        self._hypotheses = found["D"] or found["H"]
+        self.best = found["D"] or found["H"]
         if _decoded_twice(found["H"], found["D"]):
-            self._hypotheses = found["H"]
+            self.best = found["H"]
             self.notes.append(
                 f"the D- lines of {path} have lost their spaces, for fairseq-generate decoded twice (--bpe "
                 "and --remove-bpe): H- lines are taken"
@@ -51,8 +50,6 @@ class Generated:
     def hypotheses(self, references: Sequence[str]) -> List[str]:
         """The best hypothesis of every sentence, in the order of sentence ids.
 
-        ``D-`` lines (detokenised) are taken where there are any, else ``H-`` lines.
-
         Args:
             references: one line for each sentence: their ids are 0 to the number of these - 1.
 
@@ -60,7 +57,7 @@ class Generated:
             InputError: there are no or too few hypotheses, those of other sentences, or pieces of words.
         """
         self._check_complete(references)
-        lines = [self._hypotheses[sentence] for sentence in range(len(references))]
+        lines = [self.best[sentence] for sentence in range(len(references))]
         if _has_pieces(lines) and not _has_pieces(references):
             raise InputError(
                 f"{self.path} holds pieces of words: run fairseq-generate with --remove-bpe sentencepiece "
@@ -70,17 +67,17 @@ class Generated:
 
     def _check_complete(self, references: Sequence[str]) -> None:
         number = len(references)
-        if not self._hypotheses:
+        if not self.best:
             raise InputError(
                 f"{self.path} has no H- or D- lines: give the output of fairseq-generate, run without --quiet"
             )
-        beyond = max(self._hypotheses)
+        beyond = max(self.best)
         if beyond >= number:
             raise InputError(
                 f"{self.path} has a sentence {beyond}, but the reference has {number} lines: is it another "
                 "text's?"
             )
-        missing = [sentence for sentence in range(number) if sentence not in self._hypotheses]
+        missing = [sentence for sentence in range(number) if sentence not in self.best]
         if missing and not any(references[missing[0] :]):
             raise InputError(
                 f"the reference ends in {len(missing)} empty lines, which {self.path} has no sentences "
@@ -117,16 +114,34 @@ class Generated:
         return notes
 
 
-def labelled_lines(path: Path) -> Iterator[Tuple[str, int, str]]:
+def lines_by_kind(path: Path, whole: bool = True) -> Dict[str, Dict[int, str]]:
+    """Sentence -> text, of each of the kinds S, T, H and D; with --nbest, where several hypotheses follow one
+    another, of the best. Arguments and errors as of :func:`labelled_lines`."""
+    found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
+    for kind, sentence, text in labelled_lines(path, whole):
+        if kind in found:
+            found[kind].setdefault(sentence, text.partition("\t")[2] if kind in "HD" else text)
+    return found
+
+
+def labelled_lines(path: Path, whole: bool = True) -> Iterator[Tuple[str, int, str]]:
     """Of every line such as ``H-7``: what it holds ("H"), of which sentence (7), and what follows the first
     tab.
+
+    Args:
+        path: the file
+        whole: refuse a file that breaks off; otherwise its last line is left out
 
     Raises:
         InputError: the file cannot be read, breaks off, or is of several runs
     """
-    _check_complete_last_line(path)
+    lines = list(read_lines(path, pieces=True))
+    if _breaks_off(path):
+        if whole:
+            raise InputError(f"{path} breaks off in its last line: run fairseq-generate again")
+        lines = lines[:-1]
     seen, latest = set(), {}  # type: set, Dict[str, int]
-    for line in read_lines(path, pieces=True):
+    for line in lines:
         label, _, text = line.partition("\t")
         kind, _, number = label.partition("-")
         if kind not in ("S", "T", "H", "D", "P", "A") or not number.isdigit():
@@ -139,10 +154,9 @@ def labelled_lines(path: Path) -> Iterator[Tuple[str, int, str]]:
         yield kind, int(number), text
 
 
-def _check_complete_last_line(path: Path) -> None:
+def _breaks_off(path: Path) -> bool:
     content = regular_file(path).read_bytes()
-    if content and not content.endswith(b"\n"):
-        raise InputError(f"{path} breaks off in its last line: run fairseq-generate again")
+    return bool(content) and not content.endswith(b"\n")
 
 
 def _has_pieces(lines: Sequence[str]) -> bool:

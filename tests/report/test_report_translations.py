@@ -65,7 +65,7 @@ def test_only_whole_sentences_of_generated_text_count(tmp_path):
         "S-0\tein\nT-0\ta\nH-0\t-1\ta @@b\nD-0\t-1\ta b\nD-0\t-2\tworse\nS-1\tzwei\nH-1\t-1\tt",
         encoding="utf-8",
     )
-    assert read_generated(path) == {0: ("ein", "a", "a b")}
+    assert read_generated(path) == ({0: ("ein", "a", "a b")}, "")
 
 
 def test_scores_with_their_signature(two, tmp_path):
