@@ -14,7 +14,7 @@ from luna_fairseq.anchored.attention import (
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.segments import find_layout
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
-from luna_fairseq.anchored.target_places import sentence_places, target_places
+from luna_fairseq.anchored.target_places import target_places
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
@@ -100,11 +100,9 @@ class AnchoredDecoder(LunaDecoder):
         if self.cfg.packed_lookup and context is not None and sentences.incremental_state is None:
             masks = masks_of(packed, context, sentences)
             sentences.once("layout", lambda: find_layout(*masks))
-        new = 1 if sentences.incremental_state is not None else prev_output_tokens.size(1)
-        if self.separators is not None:
-            source = sentences.source_tokens
-            place, origin = sentence_places(prev_output_tokens, source, self.padding_idx, self.separators)
-            sentences.shared[QUERY_ORIGIN] = origin[:, -new:]
-            sentences.shared[QUERY_PLACE] = place[:, -new:]
-        elif self.cfg.diagonal_prior:
-            sentences.shared[QUERY_PLACE] = target_places(prev_output_tokens, self.padding_idx)[:, -new:]
+        if self.cfg.diagonal_prior:
+            source, new = sentences.source_tokens, prev_output_tokens.size(1)
+            new = new if sentences.incremental_state is None else 1
+            places = target_places(prev_output_tokens, source, self.padding_idx, self.separators)
+            for name, x in zip((QUERY_PLACE, QUERY_ORIGIN), places):
+                sentences.shared[name] = x if x is None else x[:, -new:]

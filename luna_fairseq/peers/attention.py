@@ -120,7 +120,7 @@ class PeerAttention(ProjectingAttention):
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Output [B, H, T, K] of queries [T, B, C] for a digested context, and weights [B, H, T, S] if it has
-        any. The queries follow those of the calls before with this ``memory``, which may count them."""
+        any."""
         raise NotImplementedError
 
     def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
-from luna_fairseq.anchored.target_places import sentence_places
+from luna_fairseq.anchored.target_places import target_places
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.fairseq_layers import activation_function, wrap_layer
 from luna_fairseq.modules.sequence_encoder import TransformerSequenceEncoder, TransformerSequenceLayer
@@ -139,12 +139,12 @@ class PeerDecoder(TransformerDecoderBase):
         not."""
         if full_context_alignment:
             raise InputError("full-context alignment is not possible: the decoder's attention is causal")
-        if self.separators is not None:
+        if getattr(self.cfg, "diagonal_prior", False):
             (source,) = encoder_out["src_tokens"]
-            places = sentence_places(prev_output_tokens, source, self.padding_idx, self.separators)
+            places = target_places(prev_output_tokens, source, self.padding_idx, self.separators)
             new = prev_output_tokens.size(1) if incremental_state is None else 1
             for layer in self.layers:
-                layer.encoder_attn.places = tuple(x[:, -new:] for x in places)
+                layer.encoder_attn.places = tuple(x if x is None else x[:, -new:] for x in places)
         return super().extract_features(
             prev_output_tokens, encoder_out, incremental_state, full_context_alignment, *args, **kwargs
         )

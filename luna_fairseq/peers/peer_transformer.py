@@ -35,7 +35,7 @@ class PeerTransformer(EncoderDecoder):
                 that cannot be
         """
         options = fill_open(flat_options(cfg, PeerTransformerConfig()), PeerTransformerConfig)
-        check_diagonal_prior(options, task)
+        check_diagonal_prior(options)
         cfg = nested_config(Namespace(**options))
         check_widths(cfg, "give them the same width")
         return super().build_model(cfg, task)
@@ -56,20 +56,12 @@ class PeerTransformer(EncoderDecoder):
         super().prepare_for_inference_(cfg)
 
 
-def check_diagonal_prior(options: Mapping[str, Any], task: Any) -> None:
-    """Raise InputError for a diagonal prior without softmax attention to the source, or with targets that do
-    not begin at their first position."""
-    if not options["diagonal_prior"]:
-        return
-    if options["cross_attention"] != "softmax":
+def check_diagonal_prior(options: Mapping[str, Any]) -> None:
+    """Raise InputError for a diagonal prior without softmax attention to the source."""
+    if options["diagonal_prior"] and options["cross_attention"] != "softmax":
         raise InputError(
             f"--diagonal-prior is of softmax attention to the source, not of {options['cross_attention']}: "
             "leave it out, or give --cross-attention softmax"
-        )
-    settings = getattr(task, "cfg", None) or getattr(task, "args", None)  # of tasks old and new
-    if getattr(settings, "left_pad_target", False):
-        raise InputError(
-            "--diagonal-prior counts a target's tokens from the first position: leave --left-pad-target out"
         )
 
 

@@ -47,8 +47,8 @@ class SoftmaxAttention(PeerAttention):
         self.alibi = options.alibi
         has_prior = options.diagonal_prior and self.form == CROSS
         self.diagonal = DiagonalPrior(self.num_heads) if has_prior else None
-        # With --sentence-diagonal, of the queries to come: the decoder alone sees where sentences begin.
-        self.places: Optional[Tuple[Tensor, Tensor]] = None
+        # Of the queries to come, and the origins of their sentences: the decoder alone sees them all.
+        self.places: Optional[Tuple[Tensor, Optional[Tensor]]] = None
 
     def bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
         """[H, T, S] for the last T of S positions, or None."""
@@ -76,7 +76,6 @@ class SoftmaxAttention(PeerAttention):
         if self.diagonal is not None:
             left_out = k.new_zeros(k.size(0), k.size(2), dtype=torch.bool) if padding is None else padding
             memory["middles"] = middles(left_out, left_out)[1]  # of each token, in tokens
-            memory["written"] = k.new_zeros(k.size(0), 1, dtype=torch.long)
         return memory
 
     def read(
@@ -87,11 +86,7 @@ class SoftmaxAttention(PeerAttention):
         excluded = None if padding is None else padding[:, None, None, :]
         bias = None
         if self.diagonal is not None:
-            place, origin = self.places or (
-                memory["written"] + torch.arange(q.size(2), device=q.device),
-                None,
-            )
-            memory["written"] = memory["written"] + q.size(2)
+            place, origin = self.places or (torch.arange(q.size(2), device=q.device)[None], None)
             bias = self.diagonal(place, memory["middles"], padding, origin).bias()
         weights = naive_softmax_weights(q, k, excluded, bias) if need_weights else None
         return softmax_attention(q, k, v, excluded, self.dropout, bias), weights

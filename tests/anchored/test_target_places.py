@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_luna import PAD, batch
 
-from luna_fairseq.anchored.target_places import sentence_places, target_places
+from luna_fairseq.anchored.target_places import target_places
 
 SOURCE_SEPARATOR, SEPARATOR = 4, 5
 tokens = st.lists(st.integers(3, 6), min_size=1, max_size=12)
@@ -16,7 +16,7 @@ tokens = st.lists(st.integers(3, 6), min_size=1, max_size=12)
 def test_places_begin_anew_where_the_source_has_the_sentence(pairs, left):
     source = batch([source for source, *_ in pairs], left=not left)
     target = batch([target for _, *hypotheses in pairs for target in hypotheses], left=left)
-    place, origin = sentence_places(target, source, PAD, (SOURCE_SEPARATOR, SEPARATOR))
+    place, origin = target_places(target, source, PAD, (SOURCE_SEPARATOR, SEPARATOR))
     expected = []
     for source, *hypotheses in pairs:
         begins = [0, *(i + 1 for i, token in enumerate(source) if token == SOURCE_SEPARATOR)]
@@ -36,6 +36,7 @@ def test_places_begin_anew_where_the_source_has_the_sentence(pairs, left):
 @given(pairs=st.lists(st.tuples(tokens, tokens), min_size=1, max_size=3))
 def test_without_separators_nothing_changes(pairs):
     source, target = (batch(rows) for rows in zip(*pairs))
-    place, origin = sentence_places(target, source, PAD, (7, 7))
-    assert torch.equal(place[target.ne(PAD)], target_places(target, PAD)[target.ne(PAD)])
+    place, origin = target_places(target, source, PAD, (7, 7))
+    plain, nowhere = target_places(target, source, PAD)
+    assert nowhere is None and torch.equal(place[target.ne(PAD)], plain[target.ne(PAD)])
     assert not origin.any()

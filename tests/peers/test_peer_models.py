@@ -79,8 +79,7 @@ def test_the_encoder_gives_a_sentence_the_same_output_on_either_side_of_padding(
         assert_close(right["encoder_out"][0][:n, b], alone)
 
 
-# The diagonal prior is refused where targets begin with padding.
-@pytest.mark.parametrize("name", [name for name in causal if "diagonal" not in name])
+@pytest.mark.parametrize("name", causal)
 def test_the_decoder_gives_a_sentence_the_same_scores_on_either_side_of_padding(name):
     peer = translator(decoder=name)
     source, target = example()
@@ -89,6 +88,17 @@ def test_the_decoder_gives_a_sentence_the_same_scores_on_either_side_of_padding(
         alone = peer(torch.tensor([words]), None, torch.tensor([spoken]))[0][0]
         assert_close(right[b, : len(spoken)], alone)
         assert_close(left[b, -len(spoken) :], alone)
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmax, diagonal", "softmax, sentence diagonal"])
+def test_step_by_step_equals_all_at_once(name):
+    peer = translator(name, name, name)
+    source, target = (batch(sentences) for sentences in example(target_lengths=(8, 8, 8, 8)))
+    encoder_out, state = peer.encoder(source), {}
+    expected = peer.decoder(target, encoder_out)[0]
+    for t in range(target.size(1)):
+        step = peer.decoder(target[:, : t + 1], encoder_out, incremental_state=state)[0]
+        assert_close(step[:, -1], expected[:, t])
 
 
 @pytest.mark.parametrize("name", [name for name in causal if name in cross])
@@ -206,13 +216,6 @@ def test_alignments_are_refused_where_there_are_no_weights(name):
     else:
         with pytest.raises(InputError, match="^--print-alignment and --replace-unk need weights over the"):
             peer.prepare_for_inference_(asked)
-
-
-def test_the_diagonal_prior_is_refused_where_targets_begin_with_padding():
-    task = Task()
-    task.cfg = Namespace(left_pad_target=True)
-    with pytest.raises(InputError, match="leave --left-pad-target out"):
-        model(PeerTransformer, task=task, diagonal_prior=True)
 
 
 def test_full_context_alignment_is_refused():
