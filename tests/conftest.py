@@ -5,12 +5,17 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; tests run side by side
 
+from subprocess import PIPE, STDOUT  # noqa: E402
+from types import SimpleNamespace  # noqa: E402
+
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from forked import Popen  # noqa: E402
 from old_torch import lacks_fp16_kernel  # noqa: E402
 
 import luna_fairseq.models  # noqa: E402, F401  registers everything with fairseq, as commands do
 from luna_fairseq.anchored import segments  # noqa: E402
+from luna_fairseq.commands import logged  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +24,14 @@ def look_ups_by_parts(request, monkeypatch):
     one has no more than three tokens."""
     if "by parts" in request.node.name:
         monkeypatch.setattr(segments, "DENSE_LENGTH", 3)
+
+
+@pytest.fixture(scope="module")
+def forked_commands():
+    """What our commands start of fairseq's is forked from a process that has imported it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logged, "subprocess", SimpleNamespace(Popen=Popen, PIPE=PIPE, STDOUT=STDOUT))
+        yield
 
 
 def pytest_collection_modifyitems(items):

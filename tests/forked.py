@@ -62,6 +62,32 @@ def train(*runs):
     return logs
 
 
+class Popen:
+    """subprocess.Popen of ``python -m MODULE ...``, forked, and over when it is there."""
+
+    def __init__(self, command, stdout, stderr):
+        at = command.index("-m") + 1
+        self.folder = tempfile.TemporaryDirectory()
+        run = {
+            "module": command[at],
+            "argvs": [command[at + 1 :]],
+            "log": os.path.join(self.folder.name, "log"),
+        }
+        if stderr != subprocess.STDOUT:
+            run["errors"] = os.path.join(self.folder.name, "errors")
+        ((self.returncode,),) = _statuses([run])
+        if "errors" in run:
+            stderr.write(Path(run["errors"]).read_bytes())
+        self.stdout = open(run["log"], "rb")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stdout.close()
+        self.folder.cleanup()
+
+
 def _statuses(plan):
     server, environment = _server(), {**os.environ, **ON_A_CPU}
     server.stdin.write(json.dumps([{**run, "environment": environment} for run in plan]) + "\n")

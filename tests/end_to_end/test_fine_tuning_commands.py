@@ -144,7 +144,7 @@ def check_predictions(checkpoint, data, predicted):
     assert [str(int(row.argmax())) for row in rows] == predicted
 
 
-def test_commonsense_qa(text, pretrained, tmp_path, capsys):
+def test_commonsense_qa(forked_commands, text, pretrained, tmp_path, capsys):
     """Multiple choice, by fairseq's sentence_ranking; the test set has no answers."""
     splits = {"train_rand_split": 16, "dev_rand_split": 8, "test_rand_split_no_answers": 4}
     for seed, (name, number) in enumerate(splits.items()):
@@ -160,7 +160,9 @@ def test_commonsense_qa(text, pretrained, tmp_path, capsys):
     words += ["--max-unknown", 10]
     assert in_this_process("prepare_task", *words) == 0
     words = ["CommonsenseQA", data, "--pretrained", pretrained, "--out", tmp_path / "out", "--epochs", 1]
-    output = luna("finetune", *words, "--at-a-time", 8)
+    capsys.readouterr()
+    assert in_this_process("finetune", *words, "--at-a-time", 8) == 0
+    output = capsys.readouterr().out
     assert re.search(r"^best: batch64-lr1e-05, accuracy [\d.]+:", output, flags=re.MULTILINE)
     checkpoint = tmp_path / "out" / "batch64-lr1e-05" / "checkpoint_best.pt"
     words = [data, "--path", checkpoint, "--split", "test", "--predictions", tmp_path / "predictions"]

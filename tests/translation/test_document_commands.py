@@ -20,7 +20,7 @@ SIZES = {"train": 60, "valid": 6, "test": 9}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(forked_commands, tmp_path_factory):
     """A run of luna-train-bitext on documents of three sentences."""
     folder = tmp_path_factory.mktemp("documents")
     corpus = folder / "corpus"

@@ -1,4 +1,4 @@
-"""luna-train-bitext, with real processes, on a few dozen pairs and a tiny model."""
+"""luna-train-bitext, its commands forked, on a few dozen pairs and a tiny model."""
 
 import demo_corpus
 import pytest
@@ -14,7 +14,7 @@ LANGUAGES = ["-s", "en", "-t", "de"]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(forked_commands, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bitext")
     corpus = folder / "corpus"
     demo_corpus.main(["--destdir", str(corpus), "--train", "45", "--valid", "5", "--test", "13"])
