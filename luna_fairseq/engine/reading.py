@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
@@ -87,6 +89,20 @@ def _with_a_sequence_left(
             "--tokens-per-sample as in training)"
         )
     return left
+
+
+@SOMETHING_TO_READ.around("fairseq.data.iterators:ShardedIterator.__init__")
+def _with_a_batch(
+    init: Function, self: Any, iterable: Any, num_shards: int, shard_id: int, *args: Any, **kwargs: Any
+) -> None:
+    # Processes that train together do without: fairseq gives them an empty one.
+    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    if alone and num_shards > 1 and shard_id >= len(iterable):
+        raise InputError(
+            f"--num-shards {num_shards} --shard-id {shard_id}: nothing is left for it, as there are "
+            f"{len(iterable)} batches: give fewer shards, or a smaller --max-tokens or --batch-size"
+        )
+    init(self, iterable, num_shards, shard_id, *args, **kwargs)
 
 
 @PLAIN_TEXT.around("fairseq_cli.interactive:make_batches")

@@ -40,11 +40,12 @@ def test_options(words, message, data, tmp_path):
     [
         ("--constraints", "fairseq-generate reads no constraints"),
         ("--bpe sentencepiece", "--sentencepiece-model is missing"),
+        ("--num-shards 3 --shard-id 2", "nothing is left for it, as there are 2 batches"),
     ],
 )
 def test_decoding_options(words, message, trained, data):
     path = ("--path", trained / "checkpoint_last.pt")
-    assert message in refused("generate", *plugin(data), *path, "-s src -t tgt --beam 2", words)
+    assert message in refused("generate", *plugin(data), *path, "-s src -t tgt --beam 2 --batch-size 8", words)
 
 
 def test_an_entry_twice_in_a_dictionary(trained, data, tmp_path):
