@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from luna_fairseq.checks.same_training import stored_identity
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing_folder
@@ -113,6 +114,7 @@ def converted(path: Path, data: Path, head: Optional[str] = None) -> Converted:
     checkpoint = load(path, data)
     kind = conversion.kind_of(checkpoint.model, _choose_head(checkpoint.model, head))
     model = conversion.convert(checkpoint.model, kind, _dictionary(checkpoint.task))
+    model.config.trained_as = stored_identity(checkpoint.state)
     tokenizer = tokenizer_of(checkpoint.task, [path.parent, data], model.config)
     return Converted(checkpoint, kind, model, tokenizer)
 

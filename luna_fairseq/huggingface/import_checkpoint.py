@@ -17,6 +17,7 @@ from typing import Any, Dict, Optional
 import torch
 from torch import Tensor
 
+from luna_fairseq.checks.same_training import stored_identity
 from luna_fairseq.commands.average_checkpoints import load
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
@@ -55,6 +56,7 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
         ) from error
     state = load(like)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    _check_run(config.get("trained_as", {}), stored_identity(state), folder, like)
     taken = read_names(state["model"], config)
     weights = _weights(folder, bool(config.get("tie_word_embeddings", True)))
     _check(weights, taken, state["model"], folder)
@@ -98,6 +100,16 @@ class _Tied(Dict[str, Tensor]):
         if not name.endswith(TIED):
             return None
         return next((other for other in self.keys() if other.endswith(TIED)), None)
+
+
+def _check_run(exported: Dict[str, Any], ours: Dict[str, Any], folder: Path, like: Path) -> None:
+    """Raise InputError where weights that fit would be given another direction, dictionary or function."""
+    for name, value in exported.items():
+        if name in ours and ours[name] != value:
+            raise InputError(
+                f"{folder} was exported from another training than --like {like} ({name.replace('_', ' ')} "
+                f"{value}, not {ours[name]}): give a checkpoint of that one"
+            )
 
 
 def _check(weights: Dict[str, Tensor], taken: Dict[str, str], model: Any, folder: Path) -> None:

@@ -45,7 +45,7 @@ def test_options(words, message, data, tmp_path):
 )
 def test_decoding_options(words, message, trained, data):
     path = ("--path", trained / "checkpoint_last.pt")
-    assert message in refused("generate", *plugin(data), *path, "-s src -t tgt --beam 2 --batch-size 8", words)
+    assert message in refused("generate", *plugin(data), *path, GENERATE, words)
 
 
 def test_an_entry_twice_in_a_dictionary(trained, data, tmp_path):

@@ -53,6 +53,17 @@ def test_there_and_back(kind, variant, auto, tmp_path, capsys):
     assert "was fine-tuned with another vocabulary" in capsys.readouterr().err
 
 
+def test_a_checkpoint_of_another_direction_is_refused(tmp_path, capsys):
+    checkpoint, data, _ = save("translation", "tied", tmp_path)
+    assert command("export", tmp_path / "hf", "--path", checkpoint, "--data", data) == 0
+    state = torch.load(str(checkpoint), weights_only=False)
+    state["args"].source_lang, state["args"].target_lang = "b", "a"
+    torch.save(state, str(checkpoint))
+    back = [tmp_path / "hf", "--like", checkpoint, "--path", tmp_path / "back.pt"]
+    assert command("import_checkpoint", *back) == 1
+    assert "was exported from another training than --like" in capsys.readouterr().err
+
+
 def test_the_card_has_the_run_and_its_score(tmp_path, capsys):
     checkpoint, data, _ = save("translation", "tied", tmp_path)
     export = ["--path", checkpoint, "--data", data]
