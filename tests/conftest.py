@@ -19,10 +19,9 @@ from luna_fairseq.commands import logged  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def look_ups_by_parts(request, monkeypatch):
-    """Contexts of tests are short, and a look-up reads them whole. Where the name of a case says so, a short
-    one has no more than three tokens."""
-    if "by parts" in request.node.name:
+def look_ups_in_segments(request, monkeypatch):
+    """Contexts of tests are short, and a look-up reads them whole; so marked, it reads three tokens whole."""
+    if request.node.get_closest_marker("in_segments"):
         monkeypatch.setattr(segments, "DENSE_LENGTH", 3)
 
 

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 
+import pytest
 import torch
 
 from fairseq.data import Dictionary
@@ -62,6 +63,14 @@ VARIANTS = {
     "anchored softmax cross sentence diagonal": {**SOFTMAX_CROSS, **SENTENCE_DIAGONAL},
     "anchored softmax cross pre-norm": {**SOFTMAX_CROSS, **PRE_NORM},
 }
+
+IN_SEGMENTS = {"look-up by parts", "look-up by parts untied pre-norm", "look-up by parts diagonal pre-norm"}
+
+
+def marked(variant, *more, id=None):
+    """Parameters of a test of this variant."""
+    marks = [pytest.mark.in_segments] if variant in IN_SEGMENTS else []
+    return pytest.param(*more, variant, marks=marks, id=id)
 
 
 class Task:

@@ -29,7 +29,14 @@ KINDS = {
     "look-up by parts, diagonal": {"class": CROSS, "lookup": 2, "diagonal": True},
     "softmax, diagonal": {"class": SOFTMAX, "anchor_strength": 4.0, "diagonal": True},
 }
-kinds = pytest.mark.parametrize("kind", list(KINDS))
+IN_SEGMENTS = {"look-up by parts", "look-up by parts untied", "look-up by parts, diagonal"}
+
+
+def marked(names):
+    return [pytest.param(n, marks=[pytest.mark.in_segments] if n in IN_SEGMENTS else []) for n in names]
+
+
+kinds = pytest.mark.parametrize("kind", marked(KINDS))
 
 
 def attention(**options):
@@ -119,7 +126,7 @@ def test_without_strength_it_is_the_papers_attention(options):
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if KINDS[kind]["class"] is not SELF]
+    "kind", marked(kind for kind in KINDS if KINDS[kind]["class"] is not SELF)
 )  # all of a sentence or none
 @pytest.mark.parametrize("sizes", [[1] * 6, [2, 1, 3]])
 def test_step_by_step_equals_all_at_once(kind, sizes):
@@ -161,8 +168,8 @@ def test_the_gate_begins_open_only_where_a_diagonal_says_what_to_choose(diagonal
     assert torch.equal(module.lookup_gate(), torch.full((HEADS,), start))
 
 
-@pytest.mark.parametrize("form, read", [("whole", 12), ("by parts", 8)])  # two parts of four tokens
-def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row(form, read):
+@pytest.mark.parametrize("read", [12, pytest.param(8, marks=pytest.mark.in_segments)])  # two of four tokens
+def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row(read):
     module = attention(**KINDS["look-up"])
     x, packed, _, _ = sentences([12], [3])
     given = Sentences()

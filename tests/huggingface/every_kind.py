@@ -45,7 +45,7 @@ BASE = {
     "masked LM": tiny_masked_lm.OPTIONS,
     "classifier": CLASSIFIER_OPTIONS,
 }
-CASES = [(kind, variant) for kind, variants in VARIANTS.items() for variant in variants]
+CASES = [tiny_luna.marked(variant, kind) for kind, variants in VARIANTS.items() for variant in variants]
 
 
 def small_model(kind, variant):

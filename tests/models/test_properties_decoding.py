@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_luna import PAD, VARIANTS, assert_close, batch, example, tiny_model
+from tiny_luna import PAD, VARIANTS, assert_close, batch, example, marked, tiny_model
 
 from fairseq.sequence_generator import SequenceGenerator
 
-variants = pytest.mark.parametrize("variant", list(VARIANTS))
+variants = pytest.mark.parametrize("variant", [marked(variant) for variant in VARIANTS])
 
 
 def step_by_step(model, target, encoder_out, state, start=0, end=None):
@@ -167,7 +167,7 @@ def test_state_does_not_grow():
     )
 
 
-@pytest.mark.parametrize("beam, variant", [(1, "tied"), *((3, variant) for variant in VARIANTS)])
+@pytest.mark.parametrize("beam, variant", [(1, "tied"), *(marked(variant, 3) for variant in VARIANTS)])
 def test_beam_search_in_a_batch_finds_what_it_finds_alone(beam, variant):
     model = tiny_model(**VARIANTS[variant])
     source, _ = example()

@@ -32,10 +32,6 @@ def opened(browser, path, size="desktop", **settings):
     page.on("request", lambda request: page.requests.append(request.url))
     page.on("console", lambda message: page.complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.metrics = context.new_cdp_session(page)
-    page.metrics.send(
-        "Performance.enable", {"timeDomain": "threadTicks"}
-    )  # other tests may keep the machine busy
     page.on("dialog", lambda dialog: (page.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     page.goto(path.as_uri())
     page.wait_for_selector("body[data-drawn=yes]")
@@ -64,9 +60,3 @@ def shown_in_notebook(browser, html, folder):
 def fits(page):
     """Whether nothing is wider than the window."""
     return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-
-
-def thread_seconds(page):
-    """Processor time of the page's thread so far: reading, scripts, layout, painting."""
-    metrics = page.metrics.send("Performance.getMetrics")["metrics"]
-    return next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime")

@@ -6,7 +6,7 @@ import pytest
 import tiny_luna
 import tiny_masked_lm
 import torch
-from tiny_luna import VARIANTS, Task, assert_close, batch, example, tiny_model
+from tiny_luna import VARIANTS, Task, assert_close, batch, example, marked, tiny_model
 from tiny_models import classifier, language_model
 
 from fairseq.models.transformer import TransformerModel
@@ -29,7 +29,7 @@ def run(model, source, target):
     return {one.name: one for one in found}, logits, extra
 
 
-@pytest.mark.parametrize("variant", list(VARIANTS))
+@pytest.mark.parametrize("variant", [marked(variant) for variant in VARIANTS])
 def test_maps_of_a_translation_model(variant):
     model = tiny_model(**VARIANTS[variant])
     source, target = one_sentence()
