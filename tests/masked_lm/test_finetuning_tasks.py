@@ -21,50 +21,20 @@ from luna_fairseq.masked_lm.finetuning.settings import (
 MNLI = "index promptID pairID genre s1b s2b s1p s2p sentence1 sentence2 label1 gold_label".split()
 GLUE = {
     "SST-2": ("train.tsv", "train", ["sentence\tlabel", 'a "b c\t1'], ('a "b c',), "1"),
-    "QNLI": (
-        "dev.tsv",
-        "valid",
-        ["index\tquestion\tsentence\tlabel", "0\tq ?\ts .\tnot_entailment"],
-        ("q ?", "s ."),
-        "not_entailment",
-    ),
-    "QQP": (
-        "train.tsv",
-        "train",
-        ["id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "1\t2\t3\ta\tb\t0"],
-        ("a", "b"),
-        "0",
-    ),
-    "MNLI": (
-        "dev_mismatched.tsv",
-        "valid1",
-        ["\t".join(MNLI), "\t".join(["0"] * 8 + ["a", "b", "neutral", "neutral"])],
-        ("a", "b"),
-        "neutral",
-    ),
-    "RTE": (
-        "dev.tsv",
-        "valid",
-        ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tentailment"],
-        ("a", "b"),
-        "entailment",
-    ),
-    "MRPC": (
-        "train.tsv",
-        "train",
-        ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t2\t3\ta\tb"],
-        ("a", "b"),
-        "1",
-    ),
+    "QNLI": ("dev.tsv", "valid", ["index\tquestion\tsentence\tlabel", "0\tq ?\ts .\tnot_entailment"],
+             ("q ?", "s ."), "not_entailment"),
+    "QQP": ("train.tsv", "train", ["id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "1\t2\t3\ta\tb\t0"],
+            ("a", "b"), "0"),
+    "MNLI": ("dev_mismatched.tsv", "valid1",
+             ["\t".join(MNLI), "\t".join(["0"] * 8 + ["a", "b", "neutral", "neutral"])],
+             ("a", "b"), "neutral"),
+    "RTE": ("dev.tsv", "valid", ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tentailment"],
+            ("a", "b"), "entailment"),
+    "MRPC": ("train.tsv", "train", ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t2\t3\ta\tb"],
+             ("a", "b"), "1"),
     "CoLA": ("train.tsv", "train", ["gj04\t1\t\tA .", "gj04\t0\t*\tB ."], ("B .",), "0"),
-    "STS-B": (
-        "test.tsv",
-        "test",
-        ["index\tsentence1\tsentence2", "0\ta\tb"],
-        ("a", "b"),
-        None,
-    ),
-}
+    "STS-B": ("test.tsv", "test", ["index\tsentence1\tsentence2", "0\ta\tb"], ("a", "b"), None),
+}  # fmt: skip
 
 
 def write(path, lines):

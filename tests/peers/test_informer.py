@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from tiny_luna import Task, assert_close, dictionary
+from tiny_luna import Task, assert_close, dictionary, moved
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.peers.informer import InformationBlock
@@ -28,12 +28,7 @@ PUBLISHED = {"conv_linformer_encoder": 135_368_888, "informer_encoder": 126_613_
 
 
 def model(name, dtype=torch.float64, **options):
-    torch.manual_seed(0)
-    built = PeerTransformer.build_model(Namespace(**{**ARCHITECTURES[name], **SIZES, **options}), Task())
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return built.to(dtype).eval()
+    return moved(PeerTransformer, {**ARCHITECTURES[name], **SIZES, **options}, Task(), dtype)
 
 
 def count(name, rows):

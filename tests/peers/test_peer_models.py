@@ -5,7 +5,8 @@ from argparse import Namespace
 import pytest
 import torch
 from peer_cases import SMALL, VARIANTS, attention_of, cases
-from tiny_luna import PAD, Task, assert_close, batch, example
+from tiny_luna import PAD, Task, assert_close, batch, example, moved
+from tiny_masked_lm import Task as LMTask
 
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel, base_architecture
@@ -32,12 +33,7 @@ causal, cross = ([name for name, _ in cases(form)] for form in ("causal", "cross
 
 
 def model(family, dtype=torch.float64, task=None, **options):
-    torch.manual_seed(0)
-    built = family.build_model(Namespace(**{**SIZES, **SMALL, **options}), task or Task())
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return built.to(dtype).eval()
+    return moved(family, {**SIZES, **SMALL, **options}, task or Task(), dtype)
 
 
 def translator(encoder="softmax", decoder="softmax", cross="softmax", **options):
@@ -45,15 +41,6 @@ def translator(encoder="softmax", decoder="softmax", cross="softmax", **options)
     variants = {key: value for name in names.values() for key, value in VARIANTS.get(name, {}).items()}
     names = {option: attention_of(name) for option, name in names.items()}
     return model(PeerTransformer, **{**names, **variants, **options})
-
-
-class LMTask:
-    """What a masked LM needs of its task."""
-
-    source_dictionary = Task().source_dictionary
-
-    def max_positions(self):
-        return 40
 
 
 INFORMER = {"information_block": True, "information_kernel": 3}
