@@ -25,28 +25,32 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("needs a CUDA device or TRITON_INTERPRET=1", allow_module_level=True)
 
-from luna_fairseq.ops.causal_luna.triton_kernels import dropout_factor, store_block  # noqa: E402
+from luna_fairseq.ops.causal_luna.triton_kernels import dropout_factor, places  # noqa: E402
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 B, H, K = 2, 2, 8
 
 
 @triton.jit
-def draw_kernel(out, seed, dropout, boost, T, L: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr):
+def draw_kernel(
+    out, seed, dropout, boost, rows, WIDTH: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr
+):
     bh = tl.program_id(0).to(tl.int64)
     start = tl.program_id(1) * BLOCK_T
     first = tl.program_id(2) * BLOCK_L
-    x = dropout_factor(seed, dropout, boost, bh * T + start, first, L, BLOCK_T, BLOCK_L)
-    store_block(out + (bh * T + start) * L, L, T - start, first, x, L, BLOCK_T, BLOCK_L)
+    row = bh * rows + start
+    x = dropout_factor(seed, dropout, boost, row, first, WIDTH, BLOCK_T, BLOCK_L)
+    tl.store(out + row * WIDTH + places(WIDTH, first, BLOCK_T, BLOCK_L), x)
 
 
-def factors(seed, dropout, T, L, block_t=64, block_l=64):
+def factors(seed, dropout, T, L, block_t=16, block_l=16):
     """What the kernels multiply the unpack weights with [B, H, T, L], drawn in blocks of one's choice."""
-    out = torch.empty(B, H, T, L, device=DEVICE)
-    draw_kernel[(B * H, -(-T // block_t), -(-L // block_l))](
-        out, seed, dropout, 1 / (1 - dropout), T, L=L, BLOCK_T=block_t, BLOCK_L=block_l
+    plan = form.make_plan(B * H, T, K, L)
+    out = torch.empty(B, H, plan.rows, plan.width, device=DEVICE)
+    draw_kernel[(B * H, plan.rows // block_t, plan.width // block_l)](
+        out, seed, dropout, 1 / (1 - dropout), plan.rows, WIDTH=plan.width, BLOCK_T=block_t, BLOCK_L=block_l
     )
-    return out
+    return out[:, :, :T, :L]
 
 
 def seed_after(n):
@@ -84,7 +88,7 @@ def test_rate_and_scale():
 
 def test_blocks_do_not_change_what_is_drawn():
     seed = seed_after(1)
-    assert torch.equal(factors(seed, 0.5, 50, 20), factors(seed, 0.5, 50, 20, block_t=16, block_l=16))
+    assert torch.equal(factors(seed, 0.5, 60, 20), factors(seed, 0.5, 60, 20, block_t=32, block_l=32))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
 from luna_fairseq.ops.causal_luna.inputs import count_steps
@@ -126,6 +127,7 @@ class Plan(NamedTuple):
 
     Attributes:
         block_t, block_k, block_l: positions of a chunk, padded K, rows of P at a time; powers of two
+        width: L up to the end of the last block
         segments: of each head
         chunks: of each segment
     """
@@ -133,8 +135,14 @@ class Plan(NamedTuple):
     block_t: int
     block_k: int
     block_l: int
+    width: int
     segments: int
     chunks: int
+
+    @property
+    def rows(self) -> int:
+        """Positions of all chunks."""
+        return self.segments * self.chunks * self.block_t
 
 
 def next_power_of_two(n: int) -> int:
@@ -149,13 +157,14 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Plan:
     block_t = next_power_of_two(T) if T <= 32 else 16
     chunks = -(-T // block_t)
     per_segment = -(-chunks // min(max(1, PROGRAMS // heads), MAX_SEGMENTS))
-    return Plan(block_t, next_power_of_two(K), 16, -(-chunks // per_segment), per_segment)
+    width = -(-L // 16) * 16
+    return Plan(block_t, next_power_of_two(K), 16, width, -(-chunks // per_segment), per_segment)
 
 
 class CausalLunaFunction(torch.autograd.Function):
     """The kernels in a row. ``v`` is None where it is ``k``; ``given``: see :func:`arguments`. Keeps the
-    inputs, the logarithm of the softmax's denominator, the sums of the segments where there are several, and
-    the output in float32 where L is more than one block."""
+    inputs, the logarithm of the softmax's denominator, and the sums of the segments where there are
+    several."""
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
@@ -164,16 +173,16 @@ class CausalLunaFunction(torch.autograd.Function):
         q, a = dense(q), dense(a)
         k, v = (as_laid_out(x, q) for x in (k, v))
         plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1))
-        times = [x if x is None else x.contiguous() for x in (reciprocal, *ages_of_parts(plan, ages))]
-        given = [*times, padding, packed_padding, seed]
+        if reciprocal is not None:
+            reciprocal = functional.pad(reciprocal, (0, plan.rows - q.size(2))).contiguous()
+        given = [reciprocal, *ages_of_parts(plan, ages), padding, packed_padding, seed]
         values = arguments(plan, q, k, v, a, given, dropout)
-        out, lse, sums = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32), None
+        out, lse, sums = torch.empty_like(q), memory(q, plan.rows), None
         if plan.segments > 1:
-            sums = states(plan, values, v is None)
-            block_l = min(next_power_of_two(a.size(-1)), 4096 // plan.block_k)
-            launch(segment_sums_kernel, values, -(-a.size(-1) // block_l), sums=sums, BLOCK_L=block_l)
-        values.update(sums=sums, scratch=scratch(plan, values))
-        launch(forward_kernel, values, out=out, lse=lse)
+            sums = memory(q, plan.segments, values["SIDES"], plan.block_k, plan.width)
+            block_l = min(plan.width & -plan.width, 4096 // plan.block_k)
+            launch(segment_sums_kernel, values, plan.width // block_l, sums=sums, BLOCK_L=block_l)
+        launch(forward_kernel, values, out=out, lse=lse, sums=sums, scratch=scratch(plan, values))
         ctx.save_for_backward(q, k, v, a, *given, sums, lse)
         ctx.dropout = dropout
         return out
@@ -187,31 +196,34 @@ class CausalLunaFunction(torch.autograd.Function):
         plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1))
         values = arguments(plan, q, k, v, a, given, ctx.dropout)
         values.update(g=as_laid_out(g, q), lse=lse, sums=sums, scratch=scratch(plan, values))
-        dq, dk, da = (torch.empty_like(x) for x in (q, k, a))
+        dq, dk = torch.empty_like(q), torch.empty_like(k)
+        da = torch.empty_like(a) if given[3] is None else torch.zeros_like(a)  # zero at padding
         dv = dk if v is None else torch.empty_like(v)
-        later_sums = states(plan, values, v is None) if values["STATES"] else None
         # What the kernels leave to each other and to 1/t and ages.
-        dlogits, used = (q.new_empty(*q.shape[:3], a.size(-1)) for _ in range(2))
+        dlogits, used = (memory(q, plan.rows, plan.width, dtype=q.dtype) for _ in range(2))
+        later_sums = memory(q, plan.segments, 2, plan.block_k, plan.width) if values["STATES"] else None
         reads = adds = None
-        if given[1] is not None:
+        if values["FADES"]:
             reads, adds = (torch.empty_like(lse) for _ in range(2))
         values.update(dlogits=dlogits, used=used)
         launch(query_gradient_kernel, values, dq=dq, reads=reads, later_sums=later_sums)
         launch(key_gradient_kernel, values, sums=later_sums, dk=dk, dv=dv, da=da, adds=adds)
-        of_times = (None, None) if reads is None else (reads / given[0], (adds - reads).double())
+        of_times = [None, None]
+        if values["FADES"]:
+            reads, adds, reciprocal = (x[..., : q.size(2)] for x in (reads, adds, given[0]))
+            of_times = [reads / reciprocal, (adds - reads).double()]
         return (dq, dk, None if v is None else dv, da, *of_times, None, None, None, None)
 
 
 def ages_of_parts(plan: Plan, ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Ages [B, H, T] since the beginning of each position's chunk, and of whole segments [B, H, segments]."""
+    """Ages [B, H, T] since the beginning of each row's chunk [B, H, rows], and of whole segments [B, H,
+    segments]; nothing ages after T."""
     if ages is None:
         return None, None
-    T, length = ages.size(-1), plan.chunks * plan.block_t
-    before = torch.nn.functional.pad(ages, (1, 0))
-    place = torch.arange(T, device=ages.device) // plan.block_t * plan.block_t
-    end = (torch.arange(1, plan.segments + 1, device=ages.device) * length).clamp(max=T)
-    whole = before[..., end] - before[..., torch.arange(plan.segments, device=ages.device) * length]
-    return (ages - before[..., place]).float(), whole.float()
+    ages = functional.pad(ages, (1, 0))
+    ages = functional.pad(ages, (0, plan.rows + 1 - ages.size(-1)), mode="replicate")
+    chunks = ages[..., 1:].unflatten(-1, (-1, plan.block_t)) - ages[..., : -1 : plan.block_t, None]
+    return chunks.flatten(2).float(), ages[..., :: plan.chunks * plan.block_t].diff().float()
 
 
 def dense(x: Tensor) -> Tensor:
@@ -250,24 +262,30 @@ def arguments(
         **dict(T=T, H=H, segments=plan.segments, chunks=plan.chunks),
         **dict(zip(("x_b", "x_h", "x_t"), q.stride())),
         **dict(zip(("a_b", "a_h", "a_t"), a.stride())),
-        **dict(K=K, L=a.size(-1), TIED=v is None, FADES=ages is not None, HAS_DROPOUT=seed is not None),
+        **dict(
+            K=K,
+            L=a.size(-1),
+            SIDES=1 if v is None else 2,
+            FADES=ages is not None,
+            HAS_DROPOUT=seed is not None,
+        ),
         **dict(HAS_PADDING=padding is not None, HAS_PACKED_PADDING=packed_padding is not None),
         **dict(STATES=plan.segments * plan.chunks > 1, CARRY=a.size(-1) <= plan.block_l),
-        **dict(BLOCK_T=plan.block_t, BLOCK_K=plan.block_k, BLOCK_L=plan.block_l),
+        **dict(BLOCK_T=plan.block_t, BLOCK_K=plan.block_k, BLOCK_L=plan.block_l, WIDTH=plan.width),
         "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
     }
 
 
-def states(plan: Plan, values: Dict[str, Any], tied: bool) -> Tensor:
-    """Memory for the states of all segments [B, H, segments, 1 or 2, K, L]."""
-    q = values["q"]
-    size = (*q.shape[:2], plan.segments, 1 if tied else 2, values["K"], values["L"])
-    return q.new_empty(size, dtype=torch.float32)
+def memory(q: Tensor, *size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Of each head: [B, H, ..]."""
+    return q.new_empty(*q.shape[:2], *size, dtype=dtype)
 
 
 def scratch(plan: Plan, values: Dict[str, Any]) -> Optional[Tensor]:
     """Where states lie that are not kept in registers."""
-    return states(plan, values, False) if values["STATES"] and not values["CARRY"] else None
+    if values["CARRY"] or not values["STATES"]:
+        return None
+    return memory(values["q"], plan.segments, 2, plan.block_k, plan.width)
 
 
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
@@ -283,8 +301,6 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 def tuning(kernel: Any, values: Dict[str, Any]) -> Dict[str, int]:
     """How a kernel is compiled: with so many registers of a thread that three programs fit on a
     multiprocessor where that spills none, else two. Not told so, NVIDIA's assembler gives some kernels 32."""
-    fits = values["BLOCK_K"] <= 64 and values["L"] <= 32
-    if kernel.__name__ == "key_gradient_kernel" and values["FADES"]:
-        fits = fits and values["CARRY"]
+    registers = 168 if values["BLOCK_K"] <= 64 and values["L"] <= 32 else 255
     warps = 8 if values["BLOCK_K"] > 64 and values["L"] > 32 else 4
-    return {"num_warps": warps, "num_stages": 1, "maxnreg": 168 if fits else 255}
+    return {"num_warps": warps, "num_stages": 1, "maxnreg": registers}
