@@ -81,7 +81,10 @@ def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Mapping[in
 
 
 def sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
-    """Tokens of each sentence or piece that fairseq-generate will read, its end counted."""
-    path = data / f"{subset}.{'-'.join(languages)}.{language}"
-    dataset = indexed_dataset.MMapIndexedDataset(str(path))
+    """Tokens of each sentence or piece that fairseq-generate will read, its end counted; of a missing side,
+    none."""
+    path = str(data / f"{subset}.{'-'.join(languages)}.{language}")
+    if not indexed_dataset.dataset_exists(path, "mmap"):
+        return np.zeros(0, dtype=np.int64)
+    dataset = indexed_dataset.MMapIndexedDataset(path)
     return np.array(dataset.sizes)  # they are the file's, which is closed with it

@@ -12,7 +12,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.text.documents import Piece, in_pieces, read_pieces
 from luna_fairseq.translation import evaluate, train_bitext
-from luna_fairseq.translation.document_output import misdivided, write_sentences
+from luna_fairseq.translation.document_output import misdivided, sizes, write_sentences, write_singly
 from luna_fairseq.translation.scores import Translations, document_scores, plain_scores
 
 LIMIT = 40
@@ -81,6 +81,13 @@ def test_a_piece_longer_than_the_positions_is_refused_before_anything_is_transla
     assert evaluate.main([str(out / "data"), *words, "--", "--max-source-positions", "8"]) == 1
     assert "tokens with its end, and the model reads 8: split it" in capsys.readouterr().err
     assert not list(tmp_path.glob("*.txt"))
+
+
+def test_sentences_that_are_translated_again_have_a_source_alone(trained, tmp_path):
+    languages = ("en", "de")
+    write_singly(trained[0] / "data", "test", languages, [0], tmp_path)
+    source, target = (sizes(tmp_path, "test", languages, language) for language in languages)
+    assert source.min() > 1 and not len(target)
 
 
 def test_another_number_of_sentences_shifts_no_line(tmp_path):
