@@ -87,17 +87,17 @@ class Pieces:
 
 def test_a_tokenizer_of_another_vocabulary_is_refused():
     ours = dictionary(100)
-    pieces = ["<unk>", "<s>", "</s>", *(f"w{i}" for i in range(96))]
+    pieces = ["<unk>", "<s>", "</s>", "<sep>", *(f"w{i}" for i in range(95))]
     ours.pad_to_multiple_(8)
     ours.add_symbol("<mask>")
     check_tokenizer(Pieces(pieces), ours)
     check_tokenizer(Pieces([*pieces, "seldom"]), ours)
     with pytest.raises(
-        InputError, match="tokenizer .* is not the one of the dictionary .*: for example 'w95' is no piece"
+        InputError, match="tokenizer .* is not the one of the dictionary .*: for example 'w94' is no piece"
     ):
         check_tokenizer(Pieces(pieces[:-1]), ours)
     with pytest.raises(
-        InputError, match=r"tokenizer \(199 pieces\) .* \(96 symbols\): it has many more pieces"
+        InputError, match=r"tokenizer \(199 pieces\) .* \(95 symbols\): it has many more pieces"
     ):
         check_tokenizer(Pieces([*pieces, *(f"x{i}" for i in range(100))]), ours)
     check_tokenizer(None, ours)
