@@ -298,9 +298,18 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
         kernel[(q.size(0) * q.size(1) * values["segments"], blocks)](*arguments, **tuning(kernel, values))
 
 
+# Registers of kernels that forget, for K up to 64 (and more than 32 rows of P) and above: of 255 the
+# assembler spills some.
+FORGETTING = {"query_gradient_kernel": (224, 248), "key_gradient_kernel": (216, 248)}
+
+
 def tuning(kernel: Any, values: Dict[str, Any]) -> Dict[str, int]:
     """How a kernel is compiled: with so many registers of a thread that three programs fit on a
     multiprocessor where that spills none, else two. Not told so, NVIDIA's assembler gives some kernels 32."""
-    registers = 168 if values["BLOCK_K"] <= 64 and values["L"] <= 32 else 255
-    warps = 8 if values["BLOCK_K"] > 64 and values["L"] > 32 else 4
+    wide, registers = values["BLOCK_K"] > 64, 255
+    if values["L"] <= 32 and not wide:
+        registers = 168
+    elif values["FADES"] and kernel.__name__ in FORGETTING:
+        registers = FORGETTING[kernel.__name__][wide]
+    warps = 8 if wide and values["L"] > 32 else 4
     return {"num_warps": warps, "num_stages": 1, "maxnreg": registers}

@@ -120,6 +120,8 @@ def query_gradient_kernel(
                     tl.store(dlogits + kept, of_weights.to(used.dtype.element_ty))
             if not CARRY and turn == 0:
                 mean /= tl.where(whole > 0.0, whole, 1.0)
+        if FADES:
+            tl.store(reads + row + tl.arange(0, BLOCK_T), mean)
         tl.debug_barrier()  # what one thread has stored another may load
 
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . d_t
@@ -142,6 +144,7 @@ def query_gradient_kernel(
         to_x = tl.trans(to_x)
         tl.store(dq + x_place + at, to_x.to(dq.dtype.element_ty), mask=inside)
         if FADES:
+            mean = tl.load(reads + row + tl.arange(0, BLOCK_T))
             mean += tl.sum(read_again(q + x_place, at, inside).to(tl.float32) * to_x, 1)
             tl.store(reads + row + tl.arange(0, BLOCK_T), mean)
         if STATES:
