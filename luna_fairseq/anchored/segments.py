@@ -78,7 +78,7 @@ def token_positions(context_padding_mask: Tensor, packed_padding_mask: Tensor) -
     first = -(
         (rows - 2 * tokens * segment) // (2 * rows)
     )  # the first t with (t + 1/2) L / n at or above the segment
-    token = first[:, :L, None] + torch.arange(-(-S // L), device=tokens.device)
+    token = first[:, :L, None] + torch.arange((S + L - 1) // L, device=tokens.device)
     empty = token >= torch.minimum(first[:, 1:], tokens)[:, :, None]
     real_first = context_padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
     position = real_first.gather(1, token.clamp(max=S - 1).flatten(1)).view(B, L, -1)

@@ -26,6 +26,7 @@ class Window(NamedTuple):
         distance: of each token from the rows and from its window's tokens, in segments, float32
             [B, 1, L, W, L + N W]
         left_out: True at rows and places without a token [B, 1, L, 1, L + N W]
+        number: N
         full: W tokens stand in every segment, in their order: nothing has to be fetched
     """
 
@@ -33,6 +34,7 @@ class Window(NamedTuple):
     place: Tensor
     distance: Tensor
     left_out: Tensor
+    number: int
     full: bool = False
 
 
@@ -100,16 +102,16 @@ def find_window(
     middle = torch.arange(L, device=laid.device) + 0.5
     from_rows = (laid[..., None] - middle).abs()
     from_tokens = (laid[..., None] - around(laid, number)[:, :, None, :]).abs()
-    left_out = torch.cat(
-        [packed_padding_mask[:, None, :].expand(-1, L, -1), around(empty, number, True)], dim=-1
-    )
+    # In numbers: torch's compiler for a CPU cannot pad truth values.
+    rows = packed_padding_mask[:, None, :].expand(-1, L, -1).to(laid.dtype)
+    left_out = torch.cat([rows, around(empty.to(laid.dtype), number, 1)], dim=-1) > 0
     # A token's place among the segments: its segment, and how many tokens of the segment stand before it.
     stands = torch.arange(L * W, device=position.device).expand(B, -1)
     index = position.flatten(1).masked_fill(empty.flatten(1), context_padding_mask.size(1))
     of_token = stands.new_zeros(B, context_padding_mask.size(1) + 1).scatter(1, index, stands)[:, :-1]
     distance = torch.cat([from_rows, from_tokens], dim=-1)
     full = complete and context_padding_mask.size(1) == L * W
-    return Window(position, of_token, distance[:, None], left_out[:, None, :, None], full)
+    return Window(position, of_token, distance[:, None], left_out[:, None, :, None], number, full)
 
 
 def around(x: Tensor, number: int, fill: float = 0) -> Tensor:
@@ -138,9 +140,8 @@ def window_attention(
         output [B, H, S, K]; weights before dropout, of the tokens by segments [B, H, L, W, L + N W]
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
-    number = (window.left_out.size(-1) - k.size(2)) // window.position.size(2)
     laid = _laid(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
-    near_k, near_v = _near(_laid(token_k, window), number), _near(_laid(token_v, window), number)
+    near_k, near_v = (_near(_laid(x, window), window.number) for x in (token_k, token_v))
     logits = torch.cat(
         [
             (laid.flatten(2, 3) @ k.transpose(-2, -1)).unflatten(2, laid.shape[2:4]),
@@ -184,6 +185,6 @@ def weights_of_window(weights: Tensor, window: Window, pack_weights: Tensor) -> 
     """
     B, H, L, W, reads = weights.shape
     of_rows, of_near = _by_tokens(weights, window).split([L, reads - L], dim=-1)
-    near = around(window.position, (reads - L) // W)  # [B, L, N W]
+    near = around(window.position, window.number)  # [B, L, N W]
     near = near.gather(1, (window.place // W)[:, :, None].expand(-1, -1, reads - L))
     return (of_rows @ pack_weights).scatter_add(3, near[:, None].expand(-1, H, -1, -1), of_near)
