@@ -75,12 +75,13 @@ def token_positions(context_padding_mask: Tensor, packed_padding_mask: Tensor) -
     _, tokens, rows = counted(context_padding_mask, packed_padding_mask)
     tokens, rows = tokens[:, None], rows[:, None]
     segment = torch.arange(L + 1, device=tokens.device)
-    first = -(
-        (rows - 2 * tokens * segment) // (2 * rows)
-    )  # the first t with (t + 1/2) L / n at or above the segment
+    # The first t with (t + 1/2) L / n at or above the segment; numbers >= 0, as ONNX divides towards 0.
+    first = (2 * tokens * segment + rows - 1) // (2 * rows)
     token = first[:, :L, None] + torch.arange((S + L - 1) // L, device=tokens.device)
     empty = token >= torch.minimum(first[:, 1:], tokens)[:, :, None]
-    real_first = context_padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
+    # Real tokens first, each in its order; numbers that differ, as ONNX has no stable sort.
+    order = context_padding_mask.long() * S + torch.arange(S, device=tokens.device)
+    real_first = order.argsort(dim=1)
     position = real_first.gather(1, token.clamp(max=S - 1).flatten(1)).view(B, L, -1)
     return position, empty | context_padding_mask.all(dim=1)[:, None, None]
 

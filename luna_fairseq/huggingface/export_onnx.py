@@ -109,7 +109,8 @@ def _write(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
         program = torch.export.export(part, first, dynamic_shapes=(shapes,), strict=False)
         torch.onnx.export(program, first, str(path), dynamo=True, verbose=False, **names)
     except Exception as error:  # whatever an exporter that meets a new operation may raise
-        reason = str(error).strip().partition("\n")[0]
+        lines = str(error).strip().split("\n")
+        reason = next((line for line in lines if "No ONNX function" in line), lines[0])
         raise InputError(f"ONNX cannot express this model: {type(error).__name__}: {reason}") from error
     _compare(part, path, examples)
 
