@@ -7,7 +7,7 @@ import torch
 from checkpoints import save
 from every_kind import small_model
 from test_commands import command
-from tiny_luna import EOS, batch, sentences
+from tiny_luna import EOS, PAD, batch, sentences
 
 from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.errors import InputError
@@ -37,12 +37,15 @@ def session(path):
     return lambda given: dict(zip(written, graph.run(None, {name: given[name] for name in read})))
 
 
-def greedy(step, state, rows, length):
-    """Tokens [B, length] that the graph of a decoder writes."""
+def greedy(step, state, rows, length, search=False):
+    """Tokens [B, length] that the graph of a decoder writes; as fairseq's search without padding."""
     token, found = np.full((rows, 1), EOS), []
-    for _ in range(length):
+    for place in range(length):
         after = step({"token": token, **state})
-        token = after.pop("logits").argmax(axis=1)[:, None]
+        logits = after.pop("logits")
+        if search:
+            logits[:, [PAD, EOS] if place == 0 else PAD] = -np.inf
+        token = logits.argmax(axis=1)[:, None]
         state = {**state, **{name[len("next_") :]: value for name, value in after.items()}}
         found.append(token)
     return np.concatenate(found, axis=1).tolist()
@@ -99,7 +102,7 @@ def test_a_translation_model(variant, tmp_path):
     model, folder = exported("translation", variant, tmp_path)
     tokens = batch(sentences((9, 4, 6), 23), left=True)
     state = session(folder / "encoder.onnx")({"input_ids": tokens.numpy()})
-    found = greedy(session(folder / "decoder.onnx"), state, 3, 8)
+    found = greedy(session(folder / "decoder.onnx"), state, 3, 8, search=True)
     dictionary = small_model("translation", variant)[1]
     generator = SequenceGenerator([model], dictionary, beam_size=1, max_len_b=60)
     lengths = tokens.ne(1).sum(dim=1)
