@@ -131,7 +131,8 @@ class TextPreparation:
     def _check(self, split: str) -> Tuple[int, str]:
         """Lines that are not empty, and a digest of the text."""
         state, lines, documents, inside = hashlib.sha256(), 0, 0, False
-        for line in progress(self._lines(split), f"check {split}"):
+        controls: Counter = Counter()
+        for line in progress(self._lines(split, controls), f"check {split}"):
             state.update(line.encode("utf-8") + b"\n")
             lines += bool(line)
             documents += bool(line) and not inside
@@ -143,14 +144,17 @@ class TextPreparation:
                 f"--shards {self.args.shards}: the training text has {documents:,} documents (runs of lines "
                 "between empty lines), and a shard would be empty; give fewer shards"
             )
+        for path, number in controls.items():
+            print(f"{split}: control characters or U+2581 in {number:,} lines of {path} were read as spaces")
         return lines, state.hexdigest()
 
-    def _lines(self, split: str) -> Iterator[str]:
-        """All lines of a split; between two files there is the end of a document."""
+    def _lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
+        """All lines of a split; between two files there is the end of a document. ``controls`` is that of
+        :func:`read_lines`."""
         for number, path in enumerate(self.files[split]):
             if number:
                 yield ""
-            yield from read_lines(path)
+            yield from read_lines(path, controls=controls)
 
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
         if self.gpt2:

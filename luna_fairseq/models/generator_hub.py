@@ -1,12 +1,14 @@
 """A trained translation or causal language model for use from Python: fairseq's generator interface, and its
 attention."""
 
-from typing import Any, List, Optional, Sequence, Type
+from argparse import Namespace
+from typing import Any, List, Optional, Sequence, Tuple, Type
 
 import torch
 from torch import Tensor
 
 from fairseq import hub_utils
+from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from fairseq.token_generation_constraints import pack_constraints
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
@@ -24,6 +26,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     """
 
     bpe: Any  # the tokenizer, of which fairseq has no type
+    reads: Tuple[Type[Any], str] = (FairseqEncoderDecoderModel, "translation model")
 
     def __init__(self, cfg: Any, task: Any, models: Any):
         super().__init__(cfg, task, models)
@@ -50,8 +53,11 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         contains in this order. The sentences are then translated one by one.
 
         Raises:
-            InputError: constraints of another number of sentences
+            InputError: constraints of another number of sentences; ``print_alignment`` without weights
         """
+        for model in self.models:
+            if hasattr(model, "check_generation"):
+                model.check_generation(Namespace(**kwargs))
         if constraints is None:
             return super().generate(tokenized_sentences, *args, **kwargs)
         if isinstance(tokenized_sentences, Tensor):
@@ -79,6 +85,7 @@ class LanguageModelHub(GeneratorHub):
     """The same of a causal language model, which can read a text of any length and go on from there."""
 
     SEGMENT = 512
+    reads = FairseqLanguageModel, "causal language model"
 
     @torch.no_grad()
     def read(self, text: str, stream: Optional[Stream] = None) -> Stream:
@@ -130,4 +137,12 @@ def from_pretrained(
     found = hub_utils.from_pretrained(
         str(model_name_or_path), checkpoint_file, str(data_name_or_path), **kwargs
     )
+    check_kind(found["models"][0], *hub.reads)
     return hub(found["args"], found["task"], found["models"])
+
+
+def check_kind(model: Any, wanted: Type[Any], name: str) -> None:
+    """Raise InputError unless the ``model`` of a checkpoint is a ``wanted`` one, by its ``name``."""
+    if not isinstance(model, wanted):
+        own = type(model).__name__
+        raise InputError(f"the checkpoint is no {name} but {own}: load it by {own}.from_pretrained")

@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from fairseq import hub_utils, utils
 from fairseq.data import Dictionary, data_utils
-from fairseq.models.roberta import RobertaHubInterface
+from fairseq.models.roberta import RobertaHubInterface, RobertaModel
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.generator_hub import check_kind
 from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer, folders_of
 from luna_fairseq.modules.classification_heads import mean_of_packed
 from luna_fairseq.text.pieces import MASK, check_encoded, is_filler
@@ -200,4 +201,5 @@ def from_pretrained(
         load_checkpoint_heads=True,
         **kwargs,
     )
+    check_kind(found["models"][0], RobertaModel, "masked language model")
     return MaskedLMHub(found["args"], found["task"], found["models"][0]).eval()

@@ -41,19 +41,25 @@ class PeerTransformer(EncoderDecoder):
         return super().build_model(cfg, task)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """As fairseq's.
+        """As fairseq's. Raises InputError as :meth:`check_generation`."""
+        self.check_generation(getattr(cfg, "generation", None))
+        super().prepare_for_inference_(cfg)
+
+    def check_generation(self, generation: Any) -> None:
+        """
+        Args:
+            generation: options of generation
 
         Raises:
             InputError: alignments are asked of cross-attention that computes no weights
         """
-        generation, attention = getattr(cfg, "generation", None), self.decoder.cfg.cross_attention
+        attention = self.decoder.cfg.cross_attention
         aligned = getattr(generation, "print_alignment", None) or getattr(generation, "replace_unk", None)
         if aligned is not None and attention != "softmax":
             raise InputError(
                 f"--print-alignment and --replace-unk need weights over the source, which {attention} "
                 "attention does not compute: leave them out, or train with --cross-attention softmax"
             )
-        super().prepare_for_inference_(cfg)
 
 
 def check_diagonal_prior(options: Mapping[str, Any]) -> None:

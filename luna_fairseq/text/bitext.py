@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Iterator, List, Pattern, Tuple
+from typing import Iterator, List, Optional, Pattern, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.regular import regular_file
@@ -48,20 +49,24 @@ class Bitext:
         return (pair for pair in zip(read_lines(self.source), read_lines(self.target)) if all(pair))
 
 
-def read_lines(path: Path, pieces: bool = False) -> Iterator[str]:
+def read_lines(path: Path, pieces: bool = False, controls: Optional[Counter] = None) -> Iterator[str]:
     """The lines of a UTF-8 file without surrounding white space (and without a byte order mark).
 
     Args:
         path: the file; no pipe.
         pieces: keep U+2581, sentencepiece's space, which is none of plain text's characters.
+        controls: counts, for the path, the lines in which something was read as a space.
 
     Raises:
         InputError: the file is missing, a pipe, or cannot be read, or a line is not UTF-8 or holds a NUL.
     """
     read_as_spaces = _CONTROL if pieces else _CONTROL_OR_SPACE
-    return (
-        _spaced(_decode(raw, path, number), read_as_spaces) for number, raw in enumerate(_raw_lines(path), 1)
-    )
+    for number, raw in enumerate(_raw_lines(path), 1):
+        text = _decode(raw, path, number)
+        plain = _spaced(text, read_as_spaces)
+        if controls is not None and plain != text:
+            controls[path] += 1
+        yield plain
 
 
 def check_bitext(

@@ -135,3 +135,11 @@ def test_a_line_that_is_not_utf8(text, capsys):
     (text / "valid").write_bytes(b"good\nb\xffad\n")
     assert prepare(text, "--vocab-size", 40) == 1
     assert f"{text / 'valid'}, line 2 is not UTF-8" in capsys.readouterr().err
+
+
+def test_what_is_read_as_a_space_is_counted(text, capsys):
+    with (text / "train").open("a", encoding="utf-8") as file:
+        file.write("a\u2581dog\nthe\x01cat\n")
+    assert prepare(text, "--vocab-size", 40) == 0
+    expected = f"train: control characters or U+2581 in 2 lines of {text / 'train'} were read as spaces"
+    assert expected in capsys.readouterr().out

@@ -12,6 +12,7 @@ from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.models import PeerClassifier, PeerRoberta, PeerTransformer
 
@@ -203,6 +204,8 @@ def test_alignments_are_refused_where_there_are_no_weights(name):
     else:
         with pytest.raises(InputError, match="^--print-alignment and --replace-unk need weights over the"):
             peer.prepare_for_inference_(asked)
+        with pytest.raises(InputError, match="^--print-alignment and --replace-unk need weights over the"):
+            GeneratorHub.generate(Namespace(models=[peer]), [], print_alignment="hard")
 
 
 def test_full_context_alignment_is_refused():

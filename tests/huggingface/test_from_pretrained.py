@@ -1,0 +1,22 @@
+"""A checkpoint of every kind, loaded as what it is and as what it is not."""
+
+import pytest
+from checkpoints import save
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
+
+CLASSES = {"translation": LunaModel, "causal LM": LunaLanguageModel, "masked LM": LunaMaskedLM}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("other", CLASSES)
+def test_a_model_of_another_kind_is_refused(kind, other, tmp_path):
+    path, data, model = save(kind, "one layer", tmp_path)
+    given = str(tmp_path), path.name, str(data)
+    if kind == other:
+        CLASSES[kind].from_pretrained(*given)
+        return
+    own = type(model).__name__
+    with pytest.raises(InputError, match=f"is no .*model but {own}: load it by {own}.from_pretrained"):
+        CLASSES[other].from_pretrained(*given)
