@@ -37,6 +37,7 @@ SHRUNK: Dict[str, Dict[str, str]] = {
     "text": {
         "luna-prepare-text": "--vocab-size 150",
         "luna-train": f"{ENCODER} {FEW} --total-num-update 3 --batch-size 8 --update-freq 1",
+        "fairseq-train": f"{ENCODER} {FEW}",
         "luna-finetune": "--batch-sizes 32 --lrs 1e-5 --epochs 1 -- --cpu --num-workers 0",
     },
     "causal": {
