@@ -190,6 +190,8 @@ class StreamIterator(EpochBatchIterator):
             disable_shuffling=True,
             **kwargs,
         )
+        # Workers that outlive their epoch wait for nothing, and each is waited for five seconds in the end.
+        self.persistent_workers = False
         self.processes = processes
         self.stream = stream
 
