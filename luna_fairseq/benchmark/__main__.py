@@ -63,8 +63,9 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=title, description=text, parents=[common])
         task.add_options(command)
         add = command.add_argument
-        add("--with", dest="with_", nargs="+", default=[], metavar="ROW", help="add these optional rows")
-        add("--without", nargs="+", default=[], metavar="ROW", help="leave these rows out")
+        rows: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
+        add("--with", dest="with_", help="add these optional rows", **rows)
+        add("--without", help="leave these rows out", **rows)
     parser.set_defaults(**COMMON)
     return parser
 

@@ -9,6 +9,7 @@ interpreter.
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -113,13 +114,13 @@ def run(args: argparse.Namespace) -> None:
             raise InputError(f"--only {name}: there is none; there are {', '.join(pieces)}")
     args.out.mkdir(parents=True, exist_ok=True)
     check_writable(args.out / "gpu.json", "--out")
-    major, minor = torch.cuda.get_device_capability() if args.device == "cuda" else (8, 0)
-    half = "bfloat16" if major >= 8 else "float16"
+    major, _ = torch.cuda.get_device_capability() if args.device == "cuda" else (8, 0)
+    half, compiled = "bfloat16" if major >= 8 else "float16", 90 if major >= 9 else 80
     until = time.monotonic() + 60 * args.minutes
     found: Dict[str, Dict[str, Any]] = {}
     for name, piece in pieces.items():
         if name in (args.only or pieces):
-            words = piece.words.format(**SETS, half=half, capability=10 * major + minor).split()
+            words = piece.words.format(**SETS, half=half, capability=compiled).split()
             words += ["--device", args.device] if words[0] != ".kernels" else []
             found[name] = do(words, piece.seconds, until)
             print(
@@ -141,16 +142,20 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
     module = BENCHMARK + words.pop(0) if words[0].startswith(".") else BENCHMARK
     failed: Dict[str, str] = {}
     values: Dict[str, Any] = {}
+    kept: List[Dict[str, Any]] = []
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(TRIES):
+        for i in range(TRIES):
             left = until - time.monotonic()
             if left < LEAST:
                 failed.setdefault("all", "left out: the time was up")
                 break
-            path = Path(folder) / "found.json"
+            path = Path(folder) / f"{i}.json"
             status, said = call([sys.executable, "-m", module, *words, "--json", str(path)], min(limit, left))
-            values = json.loads(path.read_text()) if path.exists() else {}
+            if not path.exists():
+                failed.setdefault("all", said)
+                break
+            values = json.loads(path.read_text())
             section = section_of(values)
             failed.update(section.get("failed", {}))
             running = section.get("running", "")
@@ -158,19 +163,16 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
                 failed.update({} if status == 0 or failed else {"all": said})
                 break
             failed[running] = said  # it died or hung: once more without what was at work
-            place = words.index("--without") + 1 if "--without" in words else len(words)
-            words = [
-                *words[:place],
-                *([] if "--without" in words else ["--without"]),
-                running,
-                *words[place:],
-            ]
+            kept += [record for record in section.get("results", []) if record["form"] == running]
+            words = [*words, "--without", running]
+    results = section_of(values).setdefault("results", [])
+    results += [record for record in kept if record not in results]
     command = " ".join(["python -m", module, *words])
     return {"command": command, "failed": failed, "found": values, "seconds": time.monotonic() - begun}
 
 
 def call(command: List[str], limit: float) -> Tuple[int, str]:
-    """Exit status of a command, and the last line that it said of an error."""
+    """Exit status of a command, and a line that it said of an error: what was raised, else its last."""
     environment = dict(os.environ)
     if "cpu" in command:
         # The interpreter's products are small: a pool of threads for each would take the time.
@@ -179,8 +181,10 @@ def call(command: List[str], limit: float) -> Tuple[int, str]:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return -1, f"ended after {limit:.0f} s"
-    last = (done.stderr.strip().splitlines() or [""])[-1]
-    return done.returncode, f"ended by signal {-done.returncode}" if done.returncode < 0 else last
+    if done.returncode < 0:
+        return done.returncode, f"ended by signal {-done.returncode}"
+    raised = re.findall(r"^Traceback.*\n(?: .*\n)*(\S.*)", done.stderr, re.MULTILINE)
+    return done.returncode, ([""] + (raised or done.stderr.strip().splitlines()))[-1]
 
 
 def section_of(values: Dict[str, Any]) -> Dict[str, Any]:

@@ -67,16 +67,18 @@ def compare(
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
             failed(name, InputError("it ran out of memory: ask for smaller sizes"))
-        except (InputError, RuntimeError, MemoryError) as error:
+        except Exception as error:
             failed(name, error)
         else:
             timers[name] = Timer("job()", globals={"job": job}, num_threads=settings.threads)
-    begin("")
     samples: Dict[str, List[Any]] = {name: [] for name in timers}
-    for _ in range(settings.repetitions):
+    for i in range(settings.repetitions):
         for name, timer in timers.items():
+            if i == 0:
+                begin(name)
             # It warms up before every sample: another row has been at work.
             samples[name].append(timer.blocked_autorange(min_run_time=SHORTEST_SAMPLE))
+        begin("")
     seconds = {name: [sample.median for sample in each] for name, each in samples.items()}
     return [
         {

@@ -106,7 +106,10 @@ class Section:
     profiles: List[Record] = field(default_factory=list)
 
     def fail(self, row: str, error: BaseException) -> None:
-        """Note that a row is not measured, or not in a case."""
+        """Note that a row is not measured, or not in a case; what breaks the GPU's context for all is raised
+        again."""
+        if "CUDA error" in str(error):
+            raise error
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         self.failed.setdefault(row, f"{kind}{next(iter(str(error).splitlines()), '')}"[:300])
 
@@ -141,7 +144,7 @@ def lay_out(task: Task, changed: Callable[[Section], Any] = lambda section: None
         changed(section)
         try:
             section.checks[section.running] = task.check(rows[section.running])
-        except (InputError, RuntimeError, TypeError) as error:
+        except Exception as error:  # a compiler that meets a new device may raise whatever it likes
             section.fail(section.running, error)
     section.running = ""
     section.peers = [name for name in possible if rows[name].peer and name not in section.failed]

@@ -63,16 +63,24 @@ FAKE = """
 import json, os, signal, sys, time
 path, rest = sys.argv[sys.argv.index("--json") + 1], sys.argv[1:]
 bad = {kind!r} if "--without" not in rest else ""
-section = {{"rate": "", "peers": [], "failed": {{}}, "running": "triton" if bad else "", "results": []}}
+times = {{"median": 1, "q1": 1, "q3": 1}}
+measured = {{"case": {{"T": 1}}, "seconds": times, "speed_ratio": {{"sdpa": times}}, "extra_bytes": 0}}
+results = [dict(measured, form=form) for form in (["triton", "chunk"] if bad else ["chunk"])]
+section = {{"rate": "", "peers": [], "failed": {{}}, "running": "triton" if bad else "", "results": results}}
 open(path, "w").write(json.dumps({{"environment": {{}}, "causal": section}}))
 if bad == "dies": os.kill(os.getpid(), signal.SIGKILL)
 if bad == "hangs": time.sleep(100)
-if bad == "raises": print("Error: CUDA error", file=sys.stderr); sys.exit(1)
+if bad == "raises": raise RuntimeError("CUDA error: a memory access\\nCompile with more.")
 """
 
 
 @pytest.mark.parametrize(
-    "kind, said", [("dies", "signal 9"), ("hangs", "ended after 2 s"), ("raises", "CUDA")]
+    "kind, said",
+    [
+        ("dies", "signal 9"),
+        ("hangs", "ended after 2 s"),
+        ("raises", "RuntimeError: CUDA error: a memory access"),
+    ],
 )
 def test_what_fails_dies_or_hangs_costs_its_row_alone(kind, said, tmp_path, monkeypatch):
     (tmp_path / "fake").mkdir()
@@ -80,9 +88,12 @@ def test_what_fails_dies_or_hangs_costs_its_row_alone(kind, said, tmp_path, monk
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(gpu, "BENCHMARK", "fake")
     found = gpu.do(["causal"], 2.0, time.monotonic() + 60)
-    assert list(found["failed"]) == ["triton"] and said in found["failed"]["triton"]
+    assert list(found["failed"]) == ["triton"] and found["failed"]["triton"].endswith(said)
     assert "--without triton" in found["command"]
-    assert "FAILED causal, triton" in "\n".join(gpu.page({"causal": found}))
+    page = "\n".join(gpu.page({"causal": found}))
+    assert "FAILED causal, triton" in page
+    # What it had measured of that row before, too, and of the others once.
+    assert page.count("| causal | T 1  | triton | sdpa |") == page.count("| causal | T 1  | chunk ") == 1
 
 
 def test_what_there_is_no_time_for_is_named():

@@ -118,7 +118,7 @@ def test_extra_memory_is_the_most_that_a_job_holds():
 
 def test_repetitions_are_interleaved_and_a_failure_ends_one_row(monkeypatch):
     def fails():
-        raise RuntimeError("no kernel\nfor this")
+        raise Exception("no kernel\nfor this")  # as Triton's compiler raises
 
     monkeypatch.setattr(measure, "extra_bytes", lambda *_: 0)
     monkeypatch.setattr(measure, "SHORTEST_SAMPLE", 0.0)
@@ -175,6 +175,18 @@ def test_a_wrong_form_is_not_timed(name, form, function, said, monkeypatch):
     section, cases = lay_out(task_of(f"{name} {HEADS}"))
     assert list(section.failed) == [form] and said in section.failed[form]
     assert all(form not in jobs for _, jobs in cases)
+
+
+def test_what_breaks_the_context_of_all_rows_ends_the_run_and_is_named(monkeypatch, tmp_path):
+    def breaks(inputs):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with more.")
+
+    monkeypatch.setitem(causal.CAUSAL, "chunk", replace(causal.CAUSAL["chunk"], make=breaks))
+    path = tmp_path / "found.json"
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        main(["causal", *HEADS.split(), "--json", str(path)])
+    found = json.loads(path.read_text())["causal"]
+    assert found["running"] == "chunk" and not found["failed"]
 
 
 def test_a_wrong_row_is_one_line_and_the_others_are_measured(quick, monkeypatch, capsys, tmp_path):
