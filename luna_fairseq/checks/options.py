@@ -25,6 +25,8 @@ _VALUES: Tuple[Tuple[str, Callable[[float], bool], str], ...] = (
 )
 # Criterions of which all is known that validation reports.
 _PLAIN = {"cross_entropy", "label_smoothed_cross_entropy", "masked_lm", "adaptive_loss"}
+OF_A_SOURCE = ("print_alignment", "replace_unk", "constraints")
+_LANGUAGE_MODELLING = ("language_modeling", "streaming_lm")
 _METRICS = {"loss", "nll_loss", "ppl", "wps", "ups", "wpb", "bsz", "num_updates"}
 
 
@@ -209,10 +211,24 @@ def decoding(given: Given) -> Faults:
             "fairseq-generate reads no constraints: give them to fairseq-interactive, behind a tab after "
             "each sentence"
         )
-    if given.task == "language_modeling" and given.from_file and given.sample_break_mode != "eos":
+    if str(given.task) in _LANGUAGE_MODELLING:
+        yield from _continuing(given)
+
+
+def _continuing(given: Given) -> Faults:
+    """Language models go on with a prompt."""
+    for name in OF_A_SOURCE:
+        if getattr(given, name) is not None:
+            yield f"--{name.replace('_', '-')} is for translation: a language model has no source"
+    if given.from_file and given.sample_break_mode != "eos":
         yield (
-            "fairseq-generate goes on with one prompt a line: give --sample-break-mode eos, with which "
-            "the data is read line by line"
+            "fairseq-generate goes on with one prompt a line: give --task language_modeling "
+            "--sample-break-mode eos, with which the data is read line by line"
+        )
+    if given.from_file and given.add_bos_token:
+        yield (
+            "fairseq-generate takes an </s> before the prompt for a part of it with --add-bos-token: give "
+            "the prompts to fairseq-interactive"
         )
 
 

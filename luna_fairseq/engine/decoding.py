@@ -6,6 +6,7 @@ import numpy
 import torch
 
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
+from luna_fairseq.errors import InputError
 
 
 def _throws_away() -> bool:
@@ -27,11 +28,11 @@ INCOMPLETE_BATCHES = Mend(
     needed=_throws_away,
 )
 
-DIVERSE_BEAMS = Mend(
-    "diverse-beams",
+BEAM_SEARCH = Mend(
+    "beam-search",
     RIGHT,
-    "--diverse-beam-groups looks up a sentence's penalties by its number in the test set, not by its "
-    "place in the batch: an IndexError, or another sentence's penalties",
+    "--diverse-beam-groups looks up a sentence's penalties by its number in the test set, not by its place "
+    "in the batch: an IndexError, or another sentence's penalties; a prompt beyond --max-len-b is cut",
 )
 
 
@@ -48,11 +49,21 @@ def _with_incomplete_batch(batch_by_size: Function, indices: Any, *args: Any, **
 
 
 # Not around the search's own step, which TorchScript compiles.
-@DIVERSE_BEAMS.around(
+@BEAM_SEARCH.around(
     "fairseq.sequence_generator:SequenceGenerator.generate",
     "fairseq.sequence_generator:SequenceGeneratorWithAlignment.generate",
 )
 def _numbered(generate: Function, self: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
     if "id" in sample:
         sample = {**sample, "id": torch.arange(len(sample["id"]), device=sample["id"].device)}
+    prefix = kwargs.get("prefix_tokens")
+    if prefix is not None:
+        width = sample["net_input"]["src_tokens"].size(1)
+        longest = min(int(self.max_len_a * width + self.max_len_b), self.max_len - 1)
+        length = int(prefix.ne(self.pad).sum(dim=1).max())
+        if length > longest and not self.match_source_len:
+            raise InputError(
+                f"a prompt has {length} tokens, and no output may be longer than {longest}: give a larger "
+                f"--max-len-b, or a shorter prompt (the model reads up to {self.max_len} tokens)"
+            )
     return generate(self, models, sample, *args, **kwargs)

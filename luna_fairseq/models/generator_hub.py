@@ -10,6 +10,7 @@ from torch import Tensor
 from fairseq import hub_utils
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from fairseq.token_generation_constraints import pack_constraints
+from luna_fairseq.checks.options import OF_A_SOURCE
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.stream import Stream
@@ -86,6 +87,13 @@ class LanguageModelHub(GeneratorHub):
 
     SEGMENT = 512
     reads = FairseqLanguageModel, "causal language model"
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's. Raises InputError for what is of translation: alignments and constraints."""
+        for name in OF_A_SOURCE:
+            if kwargs.get(name) not in (None, False):
+                raise InputError(f"{name} is for translation: a language model has no source")
+        return super().generate(*args, **kwargs)
 
     @torch.no_grad()
     def read(self, text: str, stream: Optional[Stream] = None) -> Stream:

@@ -24,6 +24,7 @@ from luna_fairseq.errors import InputError
 TRAIN = {"max_update": 0}
 GENERATE = {"beam": 5, "nbest": 1, "temperature": 1.0, "min_len": 1, "max_len_b": 200, "path": "x.pt"}
 GENERATE.update(replace_unk=None)
+PROMPTS = {**GENERATE, "task": "language_modeling", "sample_break_mode": "eos"}
 INTERACTIVE = {**GENERATE, "buffer_size": 0}
 VALIDATE = {"path": "x.pt"}
 EVAL_LM = {"path": "x.pt", "context_window": 0}
@@ -87,10 +88,12 @@ GPU = torch.cuda.is_available()
             "--retain-iter-history and --print-step are",
         ),
         ({**GENERATE, "constraints": "ordered"}, "fairseq-generate reads no constraints"),
-        (
-            {**GENERATE, "task": "language_modeling", "sample_break_mode": "none"},
-            "fairseq-generate goes on with",
-        ),
+        ({**PROMPTS, "sample_break_mode": "none"}, "fairseq-generate goes on with one prompt a line"),
+        ({**PROMPTS, "add_bos_token": True}, "fairseq-generate takes an </s> before the prompt for a part"),
+        ({**PROMPTS, "print_alignment": "hard"}, "--print-alignment is for translation"),
+        ({**PROMPTS, "replace_unk": ""}, "--replace-unk is for translation"),
+        ({**INTERACTIVE, "task": "streaming_lm", "constraints": "ordered"}, "--constraints is for transl"),
+        ({**GENERATE, "task": "streaming_lm"}, "fairseq-generate goes on with one prompt a line"),
         ({**EVAL_LM, "context_window": 8, "tokens_per_sample": 8}, "--context-window 8 must be below"),
         ({**EVAL_LM, "post_process": "sentencepiece"}, "fairseq-eval-lm joins no pieces"),
         ({**GENERATE, "num_shards": 2, "shard_id": 2}, "--shard-id 2: must be at least 0 and below"),
@@ -121,7 +124,8 @@ def test_what_cannot_be(given, message):
         {**WIDTHS, "decoder_output_dim": 16},
         {**WIDTHS, "share_all_embeddings": True, "decoder_input_dim": 512},
         {**GENERATE, "sampling": True, "nbest": 5},
-        {**GENERATE, "task": "language_modeling", "sample_break_mode": "eos"},
+        PROMPTS,
+        {**INTERACTIVE, "task": "language_modeling", "add_bos_token": True},
         {**INTERACTIVE, "constraints": "ordered"},
         {**EVAL_LM, "num_shards": 2, "shard_id": 1},
         {**TRAIN, "criterion": "composite_loss", "adaptive_softmax_cutoff": "5", "arch": "luna"},
@@ -202,3 +206,17 @@ def test_penalties_of_diverse_beams_are_of_the_sentence():
     for row, number in enumerate((7, 40, 3)):
         assert tokens_of([number], [row]) == together[row : row + 1]
     torch.jit.script(search)
+
+
+def test_a_prompt_longer_than_the_longest_output():
+    """Refused, where fairseq cuts it; one of that length ends there."""
+    task = tiny_luna.Task()
+    model, dictionary = tiny_luna.tiny_model(torch.float32, task=task), task.target_dictionary
+    generator = SequenceGenerator([model], dictionary, beam_size=2, max_len_b=4)
+    tokens = tiny_luna.batch(tiny_luna.sentences((9, 4), 23))
+    sample = {"net_input": {"src_tokens": tokens, "src_lengths": tokens.ne(1).sum(dim=1)}}
+    prompts = torch.tensor([[5, 6, 7, 8], [5, 6, 1, 1]])
+    found = generator.generate([model], sample, prefix_tokens=prompts)
+    assert found[0][0]["tokens"].tolist() == [5, 6, 7, 8, 2]
+    with pytest.raises(InputError, match="^a prompt has 5 tokens, and no output may be longer than 4: give"):
+        generator.generate([model], sample, prefix_tokens=torch.tensor([[5, 6, 7, 8, 9], [5, 6, 1, 1, 1]]))
