@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from luna_fairseq.anchored.chosen import chosen_segments, read_chosen
 from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.anchored.segments import Segments, is_dense, segment_of_tokens
-from luna_fairseq.ops.softmax import masked_softmax
+from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 def naive_lookup_attention(

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.anchored.places import anchor_distances, distance_bias, token_places
 from luna_fairseq.anchored.segments import lay_by_segments, segment_of_tokens, token_positions
-from luna_fairseq.ops.softmax import masked_softmax
+from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 class Window(NamedTuple):

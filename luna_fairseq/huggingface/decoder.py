@@ -10,8 +10,9 @@ from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.huggingface.layers import Embedding, attention_options, feed_forward_options, places_of
 from luna_fairseq.huggingface.modeling_luna import LunaModelOutput, LunaPreTrainedModel
+from luna_fairseq.modules.causal_state import LunaCausalState
 from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, LunaCausalState
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 from luna_fairseq.modules.luna_layer import LunaLayer
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.sentences import Sentences

@@ -24,6 +24,7 @@ from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
 from luna_fairseq.modules import LunaEncoder
 from luna_fairseq.modules.classification_heads import PACKED_HEADS
+from luna_fairseq.modules.last_packed_norm import read_packed
 
 
 class LunaMaskedLMEncoder(SentenceModelEncoder):
@@ -175,7 +176,7 @@ class LunaMaskedLM(SentenceModel):
             args.spectral_norm_classification_head,
             **options,
         )
-        self.encoder.sentence_encoder.read_packed()
+        read_packed(self.encoder.sentence_encoder)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Translate a checkpoint of the authors' code; refuse one with another dictionary or number of

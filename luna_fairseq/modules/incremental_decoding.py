@@ -1,11 +1,12 @@
-"""Decoding step by step: what layers and decoder keep in fairseq's store, and how it follows beam search."""
+"""Decoding step by step: what is kept in fairseq's store, and how it and the encoder's output follow
+beam search."""
 
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from torch import Tensor
 
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
-from fairseq.models import FairseqIncrementalDecoder
+from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.beams import Hypotheses
 from luna_fairseq.modules.causal_state import LunaCausalState
@@ -98,3 +99,28 @@ class IncrementalDecoder(FairseqIncrementalDecoder):
 
     def _store(self, incremental_state: IncrementalState, hypotheses: Hypotheses) -> None:
         self.set_incremental_state(incremental_state, "hypotheses", {"sentences": hypotheses.sentences})
+
+
+class IncrementalEncoder(FairseqEncoder):
+    """An encoder whose output says which sentence every hypothesis belongs to."""
+
+    def reorder_encoder_out(
+        self, encoder_out: Dict[str, List[Any]], new_order: Tensor
+    ) -> Dict[str, List[Any]]:
+        """``encoder_out`` with row ``new_order[i]`` at place i [B']; itself where hypotheses of a sentence
+        changed places."""
+        sentences = encoder_out["encoder_out"][0].size(1)
+        before = encoder_out["hypotheses"] or [Hypotheses.in_a_row(sentences, sentences, new_order.device)]
+        after = before[0].reorder(new_order)
+        if after is None:
+            return encoder_out
+        # fairseq overwrites the entries of this list; the one it was given stays as it is.
+        encoder_out = {**encoder_out, "encoder_states": list(encoder_out["encoder_states"])}
+        reordered = super().reorder_encoder_out(encoder_out, new_order)
+        for name in ("packed_out", "packed_states"):
+            reordered[name] = [packed.index_select(1, new_order) for packed in encoder_out[name]]
+        reordered["has_padding"] = encoder_out["has_padding"]
+        masks = encoder_out["packed_padding_mask"]
+        reordered["packed_padding_mask"] = [mask.index_select(0, new_order) for mask in masks]
+        reordered["hypotheses"] = [after[1]]
+        return reordered

@@ -1,13 +1,12 @@
 """Luna attention: P packs a context, then a query unpacks what was packed (Luna, section 3.1)."""
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.decoding_state import CrossAttentionCache
 from luna_fairseq.modules.heads import (
-    ProjectingAttention,
     beams_to_positions,
     check_heads,
     dropout_probability,
@@ -19,34 +18,14 @@ from luna_fairseq.modules.heads import (
     projection,
     split_heads,
 )
-from luna_fairseq.modules.pack_statistics import pack_statistics
+from luna_fairseq.modules.pack_statistics import PackReportingAttention
 from luna_fairseq.modules.sentences import Masks, Sentences
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
-class LunaAttention(ProjectingAttention):
+class LunaAttention(PackReportingAttention):
     """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 3 to 5. Encoder self-attention and decoder
     cross-attention.
-
-    A layer of one's own passes Y_P + P on to the next one, as it does Y_X + X:
-
-    >>> import torch
-    >>> from luna_fairseq.modules import LunaAttention
-    >>> T, S, L, B, C = 7, 50, 16, 4, 64  # queries, context, rows of P, sentences, width
-    >>> attention = LunaAttention(C, num_heads=8)
-    >>> query, context, packed = torch.randn(T, B, C), torch.randn(S, B, C), torch.randn(L, B, C)
-    >>> lengths = torch.tensor([50, 31, 8, 44])
-    >>> left_out = torch.arange(S) >= lengths[:, None]  # [B, S], True: padding, to which nobody attends
-    >>> output, packed_context, _ = attention(query, packed, context, context_padding_mask=left_out)
-    >>> output.shape == query.shape, packed_context.shape == packed.shape
-    (True, True)
-
-    In decoding the context is packed once, and every step reads the cache of it:
-
-    >>> cache = attention.cache(packed_context)
-    >>> first, _ = attention.unpack(query[:1], cache)
-    >>> torch.allclose(first, output[:1], atol=1e-5)
-    True
 
     Another attention may override :meth:`pack_bias` and :meth:`unpack_bias`, and :meth:`read`, which may read
     further keys and values in the same softmax, with what :meth:`cache` keeps for it.
@@ -211,19 +190,3 @@ class LunaAttention(ProjectingAttention):
             return key, key
         key, value = getattr(self, f"{step}_k_proj")(x), getattr(self, f"{step}_v_proj")(x)
         return split_heads(key, num_heads), split_heads(value, num_heads)
-
-    def statistics(
-        self,
-        query: Tensor,
-        packed: Tensor,
-        context: Tensor,
-        context_padding_mask: Masks = None,
-        packed_padding_mask: Optional[Tensor] = None,
-        need_weights: bool = False,
-    ) -> Dict[str, float]:
-        """Those of :func:`pack_statistics` for the arguments of :meth:`forward`, for --tensorboard-logdir."""
-        sentences = Sentences.of(context_padding_mask, packed_padding_mask)
-        _, weights = self.pack(packed, context, sentences, need_weights=True)
-        if weights is None:
-            return {}
-        return pack_statistics(weights, sentences.padding_mask, sentences.packed_padding_mask)

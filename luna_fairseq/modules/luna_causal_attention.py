@@ -6,13 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.causal_state import LunaCausalState
+from luna_fairseq.modules.causal_state import StepwiseCausalAttention
 from luna_fairseq.modules.heads import (
     beams_to_positions,
     check_choice,
     check_heads,
     dropout_probability,
-    hypotheses_each,
     merge_heads,
     output_projection,
     packed_heads,
@@ -26,7 +25,6 @@ from luna_fairseq.ops.causal_luna import (
     causal_luna,
     naive_causal_luna,
     pack_weights,
-    recurrent_causal_luna,
     why_not_triton_here,
 )
 
@@ -38,28 +36,8 @@ def check_triton() -> None:
         raise InputError(f"--luna-backend triton cannot be used here: {reason}; use auto")
 
 
-class LunaCausalAttention(nn.Module):
+class LunaCausalAttention(StepwiseCausalAttention):
     """Attention of every position to itself and what came before it, through P. P is an input only.
-
-    Modules are time-first:
-
-    >>> import torch
-    >>> from luna_fairseq.modules import LunaCausalAttention
-    >>> T, L, B, C = 50, 16, 4, 64  # positions, rows of P, sentences, width
-    >>> attention = LunaCausalAttention(C, num_heads=8)
-    >>> query, packed = torch.randn(T, B, C), torch.randn(L, B, C)
-    >>> lengths = torch.tensor([50, 31, 12, 44])
-    >>> left_out = torch.arange(T) >= lengths[:, None]  # [B, T], True: padding, to which nobody attends
-    >>> output = attention(query, packed, key_padding_mask=left_out)
-    >>> output.shape == query.shape
-    True
-
-    Decoding takes some positions at a time, with a state that does not grow:
-
-    >>> prefix, state = attention.step(query[:10], packed)
-    >>> eleventh, state = attention.step(query[10:11], state=state)
-    >>> torch.allclose(eleventh, output[10:11], atol=1e-5)
-    True
 
     Args:
         embed_dim: C, width of everything
@@ -127,48 +105,6 @@ class LunaCausalAttention(nn.Module):
             log_decay=self.log_decay(),
         )
         return self.out_proj(merge_heads(output))
-
-    def step(
-        self,
-        query: Tensor,
-        packed: Optional[Tensor] = None,
-        state: Optional[LunaCausalState] = None,
-        key_padding_mask: Optional[Tensor] = None,
-        packed_padding_mask: Optional[Tensor] = None,
-    ) -> Tuple[Tensor, LunaCausalState]:
-        """The positions after those in ``state``: one while decoding, several for a prefix. Masks as in
-        :meth:`forward`.
-
-        Args:
-            query: X [T, B, C], also of n hypotheses in a row for each sentence of P [T, B n, C]
-            packed: P [L, B, C]; with a ``state`` that has its projection it is not read
-            state: what the call before this one returned; None at the beginning
-
-        Returns:
-            output, shaped as X, and the state after these positions
-
-        Raises:
-            InputError: hypotheses that cannot belong to the sentences of P, as many to each; neither P nor a
-                state
-        """
-        pack_q, sums = (None, None) if state is None else (state.pack_q, state.sums())
-        if pack_q is None:
-            if packed is None:
-                raise InputError("no packed sequence was given, and no earlier step has kept its projection")
-            pack_q = packed_heads(self.pack_q_proj, packed, self.num_heads)
-        beams = hypotheses_each(query.size(1), pack_q.size(0))
-        if packed_padding_mask is not None:
-            packed_padding_mask = packed_padding_mask.repeat_interleave(beams, dim=0)
-        q, k, v = self._unpack_heads(query)
-        weights = self._pack_weights(pack_q, query, beams)
-        output, sums = recurrent_causal_luna(
-            *(q, k, v, weights, sums, packed_padding_mask, key_padding_mask),
-            dropout=dropout_probability(self.dropout_module),
-            log_decay=self.log_decay(),
-        )
-        value_sum = sums.value_sum if self.untie_kv else None
-        state = LunaCausalState(pack_q, sums.key_sum, sums.steps, value_sum)
-        return self.out_proj(merge_heads(output)), state
 
     def weights(
         self,

@@ -10,8 +10,9 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import FairseqDropout, LayerNorm, SinusoidalPositionalEmbedding
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.beams import Hypotheses
 from luna_fairseq.modules.fairseq_layers import RepeatedLayer, finish_layer, use_fairseq_layers
+from luna_fairseq.modules.incremental_decoding import IncrementalEncoder
+from luna_fairseq.modules.last_packed_norm import find_packed_norm
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
 from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
@@ -41,7 +42,7 @@ def drop_words(embedding: Tensor, dropout_module: FairseqDropout) -> Tensor:
     return embedding * dropout_module(embedding.new_ones(embedding.shape[:2])).unsqueeze(-1)
 
 
-class LunaEncoder(NoTorchScript, TransformerEncoderBase):
+class LunaEncoder(NoTorchScript, IncrementalEncoder, TransformerEncoderBase):
     """N Luna layers over tokens and P.
 
     Args:
@@ -51,7 +52,7 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
         sentence_encoder: there is no decoder. The encoder itself then normalises the last P, and rows of P
             that are left out begin as zeros (default: False)
         packed_is_read: something reads the last P. Otherwise its norm in a sentence encoder has neither gain
-            nor bias before :meth:`read_packed` (default: True)
+            nor bias before :func:`read_packed` (default: True)
         layer_repeats: apply the one layer that ``cfg`` asks for so many times (default: 1, every layer once).
             Its post-norm of P is then also that of the last P
     """
@@ -110,35 +111,10 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
         """The attention of a layer."""
         return LunaAttention(**attention_options(cfg, cfg.encoder))
 
-    def read_packed(self) -> None:
-        """Give the norm of a sentence encoder's last P its gain and bias, because something reads it from now
-        on. A checkpoint from before leaves them as they begin."""
-        if self.packed_layer_norm is not None and self.packed_layer_norm.weight is None:
-            like = self.packed_embedding.weight
-            norm = LayerNorm(self.embed_tokens.embedding_dim, export=self.cfg.export)
-            self.packed_layer_norm = norm.to(device=like.device, dtype=like.dtype)
-            self.packed_is_read_later = True
-
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         if self.sentence_encoder and self.packed_layer_norm is not None:
-            self._find_packed_norm(state_dict, prefix)
+            find_packed_norm(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def _find_packed_norm(self, state_dict: Dict[str, Tensor], prefix: str) -> None:
-        """The norm of the last P: the authors have it in the last layer, and whether something reads it or
-        not."""
-        layers = f"{prefix}layers."
-        depths = [int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)]
-        for part in ("weight", "bias"):
-            ours = f"{prefix}packed_layer_norm.{part}"
-            theirs = f"{layers}{max(depths, default=0)}.packed_layer_norm.{part}"
-            if not self.cfg.encoder.normalize_before and theirs in state_dict:
-                state_dict[ours] = state_dict.pop(theirs)
-            value = getattr(self.packed_layer_norm, part)
-            if value is None:
-                state_dict.pop(ours, None)
-            elif self.packed_is_read_later:
-                state_dict.setdefault(ours, value)
 
     def forward_embedding(self, src_tokens: Tensor, token_embedding: Optional[Tensor] = None):
         """fairseq's embedding of ``src_tokens`` [B, S], with word dropout before the positions are added."""
@@ -227,27 +203,6 @@ class LunaEncoder(NoTorchScript, TransformerEncoderBase):
             "src_lengths": [lengths.unsqueeze(1)],
             "hypotheses": [],
         }
-
-    def reorder_encoder_out(
-        self, encoder_out: Dict[str, List[Any]], new_order: Tensor
-    ) -> Dict[str, List[Any]]:
-        """``encoder_out`` with row ``new_order[i]`` at place i [B']; itself where hypotheses of a sentence
-        changed places."""
-        sentences = encoder_out["encoder_out"][0].size(1)
-        before = encoder_out["hypotheses"] or [Hypotheses.in_a_row(sentences, sentences, new_order.device)]
-        after = before[0].reorder(new_order)
-        if after is None:
-            return encoder_out
-        # fairseq overwrites the entries of this list; the one it was given stays as it is.
-        encoder_out = {**encoder_out, "encoder_states": list(encoder_out["encoder_states"])}
-        reordered = super().reorder_encoder_out(encoder_out, new_order)
-        for name in ("packed_out", "packed_states"):
-            reordered[name] = [packed.index_select(1, new_order) for packed in encoder_out[name]]
-        reordered["has_padding"] = encoder_out["has_padding"]
-        masks = encoder_out["packed_padding_mask"]
-        reordered["packed_padding_mask"] = [mask.index_select(0, new_order) for mask in masks]
-        reordered["hypotheses"] = [after[1]]
-        return reordered
 
 
 def source_of(

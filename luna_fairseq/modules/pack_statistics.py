@@ -1,8 +1,11 @@
 """Two numbers of pack attention that say whether the rows of P have found something to pack."""
 
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 from torch import Tensor
+
+from luna_fairseq.modules.heads import ProjectingAttention
+from luna_fairseq.modules.sentences import Masks, Sentences
 
 
 def pack_statistics(
@@ -31,3 +34,23 @@ def pack_statistics(
         "pack_entropy": ((entropy * rows[:, None]).sum() / (rows.sum() * H)).item(),
         "pack_coverage": (covered.gt(0).sum() / (tokens.sum() * H)).item(),
     }
+
+
+class PackReportingAttention(ProjectingAttention):
+    """An attention that packs, and says for training's log what its rows do."""
+
+    def statistics(
+        self: Any,
+        query: Tensor,
+        packed: Tensor,
+        context: Tensor,
+        context_padding_mask: Masks = None,
+        packed_padding_mask: Optional[Tensor] = None,
+        need_weights: bool = False,
+    ) -> Dict[str, float]:
+        """Those of :func:`pack_statistics` for the arguments of ``forward``, for --tensorboard-logdir."""
+        sentences = Sentences.of(context_padding_mask, packed_padding_mask)
+        _, weights = self.pack(packed, context, sentences, need_weights=True)
+        if weights is None:
+            return {}
+        return pack_statistics(weights, sentences.padding_mask, sentences.packed_padding_mask)

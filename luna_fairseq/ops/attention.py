@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.softmax import masked_softmax, naive_softmax_weights, softmax_attention
+from luna_fairseq.ops.masked_softmax import masked_softmax, naive_softmax_weights
+from luna_fairseq.ops.softmax import softmax_attention
 
 # As many keys as a head is usually wide: the weights are then no more numbers than the queries.
 FEW = 64

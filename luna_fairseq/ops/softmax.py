@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.ops.masked_softmax import naive_softmax_weights
+
 # scaled_dot_product_attention came with torch 2.0; until 2.5 it gave NaN for a row whose keys are all left
 # out.
 _FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
@@ -13,27 +15,6 @@ _FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
 # The most that a bias against distance takes from a logit: e^-50 is nothing beside 1, in float64 too. Without
 # a limit the weights of what is far would be denormal numbers, with which a CPU reckons many times slower.
 MAX_PENALTY = 50.0
-
-
-def naive_softmax_weights(
-    q: Tensor, k: Tensor, excluded: Optional[Tensor] = None, bias: Optional[Tensor] = None
-) -> Tensor:
-    """The weights of :func:`softmax_attention` [.., T, S], in float32 (float64 for float64 input)."""
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
-        logits = (q.to(dtype) * q.size(-1) ** -0.5) @ k.to(dtype).transpose(-2, -1)
-        return masked_softmax(logits if bias is None else logits + bias, excluded)
-
-
-def masked_softmax(logits: Tensor, excluded: Optional[Tensor]) -> Tensor:
-    """Softmax over the last dimension, without what is True in ``excluded``; zeros where nothing is left."""
-    if excluded is None:
-        return logits.softmax(dim=-1)
-    # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient
-    # either.
-    return (
-        logits.masked_fill(excluded, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)
-    )
 
 
 def softmax_attention(

@@ -13,7 +13,8 @@ from torch import Tensor
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from luna_fairseq.models.options import option
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks, windowed_attention
-from luna_fairseq.ops.softmax import naive_softmax_weights, softmax_attention
+from luna_fairseq.ops.masked_softmax import naive_softmax_weights
+from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention, State
 
 KINDS = ("window", "blocks")

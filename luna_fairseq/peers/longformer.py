@@ -17,7 +17,8 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.options import option
 from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.ops.blocks import MoreKeys, windowed_attention
-from luna_fairseq.ops.softmax import naive_softmax_weights, softmax_attention
+from luna_fairseq.ops.masked_softmax import naive_softmax_weights
+from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, Parts, PeerAttention
 
 

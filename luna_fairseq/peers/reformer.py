@@ -27,7 +27,7 @@ from luna_fairseq.ops.blocks import (
     to_blocks,
     with_neighbours,
 )
-from luna_fairseq.ops.softmax import masked_softmax
+from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
 from luna_fairseq.peers.drawing import Drawing
 

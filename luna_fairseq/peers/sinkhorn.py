@@ -21,7 +21,7 @@ from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.options import option
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks
-from luna_fairseq.ops.softmax import naive_softmax_weights
+from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention
 from luna_fairseq.peers.feature_maps import mask_features
 

@@ -16,7 +16,8 @@ from luna_fairseq.anchored.places import middles
 from luna_fairseq.anchored.strengths import DiagonalPrior
 from luna_fairseq.models.options import option
 from luna_fairseq.modules.heads import split_heads
-from luna_fairseq.ops.softmax import MAX_PENALTY, naive_softmax_weights, softmax_attention
+from luna_fairseq.ops.masked_softmax import naive_softmax_weights
+from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
 from luna_fairseq.peers.attention import CAUSAL, CROSS, Parts, PeerAttention, State, excluded_keys
 
 

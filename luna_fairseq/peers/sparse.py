@@ -21,7 +21,7 @@ from luna_fairseq.ops.blocks import (
     to_blocks,
     with_neighbours,
 )
-from luna_fairseq.ops.softmax import naive_softmax_weights
+from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from luna_fairseq.models.options import option
-from luna_fairseq.ops.softmax import masked_softmax
+from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, excluded_keys
 
 KINDS = ("dense", "random", "factorized-dense", "factorized-random")

@@ -12,6 +12,7 @@ from luna_fairseq.ops.causal_luna import (
     causal_luna,
     choice,
     chunk_causal_luna,
+    fastest_backend,
     triton_causal_luna,
     why_not_triton_here,
 )
@@ -30,10 +31,10 @@ def nothing_chosen(caplog, monkeypatch):
     caplog.set_level("INFO")
     monkeypatch.setattr(choice, "SAMPLE", 40)  # three chunks: the interpreter is slow
     monkeypatch.setattr(choice, "milliseconds", lambda form, inputs: 1 + (form is choice.chunk_causal_luna))
-    for function in (choice.choice, choice.log_once):
+    for function in (choice.choose_backend, choice.log_once):
         function.cache_clear()
     yield
-    for function in (choice.choice, choice.log_once):
+    for function in (choice.choose_backend, choice.log_once):
         function.cache_clear()
 
 
@@ -156,7 +157,7 @@ def test_the_faster_of_both(ours, theirs, faster, suits, caplog, monkeypatch):
     monkeypatch.setattr(choice, "milliseconds", times)
     q, weights = torch.randn(2, 2, 5, 8, device=DEVICE), torch.rand(2, 2, 5, 3, device=DEVICE)
     for v in (q, torch.randn_like(q)):
-        assert choice.choose_backend(q, q, v, weights) == faster
+        assert fastest_backend(q, q, v, weights) == faster
     assert (
         f": {faster} (heads of 8, l 4, float32: triton {ours:.2f} ms, chunk {theirs:.2f} ms)" in caplog.text
     )
@@ -173,4 +174,4 @@ def test_random_numbers_are_left_alone(monkeypatch):
 
 def test_inputs_of_different_types_go_to_chunk():
     q, weights = torch.randn(2, 2, 5, 8, device=DEVICE), torch.rand(2, 2, 5, 3, device=DEVICE)
-    assert choice.choose_backend(q.half(), q, q, weights) == "chunk"
+    assert fastest_backend(q.half(), q, q, weights) == "chunk"

@@ -17,7 +17,7 @@ from luna_fairseq.ops.causal_luna.naive import (
     decayed_outer_mean,
     decayed_shares,
 )
-from luna_fairseq.ops.softmax import masked_softmax
+from luna_fairseq.ops.masked_softmax import masked_softmax
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 tl = triton.language

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.anchored.diagonal import naive_diagonal_bias
 from luna_fairseq.ops.attention import naive_attention
-from luna_fairseq.ops.softmax import masked_softmax
+from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.peers.local import KINDS
 
 

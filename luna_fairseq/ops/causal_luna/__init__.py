@@ -5,6 +5,7 @@ from typing import Optional
 
 from torch import Tensor
 
+from luna_fairseq.ops.attention import in_a_graph
 from luna_fairseq.ops.causal_luna.choice import choose_backend
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS, pack_weights
@@ -28,7 +29,7 @@ def causal_luna(
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
     """Causal Luna attention over a whole sequence, by the form that ``backend`` names; ``auto`` takes what
-    :func:`choose_backend` finds fastest.
+    :func:`fastest_backend` says.
 
     Arguments as of :func:`naive_causal_luna`: q, k, v [B, H, T, K], pack_weights [B, H, T, L]; returns [B, H,
     T, K].
@@ -40,12 +41,22 @@ def causal_luna(
         raise ValueError(f"unknown Luna backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     inputs = q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout
     if backend == "auto":
-        backend = choose_backend(q, k, v, pack_weights, log_decay)
+        backend = fastest_backend(q, k, v, pack_weights, log_decay)
     if backend == "naive":
         return naive_causal_luna(*inputs, log_decay)[0]
     if backend == "chunk":
         return chunk_causal_luna(*inputs, log_decay=log_decay)
     return triton_causal_luna(*inputs, log_decay)
+
+
+def fastest_backend(
+    q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, log_decay: Optional[Tensor] = None
+) -> str:
+    """``chunk`` or ``triton``, for q, k, v [B, H, T, K] and pack_weights [B, H, T, L]."""
+    if in_a_graph() or not q.dtype == k.dtype == v.dtype:
+        return "chunk"
+    L = 1 << (pack_weights.size(-1) - 1).bit_length()  # the next power of two: one choice for all below
+    return choose_backend(q.device, q.dtype, q.size(-1), L, log_decay is not None, v is k)
 
 
 __all__ = ["BACKENDS", "PACK_ACTIVATIONS", "CausalLunaState", "causal_luna", "chunk_causal_luna"]

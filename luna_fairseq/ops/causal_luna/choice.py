@@ -3,12 +3,9 @@ chunk everywhere else."""
 
 import logging
 from functools import lru_cache
-from typing import Optional
 
 import torch
-from torch import Tensor
 
-from luna_fairseq.ops.attention import in_a_graph
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.comparison import disagreement, milliseconds, sample
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton
@@ -20,29 +17,18 @@ SAMPLE = 100
 TIMED = (2, 8, 1024)
 
 
-def choose_backend(
-    q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, log_decay: Optional[Tensor] = None
-) -> str:
-    """``chunk`` or ``triton``, for q, k, v [B, H, T, K] and pack_weights [B, H, T, L], with log_decay [H]
-    where there is decay.
-
-    The first time that a device, type, K, and L up to the next power of two, is met, whether it forgets, and
-    whether ``v`` is ``k``, both forms are compared on a few random numbers, output and gradients, and timed;
-    the choice is logged.
-    """
-    if in_a_graph() or not q.dtype == k.dtype == v.dtype:
-        return "chunk"
-    L = 1 << (pack_weights.size(-1) - 1).bit_length()  # the next power of two
-    return choice(q.device, q.dtype, q.size(-1), L, log_decay is not None, v is k)
-
-
 @lru_cache(maxsize=None)
 @torch.inference_mode(False)
 @torch.enable_grad()
-def choice(
+def choose_backend(
     device: torch.device, dtype: torch.dtype, K: int, L: int, forgets: bool = False, tied: bool = False
 ) -> str:
-    """The backend for heads of K and L rows of P."""
+    """``chunk`` or ``triton``, for heads of K and L rows of P, with and without decay, and values that are
+    the keys.
+
+    Both forms are compared on a few random numbers, output and gradients, and timed, once for each set of
+    arguments; the choice is logged.
+    """
     where = f"causal Luna attention on {device}"
     reason = why_not_triton(device, dtype, K, L)
     if reason:

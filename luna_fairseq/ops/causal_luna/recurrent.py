@@ -10,7 +10,7 @@ from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
 from luna_fairseq.ops.causal_luna.inputs import mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
-from luna_fairseq.ops.softmax import masked_softmax
+from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 def recurrent_causal_luna(
