@@ -26,10 +26,10 @@ AUTHORS_COMMAND = f"""
 """
 
 
-def write_corpus(folder, sentences, seed=1):
+def write_corpus(folder, sentences, seed=1, longest=6):
     generator = random.Random(seed)
     for split, number in sentences.items():
-        sources = [generator.choices(WORDS, k=generator.randint(1, 6)) for _ in range(number)]
+        sources = [generator.choices(WORDS, k=generator.randint(1, longest)) for _ in range(number)]
         for side, order in (("src", 1), ("tgt", -1)):
             text = "".join(" ".join(words[::order]) + "\n" for words in sources)
             (folder / f"{split}.{side}").write_text(text, encoding="utf-8")

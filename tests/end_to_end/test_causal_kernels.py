@@ -1,0 +1,102 @@
+"""fairseq-train with the GPU kernels of causal attention: in Triton's interpreter, and where a GPU is planted
+on which they cannot run."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from commands import TINY, plugin, succeed
+from forked import ROOT, split
+from reversal import preprocess, write_corpus
+from saved_training import assert_equal, load
+
+pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3 or later")
+UPDATES = 20
+TRAINING = f"""
+    -s src -t tgt -a luna {TINY} --projection-length 4 --share-all-embeddings --optimizer sgd --lr 0.1
+    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0.1 --batch-size 4
+    --num-workers 0 --max-update {UPDATES} --disable-validation --log-format simple --log-interval 1
+"""
+# What a user's own --user-dir does before a model is built: a GPU of capability 7.0, and one of 8.0 for which
+# NVIDIA's assembler fails.
+HEAD = """
+import torch, luna_fairseq
+from luna_fairseq.ops.causal_luna import triton as form
+
+here = form.why_not_triton_here
+"""
+PLANTED = {
+    "older": """
+form.why_not_triton_here = lambda device: here(torch.device("cuda", 0))
+torch.version.cuda, torch.cuda.get_device_capability = "12.6", lambda device: (7, 0)
+""",
+    "assembler": """
+from triton.runtime import driver
+from luna_fairseq.benchmark.kernels import Driver
+
+form.why_not_triton_here = lambda device: ""
+driver.set_active(Driver(80))
+""",
+}
+SAID = {
+    "older": "chunk; not triton, because it needs compute capability 8.0 or later, not 7.0",
+    "assembler": "chunk; triton would suit, but it fails with PTXASError: ",
+}
+# Tells its version, and compiles nothing.
+ASSEMBLER = (
+    '#!/bin/sh\n[ "$1" = --version ] && echo "Cuda compilation tools, release 12.4, V12.4.99" || exit 1\n'
+)
+
+
+@pytest.fixture(scope="module")
+def chunked(data, tmp_path_factory):
+    """The checkpoint of a training that is told to use the chunkwise form."""
+    folder = tmp_path_factory.mktemp("chunked")
+    succeed("train", *plugin(data), TRAINING, "--luna-backend chunk --save-dir", folder)
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_gpu_on_which_they_cannot_run_costs_a_line(kind, data, chunked, tmp_path, monkeypatch):
+    folder, assembler = tmp_path / f"planted_{kind}", tmp_path / "ptxas"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(HEAD + PLANTED[kind])
+    assembler.write_text(ASSEMBLER)
+    assembler.chmod(0o755)
+    for name, value in (("TRITON_PTXAS_PATH", assembler), ("TRITON_CACHE_DIR", tmp_path / "cache")):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    log = succeed("train", "--user-dir", folder, data, TRAINING, "--save-dir", tmp_path)
+    (said,) = re.findall(r"causal Luna attention on .*", log)
+    assert said.startswith(f"causal Luna attention on cpu: {SAID[kind]}") and "Traceback" not in log
+    assert_equal(load(tmp_path / "checkpoint_last.pt")["model"], load(chunked)["model"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["", "--causal-decay --untie-luna-kv"])
+def test_losses_are_those_of_the_chunkwise_form(options, tmp_path):
+    """In 20 updates, the last weights too, to rounding; sentences of one to three chunks, padded. By SGD:
+    Adam makes steps of what is rounding alone, as the gradients of keys' biases are."""
+    write_corpus(tmp_path, {"train": 40, "valid": 4, "test": 4}, longest=34)
+    bin = preprocess(tmp_path)
+    found = {}
+    for form in ("chunk", "triton"):
+        words = split([*plugin(bin), TRAINING, options, f"--luna-backend {form} --save-dir", tmp_path / form])
+        environment = {
+            **os.environ,
+            "TRITON_INTERPRET": "1",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        command = [sys.executable, "-m", "fairseq_cli.train", *words]
+        done = subprocess.run(command, env=environment, cwd=str(ROOT), capture_output=True, text=True)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+        losses = [float(x) for x in re.findall(r"train_inner .*\bloss=([\d.]+)", done.stdout + done.stderr)]
+        found[form] = losses, load(tmp_path / form / "checkpoint_last.pt")["model"]
+    (expected, weights), (losses, same) = found["chunk"], found["triton"]
+    assert len(losses) == UPDATES and losses == pytest.approx(expected, abs=1.1e-3)
+    assert max(losses) - min(losses) > 0.1
+    for name, x in weights.items():
+        assert (same[name] - x).norm() <= 1e-5 * x.norm(), name
