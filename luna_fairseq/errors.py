@@ -19,8 +19,8 @@ _BEYOND_MEMORY = re.compile(r"allocate memory|out of memory|not enough memory|ov
 _TO_INSTALL = re.compile(r"pip install|[Pp]lease install")
 _INPUT_ERROR = "luna_fairseq.errors.InputError: "
 _OS_ERROR = re.compile(r"\w+Error: \[Errno \d+\] (.+): '(.+)'$")
-_FRAME = re.compile(r'^  File "(.+)", line \d+, in .+\n +(.*)', re.MULTILINE)
-_RAISED = re.compile(r"^(?:\w+\.)*(\w+): (.+)", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.+)", line \d+, in (.+)\n +(.*)', re.MULTILINE)
+_RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Value))(?:: (.*))?$", re.MULTILINE)
 # What fairseq says, and what is said in its place.
 _BETTER_WORDS = (
     (r"np\.\w+\(([^()]*)\)", r"\1"),
@@ -38,6 +38,7 @@ _BETTER_WORDS = (
         r"^(\d+) < (\d+)$",
         r"no output may be longer than \2 tokens, of which the prompt has too many: give a shorter one",
     ),
+    (r"non-default value\) can not be specified together: .*", "non-default value) exclude each other"),
     (
         r"^Provided Search parameters are mutually exclusive\.$",
         "give one of --sampling, --diverse-beam-groups, --diversity-rate and --match-source-len alone",
@@ -78,13 +79,13 @@ def one_line_for(error: BaseException) -> Optional[str]:
     # What fairseq looks at after a loss that is not finite may fail in its turn.
     error = next((one for one in _chain(error) if isinstance(one, FloatingPointError)), error)
     frames = traceback.extract_tb(error.__traceback__)
-    place, line = (frames[-1].filename, frames[-1].line or "") if frames else ("", "")
+    last = (frames[-1].filename, frames[-1].name, frames[-1].line or "") if frames else ("", "", "")
     text = " ".join(str(error).split())
     if isinstance(error, FloatingPointError):
         text = f"{_update_of(error.__traceback__)}{text}"
     if "Duplicate word found" in text:
         return f"{_dictionary_read(error.__traceback__)} holds {text.split(': ')[1].split('. ')[0]} twice"
-    return explained_by_fairseq(type(error).__name__, text, place, line)
+    return explained_by_fairseq(type(error).__name__, text, *last)
 
 
 def one_line_of_another_process(traceback_text: str) -> Optional[str]:
@@ -99,13 +100,17 @@ def one_line_of_another_process(traceback_text: str) -> Optional[str]:
     return explained_by_fairseq(*raised[-1], *frames[-1]) if frames and raised else None
 
 
-def explained_by_fairseq(kind: str, text: str, place: str, line: str) -> Optional[str]:
+def explained_by_fairseq(kind: str, text: str, place: str, function: str, line: str) -> Optional[str]:
     """What an exception of fairseq's own, or of a package that it asks for, explains to its user.
+
+    Options are what constructors are given: of fairseq's the condition of an assertion is said, and torch's
+    explain by a ValueError.
 
     Args:
         kind: name of the exception's class.
         text: its message.
         place: file that raised it.
+        function: the function that raised it.
         line: the line of that file, by which a ``raise`` with words is told from a defect.
 
     Returns:
@@ -121,7 +126,14 @@ def explained_by_fairseq(kind: str, text: str, place: str, line: str) -> Optiona
         )
     if kind in ("RuntimeError", "ImportError", "ModuleNotFoundError") and _TO_INSTALL.search(text):
         return text
-    by_fairseq = {"fairseq", "fairseq_cli"} & set(Path(place).parts)
+    parts = set(Path(place).parts)
+    if kind == "ZeroDivisionError" and "lr_scheduler" in parts:
+        return "the rate's schedule divides by 0: give a --warmup-updates or --lr-period-updates above 0"
+    if kind == "ValueError" and "torch" in parts and function == "__init__":
+        return text
+    by_fairseq = {"fairseq", "fairseq_cli"} & parts
+    if by_fairseq and (kind, text, function) == ("AssertionError", "", "__init__"):
+        text = line.strip().replace("assert", "fairseq asks for", 1)
     if not (by_fairseq and text and kind in _EXPLAINING):
         return None
     if kind != "AssertionError" and not line.strip().startswith("raise"):

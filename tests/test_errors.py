@@ -70,20 +70,36 @@ def test_a_path_that_cannot_be_read_or_a_character_written(error, line, tmp_path
 
 
 BATCH = "a sentence has more than the 3 tokens of a batch: give a larger --max-tokens"
+SCHEDULE = "/lib/fairseq/optim/lr_scheduler/x.py"
 FAIRSEQ = "/lib/fairseq_cli/train.py"
 
 
 @pytest.mark.parametrize(
-    "kind, text, place, line, said",
+    "kind, text, place, function, line, said",
     [
-        ("AssertionError", "Must specify batch size", FAIRSEQ, "args.max_tokens", "Must specify batch size"),
-        ("AssertionError", "Sentences lengths should not exceed max_tokens=3", "fairseq/x.pyx", "", BATCH),
-        ("Exception", "(np.int32(4), 5) too long", FAIRSEQ, "raise Exception(", "(4, 5) too long"),
-        ("ImportError", "Please install nltk", "/lib/other.py", "raise", "Please install nltk"),
+        (
+            "AssertionError",
+            "Must specify batch size",
+            FAIRSEQ,
+            "main",
+            "args.max_tokens",
+            "Must specify batch size",
+        ),
+        (
+            "AssertionError",
+            "Sentences lengths should not exceed max_tokens=3",
+            "fairseq/x.pyx",
+            "main",
+            "",
+            BATCH,
+        ),
+        ("Exception", "(np.int32(4), 5) too long", FAIRSEQ, "main", "raise Exception(", "(4, 5) too long"),
+        ("ImportError", "Please install nltk", "/lib/other.py", "main", "raise", "Please install nltk"),
         (
             "MissingMandatoryValue",
             "Missing mandatory value: bpe.bpe_codes key",
             "x",
+            "main",
             "",
             "--bpe-codes is missing",
         ),
@@ -91,6 +107,7 @@ FAIRSEQ = "/lib/fairseq_cli/train.py"
             "ConfigCompositionException",
             "lr_scheduler.total_num_update=null",
             "x",
+            "main",
             "",
             "--total-num-update is",
         ),
@@ -98,21 +115,37 @@ FAIRSEQ = "/lib/fairseq_cli/train.py"
             "RuntimeError",
             "can't allocate memory: 10 bytes",
             "/lib/torch/x.py",
+            "main",
             "",
             "it does not fit into memory",
         ),
-        ("MemoryError", "std::bad_alloc", "/lib/torch/x.py", "", "it does not fit into memory"),
+        ("MemoryError", "std::bad_alloc", "/lib/torch/x.py", "main", "", "it does not fit into memory"),
+        ("AssertionError", "", FAIRSEQ, "__init__", "assert x > 0", "fairseq asks for x > 0"),
+        ("ValueError", "Factor < 1", "/lib/torch/x.py", "__init__", "raise ValueError(", "Factor < 1"),
+        (
+            "ZeroDivisionError",
+            "",
+            SCHEDULE,
+            "step_update",
+            "x = 1 / 0",
+            "the rate's schedule divides",
+        ),
         # Defects: without words, not raised on purpose, of another package.
-        ("AssertionError", "", FAIRSEQ, "assert x", None),
-        ("ValueError", "not enough values to unpack", FAIRSEQ, "a, b = c", None),
-        ("RuntimeError", "mat1 and mat2", FAIRSEQ, "x = self.fc1(x)", None),
-        ("KeyError", "bleu", FAIRSEQ, "raise KeyError", None),
-        ("ValueError", "no", "/lib/luna_fairseq/x.py", "raise ValueError", None),
+        ("AssertionError", "", FAIRSEQ, "main", "assert x", None),
+        ("ValueError", "not enough values to unpack", FAIRSEQ, "main", "a, b = c", None),
+        ("RuntimeError", "mat1 and mat2", FAIRSEQ, "main", "x = self.fc1(x)", None),
+        ("ValueError", "no shape", "/lib/torch/x.py", "forward", "raise ValueError(", None),
+        ("KeyError", "bleu", FAIRSEQ, "main", "raise KeyError", None),
+        ("ValueError", "no", "/lib/luna_fairseq/x.py", "main", "raise ValueError", None),
     ],
 )
-def test_what_fairseq_explains(kind, text, place, line, said):
-    printed = f'Traceback\n  File "{place}", line 3, in main\n    {line}\nsome.{kind}: {text}\n'
-    for found in (explained_by_fairseq(kind, text, place, line), one_line_of_another_process(printed)):
+def test_what_fairseq_explains(kind, text, place, function, line, said):
+    printed = f'Traceback\n  File "{place}", line 3, in {function}\n    {line}\nsome.{kind}: {text}\n'
+    printed = printed if text else printed.replace(": \n", "\n")
+    for found in (
+        explained_by_fairseq(kind, text, place, function, line),
+        one_line_of_another_process(printed),
+    ):
         assert found is None if said is None else found.startswith(said)
 
 

@@ -11,17 +11,24 @@ from typing import Any, Callable, Iterator, Tuple
 import torch
 
 from luna_fairseq.checks.model_options import model_name
+from luna_fairseq.checks.same_training import KINDS
 from luna_fairseq.errors import InputError
 
 # (names, what a value must be, in words). Not of every name: --base-layers 0 means none of these.
 _VALUES: Tuple[Tuple[str, Callable[[float], bool], str], ...] = (
-    (r".*(dropout|layerdrop|label_smoothing)", lambda x: 0 <= x <= 1, "a probability is between 0 and 1"),
     (
-        r"(en|de)coder_(\w+_)?(embed_dim|attention_heads)|(max_tokens|batch_size|update_freq)(_valid)?|beam",
+        r".*(dropout|layerdrop|label_smoothing)|mask_prob|leave_unmasked_prob|random_token_prob",
+        lambda x: 0 <= x <= 1,
+        "a probability is between 0 and 1",
+    ),
+    (
+        r"(en|de)coder_(\w+_)?(embed_dim|attention_heads)|(max_tokens|batch_size|update_freq)(_valid)?|beam"
+        r"|softmax_batch|mask_multiple_length",
         lambda x: x >= 1,
         "must be at least 1",
     ),
-    (r"clip_norm|(en|de)coder_layers", lambda x: x >= 0, "must be at least 0"),
+    (r"clip_norm|(en|de)coder_layers|num_workers", lambda x: x >= 0, "must be at least 0"),
+    (r"(fixed_validation_)?seed", lambda x: 0 <= x < 2**32, "must be at least 0 and below 2 to the 32nd"),
 )
 # Criterions of which all is known that validation reports.
 _PLAIN = {"cross_entropy", "label_smoothed_cross_entropy", "masked_lm", "adaptive_loss"}
@@ -91,7 +98,8 @@ def values(given: Given) -> Faults:
             elif isinstance(value, (int, float)) and not isinstance(value, bool):
                 for names, good, words in _VALUES:
                     if re.fullmatch(names, name) and not good(value):
-                        yield f"--{name.replace('_', '-')} {value:g}: {words}"
+                        said = value if isinstance(value, int) else f"{value:g}"
+                        yield f"--{name.replace('_', '-')} {said}: {words}"
 
 
 def device(given: Given) -> Faults:
@@ -105,6 +113,8 @@ def device(given: Given) -> Faults:
             "--quant-noise-scalar needs a GPU, on which fairseq quantizes: leave it out, or give "
             "--quant-noise-pq, which works on a CPU, too"
         )
+    if given.profile and given.trains and not gpu:
+        yield "--profile needs a GPU, whose profiler it starts: leave it out"
     # fairseq sets it by itself for --bf16 on a CPU, which `processes` takes back.
     if given.tpu and not given.bf16 and importlib.util.find_spec("torch_xla") is None:
         yield "--tpu needs the package torch_xla, which is not here: leave it out"
@@ -181,6 +191,8 @@ def written_options(given: Given) -> Faults:
     """Options that are JSON or Python."""
     for name, text, read, kind in (
         ("--eval-bleu-args", given.eval_bleu_args, json.loads, "JSON"),
+        ("--eval-bleu-detok-args", given.eval_bleu_detok_args, json.loads, "JSON"),
+        ("--optimizer-overrides", given.optimizer_overrides, ast.literal_eval, "a Python dictionary"),
         ("--model-overrides", given.model_overrides, ast.literal_eval, "a Python dictionary"),
     ):
         try:
@@ -188,12 +200,31 @@ def written_options(given: Given) -> Faults:
         except (ValueError, SyntaxError):
             good = False
         if not good:
-            yield f'{name} {text} is not {kind}, such as {{"beam": 4}}'
+            yield f'{name} {text} is not {kind}, such as {{"name": 4}}'
+
+
+def training(given: Given) -> Faults:
+    """What an optimizer or a log is asked for."""
+    if not given.trains:
+        return
+    if given.log_interval == 0:
+        yield "--log-interval 0: must be at least 1"
+    if isinstance(given.adam_betas, str):
+        try:
+            first, second = ast.literal_eval(given.adam_betas)
+            good = 0 <= first < 1 and 0 <= second < 1
+        except (ValueError, SyntaxError, TypeError):
+            good = False
+        if not good:
+            yield f"--adam-betas {given.adam_betas}: give two numbers from 0 to below 1, as '(0.9, 0.98)'"
 
 
 def decoding(given: Given) -> Faults:
     """Of fairseq-generate and fairseq-interactive."""
     if not given.decodes:
+        return
+    if KINDS.get(given.task, "translation") not in ("translation", "language modelling"):
+        yield f"--task {given.task} writes no text: fairseq-validate measures its models"
         return
     if (given.retain_iter_history or given.print_step) and not str(given.task).endswith("_lev"):
         yield (
@@ -260,6 +291,7 @@ CHECKS: Tuple[Callable[[Given], Faults], ...] = (
     widths,
     adaptive_softmax,
     written_options,
+    training,
     decoding,
     evaluation,
 )

@@ -27,7 +27,7 @@ _READING = (
     "regression_target",
 )
 # Tasks whose models nothing but fine-tuning makes into those of another.
-_KINDS = {
+KINDS = {
     "translation": "translation",
     "language_modeling": "language modelling",
     "masked_lm": "masked language modelling",
@@ -77,7 +77,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
     Raises:
         InputError: it was trained for another task or direction, or reads its input as something else
     """
-    kinds = _KINDS.get(str(stored.get("task"))), _KINDS.get(str(ours.get("task")))
+    kinds = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
     if None not in kinds and kinds[0] != kinds[1]:
         raise InputError(
             f"{path} was trained for {kinds[0]}, not for {kinds[1]}: give --task {stored['task']}, or a "
@@ -135,7 +135,7 @@ def _words(found: Sequence[Tuple[str, Any, Any]], place: int) -> str:
 def is_known(identity: Mapping[str, Any]) -> bool:
     """Whether it is of a task whose dictionaries are those of what its model reads and writes, in training as
     in use."""
-    return identity.get("task") in _KINDS
+    return identity.get("task") in KINDS
 
 
 def kept_identity(trainer: Any) -> Identity:

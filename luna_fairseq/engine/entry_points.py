@@ -53,11 +53,13 @@ def _parsed_and_checked(parse: Function, parser: ArgumentParser, *args: Any, **k
     _offer_int8(parser)
     try:
         parsed = parse(parser, *args, **kwargs)
-    except KeyError as error:
-        if error.args != (None,):
-            raise
+    except (KeyError, RuntimeError) as error:
         # Of all commands fairseq-validate alone has no task of its own.
-        raise InputError("--task is missing: give that of the training, such as --task translation") from None
+        missing = {(None,): "task is missing: give that of the training, such as --task translation",
+                   (): "arch is missing: give a model, such as --arch luna_base"}.get(error.args)  # fmt: skip
+        if missing is None:
+            raise
+        raise InputError(f"--{missing}") from None
     options = parsed[0] if isinstance(parsed, tuple) else parsed
     check_options(options)
     if getattr(options, "int8", False) and hasattr(options, "model_overrides"):

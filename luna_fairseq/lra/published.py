@@ -203,10 +203,10 @@ def read_png(content: IO[bytes], side: int, where: str) -> np.ndarray:
     if not data:
         return np.empty(0, dtype=np.uint8)
     try:
-        image = np.asarray(Image.open(BytesIO(data)).convert("L"))
+        image = np.asarray(Image.open(BytesIO(data), formats=("PNG",)).convert("L"))
     except UnidentifiedImageError as error:  # whose words are of the object in memory
         raise InputError(f"{where}: expected an image") from error
-    except (Image.DecompressionBombError, OSError, SyntaxError) as error:
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{where}: expected an image: {error}") from error
     if image.shape != (side, side):
         raise InputError(f"{where}: {image.shape[1]} x {image.shape[0]} pixels, expected {side} x {side}")

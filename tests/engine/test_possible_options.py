@@ -45,6 +45,21 @@ GPU = torch.cuda.is_available()
         ({"update_freq": [2, 0]}, "--update-freq 0: must be at least 1"),
         ({"max_tokens": 0}, "--max-tokens 0: must be at least 1"),
         ({"clip_norm": -1.0}, "--clip-norm -1: must be at least 0"),
+        ({"random_token_prob": -0.5, "leave_unmasked_prob": 0.6}, "--random-token-prob -0.5: a probability"),
+        ({"mask_multiple_length": 0}, "--mask-multiple-length 0: must be at least 1"),
+        ({**EVAL_LM, "softmax_batch": 0}, "--softmax-batch 0: must be at least 1"),
+        ({"num_workers": -1}, "--num-workers -1: must be at least 0"),
+        ({"seed": -1}, "--seed -1: must be at least 0 and below 2 to the 32nd"),
+        ({"fixed_validation_seed": 2**32}, "--fixed-validation-seed 4294967296: must be at least 0 and"),
+        ({**TRAIN, "log_interval": 0}, "--log-interval 0: must be at least 1"),
+        ({**TRAIN, "profile": True}, "" if GPU else "--profile needs a GPU"),
+        ({**TRAIN, "adam_betas": "0.9"}, "--adam-betas 0.9: give two numbers from 0 to below 1"),
+        ({**TRAIN, "adam_betas": "(0.9, 1)"}, "--adam-betas (0.9, 1): give two numbers"),
+        ({**TRAIN, "adam_betas": "x"}, "--adam-betas x: give two numbers"),
+        ({"optimizer_overrides": "{x"}, "--optimizer-overrides {x is not a Python dictionary"),
+        ({"eval_bleu_detok_args": "{x"}, "--eval-bleu-detok-args {x is not JSON"),
+        ({**GENERATE, "task": "masked_lm"}, "--task masked_lm writes no text"),
+        ({**INTERACTIVE, "task": "lra-text"}, "--task lra-text writes no text"),
         ({"save_dir": "a${x}b"}, "a${x}b: fairseq replaces what begins with ${"),
         ({**TRAIN, "fp16": True, "fp16_no_flatten_grads": True, "cpu": True}, "--fp16 needs a GPU"),
         ({**TRAIN, "memory_efficient_fp16": True, "cpu": True}, "--fp16 needs a GPU"),
@@ -121,6 +136,8 @@ def test_what_cannot_be(given, message):
         {**METRIC, "best_checkpoint_metric": "ppl"},
         {**METRIC, "criterion": "lra_cross_entropy"},
         {**METRIC, "criterion": "cross_entropy", "best_checkpoint_metric": "bleu", "eval_bleu": True},
+        {**TRAIN, "seed": 0, "adam_betas": "(0.9, 0.98)", "log_interval": 1, "optimizer_overrides": "{}"},
+        {**GENERATE, "task": "multilingual_translation"},
         {**WIDTHS, "decoder_output_dim": 16},
         {**WIDTHS, "share_all_embeddings": True, "decoder_input_dim": 512},
         {**GENERATE, "sampling": True, "nbest": 5},
@@ -144,11 +161,20 @@ def test_options_that_become_what_is_meant():
         assert (args.distributed_world_size, args.distributed_rank, args.replace_unk) == (2, 1, "")
 
 
-def test_a_command_without_a_task():
-    parser = options.get_validation_parser()
+@pytest.mark.parametrize(
+    "parser, message",
+    [
+        (
+            options.get_validation_parser,
+            "--task is missing: give that of the training, such as --task translation",
+        ),
+        (options.get_training_parser, "--arch is missing: give a model, such as --arch luna_base"),
+    ],
+)
+def test_a_command_without_a_task_or_a_model(parser, message):
     with pytest.raises(InputError) as error:
-        options.parse_args_and_arch(parser, ["data-bin", "--path", "checkpoint_best.pt"])
-    assert str(error.value) == "--task is missing: give that of the training, such as --task translation"
+        options.parse_args_and_arch(parser(), ["data-bin"])
+    assert str(error.value) == message
 
 
 def test_a_metric_that_validation_has_not_this_time(caplog):

@@ -221,6 +221,10 @@ def test_pathfinder(tmp_path, side):
         ({"imgs/0/sample_3.png": png(31, 0)}, "sample_3.png: 31 x 31 pixels, expected 32 x 32"),
         ({"imgs/0/sample_3.png": b"junk"}, "imgs/0/sample_3.png: expected an image\n"),
         (
+            {"imgs/0/sample_3.png": png(32, 3).replace(b"\0\0\0\rIHDR", b"\0\0\0\x05IHDR")},
+            "imgs/0/sample_3.png: expected an image: Truncated IHDR",
+        ),
+        (
             {"metadata/1.npy": b"imgs/7 no.png 0 1\n"},
             "metadata/1.npy, line 1: imgs/7/no.png is not in the archive",
         ),
