@@ -16,7 +16,8 @@ _EXPLAINING = {
 _OF_OPTIONS = {"MissingMandatoryValue", "ConfigCompositionException", "ValidationError"}
 _MISSING_VALUE = re.compile(r"Missing mandatory value: (?:\w+\.)*(\w+)|(\w+)=null")
 _BEYOND_MEMORY = re.compile(r"allocate memory|out of memory|not enough memory|overflow|bad_alloc")
-_TO_INSTALL = re.compile(r"pip install|[Pp]lease install")
+# What packages explain by an exception of theirs.
+_EXPLAINED = re.compile(r"pip install|[Pp]lease install|could not parse ModelProto from")
 _INPUT_ERROR = "luna_fairseq.errors.InputError: "
 _OS_ERROR = re.compile(r"\w+Error: \[Errno \d+\] (.+): '(.+)'$")
 _FRAME = re.compile(r'^  File "(.+)", line \d+, in (.+)\n +(.*)', re.MULTILINE)
@@ -124,7 +125,7 @@ def explained_by_fairseq(kind: str, text: str, place: str, function: str, line: 
             f"it does not fit into memory ({text[:200]}): give a smaller batch, --projection-length, width "
             "or dictionary"
         )
-    if kind in ("RuntimeError", "ImportError", "ModuleNotFoundError") and _TO_INSTALL.search(text):
+    if kind in ("RuntimeError", "ImportError", "ModuleNotFoundError") and _EXPLAINED.search(text):
         return text
     parts = set(Path(place).parts)
     if kind == "ZeroDivisionError" and "lr_scheduler" in parts:

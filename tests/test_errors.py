@@ -94,6 +94,14 @@ FAIRSEQ = "/lib/fairseq_cli/train.py"
             BATCH,
         ),
         ("Exception", "(np.int32(4), 5) too long", FAIRSEQ, "main", "raise Exception(", "(4, 5) too long"),
+        (
+            "RuntimeError",
+            "INTERNAL: could not parse ModelProto from x.model",
+            "/lib/other.py",
+            "Load",
+            "return",
+            "INT",
+        ),
         ("ImportError", "Please install nltk", "/lib/other.py", "main", "raise", "Please install nltk"),
         (
             "MissingMandatoryValue",

@@ -27,7 +27,8 @@ _VALUES: Tuple[Tuple[str, Callable[[float], bool], str], ...] = (
         lambda x: x >= 1,
         "must be at least 1",
     ),
-    (r"clip_norm|(en|de)coder_layers|num_workers", lambda x: x >= 0, "must be at least 0"),
+    (r"clip_norm|(en|de)coder_layers|num_workers|prefix_size", lambda x: x >= 0, "must be at least 0"),
+    (r"sampling_topp", lambda x: x <= 1, "a probability is at most 1"),
     (r"(fixed_validation_)?seed", lambda x: 0 <= x < 2**32, "must be at least 0 and below 2 to the 32nd"),
 )
 # Criterions of which all is known that validation reports.

@@ -5,8 +5,8 @@ from typing import Any
 import numpy
 import torch
 
+from luna_fairseq.checks.search import check_search
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
-from luna_fairseq.errors import InputError
 
 
 def _throws_away() -> bool:
@@ -56,14 +56,5 @@ def _with_incomplete_batch(batch_by_size: Function, indices: Any, *args: Any, **
 def _numbered(generate: Function, self: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
     if "id" in sample:
         sample = {**sample, "id": torch.arange(len(sample["id"]), device=sample["id"].device)}
-    prefix = kwargs.get("prefix_tokens")
-    if prefix is not None:
-        width = sample["net_input"]["src_tokens"].size(1)
-        longest = min(int(self.max_len_a * width + self.max_len_b), self.max_len - 1)
-        length = int(prefix.ne(self.pad).sum(dim=1).max())
-        if length > longest and not self.match_source_len:
-            raise InputError(
-                f"a prompt has {length} tokens, and no output may be longer than {longest}: give a larger "
-                f"--max-len-b, or a shorter prompt (the model reads up to {self.max_len} tokens)"
-            )
+    check_search(self, sample, kwargs.get("prefix_tokens"))
     return generate(self, models, sample, *args, **kwargs)

@@ -108,12 +108,16 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
         test_set: what the references must be.
 
     Raises:
-        InputError: the references are not the test set.
+        InputError: the references are not the test set, or the tokenizer's model cannot be had.
     """
     if test_set is not None:
         check_reference(test_set, text.references)
     scores = []
-    for metric in progress((BLEU(tokenize=tokenizer), CHRF()), "score", "metrics"):
+    try:
+        bleu = BLEU(tokenize=tokenizer)
+    except OSError as error:  # some fetch their model
+        raise InputError(f"--tokenize {tokenizer}: sacreBLEU cannot fetch its model: {error}") from error
+    for metric in progress((bleu, CHRF()), "score", "metrics"):
         score = metric.corpus_score(text.hypotheses, [text.references])
         signature = metric.get_signature()
         if test_set is not None:

@@ -48,6 +48,8 @@ GPU = torch.cuda.is_available()
         ({"random_token_prob": -0.5, "leave_unmasked_prob": 0.6}, "--random-token-prob -0.5: a probability"),
         ({"mask_multiple_length": 0}, "--mask-multiple-length 0: must be at least 1"),
         ({**EVAL_LM, "softmax_batch": 0}, "--softmax-batch 0: must be at least 1"),
+        ({**GENERATE, "sampling_topp": 2.0}, "--sampling-topp 2: a probability is at most 1"),
+        ({**GENERATE, "prefix_size": -1}, "--prefix-size -1: must be at least 0"),
         ({"num_workers": -1}, "--num-workers -1: must be at least 0"),
         ({"seed": -1}, "--seed -1: must be at least 0 and below 2 to the 32nd"),
         ({"fixed_validation_seed": 2**32}, "--fixed-validation-seed 4294967296: must be at least 0 and"),
@@ -234,8 +236,9 @@ def test_penalties_of_diverse_beams_are_of_the_sentence():
     torch.jit.script(search)
 
 
-def test_a_prompt_longer_than_the_longest_output():
-    """Refused, where fairseq cuts it; one of that length ends there."""
+def test_what_a_search_cannot_do():
+    """A prompt longer than the longest output is refused, where fairseq cuts it; one of that length ends
+    there. Samples are drawn from no more tokens than there are."""
     task = tiny_luna.Task()
     model, dictionary = tiny_luna.tiny_model(torch.float32, task=task), task.target_dictionary
     generator = SequenceGenerator([model], dictionary, beam_size=2, max_len_b=4)
@@ -246,3 +249,6 @@ def test_a_prompt_longer_than_the_longest_output():
     assert found[0][0]["tokens"].tolist() == [5, 6, 7, 8, 2]
     with pytest.raises(InputError, match="^a prompt has 5 tokens, and no output may be longer than 4: give"):
         generator.generate([model], sample, prefix_tokens=torch.tensor([[5, 6, 7, 8, 9], [5, 6, 1, 1, 1]]))
+    generator.search.sampling_topk = 1 + len(dictionary)
+    with pytest.raises(InputError, match="^--sampling-topk .*: the dictionary has .* entries$"):
+        generator.generate([model], sample)

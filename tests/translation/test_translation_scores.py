@@ -1,4 +1,6 @@
 import json
+from unittest.mock import Mock
+from urllib.error import URLError
 
 import pytest
 import sacrebleu
@@ -104,3 +106,9 @@ def test_files_and_signature(tmp_path, capsys, monkeypatch):
     scores = json.loads((tmp_path / "scores.json").read_text("utf-8"))
     assert [one["name"] for one in scores] == ["BLEU", "chrF2", "BLEU of tokens"]
     assert Generated(generated).hypotheses(["a"] * 3)[0] == moses(HYPOTHESES[0])
+
+
+def test_a_tokenizer_whose_model_cannot_be_fetched(monkeypatch):
+    monkeypatch.setattr(translation_scores, "BLEU", Mock(side_effect=URLError("no name")))
+    with pytest.raises(InputError, match="^--tokenize spm: sacreBLEU cannot fetch its model: .*no name"):
+        plain_scores(Translations(["a"], ["a"]), "spm")
