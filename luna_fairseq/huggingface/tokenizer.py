@@ -33,7 +33,11 @@ MASKED_LM = Template(f"{BOS} $A {EOS}", f"{BOS} $A {EOS} {EOS} $B {EOS}")
 
 
 def build_tokenizer(
-    files: Mapping[str, str], dictionary: Dictionary, positions: int, template: Template = MASKED_LM
+    files: Mapping[str, str],
+    dictionary: Dictionary,
+    positions: int,
+    template: Template = MASKED_LM,
+    padding_side: str = "right",
 ) -> LunaTokenizer:
     """A tokenizer whose ids are those of ``dictionary``, and whose length is its.
 
@@ -45,6 +49,7 @@ def build_tokenizer(
         dictionary: of the model.
         positions: the longest sequence.
         template: what stands around sequences (default: RoBERTa's).
+        padding_side: where shorter sequences of a batch are padded (default: "right").
 
     Raises:
         InputError: the dictionary is of pieces and there are no files; or the tokenizer is none of GPT-2's or
@@ -84,6 +89,7 @@ def build_tokenizer(
         clean_up_tokenization_spaces=False,
         model_max_length=positions,
         model_input_names=["input_ids", "attention_mask"],
+        padding_side=padding_side,
     )
 
 
@@ -98,9 +104,8 @@ def tokenizer_of(task: Any, folders: List[Path], config: Any) -> Any:
         return None
     files = find_tokenizer(folders)
     longest = min(config.max_position_embeddings, 10**6)
-    tokenizer = build_tokenizer(files, dictionary, longest, _template(config))
-    if config.model_type == "luna_lm":
-        tokenizer.padding_side = "left"  # so that a batch of prompts can be gone on with
+    side = "left" if config.model_type == "luna_lm" else "right"  # a batch of prompts can be gone on with
+    tokenizer = build_tokenizer(files, dictionary, longest, _template(config), side)
     if config.is_encoder_decoder and target.symbols != dictionary.symbols:
         of_target = build_tokenizer(files, target, config.max_target_positions, _template(config))
         tokenizer.set_target(of_target.backend_tokenizer)
@@ -123,12 +128,10 @@ def _words(ids: Dict[str, int], pieces: bool = False) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace(Regex(f"[{_SPACES}]+"), " ")
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Metaspace(replacement=" ", prepend_scheme="never"),
-            *([decoders.Replace("@@ ", "")] if pieces else []),
-        ]
-    )
+    # A space before every word but the first: none has one within, so that none is the end of another.
+    spaced = decoders.WordPiece(prefix=" ", cleanup=False)
+    joined = [decoders.Fuse(), decoders.Replace(Regex("@@( |$)"), "")] if pieces else []
+    tokenizer.decoder = decoders.Sequence([spaced, *joined])
     return tokenizer
 
 

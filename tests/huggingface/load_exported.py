@@ -40,6 +40,7 @@ def check_hooks(model, inputs, logits):
 
 def check_pipeline(model, tokenizer):
     """Prompts of several lengths in one batch, which its tokenizer pads, greedily and by sampling."""
+    assert tokenizer.padding_side == "left"
     generate = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
     prompts = ["w3 w4 w5", "w6"]
     options = {"max_new_tokens": 4, "min_new_tokens": 4}

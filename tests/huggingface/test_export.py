@@ -223,8 +223,7 @@ def test_without_fairseq_and_this_package(kind, variant, transformers_folder, tm
     folder = tmp_path / "hf"
     folder.mkdir()
     write_model(exported, folder)
-    tokenizer = build_tokenizer({}, dictionary, 40, _template(exported.config))
-    tokenizer.padding_side = "left"
+    tokenizer = build_tokenizer({}, dictionary, 40, _template(exported.config), "left")
     write_tokenizer(tokenizer, folder)
     tokens = torch.randint(4, 19, (2, 9), generator=torch.Generator().manual_seed(3))
     inputs = {"input_ids": tokens}

@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 from luna_fairseq.huggingface.export import write_tokenizer  # noqa: E402
 from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer  # noqa: E402
-from luna_fairseq.huggingface.tokenizer import build_tokenizer  # noqa: E402
+from luna_fairseq.huggingface.tokenizer import Template, build_tokenizer  # noqa: E402
 
 TEXT = [
     "the cat sat on the mat , and the dog sat on the log .",
@@ -107,7 +107,17 @@ def test_gpt2(tmp_path):
 
 def test_words(tmp_path):
     dictionary = dictionary_of(sorted({word for line in TEXT for word in line.split()}), {})
-    encoded_alike({}, dictionary, Words(dictionary), tmp_path / "hf")
+    tokenizer = encoded_alike({}, dictionary, Words(dictionary), tmp_path / "hf")
+    assert tokenizer.decode(tokenizer(TEXT[1]).input_ids, skip_special_tokens=True) == TEXT[1]
+
+
+def test_pieces_of_subword_nmt_are_joined():
+    dictionary = dictionary_of(["ca@@", "t", "sa@@", "@@t", "mat"], {})
+    tokenizer = build_tokenizer({}, dictionary, 512, template=Template("$A </s>", "$A $B </s>"))
+    for line in ("ca@@ t sa@@ t mat", "mat ca@@", "t", "mat @@t ca@@ t"):
+        ids = dictionary.encode_line(line, add_if_not_exist=False)
+        assert tokenizer(line).input_ids == ids.tolist()
+        assert tokenizer.decode(ids, skip_special_tokens=True) == dictionary.string(ids, "@@ ").strip()
 
 
 def test_a_dictionary_of_pieces_without_its_tokenizer_is_refused():
