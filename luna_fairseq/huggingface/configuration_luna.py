@@ -11,6 +11,7 @@ DEFAULTS: Dict[str, Any] = {
     "fix_projection_length": False,
     "untie_luna_kv": False,
     "non_contextual_packed": False,
+    "packed_is_read": False,
     "anchored_packed": False,
     "anchor_strength": 4.0,
     "local_parts": 0,
@@ -101,3 +102,6 @@ class LunaDecoderConfig(LunaConfig):
         for name, value in {**DEFAULTS, **DECODER_DEFAULTS}.items()
         if not name.startswith("encoder_") and name != "max_source_positions"
     }
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)  # written out, as transformers 5 gives a class without it another

@@ -164,13 +164,14 @@ def read_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str
     kinds["LunaForSequenceClassification"] = fine_tuned(config.get("classifier_head", ""))
     if architecture not in kinds:
         raise InputError(f"the folder's model is {architecture}, which luna-export-huggingface did not write")
-    names = {name: exported_name(name, kinds[architecture].names) for name in fairseq_names}
-    return {ours: theirs for ours, theirs in names.items() if theirs is not None and not _computed(ours)}
+    return _names(fairseq_names, kinds[architecture])
 
 
-def _computed(name: str) -> bool:
-    """Whether fairseq's ``name`` is of a buffer that is no parameter."""
-    return name.endswith(("version", "._float_tensor"))
+def _names(fairseq_names: Iterable[str], kind: Kind) -> Dict[str, str]:
+    """Those that a model of this ``kind`` has, and not a buffer that is no parameter, with its names."""
+    names = {name: exported_name(name, kind.names) for name in fairseq_names}
+    computed = "version", "._float_tensor"
+    return {ours: theirs for ours, theirs in names.items() if theirs and not ours.endswith(computed)}
 
 
 def resolved_options(cfg: Any, names: Any) -> Iterator[Tuple[str, Any]]:
@@ -218,19 +219,11 @@ def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
     configuration = exported_class.config_class
     config = configuration(**options, auto_map=kind.auto_map(configuration.__name__))
     exported = exported_class(config).eval()
-    state = {}
-    for name, value in model.state_dict().items():
-        new = exported_name(name, kind.names)
-        if new is not None and not _computed(name):
-            state[new] = value
-    state = {name: value for name, value in state.items() if name in exported.state_dict() or _is_ours(name)}
-    lacking = exported.load_state_dict(state, strict=False)
-    unread = [name for name in lacking.missing_keys if not name.endswith(_BEGIN_AS_THEY_ARE)]
-    if unread or lacking.unexpected_keys:
-        raise InputError(
-            f"the checkpoint does not fit the exported model: {(unread + lacking.unexpected_keys)[0]}; "
-            "please report this"
-        )
+    trained = model.state_dict()
+    state = {theirs: trained[ours] for ours, theirs in _names(trained, kind).items()}
+    missing, unexpected = exported.load_state_dict(state, strict=False)
+    for name in missing + unexpected:
+        raise InputError(f"the checkpoint does not fit the exported model: {name}; please report this")
     exported.tie_weights()
     if kind in (CAUSAL_LM, TRANSLATION):
         exported.generation_config = GenerationConfig(**_generation(config, kind))
@@ -259,27 +252,22 @@ def _generation(config: Any, kind: Kind) -> Dict[str, Any]:
     }
 
 
-# The norm of a last P that nothing reads has neither gain nor bias in fairseq.
-_BEGIN_AS_THEY_ARE = ("luna.packed_layer_norm.weight", "luna.packed_layer_norm.bias")
-
-
-def _is_ours(name: str) -> bool:
-    return not name.startswith("luna.embed_positions.")
-
-
-def _encoder_options(model: Any) -> Dict[str, Any]:
-    return dict(resolved_options(model.encoder.sentence_encoder.cfg, DEFAULTS))
+def _encoder_options(encoder: Any) -> Dict[str, Any]:
+    norm = encoder.packed_layer_norm
+    packed_is_read = norm is not None and norm.weight is not None
+    return {**dict(resolved_options(encoder.cfg, DEFAULTS)), "packed_is_read": packed_is_read}
 
 
 def _masked_lm(model: Any, kind: Kind) -> Dict[str, Any]:
-    return {**_encoder_options(model), "tie_word_embeddings": not model.args.untie_weights_luna}
+    options = _encoder_options(model.encoder.sentence_encoder)
+    return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
 
 
 def _fine_tuned(model: Any, kind: Kind) -> Dict[str, Any]:
     name = kind.names[-1][0].split(".")[1]
     head = model.classification_heads[name]
     return {
-        **_encoder_options(model),
+        **_encoder_options(model.encoder.sentence_encoder),
         "classifier_reads": HEADS.get(name, "first"),
         "classifier_head": name,
         "classifier_inner_dim": head.dense.out_features,
@@ -295,7 +283,7 @@ def _long_classifier(model: Any, kind: Kind) -> Dict[str, Any]:
     reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
     reads = "first" if args.sen_rep_type == "cls" else "tokens"
     return {
-        **dict(resolved_options(model.encoder.cfg, DEFAULTS)),
+        **_encoder_options(model.encoder),
         "layer_repeats": args.encoder_layers if args.tie_layer_weights else 1,
         "reads_pixels": reads_pixels,
         "prepends_cls": args.sen_rep_type == "cls" and not args.use_p,

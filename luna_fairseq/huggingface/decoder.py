@@ -8,8 +8,14 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from luna_fairseq.anchored.attention import QUERY_PLACE, AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
-from luna_fairseq.huggingface.layers import Embedding, attention_options, feed_forward_options, places_of
-from luna_fairseq.huggingface.modeling_luna import LunaModelOutput, LunaPreTrainedModel
+from luna_fairseq.huggingface.layers import (
+    Embedding,
+    GradientCheckpointingLayer,
+    attention_options,
+    feed_forward_options,
+    places_of,
+)
+from luna_fairseq.huggingface.modeling_luna import ASKED, LunaModelOutput, LunaPreTrainedModel
 from luna_fairseq.modules.causal_state import LunaCausalState
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
@@ -54,7 +60,7 @@ class LunaCache:
         self.seen = self.seen.index_select(0, beam_idx)
 
 
-class LunaDecoderLayer(LunaLayer):
+class LunaDecoderLayer(GradientCheckpointingLayer, LunaLayer):
     """Luna causal attention through P, Luna attention of X and P to the source, the feed-forward block."""
 
     encoder_attn: Any  # one of three attentions; None without an encoder
@@ -150,7 +156,6 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
     def __init__(self, config: Any):
         super().__init__(config)
         C, N = config.decoder_embed_dim, config.decoder_layers
-        self.gradient_checkpointing = False
         self.build_embedding(config, "decoder", config.max_target_positions)
         self.layers = nn.ModuleList([LunaDecoderLayer(config, number == N - 1) for number in range(N)])
         last_norm = config.decoder_normalize_before and not config.no_decoder_final_norm
@@ -202,9 +207,7 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
         for number, layer in enumerate(self.layers):
             state = None if past_key_values is None else past_key_values.layers[number]
             x = hidden_states[-1].transpose(0, 1)  # so that gradients pass what is handed out
-            x, packed, of_layer, state = self.run_layer(
-                layer, x, packed, context, sentences, state, keeps, weights
-            )
+            x, packed, of_layer, state = layer(x, packed, context, sentences, state, keeps, weights)
             if self.config.non_contextual_packed:
                 packed = first
             hidden_states.append(x.transpose(0, 1))
@@ -256,9 +259,9 @@ class Generates(nn.Module):
         """Of the decoder's tokens ``input_ids`` the last where there is a cache; otherwise all, or vectors in
         their place."""
         with_source = self.config.is_encoder_decoder
-        inputs = {name: kwargs.get(name) for name in ("attention_mask", "use_cache")}
-        if with_source:
-            inputs.update({name: kwargs.get(name) for name in ("decoder_attention_mask", "encoder_outputs")})
+        names = ["attention_mask", "use_cache", *ASKED[:2]]
+        names += ["decoder_attention_mask", "encoder_outputs"] if with_source else []
+        inputs = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
         inputs["past_key_values"] = past_key_values
         if past_key_values is None and inputs_embeds is not None and not with_source:
             return {**inputs, "inputs_embeds": inputs_embeds}

@@ -12,6 +12,21 @@ from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_layer import LunaLayer
 from luna_fairseq.modules.sentences import Sentences
 
+try:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+except ImportError:  # before 4.52
+
+    class GradientCheckpointingLayer(nn.Module):  # type: ignore[no-redef]
+        """A layer that is computed again in the backward pass where that is wanted."""
+
+        gradient_checkpointing = False
+
+        def __call__(self, *args: Any) -> Any:
+            if self.gradient_checkpointing and self.training:
+                return self._gradient_checkpointing_func(super().__call__, *args)
+            return super().__call__(*args)
+
+
 # fairseq's name of an activation, and transformers'.
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -168,7 +183,7 @@ def feed_forward_options(config: Any, side: str) -> Dict[str, Any]:
     }
 
 
-class LunaEncoderLayer(LunaLayer):
+class LunaEncoderLayer(GradientCheckpointingLayer, LunaLayer):
     """Luna attention and the feed-forward block. ``normalize_packed``: as of ``build_packed_layer_norm``."""
 
     def __init__(self, config: Any, normalize_packed: bool = True):

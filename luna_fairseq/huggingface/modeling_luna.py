@@ -45,7 +45,7 @@ class LunaModelOutput(ModelOutput):
 
 
 # What every call may be asked for besides its inputs.
-_ASKED = ("output_hidden_states", "output_attentions", "return_dict")
+ASKED = ("output_hidden_states", "output_attentions", "return_dict")
 
 
 class LunaPreTrainedModel(PreTrainedModel):
@@ -70,31 +70,26 @@ class LunaPreTrainedModel(PreTrainedModel):
                     module.positions.copy_(sinusoidal_table(*module.positions.shape))
         elif isinstance(module, (LearnedStrength, LookupGate)):
             module.reset_parameters()
-        elif isinstance(module, nn.LayerNorm):
+        elif isinstance(module, nn.LayerNorm) and module.elementwise_affine:
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
 
     def asked(self, given: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
         """output_hidden_states, output_attentions and return_dict, from the configuration where they are not
         given. Raises TypeError for another argument."""
-        unknown = sorted(set(given) - set(_ASKED))
+        unknown = sorted(set(given) - set(ASKED))
         if unknown:
             raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}")
-        values = ((name, given.get(name)) for name in _ASKED)
+        values = ((name, given.get(name)) for name in ASKED)
         return tuple(bool(getattr(self.config, name) if value is None else value) for name, value in values)
-
-    def run_layer(self, layer: nn.Module, *args: Any) -> Any:
-        """A layer's results; recomputed in the backward pass where that is wanted."""
-        if self.gradient_checkpointing and self.training:
-            return self._gradient_checkpointing_func(layer.__call__, *args)
-        return layer(*args)
 
 
 class LunaModel(Embedding, LunaPreTrainedModel):
     """The encoder.
 
-    A model without a decoder (``config.is_encoder_decoder``) normalises the last P in the encoder, and rows
-    of P that are left out begin as zeros. ``config.layer_repeats``: the one layer is applied so many times.
+    A model without a decoder (``config.is_encoder_decoder``) normalises the last P in the encoder, with gain
+    and bias if ``config.packed_is_read``, and rows of P that are left out begin as zeros.
+    ``config.layer_repeats``: the one layer is applied so many times.
     """
 
     def __init__(self, config: LunaConfig):
@@ -102,7 +97,6 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         C, N = config.encoder_embed_dim, config.encoder_layers
         alone, pre_norm = not config.is_encoder_decoder, config.encoder_normalize_before
         self.repeats = getattr(config, "layer_repeats", 1)
-        self.gradient_checkpointing = False
         self.build_embedding(config, "encoder", config.max_source_positions)
         sinusoidal = not (config.no_token_positional_embeddings or config.encoder_learned_pos)
         self.packed_embedding = PackedEmbedding(
@@ -122,7 +116,8 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         self.layer_norm = nn.LayerNorm(C) if pre_norm else None
         self.packed_layer_norm = None
         if last_norm or (pre_norm and not alone and not config.non_contextual_packed):
-            self.packed_layer_norm = nn.LayerNorm(C)
+            affine = config.packed_is_read or not alone
+            self.packed_layer_norm = nn.LayerNorm(C, elementwise_affine=affine)
         self.post_init()
 
     def forward(
@@ -154,7 +149,7 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         hidden_states, attentions = [x.transpose(0, 1)], []
         for layer in [layer for _ in range(self.repeats) for layer in self.layers]:
             x = hidden_states[-1].transpose(0, 1)  # so that gradients pass what is handed out
-            x, packed, of_layer = self.run_layer(layer, x, packed, sentences, weights)
+            x, packed, of_layer = layer(x, packed, sentences, weights)
             packed = first if packed is None else packed
             hidden_states.append(x.transpose(0, 1))
             attentions.append(of_layer)

@@ -23,8 +23,12 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         self.decoder = LunaDecoder(config)
         if config.share_all_embeddings:
             self._tied_weights_keys = {"encoder.embed_tokens.weight": "decoder.embed_tokens.weight"}
-            self.encoder.embed_tokens = self.decoder.embed_tokens
         self.post_init()
+
+    def _tie_weights(self) -> None:
+        """For transformers 4; 5 reads ``_tied_weights_keys``."""
+        if self.config.share_all_embeddings:
+            self.encoder.embed_tokens.weight = self.decoder.embed_tokens.weight
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
         """For ``generate``."""
@@ -40,7 +44,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.decoder.embed_tokens = value
         if self.config.share_all_embeddings:
-            self.encoder.embed_tokens = value
+            self.encoder.embed_tokens.weight = value.weight
 
     def forward(
         self,

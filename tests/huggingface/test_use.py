@@ -1,8 +1,9 @@
 """What transformers' users do with a model of every kind: train it, keep it, compile it, sample from it."""
 
 import pytest
+import tiny_masked_lm
 import torch
-from every_kind import small_model
+from every_kind import VARIANTS, small_model
 from tiny_luna import batch, sentences
 
 transformers = pytest.importorskip("transformers")
@@ -20,7 +21,11 @@ every_kind = pytest.mark.parametrize(("kind", "variant", "head"), KINDS)
 
 
 def exported(kind, variant, head=None):
-    model, dictionary = small_model(kind, variant)
+    if head is None and kind == "masked LM":
+        model = tiny_masked_lm.tiny_model(torch.float32, (), **VARIANTS[kind][variant])
+        dictionary = model.encoder.sentence_encoder.dictionary
+    else:
+        model, dictionary = small_model(kind, variant)
     return convert(model, kind_of(model, head), dictionary)
 
 
@@ -66,16 +71,51 @@ def test_the_base_is_a_model_of_its_own(kind, variant, head, tmp_path):
 
 
 @every_kind
-def test_gradients_are_the_same_when_checkpointed(kind, variant, head):
-    gradients = []
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradients_are_the_same_when_checkpointed(kind, variant, head, reentrant):
+    """Every layer is run again, and every parameter has a gradient, which Trainer's DDP then asks for."""
+    gradients, runs = [], []
     for checkpointed in (False, True):
         model = exported(kind, variant, head).train()
         if checkpointed:
-            model.gradient_checkpointing_enable()
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        layers = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+        calls = []
+        for layer in layers:
+            layer.fc1.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         model(**examples(model)).loss.backward()
-        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
-    assert len(gradients[0]) > 20
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+        runs.append(len(calls) / len(layers))
+    assert runs == [1, 2]
+    assert len(gradients[0]) > 20 and not [name for name, grad in gradients[0].items() if grad is None]
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("base", ["luna", "luna_lm"])
+def test_a_configuration_by_itself_has_all_defaults(base):
+    from luna_fairseq.huggingface.configuration_luna import LunaConfig, LunaDecoderConfig
+    from luna_fairseq.huggingface.modeling_luna import LunaForMaskedLM
+    from luna_fairseq.huggingface.modeling_luna_lm import LunaForCausalLM
+
+    pairs = {"luna": (LunaConfig, LunaForMaskedLM), "luna_lm": (LunaDecoderConfig, LunaForCausalLM)}
+    configuration, model = pairs[base]
+    widths = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2}
+    names = ("decoder_input_dim", "decoder_output_dim") if base == "luna_lm" else ()
+    widths.update(dict.fromkeys(names, 8) if names else {"encoder_projected_attention_heads": 2})
+    config = configuration(vocab_size=11, **widths)
+    assert config.pad_token_id == 1 and config.projection_length == 128
+    assert model(config)(torch.tensor([[4, 5]])).logits.shape == (1, 2, 11)
+
+
+def test_a_folder_without_shared_embeddings_says_so(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    model = exported("shared translation", "all")
+    model.save_pretrained(str(tmp_path))
+    path = str(tmp_path / "model.safetensors")
+    kept = {name: value for name, value in safetensors.load_file(path).items() if "fc1" in name}
+    safetensors.save_file(kept, path, metadata={"format": "pt"})
+    _, found = type(model).from_pretrained(str(tmp_path), output_loading_info=True)
+    assert "luna.decoder.embed_tokens.weight" in found["missing_keys"]
 
 
 @pytest.mark.slow
@@ -102,3 +142,14 @@ def test_samples_are_the_same_with_a_cache_and_other_padding(kind, variant):
             found = model.generate(ids, attention_mask=ids.ne(1).long(), **options)
             texts[cached, extra] = found[:, ids.size(1) :] if kind == "causal LM" else found
     assert all(torch.equal(text, texts[True, 0]) for text in texts.values())
+
+
+@pytest.mark.parametrize(("kind", "variant"), [("translation", "tied"), ("causal LM", "decay")])
+@pytest.mark.parametrize("cached", [True, False])
+def test_generate_returns_what_it_is_asked_for(kind, variant, cached):
+    model = exported(kind, variant)
+    ids = batch(sentences((5, 5), 19))
+    options = {"num_beams": 1, "max_new_tokens": 3, "min_new_tokens": 3, "use_cache": cached}
+    found = model.generate(ids, output_hidden_states=True, return_dict_in_generate=True, **options)
+    states = found.decoder_hidden_states if kind == "translation" else found.hidden_states
+    assert [len(step) for step in states] == [model.config.decoder_layers + 1] * 3
