@@ -4,8 +4,10 @@ groups, of which a command has some only; a new one joins CHECKS."""
 import ast
 import importlib.util
 import json
+import os
 import re
 from argparse import Namespace
+from pathlib import Path
 from typing import Any, Callable, Iterator, Tuple
 
 import torch
@@ -188,6 +190,24 @@ def adaptive_softmax(given: Given) -> Faults:
         )
 
 
+def alignments(given: Given) -> Faults:
+    """Those that a training reads, and those that its criterion learns."""
+    if given.trains and given.load_alignments and isinstance(given.data, str):
+        folder, split = Path(given.data.split(os.pathsep)[0]), given.train_subset
+        if folder.is_dir() and not list(folder.glob(f"{split}.align.*")):
+            yield (
+                f"--load-alignments: {folder} has no {split}.align.*: fairseq-preprocess makes it with "
+                "--align-suffix"
+            )
+    attention = given.cross_attention or "softmax"
+    peer = model_name(given.all) == "peer_transformer"
+    if str(given.criterion).endswith("_with_alignment") and peer and attention != "softmax":
+        yield (
+            f"--criterion {given.criterion} needs weights over the source, which {attention} attention does "
+            "not compute: give another, or train with --cross-attention softmax"
+        )
+
+
 def written_options(given: Given) -> Faults:
     """Options that are JSON or Python."""
     for name, text, read, kind in (
@@ -291,6 +311,7 @@ CHECKS: Tuple[Callable[[Given], Faults], ...] = (
     masking,
     widths,
     adaptive_softmax,
+    alignments,
     written_options,
     training,
     decoding,

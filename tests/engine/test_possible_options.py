@@ -3,6 +3,7 @@
 import multiprocessing
 import sys
 from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -30,6 +31,8 @@ VALIDATE = {"path": "x.pt"}
 EVAL_LM = {"path": "x.pt", "context_window": 0}
 METRIC = {**TRAIN, "criterion": "masked_lm", "best_checkpoint_metric": "accuracy"}
 WIDTHS = {"decoder_embed_dim": 32, "encoder_embed_dim": 32}
+CRITERION = "label_smoothed_cross_entropy_with_alignment"
+ALIGNED = {"load_alignments": True, "train_subset": "train"}
 GPU = torch.cuda.is_available()
 
 
@@ -45,6 +48,11 @@ GPU = torch.cuda.is_available()
         ({"update_freq": [2, 0]}, "--update-freq 0: must be at least 1"),
         ({"max_tokens": 0}, "--max-tokens 0: must be at least 1"),
         ({"clip_norm": -1.0}, "--clip-norm -1: must be at least 0"),
+        ({**TRAIN, **ALIGNED, "data": str(Path(__file__).parent)}, "--load-alignments: "),
+        (
+            {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer", "cross_attention": "linear"},
+            "--criterion label_smoothed_cross_entropy_with_alignment needs weights over the source",
+        ),
         ({"random_token_prob": -0.5, "leave_unmasked_prob": 0.6}, "--random-token-prob -0.5: a probability"),
         ({"mask_multiple_length": 0}, "--mask-multiple-length 0: must be at least 1"),
         ({**EVAL_LM, "softmax_batch": 0}, "--softmax-batch 0: must be at least 1"),
@@ -139,6 +147,8 @@ def test_what_cannot_be(given, message):
         {**METRIC, "criterion": "lra_cross_entropy"},
         {**METRIC, "criterion": "cross_entropy", "best_checkpoint_metric": "bleu", "eval_bleu": True},
         {**TRAIN, "seed": 0, "adam_betas": "(0.9, 0.98)", "log_interval": 1, "optimizer_overrides": "{}"},
+        {**TRAIN, "criterion": CRITERION, "arch": "luna", "cross_attention": "luna"},
+        {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer", "cross_attention": "softmax"},
         {**GENERATE, "task": "multilingual_translation"},
         {**WIDTHS, "decoder_output_dim": 16},
         {**WIDTHS, "share_all_embeddings": True, "decoder_input_dim": 512},
