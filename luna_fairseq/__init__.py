@@ -13,7 +13,7 @@ registered with fairseq (:func:`register`)
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from os.path import abspath
+from os.path import abspath, realpath
 from typing import Any, List
 
 from luna_fairseq.errors import in_command
@@ -49,11 +49,11 @@ def register() -> None:
 
 class _Folders(List[str]):
     """Where the package lies. Whether a --user-dir lies there is all that fairseq asks of one that is
-    imported already."""
+    imported already: by whatever name, as a link lies beside fairseq."""
 
     def __contains__(self, folder: object) -> bool:
         register()
-        return super().__contains__(folder)
+        return realpath(str(folder)) in map(realpath, self)
 
 
 def __getattr__(name: str) -> Any:

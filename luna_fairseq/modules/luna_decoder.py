@@ -18,7 +18,7 @@ from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 from luna_fairseq.modules.luna_encoder import attention_options, drop_words, source_of
 from luna_fairseq.modules.luna_layer import LunaLayer
-from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
+from luna_fairseq.modules.no_torchscript import NoTorchScript, refuse_graphs
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.sentences import IncrementalState, Sentences
 
@@ -208,10 +208,9 @@ class LunaDecoder(NoTorchScript, IncrementalDecoder, TransformerDecoderBase):
             features [B, T, C], and ``attn`` [weights over source tokens B x T x S, or None], ``inner_states``
 
         Raises:
-            InputError: more tokens than learned positions; torch.jit.trace
+            InputError: more tokens than learned positions; torch.jit.trace or torch.export
         """
-        if torch.jit.is_tracing():
-            raise InputError(REASON)
+        refuse_graphs()
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         last_layer = self.num_layers - 1

@@ -15,7 +15,7 @@ from luna_fairseq.modules.incremental_decoding import IncrementalEncoder
 from luna_fairseq.modules.last_packed_norm import find_packed_norm
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
-from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
+from luna_fairseq.modules.no_torchscript import NoTorchScript, refuse_graphs
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.sentences import IncrementalState, Sentences
 
@@ -156,10 +156,9 @@ class LunaEncoder(NoTorchScript, IncrementalEncoder, TransformerEncoderBase):
             :meth:`reorder_encoder_out`: one of each sentence)
 
         Raises:
-            InputError: a source longer than the positions; torch.jit.trace
+            InputError: a source longer than the positions; torch.jit.trace or torch.export
         """
-        if torch.jit.is_tracing():
-            raise InputError(REASON)
+        refuse_graphs()
         if src_tokens.size(1) > self.max_positions():
             raise InputError(
                 f"a source sentence has {src_tokens.size(1)} tokens, the model's positions end at "

@@ -1,4 +1,5 @@
-"""torch.jit.trace keeps the lengths of its example, torch.jit.script knows half of Python: both refused."""
+"""torch.jit.trace and torch.export keep the lengths of their example, torch.jit.script knows half of Python:
+all refused."""
 
 import pytest
 import torch
@@ -27,3 +28,13 @@ def test_tracing():
         torch.jit.trace(model, (source, source, target), strict=False)
     with REFUSAL:
         torch.jit.trace(lambda tokens: model.decoder(tokens)[0], (target,))
+
+
+@pytest.mark.skipif(
+    not hasattr(getattr(torch, "compiler", None), "is_exporting"), reason="torch 2.7 says that it exports"
+)
+@pytest.mark.parametrize("variant", ["tied", "anchored", "softmax cross"])
+def test_exporting(variant):
+    source, target = (batch(x) for x in example())
+    with REFUSAL:
+        torch.export.export(tiny_model(**VARIANTS[variant]), (source, source, target), strict=False)
