@@ -133,6 +133,11 @@ assert new == {"luna_fairseq"}, new
         # fairseq's --user-dir after something else was imported from the same folder
         "import luna_fairseq.ops\nfrom argparse import Namespace\nfrom fairseq import utils\n"
         "utils.import_user_module(Namespace(user_dir='luna_fairseq'))",
+        # the same by a link, as one lies beside fairseq
+        "import luna_fairseq.ops, os, tempfile\nfrom argparse import Namespace\nfrom fairseq import utils\n"
+        "with tempfile.TemporaryDirectory() as folder:\n    link = os.path.join(folder, 'luna_fairseq')\n"
+        "    os.symlink(luna_fairseq.__path__[0], link)\n"
+        "    utils.import_user_module(Namespace(user_dir=link))",
     ],
 )
 def test_everything_is_registered(code):
