@@ -6,6 +6,7 @@ from typing import Optional, Tuple
 from torch import Tensor
 
 from fairseq.utils import make_positions
+from luna_fairseq.anchored.sentence_places import origins, within_sentences
 
 
 def target_places(
@@ -29,16 +30,5 @@ def target_places(
     place = (make_positions(tokens, padding_idx) - padding_idx - 1).clamp(min=0)
     if separators is None:
         return place, None
-    begins = tokens.eq(separators[1])
-    beginning = (place * begins).cummax(dim=1).values
-    origin = _origins(begins.cumsum(dim=1), source, padding_idx, separators[0])
-    return (place - beginning).clamp(min=0), origin
-
-
-def _origins(sentence: Tensor, source: Tensor, padding_idx: int, separator: int) -> Tensor:
-    ends, real = source.eq(separator).long(), source.ne(padding_idx).long()
-    B, S = source.shape
-    following = ends.cumsum(dim=1) - ends + 1  # the number of the sentence after that of each token
-    length = real.new_zeros(B, S + 1).scatter_add_(1, following, real)
-    before: Tensor = length.cumsum(dim=1)
-    return before.gather(1, sentence.reshape(B, -1).clamp(max=S)).view_as(sentence)
+    place, sentence, _ = within_sentences(place, tokens.eq(separators[1]))
+    return place, origins(sentence, source.eq(separators[0]), source.eq(padding_idx))
