@@ -40,18 +40,22 @@ def within_sentences(
     return (place - beginning).clamp(min=0), sentence, Begun(sentence[:, -1], beginning[:, -1])
 
 
-def origins(sentence: Tensor, separator: Tensor, padding: Tensor) -> Tensor:
+def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
+    """The number of the sentence of each of a source's tokens, from 1; 0 at padding. All [B, S], True at what
+    the masks are called; a separator belongs to the sentence that it ends."""
+    ends = separator.long()
+    return (ends.cumsum(dim=1) - ends + 1).masked_fill(padding, 0)
+
+
+def origins(sentence: Tensor, number: Tensor) -> Tensor:
     """The number of the source's tokens before each ``sentence`` [B n, T], padding not counted; all of them
     for one that it does not have.
 
     Args:
-        sentence: numbers; n hypotheses of each source follow one another
-        separator: [B, S], True at the separators of the source
-        padding: [B, S], True at padding
+        sentence: numbers, from 0; n hypotheses of each source follow one another
+        number: of the source's tokens, as of :func:`sentence_numbers` [B, S]
     """
-    ends, real = separator.long(), (~padding).long()
-    B, S = ends.shape
-    following = ends.cumsum(dim=1) - ends + 1  # the number of the sentence after that of each token
-    length = real.new_zeros(B, S + 1).scatter_add_(1, following, real)
+    B, S = number.shape
+    length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))
     before: Tensor = length.cumsum(dim=1)
     return before.gather(1, sentence.reshape(B, -1).clamp(max=S)).view_as(sentence)

@@ -6,7 +6,7 @@ from typing import Optional, Tuple
 from torch import Tensor
 
 from fairseq.utils import make_positions
-from luna_fairseq.anchored.sentence_places import origins, within_sentences
+from luna_fairseq.anchored.sentence_places import origins, sentence_numbers, within_sentences
 
 
 def target_places(
@@ -31,4 +31,4 @@ def target_places(
     if separators is None:
         return place, None
     place, sentence, _ = within_sentences(place, tokens.eq(separators[1]))
-    return place, origins(sentence, source.eq(separators[0]), source.eq(padding_idx))
+    return place, origins(sentence, sentence_numbers(source.eq(separators[0]), source.eq(padding_idx)))

@@ -40,6 +40,7 @@ DECODER_DEFAULTS: Dict[str, Any] = {
     "cross_attention": "luna",
     "packed_lookup": 0,
     "diagonal_prior": False,
+    "separators": None,  # ids between sentences, of source and target, where the diagonal counts from them
     "no_decoder_final_norm": False,
     "decoder_embed_dim": 512,
     "decoder_ffn_embed_dim": 2048,

@@ -127,10 +127,6 @@ def kind_of(model: Any, head: Optional[str] = None) -> Kind:
         raise InputError("a model with adaptive softmax cannot be exported: transformers' have logits")
     if getattr(options, "carry_packed", None):
         raise InputError("a model that carries P cannot be exported: transformers' read a text at once")
-    if getattr(getattr(model, "decoder", None), "separators", None) is not None:
-        raise InputError(
-            "a model with --sentence-diagonal cannot be exported: transformers' count no sentences"
-        )
     if getattr(options, "adaptive_input", False):
         raise InputError("a model with adaptive input cannot be exported: theirs have one embedding")
     if head is None:
@@ -321,6 +317,7 @@ def _translation(model: Any, kind: Kind) -> Dict[str, Any]:
         **dict(resolved_options(model.encoder.cfg, DEFAULTS)),
         **_decoder(model),
         "share_all_embeddings": source is model.decoder.embed_tokens,
+        "separators": getattr(model.decoder, "separators", None),
         "source_vocab_size": source.num_embeddings,
         "is_encoder_decoder": True,
     }

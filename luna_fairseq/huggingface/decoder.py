@@ -5,8 +5,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from luna_fairseq.anchored.attention import QUERY_PLACE, AnchoredCrossAttention
+from luna_fairseq.anchored.attention import QUERY_ORIGIN, QUERY_PLACE, AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
+from luna_fairseq.anchored.sentence_places import Begun, origins, within_sentences
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.huggingface.layers import (
     Embedding,
@@ -14,6 +15,7 @@ from luna_fairseq.huggingface.layers import (
     attention_options,
     feed_forward_options,
     places_of,
+    separators_in,
 )
 from luna_fairseq.huggingface.modeling_luna import ASKED, LunaModelOutput, LunaPreTrainedModel
 from luna_fairseq.modules.causal_state import LunaCausalState
@@ -43,12 +45,13 @@ class LunaCache:
         layers: of each layer
         seen: number of tokens so far, padding not counted [B]
         length: number of positions so far
+        begun: the sentence that they end in, where sentences are counted
     """
 
     is_compileable = False
 
-    def __init__(self, layers: List[LayerState], seen: Tensor, length: int):
-        self.layers, self.seen, self.length = layers, seen, length
+    def __init__(self, layers: List[LayerState], seen: Tensor, length: int, begun: Optional[Begun] = None):
+        self.layers, self.seen, self.length, self.begun = layers, seen, length, begun
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions so far, as transformers asks for them."""
@@ -58,6 +61,7 @@ class LunaCache:
         """Hypothesis i goes on where ``beam_idx[i]`` was."""
         self.layers = [layer.select(beam_idx) for layer in self.layers]
         self.seen = self.seen.index_select(0, beam_idx)
+        self.begun = None if self.begun is None else self.begun.select(beam_idx)
 
 
 class LunaDecoderLayer(GradientCheckpointingLayer, LunaLayer):
@@ -200,7 +204,12 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
         x = self.embed(x, mask, places if position_ids is None else position_ids)
         context, first, sentences = self.read(encoder_outputs)
         sentences.target_padding_mask = ~mask
-        sentences.shared[QUERY_PLACE] = places
+        sentences.shared[QUERY_PLACE], begun = places, None
+        if encoder_outputs is not None and self.config.separators:
+            begins = separators_in(input_ids, self.config.separators[1])
+            before = None if past_key_values is None else past_key_values.begun
+            sentences.shared[QUERY_PLACE], sentence, begun = within_sentences(places, begins, before)
+            sentences.shared[QUERY_ORIGIN] = origins(sentence, encoder_outputs.source_mask)
         first = first if past_key_values is None else None
         packed = first
         hidden_states, attentions, kept = [x.transpose(0, 1)], [], []
@@ -218,7 +227,7 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
             x = self.layer_norm(x)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x.transpose(0, 1)).transpose(0, 1)
-        cache: Any = LunaCache(kept, places[:, -1] + 1, length) if keeps else None
+        cache: Any = LunaCache(kept, places[:, -1] + 1, length, begun) if keeps else None
         out = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=x.transpose(0, 1),
             past_key_values=cache,

@@ -78,6 +78,8 @@ def write_onnx(model: Any, folder: Path) -> None:
         raise InputError(
             "classifiers of pixels and of pairs cannot be exported to ONNX; those of one text can"
         )
+    if getattr(model.config, "separators", None):
+        raise InputError("a model with --sentence-diagonal cannot be exported to ONNX: it counts sentences")
     for module in model.modules():
         if isinstance(module, PackedEmbedding):
             module.static = True

@@ -160,6 +160,13 @@ def places_of(mask: Tensor, before: Any = 0) -> Tensor:
     return (before + mask.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
+def separators_in(tokens: Optional[Tensor], separator: int) -> Tensor:
+    """[B, T], True at the id ``separator``. Raises ValueError where vectors were given in place of ids."""
+    if tokens is None:
+        raise ValueError("give ids, not vectors: sentences are counted by the separators between them")
+    return tokens.eq(separator)
+
+
 def attention_options(config: Any, side: str) -> Dict[str, Any]:
     """Arguments of Luna attention in ``side``."""
     return {

@@ -15,6 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import ModelOutput
 
+from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.anchored.strengths import LearnedStrength, LookupGate
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
 from luna_fairseq.huggingface.layers import (
@@ -22,6 +23,7 @@ from luna_fairseq.huggingface.layers import (
     LunaEncoderLayer,
     activation,
     places_of,
+    separators_in,
     sinusoidal_table,
 )
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
@@ -31,7 +33,8 @@ from luna_fairseq.modules.sentences import Sentences
 @dataclass
 class LunaModelOutput(ModelOutput):
     """last_hidden_state [B, T, C]; the last P, normalised: packed [B, L, C]; packed_mask [B, L] and
-    source_mask [B, T], 1 at rows and at tokens that count; hidden_states, if asked for, after the
+    source_mask [B, T], 1 at rows and at tokens that count (with ``config.separators`` at tokens the number
+    of their sentence, from 1); hidden_states, if asked for, after the
     embedding and after every layer; attentions, if asked for, of every layer over the sequence [B, H, T,
     T]."""
 
@@ -144,7 +147,9 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         x = self.embed(embedding, mask, places_of(mask) if position_ids is None else position_ids)
         x = x.masked_fill(~mask.t().unsqueeze(-1), 0.0)
         first, left_out = self.packed_embedding(mask.sum(dim=1))
-        sentences = Sentences(~mask, left_out)
+        sentences, numbers = Sentences(~mask, left_out), None
+        if getattr(self.config, "separators", None):
+            numbers = sentence_numbers(separators_in(input_ids, self.config.separators[0]), ~mask)
         packed = first
         hidden_states, attentions = [x.transpose(0, 1)], []
         for layer in [layer for _ in range(self.repeats) for layer in self.layers]:
@@ -164,7 +169,7 @@ class LunaModel(Embedding, LunaPreTrainedModel):
             x.transpose(0, 1),
             packed,
             kept.long(),
-            mask.long(),
+            mask.long() if numbers is None else numbers,
             tuple(hidden_states) if states else None,
             tuple(weight.transpose(0, 1) for weight in attentions) if weights else None,
         )

@@ -10,8 +10,7 @@ ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
 LOCAL = {"anchored_packed": True, "local_parts": 3}
 VARIANTS = {
     "translation": {
-        # transformers' count no sentences
-        **{name: each for name, each in tiny_luna.VARIANTS.items() if "sentence_diagonal" not in each},
+        **tiny_luna.VARIANTS,
         "noise": NOISE,
         "one layer": ONE_LAYER,
     },
