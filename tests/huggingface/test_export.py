@@ -68,6 +68,33 @@ def test_the_same_translations(variant, beam):
         assert [[token for token in row[1:] if token != 1] for row in written.tolist()] == expected
 
 
+@pytest.mark.parametrize("variant", ["look-up sentence diagonal", "anchored softmax cross sentence diagonal"])
+def test_sentences_are_counted_on_in_the_cache(variant):
+    """A target that is read some tokens at a time, with two separators, in an order that changes."""
+    model, dictionary = small_model("translation", variant)
+    exported = convert(model, TRANSLATION, dictionary)
+    tokens = batch([[8, 4, 4, 15, 4, 9, 2], [13, 8, 4, 17, 2]], left=True)
+    target = torch.tensor([[2, 5, 4, 7, 4, 9, 6], [2, 4, 5, 6, 7, 4, 8]])
+    order = torch.tensor([1, 0])
+    with torch.no_grad():
+        expected = exported(tokens, decoder_input_ids=target).logits
+        source = exported.get_encoder()(tokens)
+        first = {"encoder_outputs": source, "use_cache": True}
+        out = exported(decoder_input_ids=target[:, :3], **first)
+        torch.testing.assert_close(out.logits, expected[:, :3], rtol=0, atol=1e-5)
+        out.past_key_values.reorder_cache(order)
+        source = type(source)(**{name: value[order] for name, value in source.items()})
+        rest = target[order, 3:]
+        for step in range(rest.size(1)):
+            again = {"encoder_outputs": source, "past_key_values": out.past_key_values}
+            out = exported(decoder_input_ids=rest[:, step : step + 1], **again)
+            torch.testing.assert_close(out.logits[:, 0], expected[order, 3 + step], rtol=0, atol=1e-5)
+        with pytest.raises(
+            ValueError, match="^give ids, not vectors: sentences are counted by the separators"
+        ):
+            exported(inputs_embeds=torch.zeros(1, 2, model.encoder.embed_tokens.embedding_dim))
+
+
 @pytest.mark.parametrize("variant", ["untied", "decay"])
 def test_a_text_goes_on_alike(variant):
     """In a batch padded on the left, greedily and by beams; the cache does not grow."""

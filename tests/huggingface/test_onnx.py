@@ -112,7 +112,18 @@ def test_a_translation_model(variant, tmp_path):
         assert row[: len(words)] == words
 
 
-def test_what_cannot_be_exported(tmp_path):
-    model, dictionary = small_model("classifier", "pixels")
-    with pytest.raises(InputError, match="classifiers of pixels and of pairs cannot"):
+@pytest.mark.parametrize(
+    "kind, variant, message",
+    [
+        ("classifier", "pixels", "classifiers of pixels and of pairs cannot"),
+        (
+            "translation",
+            "look-up sentence diagonal",
+            "a model with --sentence-diagonal cannot be exported to ONNX",
+        ),
+    ],
+)
+def test_what_cannot_be_exported(kind, variant, message, tmp_path):
+    model, dictionary = small_model(kind, variant)
+    with pytest.raises(InputError, match=message):
         export_onnx.write_onnx(convert(model, kind_of(model), dictionary), tmp_path)
