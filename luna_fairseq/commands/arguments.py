@@ -22,6 +22,15 @@ def at_least_one(text: str) -> float:
     return value
 
 
+def folder_of_data(text: str) -> Path:
+    """A folder that fairseq is to read, for ``type=`` of an argparse option."""
+    if "${" in text or os.pathsep in text:
+        raise argparse.ArgumentTypeError(
+            f"{text}: fairseq replaces what begins with ${{, and divides at '{os.pathsep}', so give another name"
+        )
+    return Path(text)
+
+
 class CommandParser(argparse.ArgumentParser):
     """A command line with short words for the commonest options.
 
@@ -35,7 +44,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def path(self, name: str, help: str, metavar: str = "FILE", **options: Any) -> None:
         """An option, or without dashes an argument, that is a file or a folder."""
-        self.add_argument(name, type=Path, metavar=metavar, help=help, **options)
+        kind = folder_of_data if name == "--destdir" else Path
+        self.add_argument(name, type=kind, metavar=metavar, help=help, **options)
 
     def count(self, name: str, default: Optional[int], help: str, **options: Any) -> None:
         """An option that is a whole number of at least 1; ``help`` goes on with the default."""

@@ -87,9 +87,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     averaged = checkpoints / "averaged.pt"
     _say(f"average: {averaged}")
-    words = ["--inputs", str(checkpoints), "--output", str(averaged)]
-    words += ["--num-epoch-checkpoints", str(_epochs(checkpoints, args.average))]
-    _step(average_checkpoints.main, words)
+    _step(average_checkpoints.main, ["--output", str(averaged), *_inputs(checkpoints, args.average)])
 
     _say(f"translate and score: {out}")
     words = [str(data), "--path", str(averaged), "--results", str(out), "--samples", str(args.samples)]
@@ -113,12 +111,15 @@ def _check_epochs(average: int, settings: Mapping[str, str]) -> None:
         raise InputError(f"--average {average}: training ends after {epochs} epochs: give --average {epochs}")
 
 
-def _epochs(checkpoints: Path, average: int) -> int:
-    """How many can be averaged, where training ended early."""
+def _inputs(checkpoints: Path, average: int) -> List[str]:
+    """What can be averaged, where training ended early: fewer epochs, or within the first one."""
     there = sum(bool(re.fullmatch(r"checkpoint\d+\.pt", path.name)) for path in checkpoints.iterdir())
-    if 0 < there < average:
+    if there == 0:
+        print("training ended within its first epoch: checkpoint_last.pt is taken as it is")
+        return ["--inputs", str(checkpoints / "checkpoint_last.pt")]
+    if there < average:
         print(f"only {there} epochs are there to average, for --average {average}")
-    return min(average, there) or average
+    return ["--inputs", str(checkpoints), "--num-epoch-checkpoints", str(min(average, there))]
 
 
 main = console_script(
