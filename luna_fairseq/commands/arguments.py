@@ -26,7 +26,7 @@ def folder_of_data(text: str) -> Path:
     """A folder that fairseq is to read, for ``type=`` of an argparse option."""
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(
-            f"{text}: fairseq replaces what begins with ${{, and divides at '{os.pathsep}', so give another name"
+            f"{text}: fairseq replaces what begins with ${{ and divides at '{os.pathsep}': give another name"
         )
     return Path(text)
 
