@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 import sentencepiece
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer
 from luna_fairseq.models.tokenizers import find_tokenizer
+from luna_fairseq.text.documents import SEPARATOR
 from luna_fairseq.text.pieces import encoding_of
 
 SPACE = "\u2581"
@@ -41,7 +42,8 @@ def build_tokenizer(
 ) -> LunaTokenizer:
     """A tokenizer whose ids are those of ``dictionary``, and whose length is its.
 
-    A ``<mask>`` in a text is the mask; other special symbols there are text, as they are for fairseq.
+    A ``<mask>`` in a text is the mask, a ``<sep>`` ends a sentence of a document; other special symbols there
+    are text, as they are for fairseq.
 
     Args:
         files: fairseq's options of the tokenizer, as ``find_tokenizer`` gives them; empty where text is
@@ -71,6 +73,8 @@ def build_tokenizer(
         tokenizer = _sentencepiece(
             sentencepiece.SentencePieceProcessor(model_file=files["sentencepiece_model"]), ids
         )
+    if SEPARATOR in ids:  # takes the space before it, and the sentence after it begins as a text does
+        tokenizer.add_tokens([AddedToken(SEPARATOR, lstrip=True, normalized=False)])
     around = {symbol for part in template for symbol in part.split() if not symbol.startswith("$")}
     tokenizer.post_processor = processors.TemplateProcessing(
         single=template.single,

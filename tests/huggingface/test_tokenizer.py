@@ -74,6 +74,14 @@ def test_sentencepiece(tmp_path):
     tokenizer = encoded_alike(files, dictionary, bpe, tmp_path / "hf", HARD + UNDERSCORES)
     assert tokenizer.decode(tokenizer(TEXT[1]).input_ids, skip_special_tokens=True) == TEXT[1]
     assert tokenizer(["a", "the cat"], padding=True).attention_mask[0][-1] == 0
+    dictionary.add_symbol("<sep>")
+    of_documents = build_tokenizer(files, dictionary, 512, Template("$A", "$A $B"))
+    write_tokenizer(of_documents, tmp_path / "documents")
+    for found in (of_documents, LunaTokenizer.from_pretrained(str(tmp_path / "documents"))):
+        joined = " <sep> ".join(bpe.encode(line) for line in TEXT)
+        read = found(" <sep> ".join(TEXT)).input_ids
+        assert read == dictionary.encode_line(joined, append_eos=False).tolist()
+        assert [line.strip() for line in found.decode(read).split("<sep>")] == TEXT
     other = dictionary_of(["▁the", "<mask>"], {})
     with pytest.raises(InputError, match="the dictionary lacks .* of the tokenizer's pieces"):
         build_tokenizer(files, other, 512)
