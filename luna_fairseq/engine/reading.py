@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
+from luna_fairseq.checks.same_training import identity_of, is_known
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
-from luna_fairseq.text.pieces import check_encoded
+from luna_fairseq.text.pieces import check_encoded, check_sentencepiece
 
 CHECKED_DATA = Mend(
     "checked-data",
@@ -31,8 +32,8 @@ NAMED_VALIDATION = Mend(
 PLAIN_TEXT = Mend(
     "plain-text",
     RIGHT,
-    "fairseq-interactive without --bpe translates plain text as unknown words where the dictionary "
-    "holds pieces",
+    "fairseq-interactive without --bpe, or with another dictionary's, translates plain text as unknown words "
+    "where the dictionary holds pieces",
 )
 
 
@@ -107,7 +108,10 @@ def _with_a_batch(
 
 @PLAIN_TEXT.around("fairseq_cli.interactive:make_batches")
 def _encoded(make_batches: Function, lines: Any, cfg: Any, task: Any, *args: Any) -> Any:
-    if getattr(cfg.bpe, "_name", cfg.bpe) is None and task.source_dictionary is not None:
+    encoding = getattr(cfg.bpe, "_name", cfg.bpe)
+    if encoding is None and task.source_dictionary is not None:
         for line in lines:
             check_encoded(line.split("\t")[0], task.source_dictionary)
+    if encoding == "sentencepiece" and is_known(identity_of(task)):
+        check_sentencepiece(cfg.bpe.sentencepiece_model, task)
     return make_batches(lines, cfg, task, *args)

@@ -24,7 +24,7 @@ from luna_fairseq.files.regular import is_data
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
-from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer
+from luna_fairseq.models.tokenizers import find_tokenizer
 from luna_fairseq.text.encoders import (
     Encoder,
     check_unknown,
@@ -33,7 +33,7 @@ from luna_fairseq.text.encoders import (
     share_unknown,
     words_encoder,
 )
-from luna_fairseq.text.pieces import encoding_of
+from luna_fairseq.text.pieces import check_tokenizer, encoding_of
 
 PROGRAM = "luna-prepare-task"
 VERSION = 1  # part of the key: a change of what is written must not take the old output for finished

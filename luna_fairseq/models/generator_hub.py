@@ -14,8 +14,8 @@ from luna_fairseq.checks.options import OF_A_SOURCE
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.stream import Stream
-from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer, folders_of
-from luna_fairseq.text.pieces import check_encoded
+from luna_fairseq.models.tokenizers import find_tokenizer, folders_of
+from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):

@@ -12,9 +12,9 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface, RobertaModel
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.generator_hub import check_kind
-from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer, folders_of
+from luna_fairseq.models.tokenizers import find_tokenizer, folders_of
 from luna_fairseq.modules.classification_heads import mean_of_packed
-from luna_fairseq.text.pieces import MASK, check_encoded, is_filler
+from luna_fairseq.text.pieces import MASK, check_encoded, check_tokenizer, is_filler
 
 Tokens = Union[Tensor, Sequence[Tensor]]
 

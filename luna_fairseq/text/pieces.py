@@ -1,6 +1,9 @@
-"""Plain text where a dictionary holds pieces: refused, since its words would be unknown without a word."""
+"""What is no text for a dictionary of pieces, plain or of another tokenizer: refused, since its words would
+be unknown without a word."""
 
 import re
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, Optional
 
 from luna_fairseq.errors import InputError
@@ -45,3 +48,37 @@ def check_encoded(text: str, dictionary: Any) -> None:
             f"the dictionary holds pieces of {encoding}, and the text is plain: give --bpe {encoding} and "
             f"its files (from_pretrained: bpe={encoding!r}, or put them beside the checkpoint or the data)"
         )
+
+
+def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True) -> None:
+    """Raise InputError when ``bpe``, of sentencepiece or GPT-2, has other pieces than the ``dictionaries``.
+
+    Pieces that the training text did not contain may be missing from the dictionaries; unless ``strict``, a
+    tenth of the dictionaries may be something else than pieces, and they may be of the frequent ones alone.
+    """
+    if hasattr(bpe, "sp"):
+        pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}
+    elif hasattr(bpe, "bpe") and hasattr(bpe.bpe, "encoder"):
+        pieces = set(map(str, bpe.bpe.encoder.values()))
+    else:
+        return
+    special = dictionaries[0].nspecial
+    symbols = {s: None for each in dictionaries for s in each.symbols[special:] if not is_filler(s)}
+    unknown = [symbol for symbol in symbols if symbol not in pieces]
+    # Of a smaller vocabulary's encoding all pieces may be in a larger one's, which then has many more.
+    too_large = strict and hasattr(bpe, "sp") and len(symbols) < 0.9 * len(pieces) - special
+    if len(unknown) > (0 if strict else len(symbols) // 10) or too_large:
+        example = f"for example {unknown[0]!r} is no piece of it" if unknown else "it has many more pieces"
+        raise InputError(
+            f"the tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} "
+            f"symbols): {example}; give the tokenizer with which the data was prepared"
+        )
+
+
+@lru_cache(maxsize=None)
+def check_sentencepiece(model: str, task: Any) -> None:
+    """Raise InputError when the file ``model`` is of other dictionaries than the task's; looked at once."""
+    from sentencepiece import SentencePieceProcessor
+
+    bpe = SimpleNamespace(sp=SentencePieceProcessor(model_file=model))
+    check_tokenizer(bpe, task.source_dictionary, task.target_dictionary, strict=False)

@@ -11,7 +11,8 @@ from tiny_luna import dictionary
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaMaskedLM
-from luna_fairseq.models.tokenizers import check_tokenizer, find_tokenizer
+from luna_fairseq.models.tokenizers import find_tokenizer
+from luna_fairseq.text.pieces import check_tokenizer
 
 WORDS = [f"w{i}" for i in range(45)]
 # What that fairseq stores of the command line beside the model's options.
@@ -101,6 +102,10 @@ def test_a_tokenizer_of_another_vocabulary_is_refused():
     ):
         check_tokenizer(Pieces([*pieces, *(f"x{i}" for i in range(100))]), ours)
     check_tokenizer(None, ours)
+    # For fairseq-interactive a dictionary may be of the frequent pieces alone, and have some symbols more.
+    check_tokenizer(Pieces([*pieces[:-9], *(f"x{i}" for i in range(100))]), ours, strict=False)
+    with pytest.raises(InputError, match="for example 'w85' is no piece"):
+        check_tokenizer(Pieces(pieces[:-10]), ours, strict=False)
 
 
 def test_tokenizers_are_found_by_their_files(tmp_path):
