@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple
 import torch
 from transformers import GenerationConfig
 
+from fairseq.modules import AdaptiveInput
 from luna_fairseq.checks.model_options import plain_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.configuration_luna import DECODER_DEFAULTS, DEFAULTS, LunaDecoderConfig
@@ -117,18 +118,21 @@ def kind_of(model: Any, head: Optional[str] = None) -> Kind:
         LunaMaskedLM: MASKED_LM,
         LunaClassifier: LONG_CLASSIFIER,
     }
-    options = getattr(model, "args", None)
-    if type(model) not in kinds or getattr(options, "layer_type", "luna") != "luna":
+    options, decoder = getattr(model, "args", None), getattr(model, "decoder", None)
+    layers, embedding = getattr(options, "layer_type", "luna"), getattr(decoder, "embed_tokens", None)
+    if type(model) not in kinds or layers != "luna":
+        name = type(model).__name__ + ("" if layers == "luna" else f" with --layer-type {layers}")
         raise InputError(
-            f"the checkpoint's model is {type(model).__name__}: Luna's translation models, causal and masked "
-            "language models and classifiers can be exported, peers and recurrent models cannot"
+            f"the checkpoint's model is {name}: Luna's translation models, causal and masked language models "
+            "and classifiers can be exported, peers and recurrent models cannot"
         )
-    if getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None:
-        raise InputError("a model with adaptive softmax cannot be exported: transformers' have logits")
-    if getattr(options, "carry_packed", None):
-        raise InputError("a model that carries P cannot be exported: transformers' read a text at once")
-    if getattr(options, "adaptive_input", False):
-        raise InputError("a model with adaptive input cannot be exported: theirs have one embedding")
+    for what, reason, found in (
+        ("with adaptive softmax", "have logits", getattr(decoder, "adaptive_softmax", None) is not None),
+        ("with adaptive input", "have one embedding", isinstance(embedding, AdaptiveInput)),
+        ("that carries P", "read a text at once", getattr(options, "carry_packed", False)),
+    ):
+        if found:
+            raise InputError(f"a model {what} cannot be exported: transformers' {reason}")
     if head is None:
         return kinds[type(model)]
     heads = getattr(model, "classification_heads", {})

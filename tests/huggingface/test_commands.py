@@ -3,12 +3,20 @@
 import importlib
 import json
 import logging
+import re
+from argparse import Namespace
 
 import pytest
+import tiny_masked_lm
 import torch
 from checkpoints import save
+from tiny_luna import OPTIONS, Task, moved
+from tiny_models import LM_VARIANTS, classifier, language_model
 
 from fairseq import checkpoint_utils
+from luna_fairseq.huggingface import checkpoint as checkpoint_module
+from luna_fairseq.peers.models import PeerTransformer
+from luna_fairseq.peers.rnn_attention import RnnAttentionModel
 
 transformers = pytest.importorskip("transformers")
 
@@ -82,3 +90,37 @@ def test_the_card_has_the_run_and_its_score(tmp_path, capsys):
         f"error: --scores {scores.with_name('none.json')} does not exist",
         f"error: {scores} holds no scores: give a scores.json of luna-evaluate",
     ]
+
+
+KINDS = "translation models, .* and classifiers can be exported, peers and recurrent models cannot"
+SOFTMAX = {"attention": "softmax", "encoder_attention_heads": 2}
+REFUSED = {
+    "peer": (
+        lambda: moved(PeerTransformer, {**OPTIONS, **SOFTMAX}, Task()),
+        f"PeerTransformer: Luna's {KINDS}",
+    ),
+    "RNN": (lambda: RnnAttentionModel.build_model(Namespace(), Task()), f"RnnAttentionModel: Luna's {KINDS}"),
+    "twin": (
+        lambda: classifier(layer_type="transformer"),
+        f"LunaClassifier with --layer-type .*: .* {KINDS}",
+    ),
+    "softmax": (lambda: language_model(adaptive_softmax_cutoff="5,9"), "adaptive softmax cannot be exported"),
+    "input": (lambda: language_model(**LM_VARIANTS["adaptive input"]), "adaptive input cannot be exported"),
+    "P": (lambda: tiny_masked_lm.tiny_model(carry_packed=True), "that carries P cannot be exported"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("exporter", ["export", "export_onnx"])
+def test_what_cannot_be_exported_is_said_in_one_line(exporter, name, tmp_path, capsys, monkeypatch):
+    if exporter == "export_onnx":
+        pytest.importorskip("onnxscript"), pytest.importorskip("onnxruntime")
+    build, reason = REFUSED[name]
+    checkpoint, data, _ = save("translation", "tied", tmp_path)
+    loaded = checkpoint_module.Checkpoint(build(), None, {})
+    monkeypatch.setattr(checkpoint_module, "load", lambda *_: loaded)
+    words = ["--path", checkpoint, "--data", data, "--head", "none"]
+    assert command(exporter, tmp_path / "out", *words) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and re.search(reason, lines[0])
+    assert not (tmp_path / "out").exists()

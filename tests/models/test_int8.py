@@ -19,6 +19,9 @@ def test_logits_are_nearly_the_same(given):
     model.prepare_for_inference_(FairseqConfig())
     found = model(tokens)[0]
     assert "quantized" in type(model.decoder.output_projection).__module__
+    for layer in model.decoder.layers:  # projections of X in one product give the numbers of each
+        layer.self_attn.in_one = None
+    torch.testing.assert_close(model(tokens)[0], found, rtol=0, atol=1e-6)
     assert 0 < (found - expected).abs().max() < 0.1 * expected.abs().max()
 
 
@@ -27,6 +30,12 @@ def test_another_precision_is_refused():
         InputError, match="int8 is for float32 models on a CPU, this one is in float64 on cpu"
     ):
         quantise(tiny_model(torch.float64))
+
+
+def test_a_cpu_without_such_products_is_refused(monkeypatch):
+    monkeypatch.setattr(type(torch.backends.quantized), "supported_engines", ["none"])
+    with pytest.raises(InputError, match="no products in 8 bits for this CPU: leave int8 out"):
+        quantise(tiny_model(torch.float32))
 
 
 @pytest.mark.parametrize("command", ["generation", "interactive_generation", "eval_lm"])
