@@ -74,8 +74,8 @@ class StepwiseCausalAttention(nn.Module):
         beams = hypotheses_each(query.size(1), pack_q.size(0))
         if packed_padding_mask is not None:
             packed_padding_mask = packed_padding_mask.repeat_interleave(beams, dim=0)
-        q, k, v = self._unpack_heads(query)
-        weights = self._pack_weights(pack_q, query, beams)
+        pack_k, q, k, v = self._heads(query)
+        weights = self._pack_weights(pack_q, pack_k, beams)
         output, sums = recurrent_causal_luna(
             *(q, k, v, weights, sums, packed_padding_mask, key_padding_mask),
             dropout=dropout_probability(self.dropout_module),

@@ -86,15 +86,15 @@ class IncrementalDecoder(FairseqIncrementalDecoder):
     ) -> None:
         """Give hypothesis i the state that hypothesis ``new_order[i]`` had [N']; what it shares with the
         others of its sentence is touched only where sentences leave or change places."""
-        super().reorder_incremental_state_scripting(incremental_state, new_order)
+        for layer in self.layers:  # all that keep something: fairseq looks for them among all modules
+            layer.reorder_incremental_state(incremental_state, new_order)
         saved = self.get_incremental_state(incremental_state, "hypotheses")
         kept = None if saved is None else Hypotheses(saved["sentences"]).reorder(new_order)
         if kept is None:
             return
         left, hypotheses = kept
-        for module in self.modules():
-            if isinstance(module, IncrementalLayer):
-                module.select_sentences(incremental_state, left)
+        for layer in self.layers:
+            layer.select_sentences(incremental_state, left)
         self._store(incremental_state, hypotheses)
 
     def _store(self, incremental_state: IncrementalState, hypotheses: Hypotheses) -> None:

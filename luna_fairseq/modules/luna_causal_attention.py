@@ -75,8 +75,10 @@ class LunaCausalAttention(StepwiseCausalAttention):
         self.dropout_module: nn.Module = nn.Dropout(dropout)
 
         of_keys = ("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",)
-        for name in ("pack_q", "pack_k", "unpack_q", *of_keys):
+        self.read_of_x = "pack_k", "unpack_q", *of_keys
+        for name in ("pack_q", *self.read_of_x):
             self.add_module(f"{name}_proj", projection(embed_dim))
+        self.in_one: Optional[nn.Module] = None  # the projections of X as one, where that is faster
         self.out_proj = output_projection(embed_dim)
 
     def forward(
@@ -96,8 +98,8 @@ class LunaCausalAttention(StepwiseCausalAttention):
         Returns:
             output, shaped as X
         """
-        q, k, v = self._unpack_heads(query)
-        weights = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
+        pack_k, q, k, v = self._heads(query)
+        weights = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), pack_k)
         output = causal_luna(
             *(q, k, v, weights, packed_padding_mask, key_padding_mask),
             dropout=dropout_probability(self.dropout_module),
@@ -115,8 +117,8 @@ class LunaCausalAttention(StepwiseCausalAttention):
     ) -> Tuple[Tensor, Tensor]:
         """A_pack and A_unpack over whole sequences, both [B, H, T, L], by the definition; arguments as in
         :meth:`forward`."""
-        q, k, v = self._unpack_heads(query)
-        pack = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), query)
+        pack_k, q, k, v = self._heads(query)
+        pack = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), pack_k)
         inputs = q, k, v, pack, packed_padding_mask, key_padding_mask
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
@@ -124,17 +126,17 @@ class LunaCausalAttention(StepwiseCausalAttention):
         """The logarithm of what is left of a position at the next, by heads [H], below 0; None: all is."""
         return None
 
-    def _pack_weights(self, pack_q: Tensor, query: Tensor, beams: int = 1) -> Tensor:
-        pack_k = beams_to_positions(self._heads("pack_k", query), beams)
+    def _pack_weights(self, pack_q: Tensor, pack_k: Tensor, beams: int = 1) -> Tensor:
+        pack_k = beams_to_positions(pack_k, beams)
         weights = self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
         return positions_to_beams(weights, beams)
 
-    def _unpack_heads(self, query: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        q = self._heads("unpack_q", query)
-        if self.untie_kv:
-            return q, self._heads("unpack_k", query), self._heads("unpack_v", query)
-        k = self._heads("unpack_kv", query)
-        return q, k, k
-
-    def _heads(self, name: str, x: Tensor) -> Tensor:
-        return split_heads(getattr(self, f"{name}_proj")(x), self.num_heads)
+    def _heads(self, x: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of pack attention's keys, and of unpack attention's queries, keys and values: one tensor where
+        these are tied."""
+        if self.in_one is None:
+            parts = [getattr(self, f"{name}_proj")(x) for name in self.read_of_x]
+        else:
+            parts = self.in_one(x).chunk(len(self.read_of_x), dim=-1)
+        pack_k, q, *keys = (split_heads(part, self.num_heads) for part in parts)
+        return pack_k, q, keys[0], keys[-1]

@@ -17,7 +17,6 @@ from luna_fairseq.modules import (
 )
 from luna_fairseq.modules.fairseq_layers import finish_layer
 from luna_fairseq.modules.luna_encoder import attention_options
-from luna_fairseq.ops.causal_luna import naive_causal_luna, pack_weights
 
 precisions = pytest.mark.parametrize("precision", ["f32", "f64"])
 
@@ -105,9 +104,7 @@ def test_causal_attention(case, backend, precision):
     check_gradients(module, leaves, {}, expected, precision, prefix)
 
     with torch.no_grad():
-        heads = [module._heads(name, leaves["query"]) for name in ("unpack_q", "unpack_kv", "pack_k")]
-        pattern = pack_weights(module._heads("pack_q", leaves["pquery"]), heads[2], activation)
-        _, weights = naive_causal_luna(heads[0], heads[1], heads[1], pattern, packed_mask)
+        pattern, weights = module.weights(leaves["query"], leaves["pquery"], packed_padding_mask=packed_mask)
     assert_close(pattern, expected["outputs"]["pattn"], precision, "pack weights")
     if "head_weights" in expected["outputs"]:
         assert_close(

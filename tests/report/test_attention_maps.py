@@ -89,7 +89,7 @@ def test_what_is_read_in_causal_attention_makes_its_output():
     with recorded(model) as found:
         output = attention(query, packed)
     pack, unpack = attention.weights(query, packed)
-    q, k, v = attention._unpack_heads(query)
+    _, q, k, v = attention._heads(query)
     expected, weights = naive_causal_luna(q, k, v, pack)
     assert_close(found[0].weights["read"] @ v, expected)
     assert_close(unpack, weights)
