@@ -21,6 +21,7 @@ MAX_HEAD_WIDTH = 128
 # A sequence is cut into no more segments than keep this many programs busy: some three on each of 132
 # multiprocessors. A program reads the sums of all segments before its own: no more than MAX_SEGMENTS.
 PROGRAMS, MAX_SEGMENTS = 384, 32
+BLOCK_L = 16  # rows of P at a time
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
@@ -117,24 +118,22 @@ def triton_causal_luna(
         # Drawn on q's device: unlike a number from the CPU's generator it can be captured in a CUDA graph and
         # drawn anew at every replay, it never waits for the device, and activation checkpointing restores it.
         seed = torch.randint(2**62, (1,), device=q.device)
-    keys_values = (k, None) if v is k else (k, v)
     given = (reciprocal, ages, key_padding_mask, packed_padding_mask, seed)
-    return CausalLunaFunction.apply(q, *keys_values, pack_weights, *given, float(dropout))
+    return CausalLunaFunction.apply(q, k, None if v is k else v, pack_weights, *given, float(dropout))
 
 
 class Plan(NamedTuple):
     """How the kernels cut their work: see triton_kernels.py.
 
     Attributes:
-        block_t, block_k, block_l: positions of a chunk, padded K, rows of P at a time; powers of two
-        width: L up to the end of the last block
+        block_t, block_k: positions of a chunk, padded K; powers of two
+        width: L up to the end of the last block of BLOCK_L
         segments: of each head
         chunks: of each segment
     """
 
     block_t: int
     block_k: int
-    block_l: int
     width: int
     segments: int
     chunks: int
@@ -157,14 +156,14 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Plan:
     block_t = next_power_of_two(T) if T <= 32 else 16
     chunks = -(-T // block_t)
     per_segment = -(-chunks // min(max(1, PROGRAMS // heads), MAX_SEGMENTS))
-    width = -(-L // 16) * 16
-    return Plan(block_t, next_power_of_two(K), 16, width, -(-chunks // per_segment), per_segment)
+    width = -(-L // BLOCK_L) * BLOCK_L
+    return Plan(block_t, next_power_of_two(K), width, -(-chunks // per_segment), per_segment)
 
 
 class CausalLunaFunction(torch.autograd.Function):
-    """The kernels in a row. ``v`` is None where it is ``k``; ``given``: see :func:`arguments`. Keeps the
-    inputs, the logarithm of the softmax's denominator, and the sums of the segments where there are
-    several."""
+    """The kernels in a row. ``v`` is None where it is ``k``; ``given``: 1/t and ages [B, H, T], padding of
+    positions [B, T] and of P [B, L], dropout's seed [1], or None. Keeps the inputs, the logarithm of the
+    softmax's denominator, and the sums of the segments where there are several."""
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
@@ -193,26 +192,26 @@ class CausalLunaFunction(torch.autograd.Function):
         from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
         q, k, v, a, *given, sums, lse = ctx.saved_tensors
+        reciprocal, ages, _, padding, *_ = given
         plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1))
         values = arguments(plan, q, k, v, a, given, ctx.dropout)
         values.update(g=as_laid_out(g, q), lse=lse, sums=sums, scratch=scratch(plan, values))
-        dq, dk = torch.empty_like(q), torch.empty_like(k)
-        da = torch.empty_like(a) if given[3] is None else torch.zeros_like(a)  # zero at padding
-        dv = dk if v is None else torch.empty_like(v)
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), None if v is None else torch.empty_like(v)
+        da = torch.empty_like(a) if padding is None else torch.zeros_like(a)  # zero at padding
         # What the kernels leave to each other and to 1/t and ages.
         dlogits, used = (memory(q, plan.rows, plan.width, dtype=q.dtype) for _ in range(2))
         later_sums = memory(q, plan.segments, 2, plan.block_k, plan.width) if values["STATES"] else None
-        reads = adds = None
-        if values["FADES"]:
-            reads, adds = (torch.empty_like(lse) for _ in range(2))
+        reads, adds = (None if ages is None else torch.empty_like(lse) for _ in range(2))
         values.update(dlogits=dlogits, used=used)
         launch(query_gradient_kernel, values, dq=dq, reads=reads, later_sums=later_sums)
-        launch(key_gradient_kernel, values, sums=later_sums, dk=dk, dv=dv, da=da, adds=adds)
+        launch(
+            key_gradient_kernel, values, sums=later_sums, dk=dk, dv=dk if v is None else dv, da=da, adds=adds
+        )
         of_times = [None, None]
-        if values["FADES"]:
-            reads, adds, reciprocal = (x[..., : q.size(2)] for x in (reads, adds, given[0]))
+        if ages is not None:
+            reads, adds, reciprocal = (x[..., : q.size(2)] for x in (reads, adds, reciprocal))
             of_times = [reads / reciprocal, (adds - reads).double()]
-        return (dq, dk, None if v is None else dv, da, *of_times, None, None, None, None)
+        return (dq, dk, dv, da, *of_times, None, None, None, None)
 
 
 def ages_of_parts(plan: Plan, ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
@@ -242,36 +241,17 @@ def arguments(
     plan: Plan, q: Tensor, k: Tensor, v: Optional[Tensor], a: Tensor, given: Sequence[Optional[Tensor]],
     dropout: float,
 ) -> Dict[str, Any]:  # fmt: skip
-    """What the kernels have in common, by the names of their arguments.
-
-    Args:
-        plan: see :func:`make_plan`
-        q, k: [B, H, T, K]
-        v: likewise; None where it is ``k``
-        a: pack weights [B, H, T, L]
-        given: what there is of 1/t [B, H, T], which padding or ages make another, :func:`ages_of_parts`,
-            padding [B, T], padding of P [B, L] and dropout's seed [1]
-        dropout: probability
-    """
+    """What the kernels have in common, by the names of their arguments; ``given`` as of the function, its
+    ages in their two parts."""
     _, H, T, K = q.shape
-    reciprocal, ages, spans, padding, packed_padding, seed = given
+    names = ("reciprocal", "ages", "spans", "padding", "packed_padding", "seed")
+    values = dict(zip(names, given), q=q, k=k, v=k if v is None else v, a=a, dropout=dropout, scale=K**-0.5)
+    values.update(zip(("x_b", "x_h", "x_t", "", "a_b", "a_h", "a_t"), (*q.stride(), *a.stride())))
     return {
-        **dict(q=q, k=k, v=k if v is None else v, a=a, reciprocal=reciprocal, ages=ages, spans=spans),
-        **dict(padding=padding, packed_padding=packed_padding, seed=seed, dropout=dropout, scale=K**-0.5),
-        "boost": 1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0,
-        **dict(T=T, H=H, segments=plan.segments, chunks=plan.chunks),
-        **dict(zip(("x_b", "x_h", "x_t"), q.stride())),
-        **dict(zip(("a_b", "a_h", "a_t"), a.stride())),
-        **dict(
-            K=K,
-            L=a.size(-1),
-            SIDES=1 if v is None else 2,
-            FADES=ages is not None,
-            HAS_DROPOUT=seed is not None,
-        ),
-        **dict(HAS_PADDING=padding is not None, HAS_PACKED_PADDING=packed_padding is not None),
-        **dict(STATES=plan.segments * plan.chunks > 1, CARRY=a.size(-1) <= plan.block_l),
-        **dict(BLOCK_T=plan.block_t, BLOCK_K=plan.block_k, BLOCK_L=plan.block_l, WIDTH=plan.width),
+        **dict(values, boost=1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0),
+        **dict(T=T, H=H, segments=plan.segments, chunks=plan.chunks, K=K, L=a.size(-1)),
+        **dict(SIDES=1 if v is None else 2, STATES=plan.segments * plan.chunks > 1),
+        **dict(BLOCK_T=plan.block_t, BLOCK_K=plan.block_k, BLOCK_L=BLOCK_L, WIDTH=plan.width),
         "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
     }
 
@@ -281,35 +261,26 @@ def memory(q: Tensor, *size: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return q.new_empty(*q.shape[:2], *size, dtype=dtype)
 
 
-def scratch(plan: Plan, values: Dict[str, Any]) -> Optional[Tensor]:
-    """Where states lie that are not kept in registers."""
-    if values["CARRY"] or not values["STATES"]:
-        return None
+def scratch(plan: Plan, values: Dict[str, Any]) -> Tensor:
+    """Where states lie that are not kept in registers; anything where there are none."""
+    if plan.width == BLOCK_L or not values["STATES"]:
+        return values["q"]
     return memory(values["q"], plan.segments, 2, plan.block_k, plan.width)
 
 
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
-    """One of the kernels, with those of the values that it has arguments for. It may do arithmetic with a
-    tensor that there is none of, though it reads nothing through it."""
+    """One of the kernels, with those of the values that it has arguments for."""
     values = {**values, **more}
     q = values["q"]
-    arguments = (q if values[name] is None else values[name] for name in kernel.arg_names)
+    grid = (q.size(0) * q.size(1) * values["segments"], blocks)
     with torch.cuda.device_of(q):
-        kernel[(q.size(0) * q.size(1) * values["segments"], blocks)](*arguments, **tuning(kernel, values))
+        kernel[grid](*(values[name] for name in kernel.arg_names), **tuning(values))
 
 
-# Registers of kernels that forget, for K up to 64 (and more than 32 rows of P) and above: of 255 the
-# assembler spills some.
-FORGETTING = {"query_gradient_kernel": (224, 248), "key_gradient_kernel": (216, 248)}
-
-
-def tuning(kernel: Any, values: Dict[str, Any]) -> Dict[str, int]:
-    """How a kernel is compiled: with so many registers of a thread that three programs fit on a
-    multiprocessor where that spills none, else two. Not told so, NVIDIA's assembler gives some kernels 32."""
-    wide, registers = values["BLOCK_K"] > 64, 255
-    if values["L"] <= 32 and not wide:
-        registers = 168
-    elif values["FADES"] and kernel.__name__ in FORGETTING:
-        registers = FORGETTING[kernel.__name__][wide]
-    warps = 8 if wide and values["L"] > 32 else 4
-    return {"num_warps": warps, "num_stages": 1, "maxnreg": registers}
+def tuning(values: Dict[str, Any]) -> Dict[str, int]:
+    """How the kernels are compiled: with so many registers of a thread that three programs fit on a
+    multiprocessor where that spills none, else two. Not told so, NVIDIA's assembler gives some kernels 32,
+    and of 255 it spills some."""
+    wide = values["BLOCK_K"] > 64
+    few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4
+    return {"num_warps": warps, "num_stages": 1, "maxnreg": 168 if few else 254 if wide else 248}

@@ -5,12 +5,13 @@ A sequence of T positions is cut into chunks of BLOCK_T positions and into segme
 program owns one segment of one head. Inside a chunk, ``x_t sum_j y_j^T z_j = sum_j (x_t . y_j) z_j`` is a
 masked matrix product; what came before the chunk enters through two states [K, L], ``sum k_j^T a_j`` and
 ``sum v_j^T a_j``, of which there is one where keys are values (SIDES = 1). A program begins by adding up the
-sums of the segments before its own. The packed length is taken BLOCK_L rows at a time, with a running
-softmax. CARRY keeps the states in registers from chunk to chunk, where BLOCK_L is all of L; otherwise they
-lie in memory that is the program's own. STATES is off where there is one chunk only.
+sums of the segments before its own. STATES is off where there is one chunk only. The packed length is taken
+BLOCK_L rows at a time, with a running softmax. Where that is all of it, states are carried in registers from
+chunk to chunk; otherwise they lie in ``scratch``, memory that is the program's own.
 
-With FADES what is added at j counts exp(age_j - age_t) at t: a state is that of the end of what it is the sum
-of, what reads it and what is added to it are scaled by their ages from there, as in the chunkwise form.
+With ``ages`` what is added at j counts exp(age_j - age_t) at t: a state is that of the end of what it is the
+sum of, what reads it and what is added to it are scaled by their ages from there, as in the chunkwise form.
+Without, all ages are a constant 0, and the compiler drops them.
 
 What a user gives or gets has T positions, K and L columns. All other memory is whole blocks, and so needs no
 mask: of states [BLOCK_K, WIDTH], of rows [BLOCK_T, WIDTH], WIDTH being L up to the next block's end.
@@ -38,6 +39,8 @@ LENGTHS = ["T", "segments", "chunks"]
 PHILOX_ROUNDS = tl.constexpr(7)
 # The interpreter multiplies bfloat16 numbers as if their bits were integers.
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+# Of a chunk's reads. By one policy the compiler would make one read of all, and hold what it gave.
+FIRST, AGAIN, LAST = tl.constexpr("evict_last"), tl.constexpr(""), tl.constexpr("evict_first")
 
 
 @triton.jit
@@ -73,22 +76,9 @@ def load_rows(x, stride, there, first, L: tl.constexpr, BLOCK_L: tl.constexpr):
 
 
 @triton.jit
-def first_read(x, at, inside):
-    """A chunk of an input. Held from its first use to its last it would take registers, so it is read again,
-    from the cache: by another policy, or the compiler makes one of both."""
-    return tl.load(x + at, mask=inside, other=0.0, eviction_policy="evict_last")
-
-
-@triton.jit
-def read_again(x, at, inside):
-    """The same for a later product."""
-    return tl.load(x + at, mask=inside, other=0.0)
-
-
-@triton.jit
-def last_read(x, at, inside):
-    """The same, after which nobody needs it."""
-    return tl.load(x + at, mask=inside, other=0.0, eviction_policy="evict_first")
+def read(x, at, inside, POLICY: tl.constexpr):
+    """A chunk of an input: FIRST, AGAIN or LAST."""
+    return tl.load(x + at, mask=inside, other=0.0, eviction_policy=POLICY)
 
 
 @triton.jit
@@ -106,101 +96,88 @@ def program(
 
 
 @triton.jit
-def chunk_of(
-    chunk, head, reciprocal, ages, padding, T, HAS_PADDING: tl.constexpr, FADES: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-):  # fmt: skip
+def chunk_of(chunk, head, b, columns, reciprocal, ages, padding, T, BLOCK_T: tl.constexpr):
     """A chunk's first position, and its first row where the head begins with the row ``head``; [BLOCK_T]
-    whether its positions are there, whether they are real, 1/t of equation 7, ages since the chunk's
-    beginning; and the age of its end."""
+    whether its positions are there, whether they are real, 1/t of equation 7; which numbers of the inputs are
+    there; :func:`ages_of`."""
     start = chunk * BLOCK_T
     row, position = head + start, start + tl.arange(0, BLOCK_T)
     there = position < T
     real = there
-    if HAS_PADDING:
-        real = there & (tl.load(padding + position, mask=there, other=1) == 0)
-    if HAS_PADDING or FADES:
+    if padding is not None:
+        real = there & (tl.load(padding + b * T + position, mask=there, other=1) == 0)
+    if reciprocal is not None:
         inverse = tl.load(reciprocal + row + tl.arange(0, BLOCK_T))
     else:
         inverse = 1.0 / (position + 1).to(tl.float32)
+    age, end = ages_of(ages, row, BLOCK_T)
+    return start.to(tl.int64), row, there, real, inverse, there[:, None] & columns, age, end
+
+
+@triton.jit
+def ages_of(ages, row, BLOCK_T: tl.constexpr):
+    """Ages since the chunk's beginning [BLOCK_T], and that of its end."""
     age, end = tl.zeros((BLOCK_T,), dtype=tl.float32), 0.0
-    if FADES:
+    if ages is not None:
         age, end = tl.load(ages + row + tl.arange(0, BLOCK_T)), tl.load(ages + row + BLOCK_T - 1)
-    return start.to(tl.int64), row, there, real, inverse, age, end
+    return age, end
 
 
 @triton.jit
-def aged(x, age, FADES: tl.constexpr):
+def aged(x, age):
     """Rows of x times exp(age), of one age for each row."""
-    if FADES:
-        x = x * tl.exp(age)[:, None]
-    return x
+    return x * tl.exp(age)[:, None]
 
 
 @triton.jit
-def earlier(x, age, FADES: tl.constexpr):
-    """x [t, j] where j <= t, as much as is left of j there, zero elsewhere."""
-    t, j = tl.arange(0, x.shape[0])[:, None], tl.arange(0, x.shape[0])[None, :]
-    if FADES:
-        x *= tl.exp(tl.minimum(age[None, :] - age[:, None], 0.0))
-    return tl.where(j <= t, x, 0.0)
-
-
-@triton.jit
-def later(x, age, FADES: tl.constexpr):
-    """Likewise x [j, t]."""
-    j, t = tl.arange(0, x.shape[0])[:, None], tl.arange(0, x.shape[0])[None, :]
-    if FADES:
-        x *= tl.exp(tl.minimum(age[:, None] - age[None, :], 0.0))
-    return tl.where(j <= t, x, 0.0)
+def causal(x, age, J: tl.constexpr):
+    """x where j <= t, as much as is left of j there, zero elsewhere. Its rows are t and its columns j where J
+    is 0, the other way round where it is 1."""
+    i = tl.arange(0, x.shape[0])
+    x *= tl.exp(tl.minimum(tl.expand_dims(age, J) - tl.expand_dims(age, 1 - J), 0.0))
+    return tl.where(tl.expand_dims(i, J) <= tl.expand_dims(i, 1 - J), x, 0.0)
 
 
 @triton.jit
 def first_states(
-    sums, memory, spans, segment, segments, OTHER: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr,
-    REVERSE: tl.constexpr, FADES: tl.constexpr, CARRY: tl.constexpr, BLOCK_K: tl.constexpr,
-    BLOCK_L: tl.constexpr,
+    sums, memory, spans, bh, segment, segments, SIDES: tl.constexpr, WIDTH: tl.constexpr,
+    REVERSE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr,
 ):  # fmt: skip
     """The two states that a segment starts from, in registers, or all of them in memory: sums of the segments
-    before (REVERSE: after) it, of SIZE numbers each, which fade by ``spans`` [segments]; the second state
-    lies OTHER numbers on."""
+    before (REVERSE: after) it, which fade by ``spans`` [B H, segments]."""
+    SIZE: tl.constexpr = BLOCK_K * WIDTH
     state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
     other = state
     for side in range(2):
         for first in range(0, WIDTH, BLOCK_L):
             state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
-            at = side * OTHER + places(WIDTH, first, BLOCK_K, BLOCK_L)
+            at = side * ((SIDES - 1) * SIZE) + places(WIDTH, first, BLOCK_K, BLOCK_L)
             for i in range(segments - 1 - segment if REVERSE else segment):
-                one = segments - 1 - i if REVERSE else i
-                if FADES:
+                one = bh * segments + (segments - 1 - i if REVERSE else i)
+                if spans is not None:
                     state *= tl.exp(-tl.load(spans + one))
-                state += tl.load(sums + one * SIZE + at)
-            if not CARRY:
+                state += tl.load(sums + one * (SIDES * SIZE) + at)
+            if WIDTH > BLOCK_L:
                 tl.store(memory + at, state)
         state, other = other, state
     return state, other
 
 
 @triton.jit
-def read_state(state, memory, first, WIDTH: tl.constexpr, CARRY: tl.constexpr):
+def read_state(state, memory, first, WIDTH: tl.constexpr):
     """Columns of a state from ``first`` on: itself where it is carried, otherwise from memory."""
-    if not CARRY:
+    if WIDTH > state.shape[1]:
         state = tl.load(memory + places(WIDTH, first, state.shape[0], state.shape[1]))
     return state
 
 
 @triton.jit
-def grown(
-    state, memory, first, end, x, at, inside, y, WIDTH: tl.constexpr, FADES: tl.constexpr,
-    CARRY: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+def grown(state, memory, first, end, x, at, inside, y, WIDTH: tl.constexpr, PRECISION: tl.constexpr):
     """Columns of a state a chunk of the age ``end`` further on, x^T y of the chunk added; where it is not
     carried, in memory likewise."""
-    state = read_state(state, memory, first, WIDTH, CARRY)
-    if FADES:
-        state *= tl.exp(-end)
-    state += product(tl.trans(read_again(x, at, inside)), y, PRECISION)
-    if not CARRY:
+    state = read_state(state, memory, first, WIDTH) * tl.exp(-end)
+    state += product(tl.trans(read(x, at, inside, AGAIN)), y, PRECISION)
+    if WIDTH > state.shape[1]:
         tl.store(memory + places(WIDTH, first, state.shape[0], state.shape[1]), state)
     return state
 
@@ -208,17 +185,16 @@ def grown(
 @triton.jit
 def grow(
     state, other, memory, x, other_x, at, inside, y, other_y, stride, there, age, end, factor, other_factor,
-    L: tl.constexpr, SIDES: tl.constexpr, OTHER: tl.constexpr, WIDTH: tl.constexpr, FADES: tl.constexpr,
-    CARRY: tl.constexpr, PRECISION: tl.constexpr,
+    L: tl.constexpr, SIDES: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Both states a chunk further on, whose rows y count ``factor`` exp(age)."""
     for side in range(SIDES):
         for first in range(0, WIDTH, state.shape[1]):
             rows = load_rows(tl.where(side == 0, y, other_y), stride, there, first, L, state.shape[1])
-            rows *= tl.where(side == 0, factor, other_factor)
+            rows = aged(rows * tl.where(side == 0, factor, other_factor), age)
             state = grown(
-                state, memory + side * OTHER, first, end, tl.where(side == 0, x, other_x), at, inside,
-                aged(rows, age, FADES), WIDTH, FADES, CARRY, PRECISION,
+                state, memory + side * (state.shape[0] * WIDTH), first, end, tl.where(side == 0, x, other_x),
+                at, inside, rows, WIDTH, PRECISION,
             )  # fmt: skip
         if SIDES == 2:
             state, other = other, state
@@ -228,26 +204,32 @@ def grow(
 
 
 @triton.jit
+def scores_of(x, y, at, inside, age, J: tl.constexpr, PRECISION: tl.constexpr):
+    """Products of a chunk's positions, :func:`causal`."""
+    found = product(read(x, at, inside, FIRST), tl.trans(read(y, at, inside, FIRST)), PRECISION)
+    return causal(found, age, J)
+
+
+@triton.jit
 def attended(
-    x, y, at, inside, x_a, age, state, FADES: tl.constexpr, STATES: tl.constexpr, PRECISION: tl.constexpr
-):
+    x, at, inside, scores, x_a, age, state, memory, first, STATES: tl.constexpr, WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
     """sum_{j<=t} (x_t . y_j) a_j [BLOCK_T, BLOCK_L], with what the state holds of the chunks before."""
-    found = product(first_read(x, at, inside), tl.trans(first_read(y, at, inside)), PRECISION)
-    found = product(earlier(found, age, FADES), x_a, PRECISION)
+    found = product(scores, x_a, PRECISION)
     if STATES:
-        found += aged(product(read_again(x, at, inside), state, PRECISION), -age, FADES)
+        state = read_state(state, memory, first, WIDTH)
+        found += aged(product(read(x, at, inside, AGAIN), state, PRECISION), -age)
     return found
 
 
 @triton.jit
-def load_included(
-    packed_padding, first, L: tl.constexpr, HAS_PACKED_PADDING: tl.constexpr, BLOCK_L: tl.constexpr
-):
+def load_included(packed_padding, b, first, L: tl.constexpr, BLOCK_L: tl.constexpr):
     """[1, BLOCK_L], true at rows of P that exist and are not left out."""
     column = first + tl.arange(0, BLOCK_L)[None, :]
     included = column < L
-    if HAS_PACKED_PADDING:
-        included = included & (tl.load(packed_padding + column, mask=included, other=1) == 0)
+    if packed_padding is not None:
+        included = included & (tl.load(packed_padding + b * L + column, mask=included, other=1) == 0)
     return included
 
 
@@ -255,24 +237,25 @@ def load_included(
 def dropout_factor(
     seed, dropout, boost, position, first, WIDTH: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr
 ):
-    """0 or ``boost``, which is 1 / (1 - dropout), for every unpack weight of a block. A function of seed and
-    place alone, so that the backward pass draws again what the forward pass drew, whatever blocks it works
-    in.
+    """0 or ``boost``, which is 1 / (1 - dropout), for every unpack weight of a block; 1 without a seed. A
+    function of seed and place alone, so that the backward pass draws again what the forward pass drew,
+    whatever blocks it works in.
 
     ``seed``: pointer to one int64; ``position``: index of the block's first row among all rows of the batch,
     int64.
     """
-    at = position * WIDTH + places(WIDTH, first, BLOCK_T, BLOCK_L)
-    kept = tl.rand(tl.load(seed), at, n_rounds=PHILOX_ROUNDS) >= dropout
-    return tl.where(kept, boost, 0.0)
+    factor = tl.full((BLOCK_T, BLOCK_L), 1.0, dtype=tl.float32)
+    if seed is not None:
+        at = position * WIDTH + places(WIDTH, first, BLOCK_T, BLOCK_L)
+        factor = tl.where(tl.rand(tl.load(seed), at, n_rounds=PHILOX_ROUNDS) >= dropout, boost, 0.0)
+    return factor
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def segment_sums_kernel(
     k, v, a, sums, reciprocal, ages, padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t,
-    K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, HAS_PADDING: tl.constexpr, FADES: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, WIDTH: tl.constexpr,
-    PRECISION: tl.constexpr,
+    K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_L: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """sums [B H, segments, SIDES, BLOCK_K, WIDTH]: sum k_j^T a_j and sum v_j^T a_j of each segment, at its
     end. Grid: B H x segments, blocks of L."""
@@ -280,89 +263,81 @@ def segment_sums_kernel(
         segments, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
     )
     first = tl.program_id(1) * BLOCK_L
-    OTHER: tl.constexpr = BLOCK_K * WIDTH
-    sums += (bh * segments + segment) * (SIDES * OTHER)
     head = bh * segments * chunks * BLOCK_T
     state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
     other_state = state
     for chunk in range(segment * chunks, (segment + 1) * chunks):
-        start, row, there, real, inverse, age, end = chunk_of(
-            chunk, head, reciprocal, ages, padding + b * T, T, HAS_PADDING, FADES, BLOCK_T
+        start, row, there, real, inverse, inside, age, end = chunk_of(
+            chunk, head, b, columns, reciprocal, ages, padding, T, BLOCK_T
         )
-        x_place = x_head + start * x_t
-        x_a = aged(load_rows(a + a_head + start * a_t, a_t, real, first, L, BLOCK_L), age - end, FADES)
+        x_a = aged(load_rows(a + a_head + start * a_t, a_t, real, first, L, BLOCK_L), age - end)
         for side in range(SIDES):
-            x = tl.where(side == 0, k, v) + x_place
-            state = grown(
-                state, sums, first, end, x, at, there[:, None] & columns, x_a, WIDTH, FADES, True, PRECISION
-            )
+            x = tl.where(side == 0, k, v) + x_head + start * x_t
+            state = grown(state, sums, first, end, x, at, inside, x_a, BLOCK_L, PRECISION)
             if SIDES == 2:
                 state, other_state = other_state, state
     for side in range(SIDES):
-        tl.store(sums + side * OTHER + places(WIDTH, first, BLOCK_K, BLOCK_L), state)
+        place = ((bh * segments + segment) * SIDES + side) * (BLOCK_K * WIDTH)
+        tl.store(sums + place + places(WIDTH, first, BLOCK_K, BLOCK_L), state)
         state, other_state = other_state, state
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def forward_kernel(
-    q, k, v, a, out, lse, sums, scratch, reciprocal, ages, spans, padding, packed_padding, seed,
-    dropout, boost, scale, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t,
-    K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, HAS_PADDING: tl.constexpr,
-    HAS_PACKED_PADDING: tl.constexpr, HAS_DROPOUT: tl.constexpr, FADES: tl.constexpr, STATES: tl.constexpr,
-    CARRY: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr,
-    WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, v, a, out, lse, sums, scratch, reciprocal, ages, spans, padding, packed_padding, seed, dropout,
+    boost, scale, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K: tl.constexpr, L: tl.constexpr,
+    SIDES: tl.constexpr, STATES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_L: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """out = (tril(U' A^T) v + U' S_v) / t with U = softmax((tril(q k^T) A + q S_k) scale / t), U' after
     dropout; and the logarithm of the softmax's denominator, ``lse`` [B H, rows]."""
     segment, bh, b, x_head, a_head, at, columns = program(
         segments, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
     )
-    STATE: tl.constexpr = BLOCK_K * WIDTH
-    OTHER: tl.constexpr = (SIDES - 1) * STATE
+    OTHER: tl.constexpr = (SIDES - 1) * BLOCK_K * WIDTH
     head = bh * segments * chunks * BLOCK_T
     state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
     other_state = state
     if STATES:
-        scratch += (bh * segments + segment) * (2 * STATE)
+        scratch += (bh * segments + segment) * (2 * BLOCK_K * WIDTH)
         state, other_state = first_states(
-            sums + bh * segments * (SIDES * STATE), scratch, spans + bh * segments, segment, segments, OTHER,
-            SIDES * STATE, WIDTH, False, FADES, CARRY, BLOCK_K, BLOCK_L,
-        )  # fmt: skip
-    for chunk in range(segment * chunks, (segment + 1) * chunks):
-        start, row, there, real, inverse, age, end = chunk_of(
-            chunk, head, reciprocal, ages, padding + b * T, T, HAS_PADDING, FADES, BLOCK_T
+            sums, scratch, spans, bh, segment, segments, SIDES, WIDTH, False, BLOCK_K, BLOCK_L
         )
-        inside = there[:, None] & columns
+    for chunk in range(segment * chunks, (segment + 1) * chunks):
+        start, row, there, real, inverse, inside, age, end = chunk_of(
+            chunk, head, b, columns, reciprocal, ages, padding, T, BLOCK_T
+        )
         x_place, pack = x_head + start * x_t, a + a_head + start * a_t
+        scores = scores_of(q + x_place, k + x_place, at, inside, age, 0, PRECISION)
         top = tl.full((BLOCK_T,), EXCLUDED, dtype=tl.float32)
         total = tl.zeros((BLOCK_T,), dtype=tl.float32)
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . U'_t
         y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
         for first in range(0, WIDTH, BLOCK_L):
             x_a = load_rows(pack, a_t, real, first, L, BLOCK_L)
-            s = read_state(state, scratch, first, WIDTH, CARRY)
-            logits = attended(q + x_place, k + x_place, at, inside, x_a, age, s, FADES, STATES, PRECISION)
-            included = load_included(packed_padding + b * L, first, L, HAS_PACKED_PADDING, BLOCK_L)
+            logits = attended(
+                q + x_place, at, inside, scores, x_a, age, state, scratch, first, STATES, WIDTH, PRECISION
+            )
+            included = load_included(packed_padding, b, first, L, BLOCK_L)
             logits = tl.where(included, logits * (inverse * scale)[:, None], EXCLUDED)
             new_top = tl.maximum(top, tl.max(logits, 1))
             shrink = tl.exp(top - new_top)
             weights = tl.where(included, tl.exp(logits - new_top[:, None]), 0.0)
             top = new_top
             total = total * shrink + tl.sum(weights, 1)
-            if HAS_DROPOUT:
-                weights *= dropout_factor(seed, dropout, boost, row, first, WIDTH, BLOCK_T, BLOCK_L)
+            weights *= dropout_factor(seed, dropout, boost, row, first, WIDTH, BLOCK_T, BLOCK_L)
             mixed = mixed * shrink[None, :] + product(x_a, tl.trans(weights), PRECISION)
             if STATES:
-                s = read_state(other_state, scratch + OTHER, first, WIDTH, CARRY)
-                y = y * shrink[None, :] + product(s, tl.trans(aged(weights, -age, FADES)), PRECISION)
+                s = read_state(other_state, scratch + OTHER, first, WIDTH)
+                y = y * shrink[None, :] + product(s, tl.trans(aged(weights, -age)), PRECISION)
         total = tl.where(total > 0.0, total, 1.0)  # zeros where no row of P is left
-        y += product(tl.trans(last_read(v + x_place, at, inside)), later(mixed, age, FADES), PRECISION)
+        y += product(tl.trans(read(v + x_place, at, inside, LAST)), causal(mixed, age, 1), PRECISION)
         y = tl.trans(y * (inverse / total)[None, :])
         tl.store(out + x_place + at, y.to(out.dtype.element_ty), mask=inside)
         tl.store(lse + row + tl.arange(0, BLOCK_T), top + tl.log(total))
         if STATES:
             state, other_state = grow(
                 state, other_state, scratch, k + x_place, v + x_place, at, inside, pack, pack, a_t, real,
-                age - end, end, 1.0, 1.0, L, SIDES, OTHER, WIDTH, FADES, CARRY, PRECISION,
+                age - end, end, 1.0, 1.0, L, SIDES, WIDTH, PRECISION,
             )  # fmt: skip
             tl.debug_barrier()
