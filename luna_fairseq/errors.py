@@ -127,6 +127,11 @@ def explained_by_fairseq(kind: str, text: str, place: str, function: str, line: 
         )
     if kind in ("RuntimeError", "ImportError", "ModuleNotFoundError") and _EXPLAINED.search(text):
         return text
+    if kind == "ValueError" and "match the size of optimizer's group" in text:
+        return (
+            "the checkpoint's optimizer has other parameters than this model: go on with the options of the "
+            "training (--reset-optimizer begins another one with its weights)"
+        )
     parts = set(Path(place).parts)
     if kind == "ZeroDivisionError" and "lr_scheduler" in parts:
         return "the rate's schedule divides by 0: give a --warmup-updates or --lr-period-updates above 0"

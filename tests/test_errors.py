@@ -138,6 +138,14 @@ FAIRSEQ = "/lib/fairseq_cli/train.py"
             "x = 1 / 0",
             "the rate's schedule divides",
         ),
+        (
+            "ValueError",
+            "loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
+            "/lib/torch/x.py",
+            "load_state_dict",
+            "raise ValueError(",
+            "the checkpoint's optimizer has other parameters",
+        ),
         # Defects: without words, not raised on purpose, of another package.
         ("AssertionError", "", FAIRSEQ, "main", "assert x", None),
         ("ValueError", "not enough values to unpack", FAIRSEQ, "main", "a, b = c", None),

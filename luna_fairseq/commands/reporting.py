@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import luna_fairseq
-from luna_fairseq.errors import one_line_for, until_nobody_reads
+from luna_fairseq.errors import InputError, one_line_for, until_nobody_reads
 from luna_fairseq.progress import quietly
 
 # This package as fairseq's --user-dir, whatever the working directory.
@@ -44,12 +44,16 @@ def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None
     return 0
 
 
+# Of fairseq-train: where the checkpoints are that a command reads afterwards.
+OWN_FOLDER = ("--save-dir", "--no-save", "--checkpoint-suffix")
+
+
 def console_script(
     program: str,
     build_parser: Callable[[], argparse.ArgumentParser],
     work: Callable[..., Any],
     place: str = "",
-    passes_on: bool = False,
+    passes_on: Optional[Sequence[str]] = None,
     hides_log: bool = False,
 ) -> Callable[..., int]:
     """The entry point of a command.
@@ -60,6 +64,7 @@ def console_script(
         work: does it, given the parsed arguments; raises InputError for bad input.
         place: argument that names what an OSError concerns, where that names no file.
         passes_on: options after ``--`` go to one of fairseq's commands; ``work`` gets them as a list, too.
+            Among them may not be these, which the command gives itself and goes by (default: no ``--``).
         hides_log: what fairseq logs and warns of in its own work is not shown.
 
     Returns:
@@ -68,16 +73,22 @@ def console_script(
     """
 
     def main(argv: Optional[Sequence[str]] = None) -> int:
-        words, extra = split_at_dashes(argv) if passes_on else (argv, [])
+        words, extra = (argv, []) if passes_on is None else split_at_dashes(argv)
         parser = build_parser()
         parser.add_argument("--quiet", action="store_true", help="no progress bars, even on a terminal")
         args = parser.parse_args(words)
         if hides_log:
             logging.disable(logging.INFO)
             warnings.simplefilter("ignore")
-        given = (args, extra) if passes_on else (args,)
+
+        def checked_work() -> Any:
+            for word in extra:
+                if word.split("=")[0] in (passes_on or ()):
+                    raise InputError(f"{word.split('=')[0]} after --: {program} says it itself, leave it out")
+            return work(args) if passes_on is None else work(args, extra)
+
         with quietly(args.quiet):
-            return reported(program, lambda: work(*given), getattr(args, place) if place else None)
+            return reported(program, checked_work, getattr(args, place) if place else None)
 
     return main
 

@@ -24,7 +24,7 @@ from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.logged import fairseq, run_logged, train_logged
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.recipes import Recipe, read_recipe
-from luna_fairseq.commands.reporting import USER_DIR, console_script
+from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import content_of, differences, lasting_options, options_of, same_run
 from luna_fairseq.files.writing import write_text
@@ -273,7 +273,7 @@ def _cell(accuracies: List[float]) -> str:
     return f"{statistics.mean(accuracies):.2f}{spread} ({len(accuracies)})"
 
 
-main = console_script(PROGRAM, build_parser, run, place="out", passes_on=True)
+main = console_script(PROGRAM, build_parser, run, place="out", passes_on=(*OWN_FOLDER, "--seed"))
 
 
 if __name__ == "__main__":

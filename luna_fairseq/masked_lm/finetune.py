@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.logged import fairseq, train_logged
-from luna_fairseq.commands.reporting import USER_DIR, console_script
+from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import sha256
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
@@ -181,7 +181,7 @@ main = console_script(
     build_parser,
     lambda args, extra: FineTuning(args, extra).run(),
     place="out",
-    passes_on=True,
+    passes_on=(*OWN_FOLDER, "--finetune-from-model"),
     hides_log=True,
 )
 

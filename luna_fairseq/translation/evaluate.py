@@ -44,6 +44,10 @@ from luna_fairseq.translation.score import build_parser as build_score_parser
 from luna_fairseq.translation.scores import TEST_SETS, Translations, check_reference, plain_scores
 
 PROGRAM = "luna-evaluate"
+_OWN = (
+    *("--path", "--gen-subset", "--results-path", "--source-lang", "-s", "--target-lang", "-t", "--beam"),
+    *("--nbest", "--lenpen", "--quiet"),
+)
 LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
 
 
@@ -232,7 +236,7 @@ def _languages(data: Path) -> List[str]:
 
 
 main = console_script(
-    PROGRAM, build_parser, lambda args, extra: Evaluation(args, extra).run(), place="results", passes_on=True
+    PROGRAM, build_parser, lambda args, extra: Evaluation(args, extra).run(), place="results", passes_on=_OWN
 )
 
 

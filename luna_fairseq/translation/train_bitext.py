@@ -21,7 +21,7 @@ from luna_fairseq.commands import average_checkpoints, train
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.logged import train_logged
 from luna_fairseq.commands.recipes import find, read_recipe
-from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.commands.reporting import OWN_FOLDER, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import options_of, same_run
 from luna_fairseq.files.writing import copy_file
@@ -30,6 +30,7 @@ from luna_fairseq.translation import evaluate, prepare_bitext
 
 PROGRAM = "luna-train-bitext"
 FAMILY = "bitext"
+_OWN = (*OWN_FOLDER, "--source-lang", "-s", "--target-lang", "-t", "--valid-subset")
 # What fairseq-train logs of updates, epochs and validation.
 SHOWN = ("| train |", "| train_inner |", "| valid |")
 
@@ -123,7 +124,7 @@ def _inputs(checkpoints: Path, average: int) -> List[str]:
 
 
 main = console_script(
-    PROGRAM, build_parser, lambda args, extra: run(args, extra), place="destdir", passes_on=True
+    PROGRAM, build_parser, lambda args, extra: run(args, extra), place="destdir", passes_on=_OWN
 )
 
 
