@@ -5,6 +5,7 @@ import os
 import pytest
 
 from luna_fairseq.benchmark.kernels import launches_of, usage
+from luna_fairseq.ops.causal_luna import triton as form
 
 triton = pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3 or later")
 pytestmark = pytest.mark.skipif(
@@ -45,6 +46,14 @@ def test_nothing_is_spilled_and_three_programs_fit(T, K, L, dtype, capability, d
         assert spilled == 0 and shared <= SHARED_MEMORY, (launch.name, registers, spilled, shared)
         if K == 64 and L <= 32 and T > 32:
             assert registers <= REGISTERS and warps == 4 and 3 * shared <= SHARED_MEMORY, launch.name
+
+
+@pytest.mark.parametrize("L", [16, 40])
+def test_one_segment_of_several_chunks(L, monkeypatch):
+    """As of as many heads as programs keep a GPU busy: there are no sums of other segments."""
+    monkeypatch.setattr(form, "PROGRAMS", 1)
+    launches = launches_of(100, 64, L, "bfloat16", 80, decay=True, tied=True)
+    assert len(launches) == 3 and all(usage(launch.compiled.asm["cubin"])[1] == 0 for launch in launches)
 
 
 @pytest.mark.slow

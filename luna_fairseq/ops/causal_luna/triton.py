@@ -176,7 +176,8 @@ class CausalLunaFunction(torch.autograd.Function):
             reciprocal = functional.pad(reciprocal, (0, plan.rows - q.size(2))).contiguous()
         given = [reciprocal, *ages_of_parts(plan, ages), padding, packed_padding, seed]
         values = arguments(plan, q, k, v, a, given, dropout)
-        out, lse, sums = torch.empty_like(q), memory(q, plan.rows), None
+        out, lse = torch.empty_like(q), memory(q, plan.rows)
+        sums = lse  # of one segment there are none, and nothing is read
         if plan.segments > 1:
             sums = memory(q, plan.segments, values["SIDES"], plan.block_k, plan.width)
             block_l = min(plan.width & -plan.width, 4096 // plan.block_k)
