@@ -439,7 +439,7 @@ def write_corpus(corpus: Dict[str, List[Pair]], folder: Path) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     parser.add_argument("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
     for split, size in (("train", 16000), ("valid", 500), ("test", 500)):
         text = f"{split} pairs (default: {size})"

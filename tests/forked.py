@@ -65,13 +65,14 @@ def train(*runs):
 class Popen:
     """subprocess.Popen of ``python -m MODULE ...``, forked, and over when it is there."""
 
-    def __init__(self, command, stdout, stderr):
+    def __init__(self, command, stdout, stderr, env):
         at = command.index("-m") + 1
         self.folder = tempfile.TemporaryDirectory()
         run = {
             "module": command[at],
             "argvs": [command[at + 1 :]],
             "log": os.path.join(self.folder.name, "log"),
+            "environment": {**env, **ON_A_CPU},
         }
         if stderr != subprocess.STDOUT:
             run["errors"] = os.path.join(self.folder.name, "errors")
@@ -90,7 +91,7 @@ class Popen:
 
 def _statuses(plan):
     server, environment = _server(), {**os.environ, **ON_A_CPU}
-    server.stdin.write(json.dumps([{**run, "environment": environment} for run in plan]) + "\n")
+    server.stdin.write(json.dumps([{"environment": environment, **run} for run in plan]) + "\n")
     server.stdin.flush()
     answer = server.stdout.readline()
     assert answer, f"{FORKING.name} has ended"

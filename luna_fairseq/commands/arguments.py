@@ -22,13 +22,18 @@ def at_least_one(text: str) -> float:
     return value
 
 
+def path_of(text: str) -> Path:
+    """A path, for ``type=`` of an argparse option; absolute if other commands would take it for an option."""
+    return Path(text).absolute() if text.startswith("-") else Path(text)
+
+
 def folder_of_data(text: str) -> Path:
     """A folder that fairseq is to read, for ``type=`` of an argparse option."""
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(
             f"{text}: fairseq replaces what begins with ${{ and divides at '{os.pathsep}': give another name"
         )
-    return Path(text)
+    return path_of(text)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -44,7 +49,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def path(self, name: str, help: str, metavar: str = "FILE", **options: Any) -> None:
         """An option, or without dashes an argument, that is a file or a folder."""
-        kind = folder_of_data if name == "--destdir" else Path
+        kind = folder_of_data if name == "--destdir" else path_of
         self.add_argument(name, type=kind, metavar=metavar, help=help, **options)
 
     def count(self, name: str, default: Optional[int], help: str, **options: Any) -> None:

@@ -1,5 +1,6 @@
 """Runs of fairseq's commands whose output goes to a file, with a bar that tells how far they are."""
 
+import os
 import re
 import subprocess
 import sys
@@ -66,7 +67,10 @@ def run_logged(
         file = stack.enter_context(log.open("wb" if anew else "ab"))
         target = file if output is None else stack.enter_context(output.open("wb"))
         stderr = subprocess.STDOUT if output is None else file
-        process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr))
+        # Read as UTF-8, whatever the terminal's is.
+        environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": stderr, "env": environment}
+        process = stack.enter_context(subprocess.Popen(command, **pipes))
         for raw in process.stdout or ():
             target.write(raw)
             target.flush()

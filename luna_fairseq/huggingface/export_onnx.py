@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing_folder
@@ -31,14 +32,13 @@ LARGEST_DIFFERENCE = 1e-4  # relative to the largest number; larger is a fault o
 BATCHES = ((3, 11), (1, 5), (4, 23))  # at export, and those with which it is compared
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[1])
-    add = parser.add_argument
-    add("folder", type=Path, metavar="FOLDER", help="folder to write, which must not exist yet")
-    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint of a Luna model")
-    add("--data", required=True, type=Path, metavar="DIR", help="folder of its dictionaries and tokenizer")
-    add("--head", metavar="NAME", help="as of luna-export-huggingface")
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.path("folder", "folder to write, which must not exist yet", "FOLDER")
+    parser.path("--path", "checkpoint of a Luna model", "CHECKPOINT", required=True)
+    parser.path("--data", "folder of its dictionaries and tokenizer", "DIR", required=True)
+    parser.add_argument("--head", metavar="NAME", help="as of luna-export-huggingface")
     return parser
 
 

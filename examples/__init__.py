@@ -1,0 +1,1 @@
+"""Programs beside the package; in a wheel, ``luna_fairseq.examples``."""
