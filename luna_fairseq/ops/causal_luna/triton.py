@@ -201,7 +201,7 @@ class CausalLunaFunction(torch.autograd.Function):
         da = torch.empty_like(a) if padding is None else torch.zeros_like(a)  # zero at padding
         # What the kernels leave to each other and to 1/t and ages.
         dlogits, used = (memory(q, plan.rows, plan.width, dtype=q.dtype) for _ in range(2))
-        later_sums = memory(q, plan.segments, 2, plan.block_k, plan.width) if values["STATES"] else None
+        later_sums = memory(q, plan.segments, 2, plan.block_k, plan.width) if values["STATES"] else lse
         reads, adds = (None if ages is None else torch.empty_like(lse) for _ in range(2))
         values.update(dlogits=dlogits, used=used)
         launch(query_gradient_kernel, values, dq=dq, reads=reads, later_sums=later_sums)

@@ -21,28 +21,10 @@ sums over j <= t and over t >= j times its gradient.
 import triton
 import triton.language as tl
 
-from luna_fairseq.ops.causal_luna.triton_kernels import (
-    AGAIN,
-    LAST,
-    LENGTHS,
-    aged,
-    ages_of,
-    attended,
-    causal,
-    chunk_of,
-    dropout_factor,
-    first_states,
-    grow,
-    grown,
-    load_included,
-    load_rows,
-    places,
-    product,
-    program,
-    read,
-    read_state,
-    scores_of,
-)
+from luna_fairseq.ops.causal_luna.triton_kernels import (  # isort: skip
+    AGAIN, LAST, LENGTHS, aged, ages_of, attended, causal, chunk_of, dropout_factor, first_states, grow,
+    grown, load_included, load_rows, places, product, program, read, read_state, scores_of,
+)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -54,30 +36,26 @@ def query_gradient_kernel(
 ):  # fmt: skip
     """dq; gradients of the logits and U', ``used`` [B H, rows, WIDTH]; each segment's sums of q^T d and of
     g^T w, ``later_sums`` [B H, segments, 2, BLOCK_K, WIDTH]; with ages ``reads`` [B H, rows]."""
-    segment, bh, b, x_head, a_head, at, columns = program(
-        segments, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
+    segment, bh, b, head, x_head, a_head, at, columns = program(
+        segments, chunks, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
     )
     STATE: tl.constexpr = BLOCK_K * WIDTH
     OTHER: tl.constexpr = (SIDES - 1) * STATE
     TURNS: tl.constexpr = 1 if WIDTH == BLOCK_L else 2
-    head = bh * segments * chunks * BLOCK_T
     since = 0.0  # the age of the chunk's beginning, from the segment's on
-    state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
-    other_state, total, other_total = state, state, state
-    if STATES:
-        scratch += (bh * segments + segment) * (2 * STATE)
-        later_sums += (bh * segments + segment) * (2 * STATE)
-        state, other_state = first_states(
-            sums, scratch, spans, bh, segment, segments, SIDES, WIDTH, False, BLOCK_K, BLOCK_L
-        )
-        total, other_total = first_states(
-            sums, later_sums, spans, bh, 0, segments, 2, WIDTH, False, BLOCK_K, BLOCK_L
-        )
+    scratch += (bh * segments + segment) * (2 * STATE)
+    later_sums += (bh * segments + segment) * (2 * STATE)
+    state, other_state = first_states(
+        sums, scratch, spans, bh, segment, segments, SIDES, STATES, WIDTH, False, BLOCK_K, BLOCK_L
+    )
+    total, other_total = first_states(
+        sums, later_sums, spans, bh, 0, segments, 2, STATES, WIDTH, False, BLOCK_K, BLOCK_L
+    )
     for chunk in range(segment * chunks, (segment + 1) * chunks):
-        start, row, there, real, inverse, inside, age, end = chunk_of(
-            chunk, head, b, columns, reciprocal, ages, padding, T, BLOCK_T
+        row, x_place, a_place, there, real, inverse, inside, age, end = chunk_of(
+            chunk, head, x_head, a_head, b, columns, reciprocal, ages, padding, T, x_t, a_t, BLOCK_T
         )
-        x_place, pack, rows = x_head + start * x_t, a + a_head + start * a_t, row + tl.arange(0, BLOCK_T)
+        rows = row + tl.arange(0, BLOCK_T)
         # sum U dU, of the same weights that it is taken from: with L in blocks a round of its own finds it.
         mean = tl.zeros((BLOCK_T,), dtype=tl.float32)
         whole, share = mean, mean
@@ -89,7 +67,7 @@ def query_gradient_kernel(
             scores, other_scores = other_scores, found
         for turn in range(TURNS):
             for first in range(0, WIDTH, BLOCK_L):
-                x_a = load_rows(pack, a_t, real, first, L, BLOCK_L)
+                x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
                 logits = tl.zeros((BLOCK_T, BLOCK_L), dtype=tl.float32)
                 of_weights = logits
                 for side in range(2):
@@ -127,7 +105,7 @@ def query_gradient_kernel(
         if ages is not None:
             inverse = tl.load(reciprocal + rows)
         for first in range(0, WIDTH, BLOCK_L):
-            x_a = load_rows(pack, a_t, real, first, L, BLOCK_L)
+            x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
             x_d = tl.load(dlogits + row * WIDTH + places(WIDTH, first, BLOCK_T, BLOCK_L)).to(tl.float32)
             x_d *= (inverse * scale)[:, None]
             mixed += product(x_a, tl.trans(x_d), PRECISION)
@@ -138,8 +116,8 @@ def query_gradient_kernel(
         tl.store(dq + x_place + at, tl.trans(to_x).to(dq.dtype.element_ty), mask=inside)
         if STATES:
             state, other_state = grow(
-                state, other_state, scratch, k + x_place, v + x_place, at, inside, pack, pack, a_t, real,
-                age - end, end, 1.0, 1.0, L, SIDES, WIDTH, PRECISION,
+                state, other_state, scratch, k + x_place, v + x_place, at, inside, a + a_place, a + a_place,
+                a_t, real, age - end, end, 1.0, 1.0, L, SIDES, WIDTH, PRECISION,
             )  # fmt: skip
             total, other_total = grow(
                 total, other_total, later_sums, q + x_place, g + x_place, at, inside, dlogits + row * WIDTH,
@@ -164,23 +142,20 @@ def key_gradient_kernel(
     """dk, dv (of one side: their sum in dk), da, and with ages ``adds`` [B H, rows], from what the first
     kernel left, chunks in reverse order, and in each first what goes through q and k, then what goes through
     g and v."""
-    segment, bh, b, x_head, a_head, at, columns = program(
-        segments, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
+    segment, bh, b, head, x_head, a_head, at, columns = program(
+        segments, chunks, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
     )
     STATE: tl.constexpr = BLOCK_K * WIDTH
-    head = bh * segments * chunks * BLOCK_T
-    state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
-    other_state = state
-    if STATES:
-        scratch += (bh * segments + segment) * (2 * STATE)
-        state, other_state = first_states(
-            sums, scratch, spans, bh, segment, segments, 2, WIDTH, True, BLOCK_K, BLOCK_L
-        )
+    scratch += (bh * segments + segment) * (2 * STATE)
+    state, other_state = first_states(
+        sums, scratch, spans, bh, segment, segments, 2, STATES, WIDTH, True, BLOCK_K, BLOCK_L
+    )
     for step in range(chunks):
-        start, row, there, real, inverse, inside, age, end = chunk_of(
-            (segment + 1) * chunks - 1 - step, head, b, columns, reciprocal, ages, padding, T, BLOCK_T
+        chunk = (segment + 1) * chunks - 1 - step
+        row, x_place, a_place, there, real, inverse, inside, age, end = chunk_of(
+            chunk, head, x_head, a_head, b, columns, reciprocal, ages, padding, T, x_t, a_t, BLOCK_T
         )
-        x_place, a_place, rows = x_head + start * x_t, a_head + start * a_t, row + tl.arange(0, BLOCK_T)
+        rows = row + tl.arange(0, BLOCK_T)
         to_y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
         for side in range(2):
             x, y = tl.where(side == 0, q, g) + x_place, tl.where(side == 0, k, v) + x_place

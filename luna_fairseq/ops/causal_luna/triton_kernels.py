@@ -83,23 +83,27 @@ def read(x, at, inside, POLICY: tl.constexpr):
 
 @triton.jit
 def program(
-    segments, H, x_b, x_h, x_t, a_b, a_h, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr
-):
-    """Of a program: its segment, B H and B; where its head begins in what is K and what is L wide; where the
-    numbers of a chunk [BLOCK_T, BLOCK_K] lie there, and which columns there are. Grid: B H x segments, the
-    last fastest."""
+    segments, chunks, H, x_b, x_h, x_t, a_b, a_h, K: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Of a program: its segment, B H and B; where its head begins in what has rows, what is K and what is L
+    wide; where the numbers of a chunk [BLOCK_T, BLOCK_K] lie, and which columns there are. Grid: B H x
+    segments, the last fastest."""
     bh = (tl.program_id(0) // segments).to(tl.int64)
     b, h = bh // H, bh % H
     columns = (tl.arange(0, BLOCK_K) < K)[None, :]
     at = places(x_t, 0, BLOCK_T, BLOCK_K)
-    return tl.program_id(0) % segments, bh, b, b * x_b + h * x_h, b * a_b + h * a_h, at, columns
+    head, x_head, a_head = bh * segments * chunks * BLOCK_T, b * x_b + h * x_h, b * a_b + h * a_h
+    return tl.program_id(0) % segments, bh, b, head, x_head, a_head, at, columns
 
 
 @triton.jit
-def chunk_of(chunk, head, b, columns, reciprocal, ages, padding, T, BLOCK_T: tl.constexpr):
-    """A chunk's first position, and its first row where the head begins with the row ``head``; [BLOCK_T]
-    whether its positions are there, whether they are real, 1/t of equation 7; which numbers of the inputs are
-    there; :func:`ages_of`."""
+def chunk_of(
+    chunk, head, x_head, a_head, b, columns, reciprocal, ages, padding, T, x_t, a_t, BLOCK_T: tl.constexpr
+):
+    """Of a chunk: its first row where the head begins with the row ``head``, and where it begins in what is K
+    and what is L wide; [BLOCK_T] whether its positions are there, whether they are real, 1/t of equation 7;
+    which numbers of the inputs are there; :func:`ages_of`."""
     start = chunk * BLOCK_T
     row, position = head + start, start + tl.arange(0, BLOCK_T)
     there = position < T
@@ -111,7 +115,8 @@ def chunk_of(chunk, head, b, columns, reciprocal, ages, padding, T, BLOCK_T: tl.
     else:
         inverse = 1.0 / (position + 1).to(tl.float32)
     age, end = ages_of(ages, row, BLOCK_T)
-    return start.to(tl.int64), row, there, real, inverse, there[:, None] & columns, age, end
+    x_place, a_place = x_head + start.to(tl.int64) * x_t, a_head + start.to(tl.int64) * a_t
+    return row, x_place, a_place, there, real, inverse, there[:, None] & columns, age, end
 
 
 @triton.jit
@@ -140,15 +145,15 @@ def causal(x, age, J: tl.constexpr):
 
 @triton.jit
 def first_states(
-    sums, memory, spans, bh, segment, segments, SIDES: tl.constexpr, WIDTH: tl.constexpr,
-    REVERSE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr,
+    sums, memory, spans, bh, segment, segments, SIDES: tl.constexpr, STATES: tl.constexpr,
+    WIDTH: tl.constexpr, REVERSE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr,
 ):  # fmt: skip
     """The two states that a segment starts from, in registers, or all of them in memory: sums of the segments
     before (REVERSE: after) it, which fade by ``spans`` [B H, segments]."""
     SIZE: tl.constexpr = BLOCK_K * WIDTH
     state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
     other = state
-    for side in range(2):
+    for side in range(2 if STATES else 0):
         for first in range(0, WIDTH, BLOCK_L):
             state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
             at = side * ((SIDES - 1) * SIZE) + places(WIDTH, first, BLOCK_K, BLOCK_L)
@@ -196,10 +201,9 @@ def grow(
                 state, memory + side * (state.shape[0] * WIDTH), first, end, tl.where(side == 0, x, other_x),
                 at, inside, rows, WIDTH, PRECISION,
             )  # fmt: skip
-        if SIDES == 2:
-            state, other = other, state
+        state, other = other, state
     if SIDES == 1:
-        other = state
+        state = other
     return state, other
 
 
@@ -259,20 +263,19 @@ def segment_sums_kernel(
 ):  # fmt: skip
     """sums [B H, segments, SIDES, BLOCK_K, WIDTH]: sum k_j^T a_j and sum v_j^T a_j of each segment, at its
     end. Grid: B H x segments, blocks of L."""
-    segment, bh, b, x_head, a_head, at, columns = program(
-        segments, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
+    segment, bh, b, head, x_head, a_head, at, columns = program(
+        segments, chunks, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
     )
     first = tl.program_id(1) * BLOCK_L
-    head = bh * segments * chunks * BLOCK_T
     state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
     other_state = state
     for chunk in range(segment * chunks, (segment + 1) * chunks):
-        start, row, there, real, inverse, inside, age, end = chunk_of(
-            chunk, head, b, columns, reciprocal, ages, padding, T, BLOCK_T
+        row, x_place, a_place, there, real, inverse, inside, age, end = chunk_of(
+            chunk, head, x_head, a_head, b, columns, reciprocal, ages, padding, T, x_t, a_t, BLOCK_T
         )
-        x_a = aged(load_rows(a + a_head + start * a_t, a_t, real, first, L, BLOCK_L), age - end)
+        x_a = aged(load_rows(a + a_place, a_t, real, first, L, BLOCK_L), age - end)
         for side in range(SIDES):
-            x = tl.where(side == 0, k, v) + x_head + start * x_t
+            x = tl.where(side == 0, k, v) + x_place
             state = grown(state, sums, first, end, x, at, inside, x_a, BLOCK_L, PRECISION)
             if SIDES == 2:
                 state, other_state = other_state, state
@@ -291,30 +294,25 @@ def forward_kernel(
 ):  # fmt: skip
     """out = (tril(U' A^T) v + U' S_v) / t with U = softmax((tril(q k^T) A + q S_k) scale / t), U' after
     dropout; and the logarithm of the softmax's denominator, ``lse`` [B H, rows]."""
-    segment, bh, b, x_head, a_head, at, columns = program(
-        segments, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
+    segment, bh, b, head, x_head, a_head, at, columns = program(
+        segments, chunks, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
     )
     OTHER: tl.constexpr = (SIDES - 1) * BLOCK_K * WIDTH
-    head = bh * segments * chunks * BLOCK_T
-    state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
-    other_state = state
-    if STATES:
-        scratch += (bh * segments + segment) * (2 * BLOCK_K * WIDTH)
-        state, other_state = first_states(
-            sums, scratch, spans, bh, segment, segments, SIDES, WIDTH, False, BLOCK_K, BLOCK_L
-        )
+    scratch += (bh * segments + segment) * (2 * BLOCK_K * WIDTH)
+    state, other_state = first_states(
+        sums, scratch, spans, bh, segment, segments, SIDES, STATES, WIDTH, False, BLOCK_K, BLOCK_L
+    )
     for chunk in range(segment * chunks, (segment + 1) * chunks):
-        start, row, there, real, inverse, inside, age, end = chunk_of(
-            chunk, head, b, columns, reciprocal, ages, padding, T, BLOCK_T
+        row, x_place, a_place, there, real, inverse, inside, age, end = chunk_of(
+            chunk, head, x_head, a_head, b, columns, reciprocal, ages, padding, T, x_t, a_t, BLOCK_T
         )
-        x_place, pack = x_head + start * x_t, a + a_head + start * a_t
         scores = scores_of(q + x_place, k + x_place, at, inside, age, 0, PRECISION)
         top = tl.full((BLOCK_T,), EXCLUDED, dtype=tl.float32)
         total = tl.zeros((BLOCK_T,), dtype=tl.float32)
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . U'_t
         y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
         for first in range(0, WIDTH, BLOCK_L):
-            x_a = load_rows(pack, a_t, real, first, L, BLOCK_L)
+            x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
             logits = attended(
                 q + x_place, at, inside, scores, x_a, age, state, scratch, first, STATES, WIDTH, PRECISION
             )
@@ -337,7 +335,7 @@ def forward_kernel(
         tl.store(lse + row + tl.arange(0, BLOCK_T), top + tl.log(total))
         if STATES:
             state, other_state = grow(
-                state, other_state, scratch, k + x_place, v + x_place, at, inside, pack, pack, a_t, real,
-                age - end, end, 1.0, 1.0, L, SIDES, WIDTH, PRECISION,
+                state, other_state, scratch, k + x_place, v + x_place, at, inside, a + a_place, a + a_place,
+                a_t, real, age - end, end, 1.0, 1.0, L, SIDES, WIDTH, PRECISION,
             )  # fmt: skip
             tl.debug_barrier()
