@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import torch
 
@@ -26,12 +26,13 @@ PROGRAM = "luna-train"
 USAGE = "usage: luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
 
 
-def command(words: List[str], records: bool = True) -> List[str]:
+def command(words: List[str], records: bool = True, option: str = "--save-dir") -> List[str]:
     """The command that trains, after the lines that say what was computed.
 
     Args:
         words: RECIPE, DATA, and options of fairseq-train.
         records: keep in the folder of the checkpoints what the run is begun with (default: True).
+        option: the user's, by which that folder is another one.
 
     Raises:
         InputError: one of them is missing or wrong, or the checkpoints there are of another run.
@@ -49,18 +50,24 @@ def command(words: List[str], records: bool = True) -> List[str]:
             )
     found = launch_here(recipe, given)
     print(*(f"{PROGRAM}: {note}" for note in found.notes), sep="\n", flush=True)
-    _same_run(recipe, data, given, Path(found.save_dir), records)
+    what = _begun_with(recipe, data, given)
+    if what is not None:
+        place = Path(found.save_dir)
+        same_run(place, option, what, (place / "checkpoint_last.pt").is_file(), records and _is_first())
     return [sys.executable, "-m", "fairseq_cli.train", data, *found.options]
 
 
-def _same_run(recipe: Recipe, data: str, given: Sequence[str], folder: Path, records: bool) -> None:
-    """What goes on is what was begun, unless fairseq is told to start from something else."""
+def _begun_with(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[Dict[str, str]]:
+    """What goes on is what was begun; None where fairseq is told to start from something else."""
     words = [*recipe.words("update_freq"), *given]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
-        return
-    what = {**lasting_options(words), "training data": content_of([Path(one) for one in data.split(":")])}
-    first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"  # of the processes that train
-    same_run(folder, "--save-dir", what, (folder / "checkpoint_last.pt").is_file(), records and first)
+        return None
+    return {**lasting_options(words), "training data": content_of([Path(one) for one in data.split(":")])}
+
+
+def _is_first() -> bool:
+    """Whether this is the first of the processes that train."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
 def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:

@@ -84,7 +84,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     log = out / "train.log"
     _say(f"train: {checkpoints} (everything fairseq-train says: {log})")
-    train_logged(train.command([str(recipe), preparation.data.path, *given]), log, "train", SHOWN)
+    command = train.command([str(recipe), preparation.data.path, *given], option="--destdir")
+    train_logged(command, log, "train", SHOWN)
 
     averaged = checkpoints / "averaged.pt"
     _say(f"average: {averaged}")

@@ -65,7 +65,8 @@ def test_from_text_to_score_and_on(trained, capfd):
         (line,) = capfd.readouterr().err.splitlines()
         assert named in line and "give another --destdir, or remove" in line
     assert train([*words, "--quiet"], "150", "3", "--seed", "7") == 1
-    assert "--seed" in capfd.readouterr().err.splitlines()[-1] and binarised.read_bytes() == before
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert "--seed" in line and "give another --destdir" in line and binarised.read_bytes() == before
 
     text = (corpus / "train.en").read_bytes()
     (corpus / "train.en").write_bytes(text.replace(b"\n", b" too\n", 1))
