@@ -22,60 +22,36 @@ def compare(model: Any, exported: Any, kind: Kind) -> None:
         )
 
 
-def some_tokens(size: int, longest: int, pad: int) -> Tensor:
-    """Three sequences [3, T] of tokens below ``size``, padded on the right."""
-    generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(4, size, (3, longest), generator=generator)
-    tokens[1, longest // 2 :] = pad
-    tokens[2, max(1, longest // 6) :] = pad
+def some_tokens(size: int, batch: int, longest: int, pad: int) -> Tensor:
+    """Sequences [B, T] of tokens below ``size``, the second half as long as the first, the third a sixth: the
+    rest is ``pad``."""
+    generator = torch.Generator().manual_seed(longest)
+    tokens = torch.randint(4, size, (batch, longest), generator=generator)
+    for row, part in zip(tokens[1:], (2, 6)):
+        row[max(1, longest // part) :] = pad
     return tokens
 
 
 def outputs(model: Any, exported: Any, kind: Kind) -> Tuple[Tensor, Tensor]:
     """Logits of both, where there are tokens."""
     config = exported.config
-    # Longer than P, and than what look-ups read whole.
-    longest = min(config.max_position_embeddings, max(3 * config.projection_length, 80))
-    tokens = some_tokens(config.vocab_size, longest, config.pad_token_id) if config.vocab_size > 4 else None
-    return _OUTPUTS[kind.model](model, exported, tokens, kind)
-
-
-def _masked_lm(model: Any, exported: Any, tokens: Tensor, kind: Kind) -> Tuple[Tensor, Tensor]:
-    there = tokens.ne(exported.config.pad_token_id)
-    return model(tokens)[0][there], exported(tokens).logits[there]
-
-
-def _fine_tuned(model: Any, exported: Any, tokens: Tensor, kind: Kind) -> Tuple[Tensor, Tensor]:
-    head = kind.names[-1][0].split(".")[1]
-    return model(tokens, classification_head_name=head)[0], exported(tokens).logits
-
-
-def _long_classifier(model: Any, exported: Any, tokens: Tensor, kind: Kind) -> Tuple[Tensor, Tensor]:
-    if exported.config.reads_pixels:
+    if getattr(config, "reads_pixels", False):
         pixels = torch.linspace(-1, 1, 2 * model.max_positions()).view(2, -1)
         return model(pixels), exported(pixel_values=pixels).logits
-    if exported.config.pair_combination:
-        return model(tokens, None, tokens.flip(0)), exported(tokens, second_input_ids=tokens.flip(0)).logits
-    return model(tokens), exported(tokens).logits
-
-
-def _causal_lm(model: Any, exported: Any, tokens: Tensor, kind: Kind) -> Tuple[Tensor, Tensor]:
-    there = tokens.ne(exported.config.pad_token_id)
+    # Longer than P, and than what look-ups read whole.
+    longest = min(config.max_position_embeddings, max(3 * config.projection_length, 80))
+    tokens = some_tokens(config.vocab_size, 3, longest, config.pad_token_id)
+    if kind.model == "LunaForSequenceClassification":
+        head = kind.names[-1][0].split(".")[1]
+        return model(tokens, classification_head_name=head)[0], exported(tokens).logits
+    if kind.model == "LunaForLongSequenceClassification":
+        if config.pair_combination:
+            second = tokens.flip(0)
+            return model(tokens, None, second), exported(tokens, second_input_ids=second).logits
+        return model(tokens), exported(tokens).logits
+    there = tokens.ne(config.pad_token_id)
+    if kind.model == "LunaForConditionalGeneration":
+        source = (tokens.flip(0) % config.source_vocab_size).clamp(min=4).masked_fill(~there.flip(0), 1)
+        found = exported(source, decoder_input_ids=tokens).logits
+        return model(source, None, tokens)[0][there], found[there]
     return model(tokens)[0][there], exported(tokens).logits[there]
-
-
-def _translation(model: Any, exported: Any, tokens: Tensor, kind: Kind) -> Tuple[Tensor, Tensor]:
-    target = tokens.flip(0)
-    there = target.ne(exported.config.pad_token_id)
-    source = (tokens % exported.config.source_vocab_size).clamp(min=4).masked_fill(tokens.eq(1), 1)
-    found = exported(source, decoder_input_ids=target).logits
-    return model(source, None, target)[0][there], found[there]
-
-
-_OUTPUTS = {
-    "LunaForMaskedLM": _masked_lm,
-    "LunaForSequenceClassification": _fine_tuned,
-    "LunaForLongSequenceClassification": _long_classifier,
-    "LunaForCausalLM": _causal_lm,
-    "LunaForConditionalGeneration": _translation,
-}

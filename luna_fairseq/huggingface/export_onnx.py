@@ -72,7 +72,7 @@ def write_onnx(model: Any, folder: Path) -> None:
         InputError: a model or an operation that cannot be exported, or other numbers than the model's
     """
     from luna_fairseq.huggingface.decoder import Generates
-    from luna_fairseq.huggingface.onnx_parts import Start, Step, Whole, first_token, some_tokens
+    from luna_fairseq.huggingface.onnx_parts import Start, Step, Whole, first_token, source_tokens
 
     if getattr(model.config, "reads_pixels", False) or getattr(model.config, "pair_combination", ""):
         raise InputError(
@@ -83,7 +83,7 @@ def write_onnx(model: Any, folder: Path) -> None:
     for module in model.modules():
         if isinstance(module, PackedEmbedding):
             module.static = True
-    tokens = [(some_tokens(model, *size),) for size in BATCHES]
+    tokens = [(source_tokens(model, *size),) for size in BATCHES]
     if not isinstance(model, Generates):
         _write(Whole(model), folder / "model.onnx", tokens)
         return

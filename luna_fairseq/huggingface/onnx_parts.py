@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
+from luna_fairseq.huggingface.comparison import some_tokens
 from luna_fairseq.huggingface.decoder import LayerState, LunaCache
 from luna_fairseq.huggingface.modeling_luna import LunaModelOutput
 
@@ -12,13 +13,10 @@ MASK = "packed_mask"  # of the rows of P that count [B, L], which every step rea
 SEEN = "seen"  # number of tokens so far [B]
 
 
-def some_tokens(model: Any, batch: int, length: int) -> Tensor:
-    """Tokens [B, T] that ``model`` reads, the last sequence padded."""
-    generator = torch.Generator().manual_seed(length)
+def source_tokens(model: Any, batch: int, length: int) -> Tensor:
+    """Tokens [B, T] that ``model`` reads."""
     size = getattr(model.config, "source_vocab_size", None) or model.config.vocab_size
-    tokens = torch.randint(4, size, (batch, length), generator=generator)
-    tokens[-1, length // 2 + 1 :] = model.config.pad_token_id
-    return tokens
+    return some_tokens(size, batch, length, model.config.pad_token_id)
 
 
 def first_token(model: Any, batch: int) -> Tensor:
@@ -62,7 +60,7 @@ class Start(nn.Module):
         super().__init__()
         self.model = model
         with torch.no_grad():
-            cache, _ = self.begin(some_tokens(model, 2, 3))
+            cache, _ = self.begin(source_tokens(model, 2, 3))
         self.example = cache
         self.with_source = model.config.is_encoder_decoder
         self.output_names = [*tensors_of(cache), SEEN, *([MASK] if self.with_source else [])]
