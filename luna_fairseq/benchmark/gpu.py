@@ -15,10 +15,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 from luna_fairseq.benchmark.page import table, table_of, table_of_rows, write_json
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable, write_text
 
@@ -224,11 +224,7 @@ def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
     return lines
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point: 0, or 1 where something is wrong, as the page and one line on stderr say."""
-    args = build_parser().parse_args(argv)
-    return reported(PROGRAM, lambda: run(args))
-
+main = console_script(PROGRAM, build_parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())

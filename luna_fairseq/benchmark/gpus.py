@@ -1,7 +1,7 @@
 """What the makers say of the GPUs: operations and bytes a second, memory, and what an SM has to share out."""
 
 from dataclasses import dataclass, field
-from typing import Dict, NamedTuple
+from typing import Dict, Tuple
 
 import torch
 
@@ -58,22 +58,16 @@ def find_gpu(name: str) -> Gpu:
     return GPUS[name.lower()]
 
 
-class Occupancy(NamedTuple):
-    """Programs of a kernel that a multiprocessor holds at once, and what runs out first."""
-
-    programs: int
-    limit: str
-
-
-def occupancy(gpu: Gpu, registers: int, shared: int, warps: int) -> Occupancy:
-    """Of programs of so many warps with so many registers a thread and bytes of shared memory."""
+def occupancy(gpu: Gpu, registers: int, shared: int, warps: int) -> Tuple[int, str]:
+    """Programs of a kernel that a multiprocessor holds at once, and what runs out first: of so many warps,
+    registers a thread and bytes of shared memory."""
     by_warp = _up(registers * WARP, REGISTER_PORTION)
     possible = {
         REGISTERS // (by_warp * warps): "registers",
         gpu.shared // _up(shared + SHARED_RESERVED, SHARED_PORTION): "shared memory",
         WARPS // warps: "warps",
     }
-    return Occupancy(min(possible), possible[min(possible)])
+    return min(possible), possible[min(possible)]
 
 
 def _up(value: int, portion: int) -> int:

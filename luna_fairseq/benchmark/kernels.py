@@ -15,14 +15,14 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 from unittest import mock
 
 import torch
 
 from luna_fairseq.benchmark.gpus import GPUS, Gpu, occupancy
 from luna_fairseq.benchmark.page import table_of_rows, write_json
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 
 PROGRAM = "python -m luna_fairseq.benchmark.kernels"
 HEADS = 32
@@ -139,7 +139,8 @@ def rows_of(T: int, K: int, L: int, dtype: str, decay: bool, capability: int) ->
         yield {
             "T": T, "K": K, "l": L, "dtype": dtype, "decay": decay, "sm": capability, "kernel": launch.name,
             "warps": warps, "registers": registers, "spilled": spilled, "shared": shared,
-            "bytes": launch.bytes, **occupancy(gpu, registers, shared, warps)._asdict(),
+            "bytes": launch.bytes,
+            **dict(zip(("programs", "limit"), occupancy(gpu, registers, shared, warps))),
         }  # fmt: skip
 
 
@@ -173,6 +174,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> None:
     """Print the table of every shape as it comes, then the roofline."""
+    # Decides, at the kernels' import, what their decorator makes of them.
+    os.environ.pop("TRITON_INTERPRET", None)
     found: Dict[str, List[Dict[str, Any]]] = {"resources": [], "roofline": []}
 
     def note(kind: str, rows: Sequence[Dict[str, Any]]) -> None:
@@ -188,13 +191,7 @@ def run(args: argparse.Namespace) -> None:
     note("roofline", [roofline(T, 64, 16, args.dtype[0], gpu) for T in LENGTHS for gpu in gpus])
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point: 0, or 1 after one line on stderr."""
-    args = build_parser().parse_args(argv)
-    # Decides, at the kernels' import, what their decorator makes of them.
-    os.environ.pop("TRITON_INTERPRET", None)
-    return reported(PROGRAM, lambda: run(args))
-
+main = console_script(PROGRAM, build_parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())

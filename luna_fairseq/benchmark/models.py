@@ -5,6 +5,7 @@ import sys
 from argparse import Namespace
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from unittest import mock
 
@@ -51,25 +52,18 @@ class FusedAttention(MultiheadAttention):
         return self.out_proj(output.permute(2, 0, 1, 3).flatten(2)), None  # [T, B, C]
 
 
-def use_fused_attention(model: nn.Module) -> None:
-    """Have fairseq's attentions ask torch's fused function."""
+def of_each(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module) -> None:
+    """Give every module of a kind an attribute."""
     for child in model.modules():
-        if isinstance(child, MultiheadAttention):
-            child.__class__ = FusedAttention  # the same parameters under the same names
+        if isinstance(child, kind):
+            setattr(child, name, value(child))
 
 
-def write_weights_out(model: nn.Module) -> None:
-    """Have fairseq's attentions write their weights out, as they do where widths are not to be checked."""
-    for child in model.modules():
-        if isinstance(child, MultiheadAttention):
-            child.skip_embed_dim_check = True
-
-
-def use_definitions(model: nn.Module) -> None:
-    """Have the peers' attentions compute what their definitions say."""
-    for child in model.modules():
-        if isinstance(child, PeerAttention):
-            child.attend = child.define  # type: ignore[method-assign]
+# fairseq's attentions: by torch's fused function, with the same parameters under the same names; with their
+# weights written out, as they do where widths are not to be checked. The peers': by what defines them.
+use_fused_attention = partial(of_each, MultiheadAttention, "__class__", lambda child: FusedAttention)
+write_weights_out = partial(of_each, MultiheadAttention, "skip_embed_dim_check", lambda child: True)
+use_definitions = partial(of_each, PeerAttention, "attend", lambda child: child.define)
 
 
 @contextmanager
