@@ -167,9 +167,10 @@ def write_pieces(path: Path, pieces: Sequence[Piece]) -> None:
 
 
 def read_pieces(path: Path) -> List[Piece]:
-    """What :func:`write_pieces` wrote. Raises InputError where it is something else."""
+    """What :func:`write_pieces` wrote. Raises InputError where it is not there, or something else."""
+    lines = list(read_lines(path))
     try:
-        return [Piece(*map(int, line.split("\t"))) for line in read_lines(path)]
+        return [Piece(*map(int, line.split("\t"))) for line in lines]
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{path} does not say how many sentences each piece holds: prepare the data again"

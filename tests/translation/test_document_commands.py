@@ -120,3 +120,14 @@ def test_pieces_of_numbers():
     found = list(in_pieces([sides], [3], 6, 99, alone=True))
     assert [piece for piece, _ in found] == [Piece(0, 2), None, None, Piece(0, 1)]
     assert [side.tolist() for side in found[0][1]] == [[0, 1, 99, 2, 3, 4], [0, 99, 1]]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [(None, "does not exist$"), ("1\n", "does not say how many"), ("1 2\n", "does not say")],
+)
+def test_a_file_of_pieces_that_is_none(content, message, tmp_path):
+    if content is not None:
+        (tmp_path / "test.pieces").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_pieces(tmp_path / "test.pieces")
