@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterable
 
 import torch
 from torch import Tensor
@@ -58,7 +58,9 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     _check_run(config.get("trained_as", {}), stored_identity(state), folder, like)
     taken = read_names(state["model"], config)
-    weights = _weights(folder, bool(config.get("tie_word_embeddings", True)))
+    weights = _weights(folder)
+    if config.get("tie_word_embeddings", True):
+        _share(weights, taken.values(), bool(config.get("share_all_embeddings")))
     _check(weights, taken, state["model"], folder)
     for ours, theirs in taken.items():
         state["model"][ours] = weights[theirs].to(state["model"][ours].dtype)
@@ -71,35 +73,23 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
 TIED = ("embed_tokens.weight", "lm_head.weight", "lm_head.decoder.weight")
 
 
-def _weights(folder: Path, tied: bool) -> Dict[str, Tensor]:
+def _weights(folder: Path) -> Dict[str, Tensor]:
     """The parameters of ``folder`` by the exported model's names, in one file or several."""
     from safetensors.torch import load_file
 
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise InputError(f"{folder} has no model.safetensors: save the model with save_pretrained")
-    weights: Dict[str, Tensor] = {}
-    for file in files:
-        weights.update(load_file(str(file)))
-    return _Tied(weights) if tied else weights
+    return {name: value for file in files for name, value in load_file(str(file)).items()}
 
 
-class _Tied(Dict[str, Tensor]):
-    """Parameters of which the embeddings are one, whatever the file calls it."""
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or self._other(str(name)) is not None
-
-    def __missing__(self, name: str) -> Tensor:
-        other = self._other(name)
-        if other is None:
-            raise KeyError(name)
-        return self[other]
-
-    def _other(self, name: str) -> Optional[str]:
-        if not name.endswith(TIED):
-            return None
-        return next((other for other in self.keys() if other.endswith(TIED)), None)
+def _share(weights: Dict[str, Tensor], names: Iterable[str], all_embeddings: bool) -> None:
+    """Give those of ``names`` that are the output's embedding it, whatever ``weights`` call it. A source with
+    a vocabulary of its own has another."""
+    others = () if all_embeddings else ("luna.encoder.",)
+    names = [name for name in (*weights, *names) if name.endswith(TIED) and not name.startswith(others)]
+    for value in [weights[name] for name in names if name in weights][:1]:
+        weights.update({name: value for name in names if name not in weights})
 
 
 def _check_run(exported: Dict[str, Any], ours: Dict[str, Any], folder: Path, like: Path) -> None:

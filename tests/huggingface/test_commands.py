@@ -10,6 +10,7 @@ import pytest
 import tiny_masked_lm
 import torch
 from checkpoints import save
+from every_kind import VARIANTS
 from tiny_luna import OPTIONS, Task, moved
 from tiny_models import LM_VARIANTS, classifier, language_model
 
@@ -19,6 +20,8 @@ from luna_fairseq.peers.models import PeerTransformer
 from luna_fairseq.peers.rnn_attention import RnnAttentionModel
 
 transformers = pytest.importorskip("transformers")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 CASES = [
     ("translation", "look-up diagonal decay", "AutoModelForSeq2SeqLM"),
@@ -59,6 +62,27 @@ def test_there_and_back(kind, variant, auto, tmp_path, capsys):
     capsys.readouterr()
     assert command("import_checkpoint", tmp_path / "larger", *back[1:4], tmp_path / "other.pt") == 1
     assert "was fine-tuned with another vocabulary" in capsys.readouterr().err
+
+
+def test_the_source_has_an_embedding_of_its_own_in_whatever_file(tmp_path, monkeypatch):
+    monkeypatch.setitem(VARIANTS["translation"], "tied output", {"share_decoder_input_output_embed": True})
+    checkpoint, data, _ = save("translation", "tied output", tmp_path)
+    assert command("export", tmp_path / "hf", "--path", checkpoint, "--data", data) == 0
+    (whole,) = (tmp_path / "hf").glob("*.safetensors")
+    weights = load_file(str(whole))
+    whole.unlink()
+    for name, value in weights.items():  # the source's comes first
+        number = 0 if name.startswith("luna.encoder.embed") else 1
+        folder = tmp_path / "hf" / f"model-{number}.safetensors"
+        kept = load_file(str(folder)) if folder.exists() else {}
+        save_file({**kept, name: value}, str(folder))
+    assert (
+        command("import_checkpoint", tmp_path / "hf", "--like", checkpoint, "--path", tmp_path / "b.pt") == 0
+    )
+    old, new = (
+        torch.load(str(path), weights_only=False)["model"] for path in (checkpoint, tmp_path / "b.pt")
+    )
+    assert all(torch.equal(old[name], new[name]) for name in old)
 
 
 def test_a_checkpoint_of_another_direction_is_refused(tmp_path, capsys):
