@@ -16,10 +16,11 @@ from luna_fairseq.anchored.segments import find_layout
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.anchored.target_places import target_places
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.fairseq_layers import attention_options
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 from luna_fairseq.modules.luna_decoder import LunaDecoder
-from luna_fairseq.modules.luna_encoder import LunaEncoder, attention_options
+from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.sentences import Sentences
 
 

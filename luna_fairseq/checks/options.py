@@ -48,7 +48,8 @@ class Given:
         self.trains = "max_update" in self.all
         # Not where a command is parsed a second time for what was given alone.
         names = ("beam", "nbest", "temperature", "min_len")
-        self.decodes = all(self.all.get(name) is not None for name in names)
+        given = all(self.all.get(name) is not None for name in names)
+        self.decodes = given and not self.trains  # hydra's training has them, too
         self.from_file = self.decodes and "buffer_size" not in self.all  # not fairseq-interactive
 
     def __getattr__(self, name: str) -> Any:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.no_torchscript import refuse_graphs
+from luna_fairseq.modules.no_torchscript import REASON
+from luna_fairseq.ops.attention import in_a_graph
 
 
 class PackedStream:
@@ -94,7 +95,8 @@ class CarriesPacked:
     ) -> Dict[str, List[Any]]:
         """What the encoder returns for ``src_tokens`` [B, S], padded on the right, read segment by segment;
         ``packed_out`` is that of each text where it ends. Positions begin anew with each segment."""
-        refuse_graphs()
+        if in_a_graph("is_exporting"):
+            raise InputError(REASON)
         S, k = self.cfg.segment_length, getattr(self.cfg, "bptt_segments", None)  # fairseq leaves out None
         count = max(1, -(-src_tokens.size(1) // S))
         embeddings = [None] * count if token_embeddings is None else token_embeddings.split(S, dim=1)

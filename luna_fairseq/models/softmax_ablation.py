@@ -68,6 +68,10 @@ class SoftmaxCausalLayer(LunaDecoderLayer):
     def step(self, x: Tensor, packed: Optional[Tensor], sentences: Sentences) -> Tensor:
         return self.self_attn(x, None, sentences.target_padding_mask, None, sentences.incremental_state)
 
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """As :meth:`IncrementalLayer.reorder_incremental_state`, of keys and values."""
+        self.self_attn.softmax.reorder_incremental_state(incremental_state, new_order)
+
 
 class SoftmaxCausalDecoder(AnchoredDecoder):
     """The decoder of such layers."""

@@ -1,7 +1,7 @@
 """What fits the modules to fairseq: its layers in the place of torch's, its wrappers, its activation
-functions."""
+functions, its options."""
 
-from typing import Any, Callable, Iterator, TypeVar
+from typing import Any, Callable, Dict, Iterator, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,17 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.modules.compiled_layer import compile_in_training
 
 Module = TypeVar("Module", bound=nn.Module)
+
+
+def attention_options(cfg: Any, side: Any) -> Dict[str, Any]:
+    """Arguments of Luna attention for one ``side`` of ``cfg``, the encoder's or the decoder's."""
+    return {
+        "embed_dim": side.embed_dim,
+        "num_heads": side.attention_heads,
+        "num_pack_heads": side.projected_attention_heads,
+        "dropout": cfg.attention_dropout,
+        "untie_kv": cfg.untie_luna_kv,
+    }
 
 
 def use_fairseq_layers(

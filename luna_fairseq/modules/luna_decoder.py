@@ -12,15 +12,16 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.fairseq_layers import finish_layer, use_fairseq_layers
+from luna_fairseq.modules.fairseq_layers import attention_options, finish_layer, use_fairseq_layers
 from luna_fairseq.modules.incremental_decoding import IncrementalDecoder, IncrementalLayer
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
-from luna_fairseq.modules.luna_encoder import attention_options, drop_words, source_of
+from luna_fairseq.modules.luna_encoder import drop_words, source_of
 from luna_fairseq.modules.luna_layer import LunaLayer
-from luna_fairseq.modules.no_torchscript import NoTorchScript, refuse_graphs
+from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.sentences import IncrementalState, Sentences
+from luna_fairseq.ops.attention import in_a_graph
 
 
 class LunaDecoderLayer(IncrementalLayer, LunaLayer):
@@ -210,7 +211,8 @@ class LunaDecoder(NoTorchScript, IncrementalDecoder, TransformerDecoderBase):
         Raises:
             InputError: more tokens than learned positions; torch.jit.trace or torch.export
         """
-        refuse_graphs()
+        if in_a_graph("is_exporting"):
+            raise InputError(REASON)
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         last_layer = self.num_layers - 1

@@ -10,29 +10,24 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import FairseqDropout, LayerNorm, SinusoidalPositionalEmbedding
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.fairseq_layers import RepeatedLayer, finish_layer, use_fairseq_layers
+from luna_fairseq.modules.fairseq_layers import (
+    RepeatedLayer,
+    attention_options,
+    finish_layer,
+    use_fairseq_layers,
+)
 from luna_fairseq.modules.incremental_decoding import IncrementalEncoder
 from luna_fairseq.modules.last_packed_norm import find_packed_norm
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
-from luna_fairseq.modules.no_torchscript import NoTorchScript, refuse_graphs
+from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.sentences import IncrementalState, Sentences
+from luna_fairseq.ops.attention import in_a_graph
 
 logger = logging.getLogger(__name__)
 # Sources of more tokens for each row of P are more than it holds: translations lose words.
 TOKENS_A_ROW = 16
-
-
-def attention_options(cfg: Any, side: Any) -> Dict[str, Any]:
-    """Arguments of Luna attention for one ``side`` of ``cfg``, the encoder's or the decoder's."""
-    return {
-        "embed_dim": side.embed_dim,
-        "num_heads": side.attention_heads,
-        "num_pack_heads": side.projected_attention_heads,
-        "dropout": cfg.attention_dropout,
-        "untie_kv": cfg.untie_luna_kv,
-    }
 
 
 def drop_words(embedding: Tensor, dropout_module: FairseqDropout) -> Tensor:
@@ -158,7 +153,8 @@ class LunaEncoder(NoTorchScript, IncrementalEncoder, TransformerEncoderBase):
         Raises:
             InputError: a source longer than the positions; torch.jit.trace or torch.export
         """
-        refuse_graphs()
+        if in_a_graph("is_exporting"):
+            raise InputError(REASON)
         if src_tokens.size(1) > self.max_positions():
             raise InputError(
                 f"a source sentence has {src_tokens.size(1)} tokens, the model's positions end at "

@@ -83,7 +83,8 @@ def is_short(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
     return few <= FEW and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
 
 
-def in_a_graph() -> bool:
-    """Whether torch.compile, torch.export or torch.jit.trace looks into what runs."""
-    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
-    return torch.jit.is_tracing() or (is_compiling is not None and is_compiling())
+def in_a_graph(of: str = "is_compiling") -> bool:
+    """Whether torch.compile, torch.export or torch.jit.trace looks into what runs; ``is_exporting`` (torch
+    2.7): one of the last two, whose graphs keep the lengths of their example."""
+    looks = getattr(getattr(torch, "compiler", None), of, None)
+    return torch.jit.is_tracing() or (looks is not None and looks())
