@@ -4,7 +4,9 @@ VENV ?= .venv
 VENV_0_12 ?= .venv-fairseq-0.12
 WORKERS ?= 2
 export VENV
-PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile
+# In the order of their names, where pytest-xdist can: otherwise files of a few long tests come last, one worker idle.
+ORDER = $(if $(filter fairseq,$(ENGINE)),,--no-loadscope-reorder)
+PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile $(ORDER)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-fairseq-0.12 test-slow faults lint docs wheel clean

@@ -90,6 +90,7 @@ def test_language_models_are_compiled_too(build, monkeypatch):
             assert_close(ours.grad, theirs.grad, tolerance=1e-6)
 
 
+@pytest.mark.slow
 @needs_compile
 def test_dropout_is_compiled_too(monkeypatch):
     """Its draws are others than without compiling: the loss is compared on average."""
