@@ -5,7 +5,7 @@ noise, and the last asks for the values: of the keys in another order, or in the
 last to the first (``reverse``). A training begins with the answer one segment back and doubles the distance
 whenever nine answers of ten are right.
 
-    python examples/recall_across_segments.py --carry luna --task copy --seconds 100 --json runs/luna.json
+    python examples/recall_across_segments.py --carry luna --task copy --json runs/luna.json
     python examples/recall_across_segments.py --plot recall.png runs/*.json    # needs matplotlib
 """
 
@@ -63,6 +63,7 @@ def luna(args):
         "dropout": 0.0,
         "attention_dropout": 0.0,
         "attention_init": "xavier",
+        "encoder_normalize_before": args.normalize_before,
         "carry_packed": args.carry == "luna",
         "segment_length": SEGMENT,
     }
@@ -97,10 +98,10 @@ def answers(read, tokens):
 
 
 def train(model, read, args):
-    """Train for so many seconds of the processor; the greatest distance reached, and updates."""
+    """Train for so many updates; the greatest distance reached, and the processor's seconds."""
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, betas=(0.9, 0.98))
-    reached, right, updates, start = 1, 0.0, 0, time.process_time()
-    while time.process_time() - start < args.seconds:
+    reached, right, start = 1, 0.0, time.process_time()
+    for update in range(1, args.updates + 1):
         distance = reached if random.random() < 0.5 else 2 ** random.randrange(reached.bit_length())
         tokens, target = examples(args.task, distance)
         logits = answers(read, tokens)
@@ -109,17 +110,15 @@ def train(model, read, args):
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = args.lr * min(1.0, (updates + 1) / 100)
+            group["lr"] = args.lr * min(1.0, update / 100)
         optimizer.step()
-        updates += 1
         if distance == reached:
             right = 0.9 * right + 0.1 * (logits.argmax(-1) == target).float().mean().item()
             if right >= 0.9 and reached < DISTANCES[-1]:
                 reached, right = 2 * reached, 0.0
-                print(
-                    f"{time.process_time() - start:.0f} s, update {updates}: distance {reached}", flush=True
-                )
-    return reached, updates
+                seconds = time.process_time() - start
+                print(f"{seconds:.0f} s, update {update}: distance {reached}", flush=True)
+    return reached, round(time.process_time() - start)
 
 
 def plot(path, results):
@@ -147,8 +146,9 @@ def main():
     parser.add_argument("--task", choices=["associative", "copy", "reverse"], default="copy")
     parser.add_argument("--rows", type=int, default=16, help="l, or vectors of the Transformer's memory")
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--normalize-before", action="store_true", help="pre-norm: P is a plain residual sum")
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--seconds", type=float, default=100, help="of the processor, to train")
+    parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for the result")
     parser.add_argument("--plot", type=Path, help="train nothing, and draw these results of --json")
@@ -162,7 +162,7 @@ def main():
         model = read = RecurrentMemoryTransformer(args.rows, args.layers)
     else:
         model, read = luna(args)
-    reached, updates = train(model, read, args)
+    reached, seconds = train(model, read, args)
     recall = {}
     with torch.no_grad():
         for distance in DISTANCES:
@@ -170,9 +170,10 @@ def main():
             recall[distance] = (answers(read, tokens).argmax(-1) == target).float().mean().item()
     parameters = sum(p.numel() for p in model.parameters())
     options = {
-        name: getattr(args, name) for name in ("carry", "task", "rows", "layers", "lr", "seconds", "seed")
+        name: getattr(args, name)
+        for name in ("carry", "task", "rows", "layers", "normalize_before", "lr", "updates", "seed")
     }
-    result = {**options, "reached": reached, "updates": updates, "parameters": parameters}
+    result = {**options, "reached": reached, "seconds": seconds, "parameters": parameters}
     print(json.dumps({**result, "recall": recall}))
     if args.json:
         args.json.write_text(json.dumps({**result, "recall": recall}) + "\n", encoding="utf-8")
