@@ -115,7 +115,7 @@ def chunk_of(
     else:
         inverse = 1.0 / (position + 1).to(tl.float32)
     age, end = ages_of(ages, row, BLOCK_T)
-    x_place, a_place = x_head + start.to(tl.int64) * x_t, a_head + start.to(tl.int64) * a_t
+    x_place, a_place = x_head + (row - head) * x_t, a_head + (row - head) * a_t
     return row, x_place, a_place, there, real, inverse, there[:, None] & columns, age, end
 
 
