@@ -175,23 +175,10 @@ class AnchoredAttention(LunaAttention):
         )
         return self.diagonal(place, key_place, left_out, origin)
 
-    def statistics(
-        self,
-        query: Tensor,
-        packed: Tensor,
-        context: Tensor,
-        context_padding_mask: Masks = None,
-        packed_padding_mask: Optional[Tensor] = None,
-        need_weights: bool = False,
-    ) -> Dict[str, float]:
-        """As :meth:`LunaAttention.statistics`, and gamma of pack, unpack attention and the diagonal, mean
-        over heads."""
-        found = super().statistics(query, packed, context, context_padding_mask, packed_padding_mask)
+    def own_statistics(self) -> Dict[str, float]:
+        """Gamma of pack, unpack attention and the diagonal, mean over heads."""
         drawn = {"pack": self.pack_anchor, "unpack": self.unpack_anchor, "diagonal": self.diagonal}
-        for name, anchor in drawn.items():
-            if anchor is not None:
-                found[f"{name}_gamma"] = anchor.strength().mean().item()
-        return found
+        return {f"{name}_gamma": x.strength().mean().item() for name, x in drawn.items() if x is not None}
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         if self.reads_tokens and f"{prefix}pack_anchor.change" in state_dict:

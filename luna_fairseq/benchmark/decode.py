@@ -48,15 +48,20 @@ class Decode(ModelTask):
 
     def job(self, row: Model, case: Case) -> Job:
         batch = self.batch(case)
+        return self.search(self.ready_model(row, batch), batch)
+
+    def ready_model(self, row: Model, batch: BatchSize) -> Any:
+        """A model for sentences of that length, as fairseq-generate prepares it."""
         model = self.make_model(row, batch).eval()
-        dictionary = self.dictionary()
-        beam = self.args.beam
-        model.make_generation_fast_(beamable_mm_beam_size=beam, need_attn=False)
+        model.make_generation_fast_(beamable_mm_beam_size=self.args.beam, need_attn=False)
+        return model
+
+    def search(self, model: Any, batch: BatchSize) -> Job:
+        """Beam search of so many sentences; the same for every model."""
         length = batch.tokens - 1  # counted without EOS
-        generator = SequenceGenerator(
-            [model], dictionary, beam_size=beam, max_len_a=0, max_len_b=length, min_len=length
-        )
-        torch.manual_seed(self.settings.seed)  # the same batch for every model
+        options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
+        generator = SequenceGenerator([model], self.dictionary(), **options)
+        torch.manual_seed(self.settings.seed)
         tokens = self.random_sentences(batch)
         lengths = torch.full((batch.sentences,), batch.tokens, device=tokens.device)
         return partial(translate, generator, {"net_input": {"src_tokens": tokens, "src_lengths": lengths}})

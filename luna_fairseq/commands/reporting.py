@@ -82,9 +82,10 @@ def console_script(
             warnings.simplefilter("ignore")
 
         def checked_work() -> Any:
-            for word in extra:
-                if word.split("=")[0] in (passes_on or ()):
-                    raise InputError(f"{word.split('=')[0]} after --: {program} says it itself, leave it out")
+            for name in (word.split("=")[0] for word in extra):
+                # fairseq takes the beginning of a name for it.
+                if name.strip("-") and any(own.startswith(name) for own in passes_on or ()):
+                    raise InputError(f"{name} after --: {program} says it itself, leave it out")
             return work(args) if passes_on is None else work(args, extra)
 
         with quietly(args.quiet):

@@ -34,9 +34,8 @@ from luna_fairseq.modules.sentences import Sentences
 class LunaModelOutput(ModelOutput):
     """last_hidden_state [B, T, C]; the last P, normalised: packed [B, L, C]; packed_mask [B, L] and
     source_mask [B, T], 1 at rows and at tokens that count (with ``config.separators`` at tokens the number
-    of their sentence, from 1); hidden_states, if asked for, after the
-    embedding and after every layer; attentions, if asked for, of every layer over the sequence [B, H, T,
-    T]."""
+    of their sentence, from 1); hidden_states, if asked for, after the embedding and after every layer;
+    attentions, if asked for, of every layer over the sequence [B, H, T, T]."""
 
     # Always there; transformers asks for a default of all.
     last_hidden_state: Tensor = None

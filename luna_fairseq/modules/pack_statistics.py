@@ -48,9 +48,13 @@ class PackReportingAttention(ProjectingAttention):
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
     ) -> Dict[str, float]:
-        """Those of :func:`pack_statistics` for the arguments of ``forward``, for --tensorboard-logdir."""
+        """Those of :func:`pack_statistics` for the arguments of ``forward``, if it packs, and
+        :meth:`own_statistics`, for --tensorboard-logdir."""
         sentences = Sentences.of(context_padding_mask, packed_padding_mask)
         _, weights = self.pack(packed, context, sentences, need_weights=True)
-        if weights is None:
-            return {}
-        return pack_statistics(weights, sentences.padding_mask, sentences.packed_padding_mask)
+        masks = sentences.padding_mask, sentences.packed_padding_mask
+        return {**({} if weights is None else pack_statistics(weights, *masks)), **self.own_statistics()}
+
+    def own_statistics(self) -> Dict[str, float]:
+        """Those of what another attention has besides P: none."""
+        return {}

@@ -13,6 +13,7 @@ BITEXT = "-s en -t de --trainpref x --validpref x --testpref x --vocab-size 9 --
     "main, words, own",
     [
         (train_bitext.main, BITEXT, "--save-dir elsewhere"),
+        (train_bitext.main, BITEXT, "--save-di elsewhere"),
         (train_bitext.main, BITEXT, "--no-save"),
         (train_bitext.main, BITEXT, "-t fr"),
         (evaluate.main, "DIR --path x.pt --results DIR", "--path=y.pt"),

@@ -20,6 +20,7 @@ def test_logits_are_nearly_the_same(given):
     found = model(tokens)[0]
     assert "quantized" in type(model.decoder.output_projection).__module__
     for layer in model.decoder.layers:  # projections of X in one product give the numbers of each
+        assert layer.self_attn.in_one is not None
         layer.self_attn.in_one = None
     torch.testing.assert_close(model(tokens)[0], found, rtol=0, atol=1e-6)
     assert 0 < (found - expected).abs().max() < 0.1 * expected.abs().max()

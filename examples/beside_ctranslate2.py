@@ -1,0 +1,110 @@
+"""Beam search by this package beside CTranslate2, for sentences of the lengths of a text's lines.
+
+Models of base size with random weights, one thread, all rows in turns in one process. Lines of one length go
+together, up to 16; the length is that of words and punctuation, with one more for the end.
+
+    pip install ctranslate2==4.8.5
+    python examples/beside_ctranslate2.py --text test_2016_flickr.de
+"""
+
+import argparse
+import random
+import re
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import ctranslate2
+import torch
+
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from luna_fairseq.benchmark.__main__ import build_parser
+from luna_fairseq.benchmark.decode import Decode
+from luna_fairseq.benchmark.measure import Settings
+from luna_fairseq.benchmark.task import BatchSize
+from luna_fairseq.engine.memory import keep_freed_memory
+
+OURS = ("transformer", "luna-16-tied", "peer-softmax-int8", "luna-16-int8")
+THEIRS = ("float32", "int8")
+BEAM, PARTS = 5, 8
+
+
+def batches_of(lines, most):
+    """The batches of the lines' lengths, up to ``most`` of one length, in a random order."""
+    lengths = Counter(len(re.findall(r"\w+|[^\w\s]", line)) + 1 for line in lines)
+    found = [
+        BatchSize(min(most, number - i), length)
+        for length, number in sorted(lengths.items())
+        for i in range(0, number, most)
+    ]
+    return random.Random(1).sample(found, len(found))
+
+
+def converted(task, longest, folder):
+    """fairseq's Transformer for CTranslate2, in ``folder``."""
+    model = task.make_model(task.rows()["transformer"], longest).eval()
+    for language in ("a", "b"):
+        task.dictionary().save(str(folder / f"dict.{language}.txt"))
+    options = Namespace(
+        **task.options(longest, 0.1), arch="transformer", task="translation", data=str(folder)
+    )
+    options.source_lang, options.target_lang, options.criterion = "a", "b", "cross_entropy"
+    ARCH_CONFIG_REGISTRY["transformer"](options)
+    torch.save({"args": options, "model": model.state_dict()}, str(folder / "model.pt"))
+    converter = ctranslate2.converters.FairseqConverter(str(folder / "model.pt"), str(folder))
+    return converter.convert(str(folder / "converted"), force=True)
+
+
+def search_by_ctranslate2(translator, batch):
+    draw = random.Random(batch.tokens)
+    words = [[f"w{draw.randrange(31000)}" for _ in range(batch.tokens - 1)] for _ in range(batch.sentences)]
+    length = {"max_decoding_length": batch.tokens, "min_decoding_length": batch.tokens}
+    found = translator.translate_batch([[*each, "</s>"] for each in words], beam_size=BEAM, **length)
+    if any(len(one.hypotheses[0]) != batch.tokens for one in found):
+        sys.exit("CTranslate2 gave hypotheses of another length")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--text", type=argparse.FileType(encoding="utf-8"), default=sys.stdin)
+    parser.add_argument("--sentences", type=int, default=1000, help="of the text at most")
+    parser.add_argument("--batch", type=int, default=16)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    batches = batches_of(args.text.read().splitlines()[: args.sentences], args.batch)
+    longest = BatchSize(args.batch, max(batch.tokens for batch in batches))
+    task = Decode(build_parser().parse_args(["decode", "--beam", str(BEAM)]), Settings(1, 1, "cpu", 1))
+    rows = {}
+    for name in OURS:
+        model = task.ready_model(task.rows()[name], longest)
+        rows[name] = lambda batch, model=model: task.search(model, batch)()
+    with tempfile.TemporaryDirectory() as folder:
+        path = converted(task, longest, Path(folder))
+        for kind in THEIRS:
+            options = {"compute_type": kind, "inter_threads": 1, "intra_threads": 1}
+            translator = ctranslate2.Translator(path, device="cpu", **options)
+            rows[f"CTranslate2 {kind}"] = partial(search_by_ctranslate2, translator)
+    for search in rows.values():
+        search(BatchSize(2, 9))
+    seconds = Counter()
+    for part in range(PARTS):
+        for name, search in rows.items():
+            begun = time.process_time()
+            for batch in batches[part::PARTS]:
+                search(batch)
+            seconds[name] += time.process_time() - begun
+        print(f"{part + 1} of {PARTS} parts", file=sys.stderr)
+    sentences = sum(batch.sentences for batch in batches)
+    tokens = sum(batch.sentences * batch.tokens for batch in batches)
+    print(f"{sentences:,} sentences, {tokens:,} tokens; of CPU time:")
+    for name, spent in seconds.items():
+        print(f"{name:20} {sentences / spent:8.1f} sentences/s {tokens / spent:8.0f} tokens/s")
+
+
+if __name__ == "__main__":
+    main()
