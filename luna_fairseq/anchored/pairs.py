@@ -17,6 +17,7 @@ from luna_fairseq.ops.chunks import spans
 BLOCK = 16
 # Numbers that a CPU lays side by side for a product, so that they stay in its cache. A GPU does all at once.
 IN_CACHE = 1 << 17
+_BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2  # on a CPU
 
 
 def pair_up(segment: Tensor, R: int) -> Any:
@@ -133,7 +134,10 @@ class Blocks(NamedTuple):
         for blocks, _ in self._spans(table):
             values = table.index_select(0, self.block_segment[blocks])
             torch.bmm(of_pairs[blocks], values, out=laid[blocks])
-        return F.embedding_bag(self.place.view_as(self.segment), laid.flatten(0, 1), mode="sum")
+        laid, place = laid.flatten(0, 1), self.place.view_as(self.segment)
+        if laid.dtype == torch.bfloat16 and not _BAGS_IN_BFLOAT16:
+            return F.embedding_bag(place, laid.float(), mode="sum").to(laid.dtype)
+        return F.embedding_bag(place, laid, mode="sum")
 
     def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
         """As :meth:`Fetched.outer`."""

@@ -4,8 +4,9 @@ import ast
 import logging
 import sys
 from argparse import ArgumentParser, Namespace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Dict
 
 from luna_fairseq.checks.options import check_options, flat
 from luna_fairseq.engine.mend import KIND, RUNS, Function, Mend
@@ -25,6 +26,9 @@ POSSIBLE_OPTIONS = Mend(
     "options that cannot be (a dropout of 2, --clip-norm -1, --fp16 on a CPU, no task) are taken "
     "without a word, or end in a traceback, some of them after an epoch",
 )
+
+
+_OVERRIDING = ("generate.py", "interactive.py", "eval_lm.py", "validate.py")
 
 
 @ONE_PLUGIN.around("fairseq.utils:import_user_module")
@@ -76,10 +80,16 @@ def _offer_int8(parser: ArgumentParser) -> None:
 
 
 @POSSIBLE_OPTIONS.around("fairseq.checkpoint_utils:load_model_ensemble_and_task")
-def _loaded_with_int8(load: Function, *args: Any, **kwargs: Any) -> Any:
+def _loaded_with_overrides(
+    load: Function, filenames: Any, arg_overrides: Any = None, *args: Any, **kwargs: Any
+) -> Any:
     """fairseq sets no option that a model does not have, and says nothing."""
-    loaded = load(*args, **kwargs)
-    overrides = kwargs.get("arg_overrides") or (args[1] if len(args) > 1 else None) or {}
+    loaded = load(filenames, arg_overrides, *args, **kwargs)
+    overrides = arg_overrides or {}
+    if _program() in _OVERRIDING and len(filenames) == 1:
+        # fairseq-validate adds all its options.
+        asked = ast.literal_eval(overrides.get("model_overrides", "None"))
+        _check_names(overrides if asked is None else asked, loaded[1])
     if overrides.get("int8"):
         for model in loaded[0]:
             if not getattr(getattr(getattr(model, "decoder", None), "cfg", None), "int8", False):
@@ -90,14 +100,32 @@ def _loaded_with_int8(load: Function, *args: Any, **kwargs: Any) -> Any:
     return loaded
 
 
+def _check_names(overrides: Dict[str, Any], trained: Any) -> None:
+    """Raise InputError for what the configuration of a training does not have among its options."""
+    if isinstance(trained, Namespace) or isinstance(trained.model, Namespace):
+        return  # takes any
+    known = {*trained, *vars(flat(trained))}
+    for name in overrides:
+        if name not in known:
+            close = get_close_matches(name, sorted(known), 1)
+            raise InputError(
+                f"--model-overrides: the training of the checkpoint had no option {name}"
+                f"{f': is {close[0]} meant?' if close else ''}"
+            )
+
+
+def _program() -> str:
+    """The file of fairseq's command that this process is."""
+    main = getattr(sys.modules.get("__main__"), "cli_main", None)
+    return Path(main.__code__.co_filename).name if main else ""
+
+
 @POSSIBLE_OPTIONS.around("fairseq.tasks:setup_task")
 def _set_up(setup_task: Function, cfg: Any, *args: Any, **kwargs: Any) -> Any:
     """Checked for fairseq-hydra-train, which reads a plugin after its options, and for the processes that it
     starts; a task that masks whole words is told --bpe where it looks for it."""
     root = cfg._get_root() if hasattr(cfg, "_get_root") else None
-    main = getattr(sys.modules.get("__main__"), "cli_main", None)
-    program = Path(main.__code__.co_filename if main else "").name
-    if root is not None and program == "hydra_train.py" and in_command(spawned=True):
+    if root is not None and _program() == "hydra_train.py" and in_command(spawned=True):
         check_options(flat(root))
     task = setup_task(cfg, *args, **kwargs)
     if root is not None and getattr(cfg, "mask_whole_words", False) and not hasattr(task, "args"):

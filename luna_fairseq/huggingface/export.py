@@ -103,7 +103,7 @@ def converted(path: Path, data: Path, head: Optional[str] = None) -> Converted:
         from transformers.utils import logging
 
         from luna_fairseq.huggingface import conversion
-        from luna_fairseq.huggingface.tokenizer import tokenizer_of
+        from luna_fairseq.huggingface.tokenizer import tokenizer_of, vocabularies
     except ImportError as error:
         raise MissingRequirementError(
             'the export needs transformers and safetensors: pip install "luna_fairseq[huggingface]"'
@@ -116,6 +116,7 @@ def converted(path: Path, data: Path, head: Optional[str] = None) -> Converted:
     model = conversion.convert(checkpoint.model, kind, _dictionary(checkpoint.task))
     model.config.trained_as = stored_identity(checkpoint.state)
     tokenizer = tokenizer_of(checkpoint.task, [path.parent, data], model.config)
+    model.config.vocabularies = vocabularies(tokenizer)
     return Converted(checkpoint, kind, model, tokenizer)
 
 

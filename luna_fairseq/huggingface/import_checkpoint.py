@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterable
+from typing import Any, Dict, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from luna_fairseq.commands.average_checkpoints import load
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing
+
+logger = logging.getLogger(__name__)
 
 PROGRAM = "luna-import-huggingface"
 
@@ -57,6 +60,7 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
     state = load(like)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     _check_run(config.get("trained_as", {}), stored_identity(state), folder, like)
+    _check_vocabularies(config.get("vocabularies", {}), folder)
     taken = read_names(state["model"], config)
     weights = _weights(folder)
     if config.get("tie_word_embeddings", True):
@@ -99,6 +103,28 @@ def _check_run(exported: Dict[str, Any], ours: Dict[str, Any], folder: Path, lik
             raise InputError(
                 f"{folder} was exported from another training than --like {like} ({name.replace('_', ' ')} "
                 f"{value}, not {ours[name]}): give a checkpoint of that one"
+            )
+
+
+def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
+    """Raise InputError where ids stand for other tokens than in the tokenizers that were ``exported``."""
+    from tokenizers import Tokenizer
+
+    from luna_fairseq.huggingface.tokenizer import vocabulary_of
+
+    for name, vocabulary in exported.items():
+        path = folder / name
+        if not path.is_file():
+            logger.warning(f"{path} is not there: the vocabulary is taken to be the checkpoint's")
+            continue
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError(f"{path} is no tokenizer: {error}") from error
+        if vocabulary_of(tokenizer) != vocabulary:
+            raise InputError(
+                f"{path} is not the vocabulary that was exported: the folder was fine-tuned with another "
+                "one, in which ids stand for other tokens than in --like's dictionary"
             )
 
 

@@ -16,6 +16,9 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         target_tokenizer_file: the target language's, where it has a vocabulary of its own: ``text_target`` is
             encoded with it, and ids are decoded
         args, kwargs: of the class that it extends
+
+    Attributes:
+        target: that tokenizer.
     """
 
     _tokenizer: Any  # transformers declares it as None
@@ -25,14 +28,14 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         super().__init__(*args, **{**kwargs, "split_special_tokens": True})
         self._source = self._tokenizer
         self._source.encode_special_tokens = True
-        self._target: Optional[Tokenizer] = None
+        self.target: Optional[Tokenizer] = None
         if target_tokenizer_file is not None:
             self.set_target(Tokenizer.from_file(target_tokenizer_file))
 
     def set_target(self, target: Tokenizer) -> None:
         """Encode the target language with ``target``."""
-        self._target = target
-        self._target.encode_special_tokens = True
+        self.target = target
+        self.target.encode_special_tokens = True
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
         # The mask is read in a text, so it is not added as the special tokens are; it takes the space before
@@ -44,7 +47,7 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         return super()._add_tokens(others, special_tokens) if others else 0
 
     def _switch_to_target_mode(self) -> None:
-        self._use(self._target)
+        self._use(self.target)
 
     def _switch_to_input_mode(self) -> None:
         self._use(self._source)
@@ -62,9 +65,9 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
         names = super()._save_pretrained(save_directory, *args, **kwargs)
-        if self._target is not None:
+        if self.target is not None:
             path = f"{save_directory}/target_tokenizer.json"
-            self._target.save(path)
+            self.target.save(path)
             names = (*names, path)
         return names
 

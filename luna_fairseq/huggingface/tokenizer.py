@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.finished_steps import digest
 from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer
 from luna_fairseq.models.tokenizers import find_tokenizer
 from luna_fairseq.text.documents import SEPARATOR
@@ -114,6 +115,19 @@ def tokenizer_of(task: Any, folders: List[Path], config: Any) -> Any:
         of_target = build_tokenizer(files, target, config.max_target_positions, _template(config))
         tokenizer.set_target(of_target.backend_tokenizer)
     return tokenizer
+
+
+def vocabularies(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
+    """File of a tokenizer, as ``tokenizer`` is saved -> what :func:`vocabulary_of` says of it."""
+    if tokenizer is None:
+        return {}
+    both = zip(tokenizer.vocab_files_names.values(), (tokenizer.backend_tokenizer, tokenizer.target))
+    return {file: vocabulary_of(one) for file, one in both if one is not None}
+
+
+def vocabulary_of(tokenizer: Tokenizer) -> str:
+    """SHA-256 of what each id stands for."""
+    return digest(sorted(tokenizer.get_vocab().items()))
 
 
 def _template(config: Any) -> Template:

@@ -34,6 +34,12 @@ def test_what_the_architecture_has_gained_is_left_out(name, option, tmp_path):
 
 
 @pytest.mark.parametrize("name, option", GAINED)
+def test_what_it_has_gained_can_be_asked_for(name, option, tmp_path):
+    path = saved(tmp_path / "older.pt", name, anchored_packed=True)
+    assert load_checkpoint_to_cpu(path, {option: "asked"})["cfg"].model[option] == "asked"
+
+
+@pytest.mark.parametrize("name, option", GAINED)
 def test_what_it_was_trained_with_stays(name, option, tmp_path):
     new = Namespace()
     ARCH_CONFIG_REGISTRY[name](new)

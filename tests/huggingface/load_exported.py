@@ -6,10 +6,12 @@ was generated. What transformers expects of every model is tried on the way.
 """
 
 import sys
+import tempfile
 
 sys.modules["fairseq"] = sys.modules["luna_fairseq"] = None
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
 
 
 def check_hooks(model, inputs, logits):
@@ -50,11 +52,20 @@ def check_pipeline(model, tokenizer):
         assert found[0]["generated_text"].startswith(prompt), found
 
 
+def check_tokenizer(tokenizer, folder):
+    """What is saved again has the same vocabulary."""
+    with tempfile.TemporaryDirectory() as again:
+        tokenizer.save_pretrained(again)
+        old, new = (Tokenizer.from_file(f"{one}/tokenizer.json").get_vocab() for one in (folder, again))
+    assert old == new
+
+
 def main(auto, folder, inputs, outputs):
     """See the module."""
     model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     assert len(tokenizer) == model.config.vocab_size, (len(tokenizer), model.config.vocab_size)
+    check_tokenizer(tokenizer, folder)
     given = torch.load(inputs)
     generate = given.pop("generate", None)
     with torch.no_grad():

@@ -48,9 +48,12 @@ def test_there_and_back(kind, variant, auto, tmp_path, capsys):
     model = getattr(transformers, auto).from_pretrained(str(tmp_path / "hf"), **TRUSTED)
     with torch.no_grad():
         next(p for name, p in model.named_parameters() if name.endswith("fc1.bias")).add_(1)
-    model.save_pretrained(str(tmp_path / "tuned"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "hf"), **TRUSTED)
+    for one in (model, tokenizer):
+        one.save_pretrained(str(tmp_path / "tuned"))
     back = [tmp_path / "tuned", "--like", checkpoint, "--path", tmp_path / "back.pt"]
     assert command("import_checkpoint", *back) == 0
+    assert not capsys.readouterr().err
     old, new = (torch.load(str(p), weights_only=False)["model"] for p in (checkpoint, tmp_path / "back.pt"))
     checkpoint_utils.load_model_ensemble([str(tmp_path / "back.pt")], {"data": str(data)})
     assert sum(not torch.equal(old[name], new[name]) for name in old) == 1
@@ -94,6 +97,27 @@ def test_a_checkpoint_of_another_direction_is_refused(tmp_path, capsys):
     back = [tmp_path / "hf", "--like", checkpoint, "--path", tmp_path / "back.pt"]
     assert command("import_checkpoint", *back) == 1
     assert "was exported from another training than --like" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "target_tokenizer.json"])
+def test_another_vocabulary_of_the_same_size_is_refused(name, tmp_path, capsys, caplog):
+    checkpoint, data, _ = save("translation", "tied", tmp_path)
+    assert command("export", tmp_path / "hf", "--path", checkpoint, "--data", data) == 0
+    back = [tmp_path / "hf", "--like", checkpoint, "--path"]
+    path = tmp_path / "hf" / name
+    text = path.read_text(encoding="utf-8")
+    content = json.loads(text)
+    vocabulary = content["model"]["vocab"]
+    vocabulary.update(w3=vocabulary["w4"], w4=vocabulary["w3"])
+    capsys.readouterr()
+    for number, damaged in enumerate((json.dumps(content), text[:-20])):
+        path.write_text(damaged, encoding="utf-8")
+        assert command("import_checkpoint", *back, tmp_path / f"{number}.pt") == 1
+    path.unlink()
+    assert command("import_checkpoint", *back, tmp_path / "unknown.pt") == 0
+    said = [*capsys.readouterr().err.splitlines(), *filter(re.compile(name).search, caplog.messages)]
+    parts = (f"{name} is not the vocabulary", f"{name} is no tokenizer", f"{name} is not there")
+    assert len(said) == 3 and all(part in line for part, line in zip(parts, said)), said
 
 
 def test_the_card_has_the_run_and_its_score(tmp_path, capsys):
