@@ -41,7 +41,7 @@ def test_the_translation_recipe(data, tmp_path):
 
 
 def test_a_model_by_name(data, tmp_path):
-    command = ("+model._name=luna_base_untied task=translation", settings(data), SMALL)
+    command = ("+model={_name:luna_base_untied} task=translation", settings(data), SMALL)
     succeed("hydra_train", *command, "optimizer=adam optimization.lr=[0.001]", folder=tmp_path)
     checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
     assert checkpoint["cfg"]["model"]["untie_luna_kv"] is True
@@ -65,6 +65,6 @@ def test_a_recipe_that_names_an_architecture(text, tmp_path):
 
 
 def test_bad_values_are_named(data, tmp_path):
-    command = ("+model._name=luna_base task=translation", settings(data), SMALL)
+    command = ("+model={_name:luna_base} task=translation", settings(data), SMALL)
     line = refused("hydra_train", *command, "+model.projection_length=0", folder=tmp_path)
     assert line == "luna_fairseq: error: projection length is 0: --projection-length must be 1 or more"

@@ -64,7 +64,7 @@ def test_command_line(model, name):
 
 @pytest.mark.parametrize("model, name", EVERY)
 def test_hydra(model, name):
-    """``+model._name=NAME``, in fairseq-hydra-train."""
+    """``+model={_name:NAME}``, in fairseq-hydra-train."""
     asked = {"_name": name, **ASKED.get(model, {})}
     cfg = OmegaConf.create({"model": asked, "task": {"tokens_per_sample": 512, "max_target_positions": 9}})
     add_defaults(cfg)
