@@ -67,10 +67,13 @@ def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
     return options
 
 
-def fill_in_options(state: Mapping[str, Any]) -> None:
+def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
     """Give a configuration, in place, what it lacks: the defaults of what its model has gained since, where
-    fairseq would ask today's preset, and {} for a None of --eval-bleu's that older versions stored."""
+    fairseq would ask today's preset, and {} for a None of --eval-bleu's that older versions stored. Then
+    ``overrides``, which fairseq has given what was there alone."""
     from omegaconf import OmegaConf, open_dict
+
+    from fairseq.dataclass.utils import overwrite_args_by_name
 
     for name in ("eval_bleu_args", "eval_bleu_detok_args"):
         if getattr(state.get("args"), name, "") is None:
@@ -84,6 +87,7 @@ def fill_in_options(state: Mapping[str, Any]) -> None:
         for name, default in plain_options(dataclass()).items() if dataclass is not None else ():
             if name not in model:
                 model[name] = default
+    overwrite_args_by_name(state["cfg"], overrides)
 
 
 def lasting(model: str) -> List[str]:

@@ -7,8 +7,9 @@ import json
 import os
 import re
 from argparse import Namespace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Callable, Iterator, Tuple
+from typing import Any, Callable, Iterator, Mapping, Tuple
 
 import torch
 
@@ -89,6 +90,23 @@ def flat(config: Any) -> Namespace:
             options.update(values)
             options["arch" if group == "model" else group] = values.get("_name")
     return Namespace(**options)
+
+
+def check_overrides(overrides: Mapping[str, Any], trained: Any) -> None:
+    """Raise InputError for --model-overrides that the configuration of a training does not have among its
+    options. fairseq-validate gives all its options as overrides, that one among them."""
+    if "model_overrides" in overrides:
+        overrides = ast.literal_eval(overrides["model_overrides"])
+    if isinstance(trained, Namespace) or isinstance(trained.model, Namespace):
+        return  # takes any
+    known = {*trained, *vars(flat(trained))}
+    for name in overrides:
+        if name not in known:
+            close = get_close_matches(name, sorted(known), 1)
+            raise InputError(
+                f"--model-overrides: the training of the checkpoint had no option {name}"
+                f"{f': is {close[0]} meant?' if close else ''}"
+            )
 
 
 def values(given: Given) -> Faults:

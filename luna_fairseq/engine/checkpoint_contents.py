@@ -40,11 +40,7 @@ def _read(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw
         if fault is None:
             raise
         raise InputError(f"{path} {fault}{intact_neighbour(Path(path))}") from None
-    fill_in_options(state)
-    if others and state.get("cfg") is not None:  # those that it lacked, too
-        from fairseq.dataclass.utils import overwrite_args_by_name
-
-        overwrite_args_by_name(state["cfg"], others)
+    fill_in_options(state, others or {})
     same_training.give_languages(path, state, asked)
     found: Found = {
         "path": str(path),

@@ -4,11 +4,10 @@ import ast
 import logging
 import sys
 from argparse import ArgumentParser, Namespace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
-from luna_fairseq.checks.options import check_options, flat
+from luna_fairseq.checks.options import check_options, check_overrides, flat
 from luna_fairseq.engine.mend import KIND, RUNS, Function, Mend
 from luna_fairseq.errors import InputError, in_command
 
@@ -26,9 +25,6 @@ POSSIBLE_OPTIONS = Mend(
     "options that cannot be (a dropout of 2, --clip-norm -1, --fp16 on a CPU, no task) are taken "
     "without a word, or end in a traceback, some of them after an epoch",
 )
-
-
-_OVERRIDING = ("generate.py", "interactive.py", "eval_lm.py", "validate.py")
 
 
 @ONE_PLUGIN.around("fairseq.utils:import_user_module")
@@ -80,17 +76,12 @@ def _offer_int8(parser: ArgumentParser) -> None:
 
 
 @POSSIBLE_OPTIONS.around("fairseq.checkpoint_utils:load_model_ensemble_and_task")
-def _loaded_with_overrides(
-    load: Function, filenames: Any, arg_overrides: Any = None, *args: Any, **kwargs: Any
-) -> Any:
+def _overridden(load: Function, filenames: Any, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
     """fairseq sets no option that a model does not have, and says nothing."""
-    loaded = load(filenames, arg_overrides, *args, **kwargs)
-    overrides = arg_overrides or {}
-    if _program() in _OVERRIDING and len(filenames) == 1:
-        # fairseq-validate adds all its options.
-        asked = ast.literal_eval(overrides.get("model_overrides", "None"))
-        _check_names(overrides if asked is None else asked, loaded[1])
-    if overrides.get("int8"):
+    loaded = load(filenames, arg_overrides, *args, **kw)
+    if len(filenames) == 1 and _program() in ("generate.py", "interactive.py", "eval_lm.py", "validate.py"):
+        check_overrides(arg_overrides or {}, loaded[1])
+    if (arg_overrides or {}).get("int8"):
         for model in loaded[0]:
             if not getattr(getattr(getattr(model, "decoder", None), "cfg", None), "int8", False):
                 raise InputError(
@@ -98,20 +89,6 @@ def _loaded_with_overrides(
                     "Luna's translation models, causal language models and peers have; leave it out"
                 )
     return loaded
-
-
-def _check_names(overrides: Dict[str, Any], trained: Any) -> None:
-    """Raise InputError for what the configuration of a training does not have among its options."""
-    if isinstance(trained, Namespace) or isinstance(trained.model, Namespace):
-        return  # takes any
-    known = {*trained, *vars(flat(trained))}
-    for name in overrides:
-        if name not in known:
-            close = get_close_matches(name, sorted(known), 1)
-            raise InputError(
-                f"--model-overrides: the training of the checkpoint had no option {name}"
-                f"{f': is {close[0]} meant?' if close else ''}"
-            )
 
 
 def _program() -> str:

@@ -64,7 +64,7 @@ def test_an_override_that_would_change_nothing(command, refused, monkeypatch):
             if own:
                 overrides.update(path="a.pt", model_overrides=repr(overrides))
             with pytest.raises(InputError) if refused and name == "decoder_layer" else nullcontext() as error:
-                entry_points._loaded_with_overrides(lambda *_: loaded, ["a.pt"], overrides)  # noqa: B023
+                entry_points._overridden(lambda *_: loaded, ["a.pt"], overrides)  # noqa: B023
             if error is not None:
                 assert str(error.value).endswith("had no option decoder_layer: is decoder_layers meant?")
 

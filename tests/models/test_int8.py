@@ -7,7 +7,7 @@ from tiny_models import language_model as tiny_model
 
 from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
-from luna_fairseq.engine.entry_points import _loaded_with_overrides
+from luna_fairseq.engine.entry_points import _overridden
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 
@@ -49,7 +49,7 @@ def test_fairseq_commands_take_it(command):
 
 def test_a_model_without_it_is_refused():
     def load(model):
-        return _loaded_with_overrides(lambda *args, **kwargs: ([model], None, None), [], {"int8": True})
+        return _overridden(lambda *args, **kwargs: ([model], None, None), [], {"int8": True})
 
     load(tiny_model(torch.float32, int8=True))
     with pytest.raises(InputError, match="a Linear, has no weights in 8 bits"):
