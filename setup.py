@@ -31,6 +31,7 @@ ENGINE = [
     'fairseq-fixed==0.12.3.1; python_version >= "3.11"',
     'fairseq==0.12.2; python_version < "3.11"',
     "scikit-learn",
+    "tensorboardX",  # for --tensorboard-logdir; without it fairseq asks for it at every start
 ]
 HUGGINGFACE = ["safetensors", "tokenizers", "transformers>=4.40"]
 ONNX = [
@@ -50,6 +51,7 @@ TEST = [
     "pytest-xdist",
     "hypothesis",
     "scikit-learn",
+    "tensorboardX",
     "triton>=3.0; platform_system == 'Linux'",
     # Drives the Chromium that scripts/setup_browser.sh installs; the pages are the same on every engine.
     "playwright; python_version >= '3.11'",

@@ -21,6 +21,10 @@ def told(data, tmp_path_factory):
     return folder
 
 
+def test_they_are_written(told):
+    assert list(told.glob("tensorboard/train_inner/events.out.tfevents.*"))
+
+
 def test_clear_names_and_sensible_values(told):
     inner = read_logs([told / "train.log"]).tables["train_inner"]
     attentions = ("encoder.0.self_attn", "encoder.1.self_attn", "decoder.0.encoder_attn")
