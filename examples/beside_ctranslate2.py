@@ -24,7 +24,6 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from luna_fairseq.benchmark.__main__ import build_parser
 from luna_fairseq.benchmark.decode import Decode
-from luna_fairseq.benchmark.measure import Settings
 from luna_fairseq.benchmark.task import BatchSize
 from luna_fairseq.engine.memory import keep_freed_memory
 
@@ -50,7 +49,7 @@ def converted(task, longest, folder):
     for language in ("a", "b"):
         task.dictionary().save(str(folder / f"dict.{language}.txt"))
     options = Namespace(
-        **task.options(longest, 0.1), arch="transformer", task="translation", data=str(folder)
+        **task.of_model(longest, 0.1), arch="transformer", task="translation", data=str(folder)
     )
     options.source_lang, options.target_lang, options.criterion = "a", "b", "cross_entropy"
     ARCH_CONFIG_REGISTRY["transformer"](options)
@@ -60,11 +59,11 @@ def converted(task, longest, folder):
 
 
 def search_by_ctranslate2(translator, batch):
-    draw = random.Random(batch.tokens)
-    words = [[f"w{draw.randrange(31000)}" for _ in range(batch.tokens - 1)] for _ in range(batch.sentences)]
-    length = {"max_decoding_length": batch.tokens, "min_decoding_length": batch.tokens}
+    draw = random.Random(batch.T)
+    words = [[f"w{draw.randrange(31000)}" for _ in range(batch.T - 1)] for _ in range(batch.sentences)]
+    length = {"max_decoding_length": batch.T, "min_decoding_length": batch.T}
     found = translator.translate_batch([[*each, "</s>"] for each in words], beam_size=BEAM, **length)
-    if any(len(one.hypotheses[0]) != batch.tokens for one in found):
+    if any(len(one.hypotheses[0]) != batch.T for one in found):
         sys.exit("CTranslate2 gave hypotheses of another length")
 
 
@@ -77,8 +76,8 @@ def main():
     torch.set_num_threads(1)
     keep_freed_memory()
     batches = batches_of(args.text.read().splitlines()[: args.sentences], args.batch)
-    longest = BatchSize(args.batch, max(batch.tokens for batch in batches))
-    task = Decode(build_parser().parse_args(["decode", "--beam", str(BEAM)]), Settings(1, 1, "cpu", 1))
+    longest = max(batch.T for batch in batches)
+    task = Decode(build_parser().parse_args(["decode", "--beam", str(BEAM)]))
     rows = {}
     for name in OURS:
         model = task.ready_model(task.rows()[name], longest)
@@ -100,7 +99,7 @@ def main():
             seconds[name] += time.process_time() - begun
         print(f"{part + 1} of {PARTS} parts", file=sys.stderr)
     sentences = sum(batch.sentences for batch in batches)
-    tokens = sum(batch.sentences * batch.tokens for batch in batches)
+    tokens = sum(batch.sentences * batch.T for batch in batches)
     print(f"{sentences:,} sentences, {tokens:,} tokens; of CPU time:")
     for name, spent in seconds.items():
         print(f"{name:20} {sentences / spent:8.1f} sentences/s {tokens / spent:8.0f} tokens/s")

@@ -6,7 +6,7 @@ one run.
   ``optional=True`` leaves the row out unless ``--with`` asks for it.
 - *A task*: a file with a subclass of :class:`~.task.Task`, and its line in ``__main__.TASKS``.
 
-``task.py`` checks the rows and lays them out, ``measure.py`` times and weighs them, ``page.py`` prints and
-writes, ``plot.py`` draws. ``gpu.py`` runs the same tasks on a GPU, ``kernels.py`` asks the compiler, and
-``plan.py`` is ``luna-plan``.
+``task.py`` checks the rows and lays them out, ``measure.py`` times, weighs and counts, ``page.py`` prints,
+writes and draws. ``gpu.py`` runs the same tasks on a GPU, ``kernels.py`` asks the compiler, ``plan.py`` is
+``luna-plan``.
 """

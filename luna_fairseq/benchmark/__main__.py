@@ -3,23 +3,21 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Type
+from typing import Any, Dict, List, Type
 
 import torch
 
-from luna_fairseq.benchmark import plot
 from luna_fairseq.benchmark.apollo import OptimizerStep
 from luna_fairseq.benchmark.attention import PackAndUnpack
 from luna_fairseq.benchmark.causal import CausalAttention
 from luna_fairseq.benchmark.decode import Decode
-from luna_fairseq.benchmark.measure import Settings, compare
-from luna_fairseq.benchmark.page import environment, table_of, table_of_rows, write_sections
-from luna_fairseq.benchmark.profiles import profile
+from luna_fairseq.benchmark.measure import compare, profile
+from luna_fairseq.benchmark.page import environment, table, table_of, write_json, write_png
 from luna_fairseq.benchmark.task import Section, Task, lay_out
 from luna_fairseq.benchmark.train import LongRangeArena, Train
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.plots import check_plot
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.engine.memory import keep_freed_memory
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable
@@ -32,24 +30,15 @@ the peer. All tasks run where none is given. What is measured is printed and wri
 TASKS: Dict[str, Type[Task]] = {
     task.name: task for task in (CausalAttention, PackAndUnpack, Train, LongRangeArena, Decode, OptimizerStep)
 }
-# Values of the options that are common to all.
-COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1, "device": "cpu", "json": None}
-COMMON.update(plot=None, profile=False, check=False)
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point: 0, or 1 after one line on stderr."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
-    return reported(PROGRAM, lambda: run(parser, args))
+COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line; what is common to all may stand before or after the sub-command."""
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
-    for name in ("repetitions", "threads", "seed"):
-        add(f"--{name}", type=positive, metavar="N", help=f"(default: {COMMON[name]})")
+    for name, default in COMMON.items():
+        add(f"--{name}", type=positive, metavar="N", help=f"(default: {default})")
     add("--device", help="cpu, cuda or cuda:N (default: cpu)")
     add("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     add("--plot", type=Path, metavar="FILE", help="draw everything measured into FILE, a PNG")
@@ -57,20 +46,19 @@ def build_parser() -> argparse.ArgumentParser:
     add("--check", action="store_true", help="compare the rows with their definitions, and time nothing")
     parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION, parents=[common])
     commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(TASKS) + "}")
+    rows: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
     for name, task in TASKS.items():
-        text = " ".join(task.notes.split())
-        title = task.notes.splitlines()[0]
-        command = commands.add_parser(name, help=title, description=text, parents=[common])
-        task.add_options(command)
-        add = command.add_argument
-        rows: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
+        text, title = " ".join(task.notes.split()), task.notes.splitlines()[0]
+        add = commands.add_parser(name, help=title, description=text, parents=[common]).add_argument
+        for option, words in task.options.items():
+            add(option, **words)
         add("--with", dest="with_", help="add these optional rows", **rows)
         add("--without", help="leave these rows out", **rows)
-    parser.set_defaults(**COMMON)
+    parser.set_defaults(device="cpu", json=None, plot=None, profile=False, check=False, **COMMON)
     return parser
 
 
-def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Measure; print, and write to what ``--json`` names, as it comes; draw what ``--plot`` names.
 
     Raises:
@@ -90,52 +78,50 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     if args.device == "cpu":
         keep_freed_memory()  # as training does
-    settings = Settings(args.repetitions, args.threads, args.device, args.seed)
-    where = environment(settings)
+    where = environment(args)
     print("\n".join(f"{name}: {value}" for name, value in where.items()), flush=True)
     sections: List[Section] = []
+
+    def write() -> None:
+        if args.json is not None:
+            found = {s.name: {k: v for k, v in vars(s).items() if k != "changed"} for s in sections}
+            write_json(args.json, {"environment": where, **found})
+
     for name in [args.command] if args.command else TASKS:
-        options = argparse.Namespace(**{**vars(parser.parse_args([name])), **vars(args), "command": name})
-        measure(TASKS[name](options, settings), sections, where)
-    if args.plot is not None and any(section.results for section in sections):
-        plot.write_png(args.plot, [section for section in sections if section.results], where)
+        given = {**vars(build_parser().parse_args([name])), **vars(args), "command": name}
+        task = TASKS[name](argparse.Namespace(**given))
+        sections.append(Section(name, task.length, task.rate, changed=write))
+        measure(task, sections[-1])
+    measured = [section for section in sections if section.results]
+    if args.plot is not None and measured:
+        write_png(args.plot, measured, where)
     wrong = [f"{row} is not measured: {why}" for s in sections for row, why in s.failed.items()]
     if wrong:
         raise InputError("; ".join(wrong))
 
 
-def measure(task: Task, sections: List[Section], where: Dict[str, Any]) -> None:
-    """Add the section of a task, printing each case and writing the file as the results come."""
-    args = task.args
-
-    def write(section: Section) -> None:
-        if args.json is not None:
-            write_sections(args.json, where, [*sections, section])
-
-    def begin(row: str) -> None:
-        section.running = row
-        write(section)
-
-    section, cases = lay_out(task, write)
+def measure(task: Task, section: Section) -> None:
+    """Fill the section of a task, printing each case as it comes."""
+    cases = lay_out(task, section)
     print("", f"== {task.name} ==", *section.notes, "", sep="\n", flush=True)
-    for case, jobs in () if args.check else progress(cases, task.name, "cases"):
-        records = compare(case, jobs, section.peers, task.settings, begin, section.fail)
+    for case, jobs in () if task.args.check else progress(cases, task.name, "cases"):
+        done = len(section.results)
+        compare(case, jobs, section, task.args)
+        records = section.results[done:]
         for record in records if task.rate else ():
             record[f"{task.rate}_per_second"] = task.count(case) / record["seconds"]["median"]
-        section.results += records
         if records:
             say(table_of(records, task.rate, section.peers))
-        if args.profile:
+        if task.args.profile:
             found = [profile(jobs[record["form"]](), record) for record in records]
             section.profiles += found
-            say(table_of_rows(found))
-    if args.check:
-        say(
-            table_of_rows([{"row": row, "error, of what is allowed": x} for row, x in section.checks.items()])
-        )
-    begin("")
-    sections.append(section)
+            say(table(found))
+    if task.args.check:
+        say(table([{"row": row, "error, of what is allowed": x} for row, x in section.checks.items()]))
+    section.begin("")
 
+
+main = console_script(PROGRAM, build_parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,20 +1,18 @@
 """``apollo``: one step of the Apollo optimizer beside torch's AdamW, on the parameters of fairseq's
 Transformer."""
 
-import argparse
 from functools import partial
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
 import torch
 from torch import Tensor
 
-from luna_fairseq.benchmark.measure import Case, Job
 from luna_fairseq.benchmark.models import MODELS, ModelTask
-from luna_fairseq.benchmark.task import BatchSize, Row, require_equal
+from luna_fairseq.benchmark.task import Case, Job, Row, require_equal
 from luna_fairseq.optim.apollo import Apollo
 
 STEPS = 3
-SMALL = [(33, 7), (5,), (2, 3, 4)]
+SMALL = [torch.Size(shape) for shape in ((33, 7), (5,), (2, 3, 4))]
 # Small enough to leave the parameters where they are.
 RATE = 1e-6
 OPTIMIZERS = {
@@ -42,30 +40,25 @@ class OptimizerStep(ModelTask):
     """
     length = ""
 
-    def __init__(self, args: argparse.Namespace, settings: Any):
-        super().__init__(args, settings)
-        model = self.make_model(MODELS["transformer"], BatchSize(1, 1))
-        self.shapes: List[Tuple[int, ...]] = [tuple(p.shape) for p in model.parameters()]
+    def __init__(self, args: Any):
+        super().__init__(args)
+        self.shapes = [p.shape for p in self.make_model(MODELS["transformer"], 1).parameters()]
 
     def rows(self) -> Dict[str, Row]:  # type: ignore[override]
         return OPTIMIZERS
 
     def cases(self) -> List[Case]:
-        return [{"parameters": f"{sum(torch.Size(shape).numel() for shape in self.shapes):,}"}]
+        return [{"parameters": f"{sum(shape.numel() for shape in self.shapes):,}"}]
 
     def why_not(self, row: Row, case: Case) -> str:  # type: ignore[override]
         try:
-            self.optimizer(row, SMALL).step()
+            row.make(self.parameters(SMALL), lr=RATE).step()
         except (RuntimeError, TypeError) as error:
             return str(error).splitlines()[0]
         return ""
 
-    def optimizer(self, row: Row, shapes: Sequence[Tuple[int, ...]]) -> torch.optim.Optimizer:
-        """Of random parameters of these shapes."""
-        return row.make(parameters(shapes, self.settings.device, self.settings.seed), lr=RATE)
-
     def job(self, row: Row, case: Case) -> Job:
-        return self.optimizer(row, self.shapes).step
+        return row.make(self.parameters(self.shapes), lr=RATE).step
 
     def check(self, row: Row) -> float:
         if not row.equals:
@@ -76,27 +69,25 @@ class OptimizerStep(ModelTask):
 
     def change_after_steps(self, row: Row) -> Tensor:
         """What some steps change, with other gradients in each, as one vector."""
-        device, seed = self.settings.device, self.settings.seed
-        values = parameters(SMALL, device, seed)
+        values = self.parameters(SMALL)
         before = [p.detach().clone() for p in values]
         optimizer = row.make(values, lr=1e-3)  # with less, rounding would be what is compared
         for i in range(STEPS):
-            for p, other in zip(values, parameters(SMALL, device, seed + i)):
+            for p, other in zip(values, self.parameters(SMALL, i)):
                 p.grad = other.grad
             optimizer.step()
         return torch.cat([(p.detach() - b).flatten() for p, b in zip(values, before)])
 
+    def parameters(self, shapes: Sequence[torch.Size], more: int = 0) -> List[Tensor]:
+        """Random parameters with random gradients, of the seed and ``more``."""
+        options: Any = {"device": self.args.device}
+        options["generator"] = torch.Generator(self.args.device).manual_seed(self.args.seed + more)
+        made = []
+        for shape in shapes:
+            value, gradient = (torch.randn(shape, **options) for _ in range(2))
+            made.append((0.02 * value).requires_grad_())
+            made[-1].grad = 0.01 * gradient
+        return made
+
     def describe(self) -> str:
         return f"transformer, {self.args.preset}: {len(self.shapes)} tensors"
-
-
-def parameters(shapes: Sequence[Tuple[int, ...]], device: str, seed: int) -> List[Tensor]:
-    """Random parameters with random gradients."""
-    generator = torch.Generator(device).manual_seed(seed)
-    made = []
-    for shape in shapes:
-        parameter, gradient = (torch.empty(shape, device=device) for _ in range(2))
-        parameter.normal_(std=0.02, generator=generator).requires_grad_()
-        parameter.grad = gradient.normal_(std=0.01, generator=generator)
-        made.append(parameter)
-    return made

@@ -1,8 +1,8 @@
 """``attention``: forms of Luna's pack and unpack attention on projected heads, and of softmax self-attention
 of the same inputs."""
 
-from functools import lru_cache, partial
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, List, Tuple
 
 import torch
 from torch import Tensor
@@ -12,26 +12,11 @@ from luna_fairseq.anchored.dense import Tokens, dense_attention
 from luna_fairseq.anchored.lookup import lookup_attention, naive_lookup_attention
 from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, distance_bias
 from luna_fairseq.anchored.segments import by_segments, find_layout
-from luna_fairseq.benchmark.heads import AttentionTask, why_no_sdpa
-from luna_fairseq.benchmark.measure import Case
-from luna_fairseq.benchmark.task import Row
+from luna_fairseq.benchmark.heads import AttentionTask, Inputs, why_no_sdpa
+from luna_fairseq.benchmark.task import Case, Row
 from luna_fairseq.ops.attention import luna_attention
 
 LOOK_UP = 4  # segments that a query looks up
-
-
-class Inputs(NamedTuple):
-    """q, k, v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P; padding [B, T], key_padding_mask the
-    same or None; gamma [1, H, 1, 1] of anchored P, and how many heads there are: these are the last."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    pack_q: Tensor
-    padding: Tensor
-    key_padding_mask: Optional[Tensor]
-    strength: Tensor
-    heads: int
 
 
 def written_out(
@@ -47,50 +32,40 @@ def written_out(
     return F.dropout(weights, dropout) @ v
 
 
-def pack_and_unpack(inputs: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
-    """P attends to the sentence, and the sentence to what P packed."""
-    packed = attention(inputs.pack_q, inputs.k, inputs.v, inputs.key_padding_mask)
-    return attention(inputs.q, packed, packed)
+def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
+    """P attends to the sentence, and the sentence to what P packed: q, k, v [B, H, T, K] of the sentence,
+    pack_q [B, H, L, K] of P; mask [B, T] where keys are padded."""
+    packed = attention(x["pack_q"], x["k"], x["v"], x.get("mask"))
+    return attention(x["q"], packed, packed)
 
 
-@lru_cache(maxsize=4)
-def shared(padding: Tensor, heads: int, length: int) -> Any:
-    """What layers share where P has places: its padding, both distances, the layout of a look-up."""
-    rows = torch.zeros(len(padding), length, dtype=torch.bool, device=padding.device)
-    pack = beyond_nearest(anchor_distances(padding, rows, heads))
-    unpack = beyond_nearest(anchor_distances(padding, rows).transpose(2, 3))
-    return rows, pack, unpack, find_layout(padding, rows)
-
-
-def anchored(inputs: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = "") -> Tensor:
+def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = "") -> Tensor:
     """The same with anchors in both, or in pack with unpack attention that looks up tokens: ``look_up`` is
-    "naive" for its definition."""
-    q, strength, (L, H) = inputs.q, inputs.strength.flatten(), (inputs.pack_q.size(2), inputs.q.size(1))
-    rows, pack, unpack, layout = shared(inputs.padding, inputs.heads, L)
+    "naive" for its definition. strength is gamma [1, H, 1, 1], pack and unpack are distances [B, H, L, T] and
+    [B, 1, T, L]; a look-up has its layout, which is of padding [B, T] and rows [B, L]."""
+    q, k, v, strength = x["q"], x["k"], x["v"], x["strength"].flatten()
     strength = strength.detach() if look_up else strength  # of all sentences: not to be had from the last one
-    bias = distance_bias(strength, pack[:, -H:].to(q.dtype))
-    packed = attention(inputs.pack_q, inputs.k, inputs.v, inputs.key_padding_mask, 0.0, bias)
-    tokens, gate = (inputs.k, inputs.v), q.new_zeros(H)
+    bias = distance_bias(strength, x["pack"].to(q.dtype))
+    packed = attention(x["pack_q"], k, v, x.get("mask"), 0.0, bias)
     if not look_up:
-        return attention(q, packed, packed, None, 0.0, distance_bias(strength, unpack.to(q.dtype)))
+        return attention(q, packed, packed, None, 0.0, distance_bias(strength, x["unpack"].to(q.dtype)))
+    heads, gate = (q, packed, packed), torch.zeros_like(strength)
     if look_up == "naive":
-        return naive_lookup_attention(q, packed, packed, *tokens, gate, LOOK_UP, inputs.padding, rows)[0]
-    position, empty, segment = layout
-    if position is None:
-        return dense_attention(q, packed, packed, Tokens(*tokens, empty, segment), gate, LOOK_UP)[0]
-    return lookup_attention(q, packed, packed, by_segments(*tokens, position, empty), gate, LOOK_UP).output
+        return naive_lookup_attention(*heads, k, v, gate, LOOK_UP, x["padding"], x["rows"])[0]
+    if "position" not in x:
+        return dense_attention(*heads, Tokens(k, v, x["empty"], x.get("segment")), gate, LOOK_UP)[0]
+    return lookup_attention(*heads, by_segments(k, v, x["position"], x["empty"]), gate, LOOK_UP).output
 
 
-def softmax(inputs: Inputs) -> Tensor:
+def softmax(x: Inputs) -> Tensor:
     """Self-attention written out."""
-    return written_out(inputs.q, inputs.k, inputs.v, inputs.key_padding_mask)
+    return written_out(x["q"], x["k"], x["v"], x.get("mask"))
 
 
-def fused(inputs: Inputs) -> Tensor:
+def fused(x: Inputs) -> Tensor:
     """Self-attention by torch's function; without a mask where no key is padded."""
-    mask = inputs.key_padding_mask
-    seen = None if mask is None else ~mask[:, None, None, :]
-    return F.scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, attn_mask=seen)
+    seen = ~x["mask"][:, None, None, :] if "mask" in x else None
+    return F.scaled_dot_product_attention(x["q"], x["k"], x["v"], attn_mask=seen)
 
 
 FORMS = {
@@ -128,11 +103,15 @@ class PackAndUnpack(AttentionTask):
     def problem(self, case: Case) -> Tuple[Inputs, Tensor]:
         L, T, H = case["l"], case["T"], self.args.heads
         *heads, gradient = self.random(T, T, T, L, T)
-        padding = torch.zeros(self.args.batch, T, dtype=torch.bool, device=self.settings.device)
+        x = {name: head.requires_grad_() for name, head in zip(("q", "k", "v", "pack_q"), heads)}
+        x["strength"] = torch.full_like(gradient[:1, :, :1, :1], 4.0).requires_grad_()
+        padding = torch.zeros(self.args.batch, T, dtype=torch.bool, device=self.args.device)
         if case["padding"] == "half":
             padding[1::2, (T + 1) // 2 :] = True
-        q, k, v, pack_q = (x.requires_grad_() for x in heads)
-        strength = torch.full((1, H, 1, 1), 4.0, device=q.device, dtype=q.dtype).requires_grad_()
-        shared(padding, H, L)  # kept for the jobs
-        mask = padding if case["padding"] == "half" else None
-        return Inputs(q, k, v, pack_q, padding, mask, strength, H), gradient
+            x["mask"] = padding
+        # What layers share where P has places: its padding, both distances, the layout of a look-up.
+        x.update(padding=padding, rows=torch.zeros_like(padding[:, :1]).repeat(1, L))
+        x["pack"] = beyond_nearest(anchor_distances(padding, x["rows"], H))
+        x["unpack"] = beyond_nearest(anchor_distances(padding, x["rows"]).transpose(2, 3))
+        layout = find_layout(padding, x["rows"])._asdict()
+        return {**x, **{name: part for name, part in layout.items() if part is not None}}, gradient

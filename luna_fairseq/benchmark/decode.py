@@ -1,6 +1,5 @@
 """``decode``: beam search with whole translation models, Luna's beside fairseq's Transformer."""
 
-import argparse
 from dataclasses import replace
 from functools import partial
 from typing import Any, Dict, List
@@ -8,9 +7,8 @@ from typing import Any, Dict, List
 import torch
 
 from fairseq.sequence_generator import SequenceGenerator
-from luna_fairseq.benchmark.measure import Case, Job
-from luna_fairseq.benchmark.models import Model, ModelTask, batch_cases
-from luna_fairseq.benchmark.task import BatchSize, add_numbers, require_equal
+from luna_fairseq.benchmark.models import Model, ModelTask
+from luna_fairseq.benchmark.task import BatchSize, Case, Job, numbers, require_equal
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 
@@ -29,57 +27,51 @@ class Decode(ModelTask):
     """
     task = "decode"
     rate = "sentences"
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        super().add_options(parser)
-        add_numbers(parser, lengths=[30, 250], batch=1, beam=5, projection_length=[16])
+    options = {**ModelTask.options, **numbers(lengths=[30, 250], batch=1, beam=5, projection_length=[16])}
 
     def cases(self) -> List[Case]:
-        size = self.args.dictionary_size or self.types
-        if self.args.beam > size - 1:
-            raise InputError(f"--beam {self.args.beam} needs a larger --dictionary-size than {size}")
+        if self.args.beam > self.types - 1:
+            raise InputError(f"--beam {self.args.beam} needs a larger --dictionary-size than {self.types}")
         if min(self.args.lengths) < 2:
             raise InputError("--lengths 1 is the end of a sentence alone: give 2 or more")
-        return batch_cases([BatchSize(self.args.batch, length) for length in self.args.lengths])
+        return [{"sentences": self.args.batch, "T": length} for length in self.args.lengths]
 
     def count(self, case: Case) -> int:
         return case["sentences"]
 
     def job(self, row: Model, case: Case) -> Job:
-        batch = self.batch(case)
-        return self.search(self.ready_model(row, batch), batch)
+        return self.search(self.ready_model(row, case["T"]), BatchSize(**case))
 
-    def ready_model(self, row: Model, batch: BatchSize) -> Any:
+    def ready_model(self, row: Model, T: int) -> Any:
         """A model for sentences of that length, as fairseq-generate prepares it."""
-        model = self.make_model(row, batch).eval()
+        model = self.make_model(row, T).eval()
         model.make_generation_fast_(beamable_mm_beam_size=self.args.beam, need_attn=False)
         return model
 
     def search(self, model: Any, batch: BatchSize) -> Job:
         """Beam search of so many sentences; the same for every model."""
-        length = batch.tokens - 1  # counted without EOS
+        length = batch.T - 1  # counted without EOS
         options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
         generator = SequenceGenerator([model], self.dictionary(), **options)
-        torch.manual_seed(self.settings.seed)
+        torch.manual_seed(self.args.seed)
         tokens = self.random_sentences(batch)
-        lengths = torch.full((batch.sentences,), batch.tokens, device=tokens.device)
+        lengths = torch.full((batch.sentences,), batch.T, device=tokens.device)
         return partial(translate, generator, {"net_input": {"src_tokens": tokens, "src_lengths": lengths}})
 
     @torch.no_grad()
     def check(self, row: Model) -> float:
-        batch = BatchSize(2, CHECKED_LENGTH)
+        T = CHECKED_LENGTH
         # In 8 bits a call is rounded as a whole: steps equal whole sentences before that.
         row = replace(row, change=None) if row.change is quantise else row
-        model: Any = self.make_model(row, batch).float().eval()
-        source, target = (self.random_sentences(batch) for _ in range(2))
-        encoded = model.encoder(source, src_lengths=torch.full((2,), CHECKED_LENGTH, device=source.device))
-        whole = model.decoder(target, encoder_out=encoded)[0]  # [B, T, V]
+        model: Any = self.make_model(row, T).float().eval()
+        source, target = (self.random_sentences(BatchSize(2, T)) for _ in range(2))
+        encoded = model.encoder(source, src_lengths=torch.full((2,), T, device=source.device))
         state: Dict[str, Any] = {}
         steps = [
             model.decoder(target[:, : t + 1], encoder_out=encoded, incremental_state=state)[0]
-            for t in range(CHECKED_LENGTH)
+            for t in range(T)
         ]
+        whole = model.decoder(target, encoder_out=encoded)[0]  # [B, T, V]
         what = "its logits in decoding differ from those for whole sentences"
         return require_equal(what, torch.cat(steps, dim=1), whole)
 

@@ -17,7 +17,9 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from luna_fairseq.benchmark.page import table, table_of, table_of_rows, write_json
+import torch
+
+from luna_fairseq.benchmark.page import table, table_of, write_json
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable, write_text
@@ -102,8 +104,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> None:
     """Do every piece there is time for. Raises InputError where one failed or is wrong, after all of them."""
-    import torch
-
     pieces = {piece.name: piece for piece in (ON_CPU if args.device == "cpu" else ON_GPU)}
     if not 0 < args.minutes < float("inf"):
         raise InputError(f"--minutes {args.minutes:g} leaves no time: give more than 0")
@@ -118,19 +118,14 @@ def run(args: argparse.Namespace) -> None:
     half, compiled = "bfloat16" if major >= 8 else "float16", 90 if major >= 9 else 80
     until = time.monotonic() + 60 * args.minutes
     found: Dict[str, Dict[str, Any]] = {}
-    for name, piece in pieces.items():
-        if name in (args.only or pieces):
-            words = piece.words.format(**SETS, half=half, capability=compiled).split()
-            words += ["--device", args.device] if words[0] != ".kernels" else []
-            found[name] = do(words, piece.seconds, until)
-            print(
-                name,
-                *(f"  FAILED {row}: {why}" for row, why in found[name]["failed"].items()),
-                sep="\n",
-                flush=True,
-            )
-            write_json(args.out / "gpu.json", found)
-            write_text(args.out / "gpu.md", "\n".join(page(found)) + "\n")
+    for name in args.only or pieces:
+        words = pieces[name].words.format(**SETS, half=half, capability=compiled).split()
+        words += ["--device", args.device] if words[0] != ".kernels" else []
+        found[name] = do(words, pieces[name].seconds, until)
+        wrong = (f"  FAILED {row}: {why}" for row, why in found[name]["failed"].items())
+        print(name, *wrong, sep="\n", flush=True)
+        write_json(args.out / "gpu.json", found)
+        write_text(args.out / "gpu.md", "\n".join(page(found)) + "\n")
     print(f"written: {args.out / 'gpu.md'}, {args.out / 'gpu.json'}")
     failed = [name for name, each in found.items() if each["failed"]]
     if failed:
@@ -142,7 +137,7 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
     module = BENCHMARK + words.pop(0) if words[0].startswith(".") else BENCHMARK
     failed: Dict[str, str] = {}
     values: Dict[str, Any] = {}
-    kept: List[Dict[str, Any]] = []
+    measured: Dict[str, Any] = {}
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for i in range(TRIES):
@@ -157,16 +152,15 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
                 break
             values = json.loads(path.read_text())
             section = section_of(values)
+            measured.update({f"{x['form']} {x['case']}": x for x in section.get("results", [])})
             failed.update(section.get("failed", {}))
             running = section.get("running", "")
             if status == 0 or not running:
                 failed.update({} if status == 0 or failed else {"all": said})
                 break
             failed[running] = said  # it died or hung: once more without what was at work
-            kept += [record for record in section.get("results", []) if record["form"] == running]
             words = [*words, "--without", running]
-    results = section_of(values).setdefault("results", [])
-    results += [record for record in kept if record not in results]
+    section_of(values)["results"] = list(measured.values())
     command = " ".join(["python -m", module, *words])
     return {"command": command, "failed": failed, "found": values, "seconds": time.monotonic() - begun}
 
@@ -195,32 +189,26 @@ def section_of(values: Dict[str, Any]) -> Dict[str, Any]:
 def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
     """The lines of ``gpu.md``: where, what is wrong, the headlines, then every piece."""
     sections = {name: section_of(each["found"]) for name, each in found.items()}
-    where: Dict[str, Any] = next(
-        (each["found"]["environment"] for each in found.values() if "environment" in each["found"]), {}
-    )
-    wrong = [
-        f"- FAILED {name}, {row}: {why}" for name, e in found.items() for row, why in e["failed"].items()
-    ]
+    where: Any = next((e["found"]["environment"] for e in found.values() if "environment" in e["found"]), {})
+    failed = [(name, *why) for name, each in found.items() for why in each["failed"].items()]
     equal = sum(len(section.get("checks", {})) for section in sections.values())
     lines = ["# Measured on a GPU", "", *(f"- {name}: {value}" for name, value in where.items()), ""]
-    lines += [f"{equal} rows are equal to their definitions; {len(wrong)} failed.", "", *wrong, ""]
+    lines += [f"{equal} rows are equal to their definitions; {len(failed)} failed.", ""]
+    lines += [*(f"- FAILED {name}, {row}: {why}" for name, row, why in failed), ""]
     rows = []
     for name, row, peer in HEADLINES:
         for record in sections.get(name, {}).get("results", []):
             if record["form"] == row and peer in record["speed_ratio"]:
                 case = ", ".join(f"{key} {value}" for key, value in record["case"].items())
-                rows.append([name, case, row, peer, record["speed_ratio"][peer]["median"]])
-    lines += [table(["task", "case", "row", "peer", "times its speed"], rows)]
+                ratio = record["speed_ratio"][peer]["median"]
+                rows.append({"task": name, "case": case, "row": row, "peer": peer, "times its speed": ratio})
+    lines += [table(rows)]
     for name, each in found.items():
         lines += [f"## {name}", "", f"`{each['command']}`, {each['seconds']:.0f} s", ""]
         section = sections[name]
-        lines += (
-            [table_of(section["results"], section["rate"], section["peers"])]
-            if section.get("results")
-            else []
-        )
-        tables = [rows for rows in each["found"].values() if isinstance(rows, list) and rows]
-        lines += [table_of_rows(rows) for rows in tables]
+        if section.get("results"):
+            lines += [table_of(section["results"], section["rate"], section["peers"])]
+        lines += [table(rows) for rows in each["found"].values() if isinstance(rows, list) and rows]
     return lines
 
 

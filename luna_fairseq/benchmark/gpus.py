@@ -5,8 +5,6 @@ from typing import Dict, Tuple
 
 import torch
 
-from luna_fairseq.errors import InputError
-
 GB, TERA = 1e9, 1e12
 KIB, GIB = 2**10, 2**30
 # Of a multiprocessor: 32-bit registers, and warps of so many threads.
@@ -49,13 +47,6 @@ GPUS: Dict[str, Gpu] = {
     "cpu": Gpu("2 CPU cores", 0, 15 * GIB, 20 * GB, {"float32": 152 * GB, "half": 152 * GB},
                torch.float32, 0, GB, GB, {"float32": 1.0, "half": 1.0, "bytes": 1.0}),
 }  # fmt: skip
-
-
-def find_gpu(name: str) -> Gpu:
-    """The GPU of a name. Raises InputError when there is none; the message has those there are."""
-    if name.lower() not in GPUS:
-        raise InputError(f"--gpu {name} is not known; known are {', '.join(GPUS)}")
-    return GPUS[name.lower()]
 
 
 def occupancy(gpu: Gpu, registers: int, shared: int, warps: int) -> Tuple[int, str]:

@@ -21,7 +21,7 @@ from unittest import mock
 import torch
 
 from luna_fairseq.benchmark.gpus import GPUS, Gpu, occupancy
-from luna_fairseq.benchmark.page import table_of_rows, write_json
+from luna_fairseq.benchmark.page import table, write_json
 from luna_fairseq.commands.reporting import console_script
 
 PROGRAM = "python -m luna_fairseq.benchmark.kernels"
@@ -180,7 +180,7 @@ def run(args: argparse.Namespace) -> None:
 
     def note(kind: str, rows: Sequence[Dict[str, Any]]) -> None:
         found[kind] += rows
-        print(table_of_rows(rows), flush=True)
+        print(table(rows), flush=True)
         if args.json:
             write_json(args.json, found)
 

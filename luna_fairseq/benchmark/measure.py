@@ -1,101 +1,61 @@
-"""Times of interleaved repetitions by torch.utils.benchmark, and what a job allocates by torch.profiler."""
+"""Times of interleaved repetitions by torch.utils.benchmark; what a job allocates and where its time goes by
+torch.profiler and torch's flop counter."""
 
 import itertools
 import statistics
-from dataclasses import dataclass
+from argparse import Namespace
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import torch
 from torch.profiler import ProfilerActivity
 from torch.utils.benchmark import Timer
 
-from luna_fairseq.errors import InputError
+from luna_fairseq.benchmark.task import Case, Job, Record, Section
 
 # A sample lasts at least so long [s]: the clock and a passing interrupt then weigh little.
 SHORTEST_SAMPLE = 0.02
 
-Job = Callable[[], Any]
-# What a comparison's rows have in common, by the table's column names.
-Case = Dict[str, Any]
-# What was measured of a row in a case, as JSON: seconds, bytes, ratios of speeds.
-Record = Dict[str, Any]
 
-
-@dataclass(frozen=True)
-class Settings:
-    """How to measure: samples of each row (at least 2), torch's threads on the CPU, ``cpu`` or ``cuda:N``,
-    and the seed of inputs, parameters and dropout."""
-
-    repetitions: int
-    threads: int
-    device: str
-    seed: int
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the device is one."""
-        return self.device.startswith("cuda")
-
-
-def compare(
-    case: Case,
-    prepare: Mapping[str, Callable[[], Job]],
-    peers: Sequence[str],
-    settings: Settings,
-    begin: Callable[[str], Any] = lambda name: None,
-    failed: Callable[..., None] = lambda name, error: None,
-) -> List[Record]:
-    """The records of rows in a case that they have in common: the memory of each first, then rounds of A B
-    C, A B C, ...
+def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
+    """Add to ``section`` the records of rows in a case that they have in common: the memory of each first,
+    then rounds of A B C, A B C, ...
 
     Args:
-        case: what they have in common.
-        prepare: by row, what makes inputs and gives the job.
-        peers: rows of whose speed all others are multiples.
-        settings: how to measure.
-        begin: is told the name of each row before its first job.
-        failed: is told the row that has no record, and why.
+        case: what they have in common
+        prepare: by row, what makes inputs and gives the job
+        section: has the peers of whose speed all others are multiples, and is told what is at work and fails
+        args: repetitions (at least 2), threads, device
     """
     extra: Dict[str, int] = {}
     timers: Dict[str, Timer] = {}
     for name, make in prepare.items():
-        begin(name)
-        try:
+        with section.trying(name):
             make()()  # takes what is taken once: the work space of libraries
             job = make()
-            extra[name] = extra_bytes(job, settings)
-        except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            failed(name, InputError("it ran out of memory: ask for smaller sizes"))
-        except Exception as error:
-            failed(name, error)
-        else:
-            timers[name] = Timer("job()", globals={"job": job}, num_threads=settings.threads)
+            extra[name] = extra_bytes(job, args.device)
+            timers[name] = Timer("job()", globals={"job": job}, num_threads=args.threads)
     samples: Dict[str, List[Any]] = {name: [] for name in timers}
-    for i in range(settings.repetitions):
+    for _ in range(args.repetitions):
         for name, timer in timers.items():
-            if i == 0:
-                begin(name)
+            section.begin(name)
             # It warms up before every sample: another row has been at work.
             samples[name].append(timer.blocked_autorange(min_run_time=SHORTEST_SAMPLE))
-        begin("")
     seconds = {name: [sample.median for sample in each] for name, each in samples.items()}
-    return [
-        {
+    for name, ours in seconds.items():
+        section.results.append({
             "case": case,
             "form": name,
-            "seconds": {**spread(seconds[name]), "samples": seconds[name]},
+            "seconds": {**spread(ours), "samples": ours},
             "calls_per_sample": samples[name][0].number_per_run,
+            # Repetition by repetition: what slows a round slows both.
             "speed_ratio": {
-                # Repetition by repetition: what slows a round slows both.
-                peer: spread([theirs / ours for ours, theirs in zip(seconds[name], seconds[peer])])
-                for peer in peers
+                peer: spread([b / a for a, b in zip(ours, seconds[peer])])
+                for peer in section.peers
                 if peer in seconds
             },
             "extra_bytes": extra[name],
-        }
-        for name in timers
-    ]
+        })  # fmt: skip
+    section.begin("")
 
 
 def spread(values: Sequence[float]) -> Dict[str, float]:
@@ -104,17 +64,54 @@ def spread(values: Sequence[float]) -> Dict[str, float]:
     return {"median": median, "q1": q1, "q3": q3}
 
 
-def extra_bytes(job: Job, settings: Settings) -> int:
+def extra_bytes(job: Job, device: str) -> int:
     """Most bytes of torch's allocator that the first call of a job holds beyond what was there before it."""
-    if settings.on_gpu:
-        torch.cuda.synchronize(settings.device)
-        before = torch.cuda.memory_allocated(settings.device)
-        torch.cuda.reset_peak_memory_stats(settings.device)
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
         job()
-        torch.cuda.synchronize(settings.device)
-        return torch.cuda.max_memory_allocated(settings.device) - before
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         job()
     found = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     found.sort(key=lambda event: event.start_ns() if hasattr(event, "start_ns") else event.start_us())
     return max(itertools.accumulate((event.nbytes() for event in found), initial=0))
+
+
+def of_cpu() -> Dict[Any, Any]:
+    """Formulas for fused attention on a CPU, which torch's counter leaves out."""
+    from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
+
+    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return {
+        forward: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
+        backward: lambda *shapes, **_: sdpa_backward_flop_count(*shapes[:4]),
+    }
+
+
+def profile(job: Job, record: Record) -> Record:
+    """Operations in products of a row's job (causal attention counts whole, Triton's kernels not at all),
+    the part of its time in them, bytes that results take, and calls; after a job that takes memory and
+    compiles."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False, custom_mapping=of_cpu()) as counter:
+        job()
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        job()
+    events: Any = [event for event in profiler.events() if event.name.startswith("aten::")]
+    products = [event for event in events if "mm" in event.name or "attention" in event.name]
+    own, outer = (sum(event.self_cpu_time_total for event in each) for each in (products, events))
+    flops, seconds = counter.get_total_flops(), record["seconds"]["median"]
+    return {
+        **record["case"],
+        "row": record["form"],
+        "GFLOP of products": flops / 1e9,
+        "GFLOP/s": flops / seconds / 1e9,
+        "part of the time in products": own / outer,
+        "MiB written": sum(max(0, event.self_cpu_memory_usage) for event in events) / 2**20,
+        "calls": sum("aten::" not in getattr(event.cpu_parent, "name", "") for event in events),
+    }

@@ -1,12 +1,11 @@
 """Whole models of one size: the rows of ``train``, ``lra`` and ``decode``, and batches of random tokens."""
 
-import argparse
 import sys
 from argparse import Namespace
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 from unittest import mock
 
 import torch
@@ -20,16 +19,22 @@ from fairseq.modules import MultiheadAttention
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from luna_fairseq.benchmark.attention import luna_attention, written_out
 from luna_fairseq.benchmark.heads import why_no_sdpa
-from luna_fairseq.benchmark.measure import Case
-from luna_fairseq.benchmark.task import DTYPES, BatchSize, Task
+from luna_fairseq.benchmark.task import DTYPES, BatchSize, Case, Task, choice
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
+from luna_fairseq.modules.heads import merge_heads, split_heads
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.attention import FORMS, PeerAttention
 
-Sizes = Dict[str, int]
-BASE = {"layers": 6, "embed_dim": 512, "ffn_embed_dim": 2048, "attention_heads": 8}
-SMALL = {"layers": 3, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4}
+# Layers, and their width, that of feed-forward, heads.
+SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+TRANSFORMER = {"base": (6, 512, 2048, 8), "small": (3, 256, 1024, 4)}
+PRESETS = {
+    "translate": TRANSFORMER,
+    "decode": TRANSFORMER,
+    "masked_lm": {"base": (12, 768, 3072, 12), "small": (4, 256, 1024, 4)},
+    "classify": {"base": (4, 256, 1024, 4)},
+}
 
 
 class FusedAttention(MultiheadAttention):
@@ -38,10 +43,8 @@ class FusedAttention(MultiheadAttention):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tuple[Tensor, None]:
         """query [T, B, C], key and value [S, B, C], key_padding_mask [B, S] -> output [T, B, C]."""
-        q, k, v = (
-            project(x).unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)  # [B, H, T, K]
-            for project, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
-        )
+        projected = (self.q_proj(query), self.k_proj(key), self.v_proj(value))
+        q, k, v = (split_heads(x, self.num_heads) for x in projected)
         causal, mask, padding = given.get("attn_mask") is not None, None, given.get("key_padding_mask")
         if padding is not None:
             mask = ~padding.bool()[:, None, None, :]
@@ -49,7 +52,7 @@ class FusedAttention(MultiheadAttention):
                 mask, causal = mask & torch.ones(len(query), len(key), device=q.device).bool().tril(), False
         dropout = self.dropout_module.p if self.training else 0.0
         output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-        return self.out_proj(output.permute(2, 0, 1, 3).flatten(2)), None  # [T, B, C]
+        return self.out_proj(merge_heads(output)), None
 
 
 def of_each(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module) -> None:
@@ -131,6 +134,10 @@ MODELS: Dict[str, Model] = {
     "transformer-sdpa": Model({"translate": "transformer", **TEXT}, change=use_fused_attention, peer=True),
     "roberta-softmax": Model({"masked_lm": "roberta"}, change=write_weights_out, peer=True),
     "roberta-sdpa": Model({"masked_lm": "roberta"}, change=use_fused_attention, peer=True),
+    **{f"peer-{name}": peer(name) for name in ATTENTIONS},
+    "peer-softmax-alibi": peer("softmax", alibi=True),
+    # fairseq's own attention reads its weights by itself.
+    "peer-softmax-int8": replace(peer("softmax"), architectures=INT8, change=quantise),
     "luna-{l}-tied": luna(PLAIN),
     "luna-{l}-untied": luna(PLAIN, untied=True),
     "luna-{l}-anchored": luna({**ANCHORED, "masked_lm": "luna_anchored_base_512"}),
@@ -141,10 +148,6 @@ MODELS: Dict[str, Model] = {
     "luna-{l}-chunk": luna(PLAIN, luna_backend="chunk"),
     "luna-{l}-triton": luna(PLAIN, luna_backend="triton"),
     "luna-{l}": luna({"classify": "luna_lra_imdb"}, untied=True),
-    **{f"peer-{name}": peer(name) for name in ATTENTIONS},
-    "peer-softmax-alibi": peer("softmax", alibi=True),
-    # fairseq's own attention reads its weights by itself.
-    "peer-softmax-int8": replace(peer("softmax"), architectures=INT8, change=quantise),
 }
 
 
@@ -153,98 +156,88 @@ class ModelTask(Task):
 
     Attributes:
         task: its models are those of the table that have an architecture for it
-        presets: sizes by name
-        types: entries of the dictionary by default, special symbols included
     """
 
     task: str
-    presets: Mapping[str, Sizes] = {"base": BASE, "small": SMALL}
-    types = 32000
     length = "T"
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        """Size, type, l."""
-        add = parser.add_argument
-        add("--preset", choices=["base", "small"], default="base", help="size of the models (default: base)")
-        add("--dictionary-size", type=int, metavar="N", help="(default: 32000, of bytes 260)")
-        add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="default: float32")
+    options = {
+        "--preset": choice("base", "small", what="size of the models; "),
+        "--dictionary-size": dict(type=int, metavar="N", help="(default: 32000, of bytes 260)"),
+        "--dtype": choice("float32", "bfloat16", "float16"),
+    }
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> Dict[str, int]:
         """Of all models."""
-        if self.args.preset not in self.presets:
-            has = ", ".join(self.presets)
+        presets = PRESETS[self.task]
+        if self.args.preset not in presets:
+            has = ", ".join(presets)
             raise InputError(f"--preset {self.args.preset}: --task {self.task} has only {has}")
-        return self.presets[self.args.preset]
+        return dict(zip(SIZES, presets[self.args.preset]))
+
+    @property
+    def types(self) -> int:
+        """Entries of the dictionary; by default 32,000, or every byte and fairseq's four special symbols."""
+        return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
         """One for source and target."""
         dictionary = Dictionary()
-        size = self.args.dictionary_size or self.types
-        for i in range(size - len(dictionary)):
+        for i in range(self.types - len(dictionary)):
             dictionary.add_symbol(f"w{i}")
         return dictionary
 
-    def translation_task(self) -> TranslationTask:
-        """With this dictionary."""
+    def fairseq_task(self, T: int) -> Any:
+        """What models of so many positions are built for."""
         dictionary = self.dictionary()
-        return TranslationTask(TranslationConfig(), dictionary, dictionary)
+        task = TranslationTask(TranslationConfig(), dictionary, dictionary)
+        task.max_positions, task.pairs = lambda: T, False
+        return task
 
     def rows(self) -> Dict[str, Model]:
         here = {name: row for name, row in MODELS.items() if self.task in row.architectures}
-        rows = {name: row for name, row in here.items() if "{l}" not in name}
-        for length in self.args.projection_length:
-            for name, row in here.items():
-                if "{l}" in name:
-                    options = {k: length if v == "{l}" else v for k, v in row.options.items()}
-                    rows[name.replace("{l}", str(length))] = replace(row, options=options)
-        return rows
+        return {
+            name.replace("{l}", str(length)): replace(
+                row, options={k: length if v == "{l}" else v for k, v in row.options.items()}
+            )
+            for length in self.args.projection_length
+            for name, row in here.items()
+        }
 
     def why_not(self, row: Model, case: Case) -> str:
         return why_no_sdpa() if row.change is use_fused_attention else ""
 
-    def batch(self, case: Case) -> BatchSize:
-        """Sentences and tokens of a case."""
-        return BatchSize(case["sentences"], case["T"])
+    def of_model(self, T: int, dropout: float) -> Dict[str, Any]:
+        """What all models have in common, under fairseq's names."""
+        if self.task in ("translate", "decode"):
+            positions = max(1024, T + 2)
+            return {
+                **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in self.sizes.items()},
+                "dropout": dropout, "share_all_embeddings": True,
+                "max_source_positions": positions, "max_target_positions": positions,
+            }  # fmt: skip
+        sizes = {f"encoder_{name}": value for name, value in self.sizes.items()}
+        positions = T if self.task == "masked_lm" else max(1024, T)
+        return {**sizes, "dropout": dropout, "attention_dropout": dropout, "max_positions": positions}
 
-    def options(self, batch: BatchSize, dropout: float) -> Dict[str, Any]:
-        """What all encoder-decoders have in common, under fairseq's names."""
-        positions = max(1024, batch.tokens + 2)
-        return {
-            **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in self.sizes.items()},
-            "dropout": dropout, "share_all_embeddings": True,
-            "max_source_positions": positions, "max_target_positions": positions,
-        }  # fmt: skip
-
-    def make_model(self, row: Model, batch: BatchSize, dropout: float = 0.1) -> BaseFairseqModel:
-        """A model with random weights, in training mode."""
-        torch.manual_seed(self.settings.seed)
+    def make_model(self, row: Model, T: int, dropout: float = 0.1) -> BaseFairseqModel:
+        """A model with random weights for sentences of that length, in training mode."""
+        torch.manual_seed(self.args.seed)
         architecture = row.architectures[self.task]
-        options = Namespace(**{**self.options(batch, dropout), **row.options})
+        options = Namespace(**{**self.of_model(T, dropout), **row.options})
         ARCH_CONFIG_REGISTRY[architecture](options)
-        model = ARCH_MODEL_REGISTRY[architecture].build_model(options, self.fairseq_task(batch))
+        model = ARCH_MODEL_REGISTRY[architecture].build_model(options, self.fairseq_task(T))
         if row.change is not None:
             row.change(model)
-        return model.to(self.settings.device, DTYPES[self.args.dtype]).train()
-
-    def fairseq_task(self, batch: BatchSize) -> Any:
-        """What the model is built for."""
-        return self.translation_task()
+        return model.to(self.args.device, DTYPES[self.args.dtype]).train()
 
     def random_sentences(self, batch: BatchSize) -> Tensor:
         """Random tokens [B, T], EOS last."""
         dictionary = self.dictionary()
         tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch), device="cpu")
         tokens[:, -1] = dictionary.eos()
-        return tokens if self.settings.device == "meta" else tokens.to(self.settings.device)
+        return tokens if self.args.device == "meta" else tokens.to(self.args.device)
 
     def describe(self) -> str:
         values = ", ".join(f"{name} {value}" for name, value in self.sizes.items())
-        size = self.args.dictionary_size or self.types
-        return f"{self.task}: {values}, dictionary {size} (one embedding for all), {self.args.dtype}"
-
-
-def batch_cases(batches: Sequence[BatchSize]) -> List[Case]:
-    """The cases of those batches."""
-    return [{"sentences": batch.sentences, "T": batch.tokens} for batch in batches]
+        return f"{self.task}: {values}, dictionary {self.types} (one embedding for all), {self.args.dtype}"

@@ -13,7 +13,7 @@ import sys
 import warnings
 from argparse import Namespace
 from contextlib import nullcontext
-from typing import Any, ContextManager, List, NamedTuple, Optional, Sequence
+from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -21,9 +21,9 @@ import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from luna_fairseq.benchmark.counting import Operation, Step, count_step
-from luna_fairseq.benchmark.gpus import GIB, GPUS, Gpu, find_gpu
+from luna_fairseq.benchmark.gpus import GIB, GPUS, Gpu
 from luna_fairseq.benchmark.kernels import Launch, launching_nothing
-from luna_fairseq.benchmark.measure import Settings
+from luna_fairseq.benchmark.page import table
 from luna_fairseq.benchmark.task import BatchSize
 from luna_fairseq.benchmark.train import Train
 from luna_fairseq.commands.arguments import positive
@@ -31,6 +31,7 @@ from luna_fairseq.commands.count_parameters import PAPER_DICTIONARY_SIZE
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import reported
 from luna_fairseq.errors import InputError
+from luna_fairseq.progress import progress
 
 PROGRAM = "luna-plan"
 SENTENCE = 30  # tokens of a sentence of WMT'14, about
@@ -48,13 +49,15 @@ padding and a slow disk come on top."""
 
 class Plan(NamedTuple):
     """An update: the batch of one GPU and one pass, passes, bytes that a GPU needs, tokens of all GPUs,
-    seconds by what takes them."""
+    seconds by what takes them; the model's parameters and their type."""
 
     batch: BatchSize
     passes: int
     bytes: float
     tokens: int
-    seconds: "dict[str, float]"
+    seconds: Dict[str, float]
+    parameters: int
+    dtype: str
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -62,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("recipe", metavar="RECIPE", help="of translation or masked language modelling")
-    add("--gpu", default="a100", metavar="NAME", help=f"one of {', '.join(GPUS)} (default: a100)")
+    add("--gpu", default="a100", choices=GPUS, type=str.lower, help="(default: a100)")
     add("--nodes", type=positive, default=1, metavar="N", help="(default: 1)")
     add("--gpus-per-node", type=positive, default=8, metavar="N", help="(default: 8)")
     add("--length", type=positive, nargs="+", metavar="T", help="tokens of a sentence, several allowed "
@@ -92,19 +95,15 @@ def count(args: Namespace, batch: BatchSize, gpu: Gpu, dtype: torch.dtype, types
     where the GPU has them."""
     args = Namespace(**vars(args))
     for limit in ("max_source_positions", "max_target_positions", "max_positions", "tokens_per_sample"):
-        setattr(args, limit, max(batch.tokens + 2, getattr(args, limit, None) or 0))
-    kind = KINDS[args.task]
-    task = Train(Namespace(task=kind, dictionary_size=types, preset="base"), Settings(2, 1, "meta", 1))
-    fused = gpu.capability >= 80 and importlib.util.find_spec("triton") is not None
-    if fused and hasattr(args, "luna_backend"):
-        args.luna_backend = "triton"
+        setattr(args, limit, max(batch.T + 2, getattr(args, limit, None) or 0))
+    task = Train(Namespace(task=KINDS[args.task], dictionary_size=types, device="meta"))
     noting: ContextManager[List[Launch]] = nullcontext([])
-    if fused:
+    if gpu.capability >= 80 and importlib.util.find_spec("triton") is not None:
         noting = launching_nothing(gpu.capability, compiling=False)
+    build: Any = ARCH_MODEL_REGISTRY[args.arch].build_model
     with noting as launches:
-        build: Any = ARCH_MODEL_REGISTRY[args.arch].build_model
         found = count_step(
-            lambda: build(args, task.fairseq_task(batch)), lambda model: task.loss(model, batch)(), dtype
+            lambda: build(args, task.fairseq_task(batch.T)), lambda model: task.loss(model, batch)(), dtype
         )
     return found._replace(operations=[*found.operations, *(Operation(0, x.bytes, dtype) for x in launches)])
 
@@ -119,23 +118,21 @@ def needed_bytes(step: Step, args: Namespace, item: int) -> float:
 def plan(recipe: Recipe, given: Sequence[str], words: Namespace, length: Optional[int] = None) -> Plan:
     """What a recipe needs at a length (default: its own), with options of fairseq-train and of ``luna-plan``.
     Raises InputError when not even one sentence fits; the message says what to lower."""
-    gpu, args = find_gpu(words.gpu), resolve(recipe, given)
+    gpu, args = GPUS[words.gpu], resolve(recipe, given)
     dtype = gpu.half if words.dtype == "half" else torch.float32
-    item = torch.empty(0, dtype=dtype).element_size()
     length = length or (SENTENCE if args.task == "translation" else args.tokens_per_sample)
     each = min(args.max_tokens or math.inf, (args.batch_size or math.inf) * length)
-    gpus = words.nodes * words.gpus_per_node
-    wanted = max(
-        1, round(recipe.gpus * (length if each == math.inf else each) * args.update_freq[0] / gpus / length)
-    )
+    gpus, tokens = words.nodes * words.gpus_per_node, length if each == math.inf else each
+    wanted = max(1, round(recipe.gpus * tokens * args.update_freq[0] / gpus / length))
     passes = 1
     while True:
         batch = BatchSize(math.ceil(wanted / passes), length)
         step = count(args, batch, gpu, dtype, words.dictionary_size)
-        needed = needed_bytes(step, args, item)
+        needed = needed_bytes(step, args, dtype.itemsize)
         if needed <= gpu.memory:
-            return Plan(batch, passes, needed, batch.sentences * length * passes * gpus,
-                        seconds(step, args, gpu, dtype, passes, words))  # fmt: skip
+            of_all = batch.sentences * length * passes * gpus
+            taken = seconds(step, args, gpu, dtype, passes, words)
+            return Plan(batch, passes, needed, of_all, taken, step.parameters, str(dtype)[6:])
         of_batch = step.kept + 2 * step.largest
         left = gpu.memory - (needed - of_batch)
         if left <= 0 or batch.sentences == 1:
@@ -145,19 +142,19 @@ def plan(recipe: Recipe, given: Sequence[str], words: Namespace, length: Optiona
 
 def too_large(batch: BatchSize, needed: float, part: float, gpu: Gpu, args: Namespace) -> str:
     """What to lower, where ``part`` of the activations fits."""
-    what = f"one sequence of {batch.tokens:,} tokens needs {needed / GIB:.0f} GiB, the {gpu.name} has " \
+    what = f"one sequence of {batch.T:,} tokens needs {needed / GIB:.0f} GiB, the {gpu.name} has " \
            f"{gpu.memory / GIB:.0f}"  # fmt: skip
-    if part * batch.tokens < 1:
+    if part * batch.T < 1:
         return f"{what}, and most go to the parameters: lower --encoder-embed-dim or --encoder-layers"
     more = "" if getattr(args, "checkpoint_activations", False) else ", or add --checkpoint-activations"
-    return f"{what}: lower --length to {2 ** int(math.log2(part * batch.tokens)):,}{more}"
+    return f"{what}: lower --length to {2 ** int(math.log2(part * batch.T)):,}{more}"
 
 
 def seconds(
     step: Step, args: Namespace, gpu: Gpu, dtype: torch.dtype, passes: int, words: Namespace
-) -> "dict[str, float]":
+) -> Dict[str, float]:
     """Of an update, by what takes them."""
-    bandwidth, item = gpu.reached["bytes"] * gpu.bandwidth, torch.empty(0, dtype=dtype).element_size()
+    bandwidth, item = gpu.reached["bytes"] * gpu.bandwidth, dtype.itemsize
     found = {"products": 0.0, "bytes": 0.0}
     for operation in step.operations:
         kind = "float32" if operation.dtype == torch.float32 else "half"
@@ -175,23 +172,23 @@ def seconds(
 
 def run(words: Namespace, given: List[str]) -> None:
     """Print the table."""
-    recipe, gpu = read_recipe(words.recipe), find_gpu(words.gpu)
-    args = resolve(recipe, given)
-    dtype = gpu.half if words.dtype == "half" else torch.float32
-    size = count(args, BatchSize(1, 8), gpu, dtype, words.dictionary_size).parameters
-    updates = args.max_update
-    print(f"{recipe.name} on {words.nodes} x {words.gpus_per_node} {gpu.name}: {size / 1e6:.1f}M parameters, "
-          f"{args.optimizer}, {str(dtype)[6:]}, {updates:,} updates")  # fmt: skip
-    print(f"{'length':>7} {'sentences x passes':>20} {'tokens/update':>14} {'GiB':>6} {'ms/update':>10} "
-          f"{'tokens/s':>12} {'days':>7}  most of it")  # fmt: skip
-    for length in words.length or [None]:
-        one = plan(recipe, given, words, length)
+    recipe, gpu = read_recipe(words.recipe), GPUS[words.gpu]
+    args, lengths = resolve(recipe, given), words.length or [None]
+    plans = [plan(recipe, given, words, length) for length in progress(lengths, PROGRAM, "lengths")]
+    of_first = f"{plans[0].parameters / 1e6:.1f}M parameters, {args.optimizer}, {plans[0].dtype}"
+    print(f"{recipe.name} on {words.nodes} x {words.gpus_per_node} {gpu.name}: {of_first}, "
+          f"{args.max_update:,} updates")  # fmt: skip
+    rows = []
+    for one in plans:
         total = sum(one.seconds.values())
-        days = f"{updates * total / 86400:.1f}" if updates else "-"
-        print(f"{one.batch.tokens:7,} {f'{one.batch.sentences:,} x {one.passes}':>20} {one.tokens:14,} "
-              f"{one.bytes / GIB:6.1f} {1000 * total:10,.0f} {one.tokens / total:12,.0f} {days:>7}  "
-              f"{max(one.seconds, key=lambda what: one.seconds[what])}", flush=True)  # fmt: skip
-    print(" ".join(TRUST.split()))
+        rows.append({
+            "length": one.batch.T, "sentences x passes": f"{one.batch.sentences:,} x {one.passes}",
+            "tokens/update": one.tokens, "GiB": f"{one.bytes / GIB:.1f}", "ms/update": round(1000 * total),
+            "tokens/s": round(one.tokens / total),
+            "days": f"{args.max_update * total / 86400:.1f}" if args.max_update else "-",
+            "most of it": max(one.seconds, key=lambda what: one.seconds[what]),
+        })  # fmt: skip
+    print(table(rows), " ".join(TRUST.split()), sep="\n")
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -3,56 +3,60 @@
 import argparse
 import re
 import textwrap
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-from luna_fairseq.benchmark.measure import Case, Job, Record, Settings
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.errors import InputError
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
+Job = Callable[[], Any]
+# What a comparison's rows have in common, by the table's column names.
+Case = Dict[str, Any]
+# What was measured of a row in a case, as JSON: seconds, bytes, ratios of speeds.
+Record = Dict[str, Any]
+# The jobs of every case by row, yet to be made.
+Cases = List[Tuple[Case, Dict[str, Callable[[], Job]]]]
 
 
 @dataclass(frozen=True)
 class Row:
     """A way of doing a task: what does it, the row whose results it must have, whether it keeps a matrix for
-    every position (and so ends at ``--max-naive-length``), why it cannot do a case with the task's settings,
+    every position (and so ends at ``--max-naive-length``), why it cannot do a case with the task's options,
     if it cannot; for ``peer`` and ``optional`` see the package."""
 
     make: Callable[..., Any]
     equals: str = ""
     limited: bool = False
-    why_not: Optional[Callable[..., str]] = None
+    why_not: Callable[..., str] = lambda args, case: ""
     peer: bool = False
     optional: bool = False
 
 
 class Task:
-    """A job that the rows of its table do.
+    """A job that the rows of its table do, with the options of the command line.
 
     Attributes:
         name: of the results, which is that of the sub-command
         notes: what is measured, and how to read it; its first line is the help
+        options: what only this sub-command has, as argparse takes it
         rate: unit of :meth:`count`, as ``tokens`` (default: the table shows no rate)
         length: column of the case that the plot has as its abscissa
     """
 
     name: ClassVar[str]
     notes: ClassVar[str]
+    options: ClassVar[Dict[str, Any]] = {}
     rate: ClassVar[str] = ""
     length: ClassVar[str] = ""
 
-    def __init__(self, args: argparse.Namespace, settings: Settings):
+    def __init__(self, args: argparse.Namespace):
         self.args = args
-        self.settings = settings
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        """Add what only this sub-command has."""
 
     def rows(self) -> Dict[str, Any]:
         """Its rows by name, in the table's order."""
@@ -64,7 +68,7 @@ class Task:
 
     def why_not(self, row: Any, case: Case) -> str:
         """Why the row cannot do the case, or nothing."""
-        return ""
+        return row.why_not(self.args, case)
 
     def check(self, row: Any) -> float:
         """The largest error of a row, by what is allowed. Raises InputError when it does not do what it
@@ -92,6 +96,7 @@ class Section:
         checks: largest error of each row, by what is allowed
         failed: why a row that should have been measured was not
         running: the row at work, for whoever finds the file of a process that died
+        changed: is called whenever there is something new
     """
 
     name: str
@@ -104,52 +109,54 @@ class Section:
     running: str = ""
     results: List[Record] = field(default_factory=list)
     profiles: List[Record] = field(default_factory=list)
+    changed: Callable[[], Any] = lambda: None
 
-    def fail(self, row: str, error: BaseException) -> None:
-        """Note that a row is not measured, or not in a case; what breaks the GPU's context for all is raised
-        again."""
-        if "CUDA error" in str(error):
-            raise error
-        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        self.failed.setdefault(row, f"{kind}{next(iter(str(error).splitlines()), '')}"[:300])
+    def begin(self, row: str) -> None:
+        """Note which row is at work; "" for none."""
+        self.running = row
+        self.changed()
+
+    @contextmanager
+    def trying(self, row: str) -> Iterator[None]:
+        """Within it a row is at work, and an error is why it is not measured, or not in a case; but what
+        breaks the GPU's context for all goes on."""
+        self.begin(row)
+        try:
+            yield
+        except Exception as error:  # a compiler that meets a new device may raise whatever it likes
+            if "CUDA error" in str(error):
+                raise
+            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            said = f"{kind}{next(iter(str(error).splitlines()), '')}"[:300]
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                torch.cuda.empty_cache()
+                said = "it ran out of memory: ask for smaller sizes"
+            self.failed.setdefault(row, said)
 
 
-# The jobs of every case by row, yet to be made.
-Cases = List[Tuple[Case, Dict[str, Callable[[], Job]]]]
-
-
-def lay_out(task: Task, changed: Callable[[Section], Any] = lambda section: None) -> Tuple[Section, Cases]:
-    """Check a task's rows and lay out what is to be measured; ``changed`` is called whenever the section says
-    something new. Raises InputError when ``--with`` and ``--without`` name a row that is none, or leave
-    none."""
-    section = Section(task.name, task.length, task.rate)
+def lay_out(task: Task, section: Section) -> Cases:
+    """Check a task's rows and lay out what is to be measured. Raises InputError when ``--with`` and
+    ``--without`` name a row that is none, or leave none."""
     rows = select(task.rows(), task.args.with_, task.args.without)
     absent: Dict[str, Dict[str, None]] = {}
     cases: Cases = []
     for case in task.cases():
-        jobs: Dict[str, Callable[[], Job]] = {}
-        for name, row in rows.items():
-            why = task.why_not(row, case)
-            if why:
-                absent.setdefault(why, {})[name] = None
-            else:
-                jobs[name] = partial(task.job, row, case)
-        cases.append((case, jobs))
+        why = {name: task.why_not(row, case) for name, row in rows.items()}
+        for name in filter(why.get, why):
+            absent.setdefault(why[name], {})[name] = None
+        cases.append((case, {name: partial(task.job, rows[name], case) for name in why if not why[name]}))
     left_out = [f"left out: {', '.join(names)}, {why}." for why, names in absent.items()]
     section.notes = [*textwrap.wrap(" ".join(task.notes.split()), 118), *left_out, task.describe()]
     possible = [name for name in rows if any(name in jobs for _, jobs in cases)]
     if not possible:
         raise InputError(" ".join(["nothing is left to measure.", *left_out]))
-    for section.running in possible:
-        changed(section)
-        try:
-            section.checks[section.running] = task.check(rows[section.running])
-        except Exception as error:  # a compiler that meets a new device may raise whatever it likes
-            section.fail(section.running, error)
+    for name in possible:
+        with section.trying(name):
+            section.checks[name] = task.check(rows[name])
     section.running = ""
     section.peers = [name for name in possible if rows[name].peer and name not in section.failed]
     right = [(case, {n: job for n, job in jobs.items() if n not in section.failed}) for case, jobs in cases]
-    return section, [(case, jobs) for case, jobs in right if jobs]
+    return [(case, jobs) for case, jobs in right if jobs]
 
 
 def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str]) -> Dict[str, Any]:
@@ -174,10 +181,10 @@ def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float 
 
 
 class BatchSize(NamedTuple):
-    """Sentences and tokens of each, written 32x30."""
+    """Sentences and tokens of each, written 32x30; the case of a task of whole models."""
 
     sentences: int
-    tokens: int
+    T: int
 
     @classmethod
     def read(cls, text: str) -> "BatchSize":
@@ -188,12 +195,17 @@ class BatchSize(NamedTuple):
         return cls(*map(int, match.groups()))
 
 
-def add_numbers(parser: argparse.ArgumentParser, **options: Any) -> None:
+def numbers(**options: Any) -> Dict[str, Any]:
     """Options whose values are numbers of at least 1, by name with their defaults; a list takes several."""
+    found: Dict[str, Any] = {}
     for name, default in options.items():
         many = isinstance(default, list)
         text = f"default: {' '.join(map(str, default)) if many else default}"
-        option: Any = {"type": positive, "default": default, "metavar": "N", "help": text}
-        if many:
-            option["nargs"] = "+"
-        parser.add_argument(f"--{name.replace('_', '-')}", **option)
+        found[f"--{name.replace('_', '-')}"] = dict(type=positive, default=default, metavar="N", help=text)
+        found[f"--{name.replace('_', '-')}"].update({"nargs": "+"} if many else {})
+    return found
+
+
+def choice(*names: str, what: str = "") -> Dict[str, Any]:
+    """An option that is one of some names, the first by default."""
+    return {"choices": names, "default": names[0], "help": f"{what}default: {names[0]}"}

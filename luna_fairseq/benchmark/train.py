@@ -1,6 +1,5 @@
 """``train`` and ``lra``: training steps in translation, masked language modelling and classification."""
 
-import argparse
 from argparse import Namespace
 from functools import partial
 from typing import Any, Callable, Dict, List, Sequence, Tuple
@@ -10,13 +9,9 @@ from torch.nn import functional as F
 
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.criterions.masked_lm import MaskedLmLoss
-from luna_fairseq.benchmark.measure import Case, Job
-from luna_fairseq.benchmark.models import Model, ModelTask, attention_written_out, batch_cases
-from luna_fairseq.benchmark.task import BatchSize, add_numbers, require_equal
+from luna_fairseq.benchmark.models import Model, ModelTask, attention_written_out
+from luna_fairseq.benchmark.task import BatchSize, Case, Job, choice, numbers, require_equal
 
-FOUR = {"layers": 4, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 4}
-ROBERTA = {"layers": 12, "embed_dim": 768, "ffn_embed_dim": 3072, "attention_heads": 12}
-PRESETS = {"masked-lm": {"base": ROBERTA, "small": FOUR}, "classify": {"base": FOUR}}
 Loss = Callable[[], torch.Tensor]
 # Sentences of different length, for the comparison before anything is timed.
 CHECKED = (11, 7, 2)
@@ -39,38 +34,19 @@ class Train(ModelTask):
     and gradients were compared with those of the same model with all attention written out.
     """
     rate = "tokens"
+    options = {
+        **ModelTask.options,
+        "--task": choice(*TASKS, what="what is trained; "),
+        "--batch": dict(type=BatchSize.read, nargs="+", metavar="NxT", help="sentences x tokens in each"),
+        **numbers(projection_length=[16]),
+    }
 
-    def __init__(self, args: argparse.Namespace, settings: Any):
-        super().__init__(args, settings)
-        self.kind: str = args.task
-        self.task = self.kind.replace("-", "_")
-        self.presets = PRESETS.get(self.kind, self.presets)
-        if self.kind == "classify":
-            self.types = 260  # every byte, and fairseq's four special symbols
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        super().add_options(parser)
-        add = parser.add_argument
-        add("--task", choices=list(TASKS), default="translate", help="what is trained (default: translate)")
-        add("--batch", type=BatchSize.read, nargs="+", metavar="NxT", help="sentences x tokens in each")
-        add_numbers(parser, projection_length=[16])
-
-    def options(self, batch: BatchSize, dropout: float) -> Dict[str, Any]:
-        if self.kind == "translate":
-            return super().options(batch, dropout)
-        sizes = {f"encoder_{name}": value for name, value in self.sizes.items()}
-        positions = batch.tokens if self.kind == "masked-lm" else max(1024, batch.tokens)
-        return {**sizes, "dropout": dropout, "attention_dropout": dropout, "max_positions": positions}
-
-    def fairseq_task(self, batch: BatchSize) -> Any:
-        if self.kind == "translate":
-            return self.translation_task()
-        limits = {"max_positions": lambda: batch.tokens, "pairs": False}
-        return Namespace(source_dictionary=self.dictionary(), **limits)
+    def __init__(self, args: Namespace):
+        super().__init__(args)
+        self.task = args.task.replace("-", "_")
 
     def cases(self) -> List[Case]:
-        return batch_cases(self.args.batch or [TASKS[self.kind]])
+        return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
     def count(self, case: Case) -> int:
         return case["sentences"] * case["T"]
@@ -84,16 +60,16 @@ class Train(ModelTask):
             lengths: of each sentence, when some are shorter than the batch; they are padded
         """
         source, target = (self.random_sentences(batch) for _ in range(2))
-        previous, task = target.roll(1, dims=1), self.translation_task()
+        previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)
         for tokens in (source, target, previous):
             for row, length in zip(tokens, lengths):
                 row[length:] = task.source_dictionary.pad()
-        if self.kind == "classify":
+        if self.task == "classify":
             labels = torch.arange(batch.sentences, device=source.device) % 2
             return lambda: F.cross_entropy(model(source).float(), labels)
-        counts: List[int] = list(lengths) or [batch.tokens] * batch.sentences
+        counts: List[int] = list(lengths) or [batch.T] * batch.sentences
         net_input = {"src_tokens": source}
-        if self.kind == "translate":
+        if self.task == "translate":
             of_lengths = torch.tensor(counts, device=source.device)
             net_input.update(src_lengths=of_lengths, prev_output_tokens=previous)
             criterion: Any = LabelSmoothedCrossEntropyCriterion(task, sentence_avg=False, label_smoothing=0.1)
@@ -102,13 +78,12 @@ class Train(ModelTask):
             masked[:, PREDICTED] = target[:, PREDICTED]
             target, criterion = masked, MaskedLmLoss(Namespace(tpu=False), task)
         sizes = {"nsentences": batch.sentences, "ntokens": sum(counts)}
-        sample = {"net_input": net_input, "target": target, **sizes}
-        return partial(loss_per_token, criterion, model, sample)
+        return partial(loss_per_token, criterion, model, {"net_input": net_input, "target": target, **sizes})
 
     def job(self, row: Model, case: Case) -> Job:
-        model = self.make_model(row, self.batch(case))
-        torch.manual_seed(self.settings.seed)  # the same batch for every model
-        return partial(step, model, self.loss(model, self.batch(case)))
+        model = self.make_model(row, case["T"])
+        torch.manual_seed(self.args.seed)  # the same batch for every model
+        return partial(step, model, self.loss(model, BatchSize(**case)))
 
     def check(self, row: Model) -> float:
         actual = self.loss_and_gradients(row)
@@ -122,8 +97,8 @@ class Train(ModelTask):
     def loss_and_gradients(self, row: Model) -> Tuple[torch.Tensor, torch.Tensor]:
         """Of a batch with padding, without dropout, in float32; all gradients as one vector."""
         batch = BatchSize(len(CHECKED), CHECKED[0])
-        model = self.make_model(row, batch, dropout=0.0).float()
-        torch.manual_seed(self.settings.seed)
+        model = self.make_model(row, batch.T, dropout=0.0).float()
+        torch.manual_seed(self.args.seed)
         loss = self.loss(model, batch, CHECKED)()
         loss.backward()
         gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
@@ -136,12 +111,9 @@ class LongRangeArena(Train):
     name = "lra"
     notes = """training step of Long Range Arena's byte classifiers, as in the paper's Table 2
     by what train --task classify measures; Luna's keys and values are untied."""
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        super().add_options(parser)
-        lengths = [BatchSize(1, 1024 * thousands) for thousands in (1, 2, 3, 4)]
-        parser.set_defaults(task="classify", batch=lengths, projection_length=[16, 128, 256])
+    options = {**Train.options, **numbers(projection_length=[16, 128, 256])}
+    options["--task"] = {**options["--task"], "default": "classify"}
+    options["--batch"] = {**options["--batch"], "default": [BatchSize(1, 1024 * i) for i in (1, 2, 3, 4)]}
 
 
 def loss_per_token(criterion: Any, model: Any, sample: Dict[str, Any]) -> torch.Tensor:

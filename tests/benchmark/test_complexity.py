@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from luna_fairseq.benchmark.attention import Inputs, pack_and_unpack
-from luna_fairseq.benchmark.profiles import of_cpu
+from luna_fairseq.benchmark.attention import pack_and_unpack
+from luna_fairseq.benchmark.measure import of_cpu
 from luna_fairseq.peers import PeerOptions, build_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL
 
@@ -37,8 +37,9 @@ def job(name, n, d):
     if name == "convolution":
         return partial(torch.nn.Conv1d(d, d, 3, padding=1), x.permute(1, 2, 0))
     if name == "luna":
-        heads = (torch.randn(1, HEADS, length, d // HEADS) for length in (n, n, n, L))
-        return partial(pack_and_unpack, Inputs(*heads, None, None, None, HEADS))
+        lengths = {"q": n, "k": n, "v": n, "pack_q": L}
+        heads = {part: torch.randn(1, HEADS, length, d // HEADS) for part, length in lengths.items()}
+        return partial(pack_and_unpack, heads)
     options = PeerOptions()
     options.sparse_stride = max(1, round(math.sqrt(n)))
     module = build_attention(name, d, HEADS, BIDIRECTIONAL, options, max_positions=n)

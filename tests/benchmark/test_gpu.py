@@ -12,7 +12,6 @@ import pytest
 from luna_fairseq.benchmark import gpu
 from luna_fairseq.benchmark.__main__ import TASKS, build_parser
 from luna_fairseq.benchmark.kernels import build_parser as kernels_parser
-from luna_fairseq.benchmark.measure import Settings
 from luna_fairseq.benchmark.task import select
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "measure_gpu.sh"
@@ -47,7 +46,7 @@ def test_every_piece_names_rows_and_cases_that_there_are(piece):
         kernels_parser().parse_args(words[1:])
         return
     args = build_parser().parse_args(words)
-    task = TASKS[args.command](args, Settings(2, 1, "cpu", 1))
+    task = TASKS[args.command](args)
     rows = select(task.rows(), args.with_, args.without)
     assert rows and task.cases()
     for headline, row, peer in gpu.HEADLINES:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,8 @@ import torch
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.benchmark import apollo, attention, causal, measure, models
 from luna_fairseq.benchmark.__main__ import TASKS, build_parser, main
-from luna_fairseq.benchmark.measure import Settings, compare, extra_bytes, spread
-from luna_fairseq.benchmark.task import BatchSize, Row, lay_out
+from luna_fairseq.benchmark.measure import compare, extra_bytes, spread
+from luna_fairseq.benchmark.task import Row, Section, lay_out
 from luna_fairseq.models.luna_classifier import ARCHITECTURES
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.peers import ATTENTIONS
@@ -49,15 +50,20 @@ ROWS = {
 @pytest.fixture
 def quick(monkeypatch):
     """A sample of one call, no profile of memory."""
-    monkeypatch.setattr(measure, "extra_bytes", lambda job, settings: 2**20)
+    monkeypatch.setattr(measure, "extra_bytes", lambda job, device: 2**20)
     monkeypatch.setattr(measure, "SHORTEST_SAMPLE", 1e-9)
 
 
-def task_of(words, **settings):
-    args = build_parser().parse_args(words.split())
-    return TASKS[args.command](
-        args, Settings(**{"repetitions": 2, "threads": 1, "device": "cpu", "seed": 3, **settings})
-    )
+def task_of(words):
+    args = build_parser().parse_args([*words.split(), "--seed", "3"])
+    return TASKS[args.command](args)
+
+
+def failed(task):
+    """Why rows are not to be measured, by row; and the jobs of those that are."""
+    section = Section(task.name)
+    cases = lay_out(task, section)
+    return section.failed, [jobs for _, jobs in cases]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -113,7 +119,7 @@ def test_extra_memory_is_the_most_that_a_job_holds():
         x = torch.ones(2**20)
         return (x + 1).sum() + torch.ones(2**20).sum()
 
-    assert extra_bytes(job, Settings(2, 1, "cpu", 1)) == pytest.approx(8 * 2**20, rel=0.01)
+    assert extra_bytes(job, "cpu") == pytest.approx(8 * 2**20, rel=0.01)
 
 
 def test_repetitions_are_interleaved_and_a_failure_ends_one_row(monkeypatch):
@@ -122,14 +128,15 @@ def test_repetitions_are_interleaved_and_a_failure_ends_one_row(monkeypatch):
 
     monkeypatch.setattr(measure, "extra_bytes", lambda *_: 0)
     monkeypatch.setattr(measure, "SHORTEST_SAMPLE", 0.0)
-    order, failed = [], []
+    order, section = [], Section("any", peers=["a"])
     jobs = {**{n: lambda n=n: lambda: order.append(n) for n in "ab"}, "c": fails}
-    records = compare({"T": 1}, jobs, ["a"], Settings(3, 1, "cpu", 1), failed=lambda *why: failed.append(why))
+    compare({"T": 1}, jobs, section, Namespace(repetitions=3, threads=1, device="cpu"))
     text = "".join(order)
     assert (
         text.startswith("ab") and "".join(c for c, d in zip(text[2:], " " + text[2:]) if c != d) == "ab" * 3
     )
-    assert [record["form"] for record in records] == ["a", "b"] and failed[0][0] == "c"
+    assert [record["form"] for record in section.results] == ["a", "b"]
+    assert section.failed == {"c": "Exception: no kernel"} and not section.running
 
 
 class WrongGradient(torch.autograd.Function):
@@ -147,15 +154,15 @@ def chunk(inputs):
 
 
 def wrong_gradient(inputs):
-    return chunk(inputs._replace(k=WrongGradient.apply(inputs.k)))
+    return chunk({**inputs, "k": WrongGradient.apply(inputs["k"])})
 
 
 def wrong_at_length_only(inputs):
-    return chunk(inputs) * (2.0 if inputs.q.size(2) == 30 else 1.0)
+    return chunk(inputs) * (2.0 if inputs["q"].size(2) == 30 else 1.0)
 
 
 def blind_to_padding(inputs):
-    return attention.pack_and_unpack(inputs._replace(key_padding_mask=None))
+    return attention.pack_and_unpack({**inputs, "mask": None})
 
 
 WRONG_FORMS = [
@@ -172,9 +179,9 @@ WRONG_FORMS = [
 def test_a_wrong_form_is_not_timed(name, form, function, said, monkeypatch):
     table = {"causal": causal.CAUSAL, "attention": attention.FORMS}[name]
     monkeypatch.setitem(table, form, replace(table[form], make=function))
-    section, cases = lay_out(task_of(f"{name} {HEADS}"))
-    assert list(section.failed) == [form] and said in section.failed[form]
-    assert all(form not in jobs for _, jobs in cases)
+    why, jobs = failed(task_of(f"{name} {HEADS}"))
+    assert list(why) == [form] and said in why[form]
+    assert all(form not in each for each in jobs)
 
 
 def test_what_breaks_the_context_of_all_rows_ends_the_run_and_is_named(monkeypatch, tmp_path):
@@ -215,7 +222,7 @@ def test_a_wrong_peer_is_not_timed(name, row, monkeypatch):
     rows = {row: task.rows()[row]}
     monkeypatch.setattr(task, "rows", lambda: rows)
     task.args.with_ = []
-    assert "differs from that of the written-out model" in lay_out(task)[0].failed[row]
+    assert "differs from that of the written-out model" in failed(task)[0][row]
 
 
 @pytest.mark.parametrize(
@@ -260,14 +267,14 @@ def test_forms_are_within_the_tolerance_of_every_dtype(dtype, tied):
     words = f"--dtype {dtype} --head-dim 16 --heads 2 --projection-length 1 5 --lengths 1 33 130"
     for command in (f"causal {words} {tied} --with decay-naive decay --without sdpa", f"attention {words}"):
         if command.startswith("causal") or not tied:
-            assert not lay_out(task_of(command))[0].failed
+            assert not failed(task_of(command))[0]
 
 
 def test_inputs_are_tied_and_padded_as_asked():
-    (inputs, _) = task_of("causal --tied").problem({"l": 3, "T": 5})
-    assert inputs.k is inputs.v
+    assert "v" not in task_of("causal --tied").problem({"l": 3, "T": 5})[0]
+    assert "v" in task_of("causal").problem({"l": 3, "T": 5})[0]
     (inputs, _) = task_of("attention --batch 4").problem({"l": 3, "T": 9, "padding": "half"})
-    assert inputs.key_padding_mask.sum(dim=1).tolist() == [0, 4, 0, 4]
+    assert inputs["mask"].sum(dim=1).tolist() == [0, 4, 0, 4]
 
 
 @pytest.mark.parametrize("kwargs", [{"self_attention": True}, {"encoder_decoder_attention": True}])
@@ -298,7 +305,7 @@ def test_models_of_long_range_arena_are_those_that_are_trained():
     assert always == ["transformer-softmax", "transformer-sdpa", "luna-16", "luna-128", "luna-256"]
     assert {"peer-softmax-alibi", *(f"peer-{name}" for name in ATTENTIONS)} == set(rows) - set(always)
     for name in ("transformer-sdpa", "luna-16", "peer-linear", "peer-bigbird"):
-        model = task.make_model(rows[name], BatchSize(1, 8))
+        model = task.make_model(rows[name], 8)
         architecture = rows[name].architectures["classify"]
         for option, value in {**ARCHITECTURES, **PEER_ARCHITECTURES}[architecture].items():
             assert getattr(model.args, option) == value, option
