@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map
 
 aten = torch.ops.aten
 
@@ -75,49 +75,43 @@ class _Counter(TorchDispatchMode):
         self.largest, self.formulas = 0, flop_registry
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        packet = func._overloadpacket
-        leaves, spec = tree_flatten((args, kwargs or {}))
-        given = [x for x in leaves if isinstance(x, Tensor)]
-        if all(x.device.type == "cpu" for x in given) and (given or _makes_integers(func, kwargs)):
-            real = [torch.device("cpu") if isinstance(x, torch.device) else x for x in leaves]
-            args, kwargs = tree_unflatten(real, spec)
+        packet, kwargs = func._overloadpacket, kwargs or {}
+        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        if all(x.device.type == "cpu" for x in given) and (given or _makes_integers(packet, **kwargs)):
+            args, kwargs = _on("cpu", (args, kwargs))
             return func(*args, **kwargs)
         if packet is aten._local_scalar_dense:
             return 0.0  # for a log
         if packet in (aten.index, aten.index_put_, aten._unsafe_index):  # a mask's count is a shape
             args = (args[0], [y for x in args[1] for y in _places(x)], *args[2:])
-            leaves, spec = tree_flatten((args, kwargs or {}))
-        args, kwargs = tree_unflatten([_on_meta(x) for x in leaves], spec)
+        args, kwargs = _on("meta", (args, kwargs))
         out = func(*args, **kwargs)
         if not (func.is_view or packet in (aten.detach, aten.empty, aten.empty_like, aten.new_empty)):
-            self.note(func, args, kwargs, out)
+            self.note(packet, args, kwargs, out)
         return out
 
-    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def note(self, packet: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Of one operation."""
-
         tensors = {id(x): x for x in tree_flatten((args, kwargs, out))[0] if isinstance(x, Tensor)}
-        if not tensors:
-            return
         sizes = [min(x.numel() * x.element_size(), x.untyped_storage().nbytes()) for x in tensors.values()]
-        self.largest = max(self.largest, *sizes)
-        formula = self.formulas.get(func._overloadpacket)
+        formula = self.formulas.get(packet)
         flops = int(formula(*args, **kwargs, out_val=out)) if formula else 0
-        self.operations.append(Operation(flops, sum(sizes), next(iter(tensors.values())).dtype))
+        if tensors:
+            self.largest = max(self.largest, *sizes)
+            self.operations.append(Operation(flops, sum(sizes), next(iter(tensors.values())).dtype))
 
 
-def _on_meta(x: Any) -> Any:
-    """A tensor or a device."""
-    return (
-        torch.device("meta") if isinstance(x, torch.device) else x.to("meta") if isinstance(x, Tensor) else x
-    )
+def _on(device: str, tree: Any) -> Any:
+    """Arguments whose tensors and devices are that one."""
+    tree = tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, tree)
+    return tree_map(lambda x: torch.device(device) if isinstance(x, torch.device) else x, tree)
 
 
-def _makes_integers(func: Any, kwargs: Any) -> bool:
+def _makes_integers(packet: Any, dtype: Any = None, **unused: Any) -> bool:
     """Whether a function that is given no tensor makes one of positions or masks."""
-    dtype = (kwargs or {}).get("dtype")
-    named = dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
-    return named or (dtype is None and func._overloadpacket in (aten.arange, aten.randint))
+    if dtype is None:
+        return packet in (aten.arange, aten.randint)
+    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 def _places(x: Any) -> Any:

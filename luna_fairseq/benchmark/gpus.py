@@ -1,7 +1,6 @@
 """What the makers say of the GPUs: operations and bytes a second, memory, and what an SM has to share out."""
 
-from dataclasses import dataclass, field
-from typing import Dict, Tuple
+from typing import Dict, NamedTuple, Tuple
 
 import torch
 
@@ -15,8 +14,7 @@ REGISTER_PORTION, SHARED_PORTION, SHARED_RESERVED = 256, 128, KIB
 REACHED = {"float32": 0.65, "half": 0.3, "bytes": 0.5}
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """A kind of GPU, by the datasheet of its SXM form: bytes of memory, bytes a second of memory, operations
     a second by type, its half type, bytes of shared memory of a multiprocessor, bytes a second to the other
     GPUs of its node (link) and of a node to others (network), and the part of ``flops`` (by type) and of
@@ -31,7 +29,7 @@ class Gpu:
     shared: int
     link: float
     network: float
-    reached: Dict[str, float] = field(default_factory=lambda: REACHED)
+    reached: Dict[str, float] = REACHED
 
 
 BF16, FP16 = torch.bfloat16, torch.float16

@@ -13,9 +13,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 from unittest import mock
 
 import torch
@@ -23,6 +23,8 @@ import torch
 from luna_fairseq.benchmark.gpus import GPUS, Gpu, occupancy
 from luna_fairseq.benchmark.page import table, write_json
 from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.modules import luna_causal_attention
+from luna_fairseq.ops.causal_luna import triton as form
 
 PROGRAM = "python -m luna_fairseq.benchmark.kernels"
 HEADS = 32
@@ -52,14 +54,13 @@ class Driver:
 
 @contextmanager
 def launching_nothing(capability: int, compiling: bool) -> Iterator[List[Launch]]:
-    """Within it kernels are noted, or compiled for a capability, where they would be launched."""
+    """Within it kernels are noted, or compiled for a capability, where they would be launched, and ``auto``
+    takes them wherever they suit: there is nothing to time."""
     from triton import JITFunction
     from triton.runtime import driver
 
-    from luna_fairseq.ops.causal_luna import triton as form
-
     launches: List[Launch] = []
-    run, before = JITFunction.run, driver._active
+    run = JITFunction.run
 
     def note(self: Any, *args: Any, warmup: bool, **options: Any) -> None:
         compiled = run(self, *args, warmup=True, **options) if compiling else None
@@ -70,47 +71,44 @@ def launching_nothing(capability: int, compiling: bool) -> Iterator[List[Launch]
         moved = sum(x.numel() * x.element_size() for x in used.values())
         launches.append(Launch(self.__name__, compiled, moved))
 
-    driver.set_active(Driver(capability))
-    try:
-        with mock.patch.object(JITFunction, "run", note):
-            with mock.patch.object(form, "why_not_triton_here", lambda device: ""):
-                yield launches
-    finally:
-        driver.set_active(before)
+    def choose(*arguments: Any) -> str:
+        return "chunk" if form.why_not_triton(*arguments[:4]) else "triton"
+
+    with ExitStack() as stack:
+        stack.callback(driver.set_active, driver._active)
+        driver.set_active(Driver(capability))
+        for place, name, instead in (
+            (JITFunction, "run", note),
+            (form, "why_not_triton_here", lambda device: ""),
+            (luna_causal_attention, "check_triton", lambda: None),
+            (sys.modules[form.__package__ or ""], "choose_backend", choose),
+        ):
+            stack.enter_context(mock.patch.object(place, name, instead))
+        yield launches
 
 
 def launches_of(
-    T: int,
-    K: int,
-    L: int,
-    dtype: str,
-    capability: int,
-    decay: bool = False,
-    masks: bool = False,
-    tied: bool = False,
+    T: int, K: int, L: int, dtype: str, sm: int, decay: bool = False, masks: bool = False, tied: bool = False
 ) -> List[Launch]:
     """All launches of a forward and a backward pass of HEADS heads, with dropout.
 
     Args:
         T, K, L: positions, width of a head, rows of P
         dtype: of q, k and v
-        capability: of the GPU, as 80
+        sm: compute capability of the GPU, as 80
         decay: attention forgets
         masks: positions and rows of P are padded
         tied: keys are values
     """
-    from luna_fairseq.ops.causal_luna.triton import triton_causal_luna
-
-    def heads(width: int, kind: torch.dtype) -> torch.Tensor:
-        return torch.empty(1, HEADS, T, width, dtype=kind, device="meta", requires_grad=True)
-
-    q, k, v = (heads(K, getattr(torch, dtype)) for _ in range(3))
-    v = k if tied else v
-    rows, positions = (torch.empty(1, n, dtype=torch.bool, device="meta") if masks else None for n in (L, T))
-    log_decay = torch.empty(HEADS, device="meta", requires_grad=True) if decay else None
-    with launching_nothing(capability, compiling=True) as launches:
-        output = triton_causal_luna(q, k, v, heads(L, torch.float32), rows, positions, 0.1, log_decay)
-        output.sum().backward()
+    with torch.device("meta"):
+        q, k, v = (torch.empty(1, HEADS, T, K, dtype=getattr(torch, dtype)) for _ in range(3))
+        weights, log_decay = torch.empty(1, HEADS, T, L), torch.empty(HEADS)
+        rows, positions = (torch.empty(1, n, dtype=torch.bool) if masks else None for n in (L, T))
+    for x in (q, k, v, weights, log_decay):
+        x.requires_grad_()
+    inputs = q, k, k if tied else v, weights, rows, positions, 0.1, log_decay if decay else None
+    with launching_nothing(sm, compiling=True) as launches:
+        form.triton_causal_luna(*inputs).sum().backward()
     return launches
 
 
@@ -119,29 +117,30 @@ def usage(cubin: bytes) -> Tuple[int, int]:
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
-        program = str(tool) if tool.exists() else "cuobjdump"
-        said = subprocess.run([program, "-res-usage", str(path)], check=True, capture_output=True, text=True)
-    found = re.search(r"REG:(\d+) STACK:(\d+)", said.stdout)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool) if tool.exists() else "cuobjdump", "-res-usage", file.name]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
     if found is None:
-        raise RuntimeError(f"cuobjdump says nothing of registers: {said.stdout[:200]}")
+        raise RuntimeError(f"cuobjdump says nothing of registers: {said[:200]}")
     return int(found[1]), int(found[2])
 
 
-def rows_of(T: int, K: int, L: int, dtype: str, decay: bool, capability: int) -> Iterator[Dict[str, Any]]:
+def resources(T: int, K: int, L: int, dtype: str, decay: bool, sm: int) -> List[Dict[str, Any]]:
     """A row for every launch, in their order."""
-    gpu = next(gpu for gpu in GPUS.values() if gpu.capability == capability)
-    for launch in launches_of(T, K, L, dtype, capability, decay):
+    gpu, rows = next(gpu for gpu in GPUS.values() if gpu.capability == sm), []
+    for launch in launches_of(T, K, L, dtype, sm, decay):
         registers, spilled = usage(launch.compiled.asm["cubin"])
         warps, shared = launch.compiled.metadata.num_warps, launch.compiled.metadata.shared
-        yield {
-            "T": T, "K": K, "l": L, "dtype": dtype, "decay": decay, "sm": capability, "kernel": launch.name,
+        programs, limit = occupancy(gpu, registers, shared, warps)
+        rows.append({
+            "T": T, "K": K, "l": L, "dtype": dtype, "decay": decay, "sm": sm, "kernel": launch.name,
             "warps": warps, "registers": registers, "spilled": spilled, "shared": shared,
-            "bytes": launch.bytes,
-            **dict(zip(("programs", "limit"), occupancy(gpu, registers, shared, warps))),
-        }  # fmt: skip
+            "bytes": launch.bytes, "programs": programs, "limit": limit,
+        })  # fmt: skip
+    return rows
 
 
 def roofline(T: int, K: int, L: int, dtype: str, gpu: Gpu) -> Dict[str, Any]:
@@ -178,7 +177,7 @@ def run(args: argparse.Namespace) -> None:
     os.environ.pop("TRITON_INTERPRET", None)
     found: Dict[str, List[Dict[str, Any]]] = {"resources": [], "roofline": []}
 
-    def note(kind: str, rows: Sequence[Dict[str, Any]]) -> None:
+    def note(kind: str, rows: List[Dict[str, Any]]) -> None:
         found[kind] += rows
         print(table(rows), flush=True)
         if args.json:
@@ -186,7 +185,7 @@ def run(args: argparse.Namespace) -> None:
 
     decays = (False, True) if args.decay else (False,)
     for shape, *kind in itertools.product(args.shape or SHAPES, args.dtype, decays, args.capability):
-        note("resources", list(rows_of(*shape, *kind)))
+        note("resources", resources(*shape, *kind))
     gpus = [gpu for gpu in GPUS.values() if gpu.capability in args.capability]
     note("roofline", [roofline(T, 64, 16, args.dtype[0], gpu) for T in LENGTHS for gpu in gpus])
 

@@ -53,6 +53,17 @@ def test_every_kind_of_model_is_counted(name):
     assert flops(step) > 1e8 and step.kept > 1e6 and step.parameters > 1e6
 
 
+def test_the_form_of_causal_attention_is_the_fused_one_where_nothing_else_is_said():
+    """Whatever the clock says, and however often; a form that is named is taken."""
+    pytest.importorskip("triton", reason="the kernels are noted where triton is")
+    counts = []
+    for words in ("", "", "--luna-backend triton", "--luna-backend chunk", "--projection-length 300"):
+        args = plan.resolve(read_recipe("luna_16_softplus_tied"), words.split())
+        step = plan.count(args, BatchSize(1, 512), GPUS["a100"], torch.bfloat16, 100)
+        counts.append(len(step.operations))
+    assert len(set(counts[:3])) == 1 and min(counts[3:]) > 1.2 * counts[0]
+
+
 def test_luna_is_linear_in_length_and_the_transformer_quadratic():
     words = "train --preset small --dictionary-size 100"
     for name, is_linear in (("luna-16-tied", True), ("transformer-sdpa", False)):
