@@ -1,24 +1,21 @@
 """Command line of the benchmark."""
 
 import argparse
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Type
 
 import torch
 
-from luna_fairseq.benchmark.apollo import OptimizerStep
 from luna_fairseq.benchmark.attention import PackAndUnpack
 from luna_fairseq.benchmark.causal import CausalAttention
-from luna_fairseq.benchmark.decode import Decode
 from luna_fairseq.benchmark.measure import compare, profile
 from luna_fairseq.benchmark.page import environment, table, table_of, write_json, write_png
 from luna_fairseq.benchmark.task import Section, Task, lay_out
-from luna_fairseq.benchmark.train import LongRangeArena, Train
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.reporting import console_script
-from luna_fairseq.engine.memory import keep_freed_memory
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable
 from luna_fairseq.progress import progress, say
@@ -27,9 +24,15 @@ PROGRAM = "python -m luna_fairseq.benchmark"
 DESCRIPTION = """Speed and memory of Luna beside named peers. Every figure is a median (with quartiles) of
 interleaved repetitions, every ratio (/ peer) is of speeds in one run, above 1 where the row is faster than
 the peer. All tasks run where none is given. What is measured is printed and written at once."""
-TASKS: Dict[str, Type[Task]] = {
-    task.name: task for task in (CausalAttention, PackAndUnpack, Train, LongRangeArena, Decode, OptimizerStep)
-}
+KINDS: List[Type[Task]] = [CausalAttention, PackAndUnpack]
+if importlib.util.find_spec("fairseq") is not None:  # which whole models need
+    from luna_fairseq.benchmark.apollo import OptimizerStep
+    from luna_fairseq.benchmark.decode import Decode
+    from luna_fairseq.benchmark.train import LongRangeArena, Train
+    from luna_fairseq.engine.memory import keep_freed_memory
+
+    KINDS += [Train, LongRangeArena, Decode, OptimizerStep]
+TASKS = {task.name: task for task in KINDS}
 COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
@@ -76,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
         said = str(error).splitlines()[0]
         raise InputError(f"--device {args.device}: {said}; give cpu, cuda or cuda:N") from None
     torch.set_num_threads(args.threads)
-    if args.device == "cpu":
+    if args.device == "cpu" and "train" in TASKS:
         keep_freed_memory()  # as training does
     where = environment(args)
     print("\n".join(f"{name}: {value}" for name, value in where.items()), flush=True)
@@ -109,7 +112,8 @@ def measure(task: Task, section: Section) -> None:
         compare(case, jobs, section, task.args)
         records = section.results[done:]
         for record in records if task.rate else ():
-            record[f"{task.rate}_per_second"] = task.count(case) / record["seconds"]["median"]
+            number = case["sentences"] * (case["T"] if task.rate == "tokens" else 1)
+            record[f"{task.rate}_per_second"] = number / record["seconds"]["median"]
         if records:
             say(table_of(records, task.rate, section.peers))
         if task.args.profile:

@@ -88,6 +88,3 @@ class OptimizerStep(ModelTask):
             made.append((0.02 * value).requires_grad_())
             made[-1].grad = 0.01 * gradient
         return made
-
-    def describe(self) -> str:
-        return f"transformer, {self.args.preset}: {len(self.shapes)} tensors"

@@ -36,9 +36,6 @@ class Decode(ModelTask):
             raise InputError("--lengths 1 is the end of a sentence alone: give 2 or more")
         return [{"sentences": self.args.batch, "T": length} for length in self.args.lengths]
 
-    def count(self, case: Case) -> int:
-        return case["sentences"]
-
     def job(self, row: Model, case: Case) -> Job:
         return self.search(self.ready_model(row, case["T"]), BatchSize(**case))
 
@@ -74,9 +71,6 @@ class Decode(ModelTask):
         whole = model.decoder(target, encoder_out=encoded)[0]  # [B, T, V]
         what = "its logits in decoding differ from those for whole sentences"
         return require_equal(what, torch.cat(steps, dim=1), whole)
-
-    def describe(self) -> str:
-        return f"{super().describe()}, beam {self.args.beam}"
 
 
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:

@@ -39,9 +39,11 @@ class AttentionTask(Task):
 
     Attributes:
         table: its rows
+        kinds: what is compared at every length and l
     """
 
     table: ClassVar[Dict[str, Row]]
+    kinds: ClassVar[List[Case]] = [{}]
     length = "T"
     options = {
         **numbers(lengths=[32, 128, 512, 1024], batch=4, heads=8, head_dim=64),
@@ -52,13 +54,13 @@ class AttentionTask(Task):
     def rows(self) -> Dict[str, Row]:
         return self.table
 
-    def kinds(self) -> List[Case]:
-        """What is compared at every length beside both passes."""
-        return [{"l": length} for length in self.args.projection_length]
+    def of_lengths(self, *lengths: int) -> List[Case]:
+        """What is compared at every length, but for the pass."""
+        ells, kinds = self.args.projection_length, self.kinds
+        return [{"l": L, **kind, "T": T} for L in ells for kind in kinds for T in lengths]
 
     def cases(self) -> List[Case]:
-        lengths = self.args.lengths
-        return [{**kind, "T": T, "pass": which} for kind in self.kinds() for T in lengths for which in PASSES]
+        return [{**case, "pass": which} for case in self.of_lengths(*self.args.lengths) for which in PASSES]
 
     def random(self, *lengths: int) -> List[Tensor]:
         """[B, H, length, K] for every length, as a projection leaves them: a view of [length, B, H, K]."""
@@ -89,7 +91,7 @@ class AttentionTask(Task):
     def check(self, row: Row) -> float:
         """Output and gradients must be those of the definition in float64; beyond the definition's longest
         sequence, those of the last head."""
-        cases = [{**kind, "T": T} for kind in self.kinds() for T in (SMALL_LENGTH, *self.args.lengths)]
+        cases = self.of_lengths(SMALL_LENGTH, *self.args.lengths)
         here = [case for case in cases if row.equals and not self.why_not(row, case)]
         return max((self.error(row, case) for case in here), default=0.0)
 
@@ -98,11 +100,10 @@ class AttentionTask(Task):
         inputs, gradient = self.problem(case)
         definition = self.table[row.equals]
         part = slice(-1 if definition.limited and case["T"] > self.limit() else None, None)
-        cut = {name: x[part, part] if x.is_floating_point() else x[part] for name, x in inputs.items()}
-        doubled = {
-            name: x.detach().double().requires_grad_() if inputs[name].requires_grad else x
-            for name, x in cut.items()
-        }
+        doubled = {}
+        for name, x in inputs.items():
+            cut = x[part, part].detach().double() if x.is_floating_point() else x[part]
+            doubled[name] = cut.requires_grad_(x.requires_grad)
         expected = outputs_and_gradients(definition, doubled, gradient[part, part].double())
         actual = outputs_and_gradients(row, inputs, gradient)
         errors = [0.0]
@@ -113,11 +114,6 @@ class AttentionTask(Task):
                 ours = theirs * float("nan") if found is None else found[part, part]
                 errors.append(require_equal(where, ours, theirs, TOLERANCES[self.args.dtype]))
         return max(errors)
-
-    def describe(self) -> str:
-        args = self.args
-        tied = ", tied" if getattr(args, "tied", False) else ""
-        return f"B {args.batch}, H {args.heads}, K {args.head_dim}, {args.dtype}{tied}"
 
 
 def why_no_sdpa(*unused: Any) -> str:

@@ -240,4 +240,4 @@ class ModelTask(Task):
 
     def describe(self) -> str:
         values = ", ".join(f"{name} {value}" for name, value in self.sizes.items())
-        return f"{self.task}: {values}, dictionary {self.types} (one embedding for all), {self.args.dtype}"
+        return f"{self.task}: {values}, dictionary {self.types} (one embedding for all), {super().describe()}"

@@ -45,7 +45,7 @@ class Task:
         name: of the results, which is that of the sub-command
         notes: what is measured, and how to read it; its first line is the help
         options: what only this sub-command has, as argparse takes it
-        rate: unit of :meth:`count`, as ``tokens`` (default: the table shows no rate)
+        rate: what is counted, ``tokens`` or ``sentences`` of the case (default: the table shows no rate)
         length: column of the case that the plot has as its abscissa
     """
 
@@ -79,13 +79,10 @@ class Task:
         """Make inputs, parameters, models: whatever is there before the job; give the job."""
         raise NotImplementedError
 
-    def count(self, case: Case) -> int:
-        """How much one job does, in units of ``rate``."""
-        return 0
-
     def describe(self) -> str:
         """The sizes in one line."""
-        raise NotImplementedError
+        values = {option: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
+        return " ".join(f"{option} {value}" for option, value in values.items() if value not in (None, False))
 
 
 @dataclass
@@ -199,10 +196,9 @@ def numbers(**options: Any) -> Dict[str, Any]:
     """Options whose values are numbers of at least 1, by name with their defaults; a list takes several."""
     found: Dict[str, Any] = {}
     for name, default in options.items():
-        many = isinstance(default, list)
-        text = f"default: {' '.join(map(str, default)) if many else default}"
-        found[f"--{name.replace('_', '-')}"] = dict(type=positive, default=default, metavar="N", help=text)
-        found[f"--{name.replace('_', '-')}"].update({"nargs": "+"} if many else {})
+        text, many = str(default).strip("[]").replace(",", ""), "+" if isinstance(default, list) else None
+        option = {"type": positive, "default": default, "metavar": "N", "nargs": many}
+        found[f"--{name.replace('_', '-')}"] = {**option, "help": f"default: {text}"}
     return found
 
 

@@ -48,9 +48,6 @@ class Train(ModelTask):
     def cases(self) -> List[Case]:
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
-    def count(self, case: Case) -> int:
-        return case["sentences"] * case["T"]
-
     def loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
         """The loss of a random batch, by token or sentence as fairseq divides it.
 

@@ -114,6 +114,17 @@ def test_as_a_process_with_memory_and_profiles(tmp_path):
     assert each["calls"] > 100 and each["MiB written"] > 1
 
 
+def test_without_fairseq_attention_alone_is_measured():
+    program = "import sys; sys.modules['fairseq'] = None; import luna_fairseq.benchmark.{} as it; it.main()"
+    for module, words, said in (
+        ("__main__", f"causal --check {HEADS}", "chunk"),
+        ("gpu", "--device cpu --minutes 1e-9 --only train", "there are parity, causal, resources"),
+    ):
+        command = [sys.executable, "-c", program.format(module), *words.split()]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert said in done.stdout + done.stderr, done.stderr
+
+
 def test_extra_memory_is_the_most_that_a_job_holds():
     def job():
         x = torch.ones(2**20)
