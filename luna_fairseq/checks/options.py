@@ -9,7 +9,7 @@ import re
 from argparse import Namespace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Tuple
+from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, Tuple
 
 import torch
 
@@ -92,21 +92,25 @@ def flat(config: Any) -> Namespace:
     return Namespace(**options)
 
 
-def check_overrides(overrides: Mapping[str, Any], trained: Any) -> None:
-    """Raise InputError for --model-overrides that the configuration of a training does not have among its
-    options. fairseq-validate gives all its options as overrides, that one among them."""
+def check_overrides(
+    overrides: Mapping[str, Any], trained: Any, where: str = "--model-overrides", also: Collection[str] = ()
+) -> None:
+    """Raise InputError for what is neither among the options of a training's configuration nor ``also`` one.
+    fairseq-validate gives all its options as overrides, --model-overrides among them."""
     if "model_overrides" in overrides:
         overrides = ast.literal_eval(overrides["model_overrides"])
     if isinstance(trained, Namespace) or isinstance(trained.model, Namespace):
         return  # takes any
-    known = {*trained, *vars(flat(trained))}
+    known = {*trained, *vars(flat(trained)), *also}
     for name in overrides:
         if name not in known:
-            close = get_close_matches(name, sorted(known), 1)
-            raise InputError(
-                f"--model-overrides: the training of the checkpoint had no option {name}"
-                f"{f': is {close[0]} meant?' if close else ''}"
-            )
+            raise InputError(f"{where}: the checkpoint's training had no option {name}{nearest(name, known)}")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """How a line ends that says that there is no such ``name``, where one of ``names`` is like it."""
+    found = get_close_matches(name, sorted(names), 1, 0.5)
+    return f"; nearest: {found[0]}" if found else ""
 
 
 def values(given: Given) -> Faults:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence
 
@@ -16,6 +15,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
+from luna_fairseq.checks.options import nearest
 from luna_fairseq.errors import InputError
 
 Settings = Dict[str, Dict[str, Any]]
@@ -87,10 +87,8 @@ def _options(group: str, component: Any) -> List[str]:
 def _unknown(
     path: Path, keys: Sequence[str], what: str, known: Iterable[str], word: Optional[str] = None
 ) -> InputError:
-    near = get_close_matches(word or what.split()[-1], list(known), 1, 0.5)
-    return InputError(
-        f"{path}, line {_line(path, keys)}: {what} is unknown{f'; nearest: {near[0]}' if near else ''}"
-    )
+    near = nearest(word or what.split()[-1], known)
+    return InputError(f"{path}, line {_line(path, keys)}: {what} is unknown{near}")
 
 
 def _line(path: Path, keys: Sequence[str]) -> int:

@@ -1,13 +1,13 @@
 """Translation of a document by a model that was trained on pieces of several sentences."""
 
-from typing import Any, List, Sequence
+from typing import Any, Iterable, List, Sequence
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.documents import SEPARATOR, Piece, cut, join, split
 
 
 def translate_document(
-    hub: Any, sentences: Sequence[str], tokens: int, beam: int = 5, **kwargs: Any
+    hub: Any, sentences: Iterable[str], tokens: int, beam: int = 5, **kwargs: Any
 ) -> List[str]:
     """One line for each sentence of a document. A piece whose translation has another number of sentences is
     translated again, sentence by sentence.
@@ -20,10 +20,13 @@ def translate_document(
         kwargs: options of generation, as ``lenpen``
 
     Raises:
-        InputError: no separator in the dictionary, an empty sentence, or one that holds the separator; a
-            piece that is longer than the model's positions
+        InputError: no separator in the dictionary, a text in the place of sentences, an empty one, or one
+            that holds the separator; a piece that is longer than the model's positions
     """
     check_separator(hub.src_dict, hub.tgt_dict)
+    if isinstance(sentences, str):
+        raise InputError("a text is no list of sentences: give [sentence, sentence, ...]")
+    sentences = list(sentences)
     for number, sentence in enumerate(sentences, 1):
         if not sentence.strip() or SEPARATOR in sentence:
             raise InputError(

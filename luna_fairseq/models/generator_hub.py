@@ -2,20 +2,25 @@
 attention."""
 
 from argparse import Namespace
-from typing import Any, List, Optional, Sequence, Tuple, Type
+from inspect import signature
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
 
 from fairseq import hub_utils
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from fairseq.token_generation_constraints import pack_constraints
-from luna_fairseq.checks.options import OF_A_SOURCE
+from luna_fairseq.checks.options import OF_A_SOURCE, Given, check_overrides, nearest, values
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.stream import Stream
-from luna_fairseq.models.tokenizers import find_tokenizer, folders_of
+from luna_fairseq.models.tokenizers import find_tokenizer, folders_of, tokenizer_options
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer
+
+# What fairseq's from_pretrained takes that is no option of a training.
+_OF_FROM_PRETRAINED = ("user_dir", "generation_args", "load_checkpoint_heads", "archive_map")
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
@@ -44,25 +49,34 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return super().apply_bpe(sentence)
 
     def translate_document(
-        self, sentences: Sequence[str], tokens: int, beam: int = 5, **kwargs: Any
+        self, sentences: Iterable[str], tokens: int, beam: int = 5, **kwargs: Any
     ) -> List[str]:
         """See :func:`luna_fairseq.models.document_translation.translate_document`."""
         return translate_document(self, sentences, tokens, beam, **kwargs)
 
-    def generate(self, tokenized_sentences: Any, *args: Any, constraints: Any = None, **kwargs: Any) -> Any:
+    def generate(
+        self, tokenized_sentences: Any, beam: int = 5, *args: Any, constraints: Any = None, **kwargs: Any
+    ) -> Any:
         """fairseq's, with ``constraints``: for each sentence the phrases, as text, that its translation
         contains in this order. The sentences are then translated one by one.
 
         Raises:
-            InputError: constraints of another number of sentences; ``print_alignment`` without weights
+            InputError: constraints of another number of sentences; ``print_alignment`` without weights; an
+                option that generation does not have, or a value that it cannot have
         """
+        own = signature(hub_utils.GeneratorHubInterface.generate).parameters
+        known = {*GenerationConfig.__dataclass_fields__, *own}
+        for name in kwargs.keys() - known:
+            raise InputError(f"generation has no option {name}{nearest(name, known)}")
+        for fault in values(Given(Namespace(beam=beam, **kwargs))):
+            raise InputError(fault)
         for model in self.models:
             if hasattr(model, "check_generation"):
                 model.check_generation(Namespace(**kwargs))
         if constraints is None:
-            return super().generate(tokenized_sentences, *args, **kwargs)
+            return super().generate(tokenized_sentences, beam, *args, **kwargs)
         if isinstance(tokenized_sentences, Tensor):
-            return self.generate([tokenized_sentences], *args, constraints=[constraints], **kwargs)[0]
+            return self.generate([tokenized_sentences], beam, *args, constraints=[constraints], **kwargs)[0]
         if len(constraints) != len(tokenized_sentences):
             raise InputError(
                 f"constraints of {len(constraints)} sentences, not of {len(tokenized_sentences)}: give a "
@@ -74,7 +88,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             wanted = [self._tokens_of_target(text) for text in texts]
             packed = pack_constraints([wanted]).to(self.device)
             given = {**kwargs, "constraints": "ordered", "inference_step_args": {"constraints": packed}}
-            found += super().generate([tokens], *args, **given)
+            found += super().generate([tokens], beam, *args, **given)
         return found
 
     def _tokens_of_target(self, text: str) -> Tensor:
@@ -139,14 +153,32 @@ def from_pretrained(
     (``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2). Where there is none, text
     is words, or pieces, between spaces.
     """
+    found = loaded(model_name_or_path, checkpoint_file, data_name_or_path, *hub.reads, **kwargs)
+    return hub(found["args"], found["task"], found["models"])
+
+
+def loaded(
+    model_name_or_path: Any,
+    checkpoint_file: str,
+    data_name_or_path: Any,
+    wanted: Type[Any],
+    name: str,
+    **kwargs: Any,
+) -> Dict[str, Any]:
+    """What fairseq's ``from_pretrained`` makes of the arguments of ours: ``args``, ``task`` and ``models``.
+
+    Raises:
+        InputError: a folder does not exist, the model is no ``wanted`` one, ``name`` by name, or ``kwargs``
+            has what is no option
+    """
     folders = folders_of(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:
         kwargs = {**find_tokenizer(folders), **kwargs}
-    found = hub_utils.from_pretrained(
-        str(model_name_or_path), checkpoint_file, str(data_name_or_path), **kwargs
-    )
-    check_kind(found["models"][0], *hub.reads)
-    return hub(found["args"], found["task"], found["models"])
+    words = str(model_name_or_path), checkpoint_file, str(data_name_or_path)
+    found: Dict[str, Any] = hub_utils.from_pretrained(*words, **kwargs)
+    check_kind(found["models"][0], wanted, name)
+    check_overrides(kwargs, found["args"], "from_pretrained", (*_OF_FROM_PRETRAINED, *tokenizer_options()))
+    return found
 
 
 def check_kind(model: Any, wanted: Type[Any], name: str) -> None:

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq import hub_utils, utils
+from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface, RobertaModel
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.generator_hub import check_kind
-from luna_fairseq.models.tokenizers import find_tokenizer, folders_of
+from luna_fairseq.models.generator_hub import loaded
 from luna_fairseq.modules.classification_heads import mean_of_packed
 from luna_fairseq.text.pieces import MASK, check_encoded, check_tokenizer, is_filler
 
@@ -189,17 +188,8 @@ def from_pretrained(
         InputError: a folder does not exist, or the dictionary or the tokenizer is another one than the
             checkpoint's
     """
-    folders = folders_of(model_name_or_path, data_name_or_path)
-    if bpe is None:
-        kwargs = {**find_tokenizer(folders), **kwargs}
-    else:
+    if bpe is not None:
         kwargs["bpe"] = bpe
-    found = hub_utils.from_pretrained(
-        str(model_name_or_path),
-        checkpoint_file,
-        str(data_name_or_path),
-        load_checkpoint_heads=True,
-        **kwargs,
-    )
-    check_kind(found["models"][0], RobertaModel, "masked language model")
+    names = model_name_or_path, checkpoint_file, data_name_or_path, RobertaModel, "masked language model"
+    found = loaded(*names, load_checkpoint_heads=True, **kwargs)
     return MaskedLMHub(found["args"], found["task"], found["models"][0]).eval()

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
+from fairseq.registry import REGISTRIES
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
 
@@ -19,6 +20,14 @@ def folders_of(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
         if not path.exists() and "://" not in f"{model_name_or_path} {data}":
             raise InputError(f"{path} does not exist: give from_pretrained the folder of the {what}")
     return folders
+
+
+def tokenizer_options() -> List[str]:
+    """Names of the options of all of fairseq's tokenizers and encodings."""
+    classes = [
+        one for kind in ("bpe", "tokenizer") for one in REGISTRIES[kind]["dataclass_registry"].values()
+    ]
+    return [name for one in classes for name in one.__dataclass_fields__]
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:

@@ -110,6 +110,14 @@ def test_validate(trained, data):
     assert loss == re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", log)[-1]
 
 
+WRONG_IN_PYTHON = {
+    ("bem", 2): "generation has no option bem; nearest: beam",
+    ("prefix_tokens", None): "generation has no option prefix_tokens",
+    ("beam", 0): "--beam 0: must be at least 1",
+    ("sampling_topp", 1.5): "--sampling-topp 1.5: a probability is at most 1",
+}
+
+
 def test_hub_interface(trained, data):
     hub = LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data), bpe="characters")
     assert type(hub.bpe).__name__ == "Characters"
@@ -122,6 +130,11 @@ def test_hub_interface(trained, data):
     assert "w9 w7" in first and "w3" in first.split("w9 w7")[1] and "w5" in second
     with pytest.raises(InputError, match="constraints of 2 sentences, not of 1"):
         hub.translate("w1", constraints=["w9", "w7"])
+    for wrong, words in WRONG_IN_PYTHON.items():
+        with pytest.raises(InputError, match=words):
+            hub.translate("w1", **dict([wrong]))
+    with pytest.raises(InputError, match="from_pretrained: .* had no option bp; nearest: bpe"):
+        LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data), bp="characters")
 
 
 def test_going_on_from_half_a_checkpoint_by_name(trained, data, tmp_path):

@@ -66,7 +66,7 @@ def test_an_override_that_would_change_nothing(command, refused, monkeypatch):
             with pytest.raises(InputError) if refused and name == "decoder_layer" else nullcontext() as error:
                 entry_points._overridden(lambda *_: loaded, ["a.pt"], overrides)  # noqa: B023
             if error is not None:
-                assert str(error.value).endswith("had no option decoder_layer: is decoder_layers meant?")
+                assert str(error.value).endswith("had no option decoder_layer; nearest: decoder_layers")
 
 
 def test_a_program_of_ones_own_gets_the_exception():
