@@ -9,10 +9,12 @@ import re
 from argparse import Namespace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, Tuple
+from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, Optional, Tuple
 
 import torch
 
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.registry import REGISTRIES
 from luna_fairseq.checks.model_options import model_name
 from luna_fairseq.checks.same_training import KINDS
 from luna_fairseq.errors import InputError
@@ -105,6 +107,18 @@ def check_overrides(
     for name in overrides:
         if name not in known:
             raise InputError(f"{where}: the checkpoint's training had no option {name}{nearest(name, known)}")
+
+
+def check_optimizer_overrides(trainer: Any, overrides: Optional[Mapping[str, Any]]) -> None:
+    """Raise InputError for --optimizer-overrides of what the trainer's optimizer does not have; fairseq gives
+    it any."""
+    for name in overrides or ():
+        known = {name for group in trainer.optimizer.param_groups for name in group} - {"params"}
+        known.update(getattr(trainer.optimizer, "optimizers", ()))  # of a composite one
+        if name not in known:
+            raise InputError(
+                f"--optimizer-overrides: the optimizer has no option {name}{nearest(name, known)}"
+            )
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -245,6 +259,16 @@ def written_options(given: Given) -> Faults:
             good = False
         if not good:
             yield f'{name} {text} is not {kind}, such as {{"name": 4}}'
+    for name in json.loads(given.eval_bleu_args or "{}"):
+        if name not in GenerationConfig.__dataclass_fields__:
+            yield f"--eval-bleu-args: no option {name}{nearest(name, GenerationConfig.__dataclass_fields__)}"
+    tokenizer = REGISTRIES["tokenizer"]["dataclass_registry"].get(given.eval_bleu_detok)
+    for name in json.loads(given.eval_bleu_detok_args or "{}"):
+        if tokenizer is not None and name not in tokenizer.__dataclass_fields__:
+            yield (
+                f"--eval-bleu-detok-args: {given.eval_bleu_detok} has no option {name}"
+                f"{nearest(name, tokenizer.__dataclass_fields__)}"
+            )
 
 
 def training(given: Given) -> Faults:

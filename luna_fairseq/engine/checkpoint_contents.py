@@ -10,6 +10,7 @@ from luna_fairseq import provenance
 from luna_fairseq.checks import same_training
 from luna_fairseq.checks.dictionaries import KEY, check_fingerprints, fingerprints_of, stored_fingerprints
 from luna_fairseq.checks.model_options import dataclass_of, fill_in_options
+from luna_fairseq.checks.options import check_optimizer_overrides
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import damage, intact_neighbour, why_no_checkpoint
@@ -96,6 +97,7 @@ def _compared_in_training(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
+    check_optimizer_overrides(self, optimizer_overrides)
     given = (reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
     # By the one logger that --log-file is given.
     logging.getLogger("fairseq_cli.train").info(provenance.provenance())

@@ -17,7 +17,7 @@ from fairseq.data import Dictionary
 from fairseq.search import DiverseBeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq_cli import hydra_train
-from luna_fairseq.checks.options import check_options
+from luna_fairseq.checks.options import check_optimizer_overrides, check_options
 from luna_fairseq.engine.entry_points import without_the_metric
 from luna_fairseq.engine.reading import _encoded
 from luna_fairseq.errors import InputError
@@ -102,6 +102,11 @@ GPU = torch.cuda.is_available()
         ),
         ({"criterion": "adaptive_loss"}, "--criterion adaptive_loss needs a model with adaptive softmax"),
         ({"eval_bleu_args": "{x"}, "--eval-bleu-args {x is not JSON"),
+        ({"eval_bleu_args": '{"bem": 4}'}, "--eval-bleu-args: no option bem; nearest: beam"),
+        (
+            {"eval_bleu_detok": "moses", "eval_bleu_detok_args": '{"moses_no_escap": true}'},
+            "--eval-bleu-detok-args: moses has no option moses_no_escap; nearest: moses_no_escape",
+        ),
         ({"model_overrides": "{x"}, "--model-overrides {x is not a Python dictionary"),
         ({"path": None}, "--path is missing"),
         ({**GENERATE, "beam": 0}, "--beam 0: must be at least 1"),
@@ -262,3 +267,14 @@ def test_what_a_search_cannot_do():
     generator.search.sampling_topk = 1 + len(dictionary)
     with pytest.raises(InputError, match="^--sampling-topk .*: the dictionary has .* entries$"):
         generator.generate([model], sample)
+
+
+@pytest.mark.parametrize("parts", [{}, {"optimizers": {"groups": None}}])
+def test_overrides_of_what_an_optimizer_has(parts):
+    trainer = Namespace(optimizer=Namespace(param_groups=[{"params": [], "lr": 1.0}], **parts))
+    check_optimizer_overrides(trainer, None)
+    check_optimizer_overrides(trainer, {"lr": 0.1, **dict.fromkeys(parts.get("optimizers", ()))})
+    with pytest.raises(
+        InputError, match="--optimizer-overrides: the optimizer has no option lrr; nearest: lr$"
+    ):
+        check_optimizer_overrides(trainer, {"lrr": 0.1})
