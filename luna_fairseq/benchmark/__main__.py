@@ -111,9 +111,6 @@ def measure(task: Task, section: Section) -> None:
         done = len(section.results)
         compare(case, jobs, section, task.args)
         records = section.results[done:]
-        for record in records if task.rate else ():
-            number = case["sentences"] * (case["T"] if task.rate == "tokens" else 1)
-            record[f"{task.rate}_per_second"] = number / record["seconds"]["median"]
         if records:
             say(table_of(records, task.rate, section.peers))
         if task.args.profile:

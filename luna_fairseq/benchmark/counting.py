@@ -45,8 +45,7 @@ def count_step(
     with torch.device("meta"), attention, autocast:
         with _Counter():
             model = build().to(dtype).train()
-        weights = {id(x): x for x in model.parameters()}
-        own = {x.untyped_storage()._cdata for x in weights.values()}
+        own = {x.untyped_storage()._cdata for x in model.parameters()}
         kept: Dict[int, Any] = {}
 
         def keep(x: Tensor) -> Tensor:
@@ -61,7 +60,7 @@ def count_step(
             size = sum(storage.nbytes() for storage in kept.values())
             kept.clear()
             value.backward()
-    return Step(sum(p.numel() for p in weights.values()), counter.operations, size, counter.largest)
+    return Step(sum(p.numel() for p in model.parameters()), counter.operations, size, counter.largest)
 
 
 class _Counter(TorchDispatchMode):

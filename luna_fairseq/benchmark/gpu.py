@@ -108,9 +108,8 @@ def run(args: argparse.Namespace) -> None:
     pieces = {piece.name: piece for piece in (ON_CPU if args.device == "cpu" else ON_GPU)}
     if importlib.util.find_spec("fairseq") is None:
         print("there is no fairseq: whole models are left out", flush=True)
-        pieces = {
-            n: x for n, x in pieces.items() if x.words.split()[0] in ("causal", "attention", ".kernels")
-        }
+        alone = ("causal", "attention", ".kernels")
+        pieces = {name: piece for name, piece in pieces.items() if piece.words.split()[0] in alone}
     if not 0 < args.minutes < float("inf"):
         raise InputError(f"--minutes {args.minutes:g} leaves no time: give more than 0")
     if args.device == "cuda" and torch.cuda.device_count() == 0:

@@ -17,7 +17,7 @@ SHORTEST_SAMPLE = 0.02
 
 
 def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
-    """Add to ``section`` the records of rows in a case that they have in common: the memory of each first,
+    """Add to a section the records of rows in a case that they have in common: the memory of each first,
     then rounds of A B C, A B C, ...
 
     Args:
@@ -41,20 +41,18 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
             # It warms up before every sample: another row has been at work.
             samples[name].append(timer.blocked_autorange(min_run_time=SHORTEST_SAMPLE))
     seconds = {name: [sample.median for sample in each] for name, each in samples.items()}
+    peers = [name for name in section.peers if name in seconds]
     for name, ours in seconds.items():
-        section.results.append({
-            "case": case,
-            "form": name,
-            "seconds": {**spread(ours), "samples": ours},
-            "calls_per_sample": samples[name][0].number_per_run,
-            # Repetition by repetition: what slows a round slows both.
-            "speed_ratio": {
-                peer: spread([b / a for a, b in zip(ours, seconds[peer])])
-                for peer in section.peers
-                if peer in seconds
-            },
-            "extra_bytes": extra[name],
-        })  # fmt: skip
+        record: Record = {"case": case, "form": name, "seconds": {**spread(ours), "samples": ours}}
+        record["calls_per_sample"] = samples[name][0].number_per_run
+        # Repetition by repetition: what slows a round slows both.
+        ratios = {peer: [b / a for a, b in zip(ours, seconds[peer])] for peer in peers}
+        record["speed_ratio"] = {peer: spread(each) for peer, each in ratios.items()}
+        record["extra_bytes"] = extra[name]
+        if section.rate:
+            number = case["sentences"] * (case["T"] if section.rate == "tokens" else 1)
+            record[f"{section.rate}_per_second"] = number / record["seconds"]["median"]
+        section.results.append(record)
     section.begin("")
 
 

@@ -26,6 +26,8 @@ from luna_fairseq.modules.heads import merge_heads, split_heads
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.attention import FORMS, PeerAttention
 
+Names = Mapping[str, str]
+Change = Optional[Callable[[nn.Module], None]]
 # Layers, and their width, that of feed-forward, heads.
 SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
 TRANSFORMER = {"base": (6, 512, 2048, 8), "small": (3, 256, 1024, 4)}
@@ -92,9 +94,9 @@ class Model:
         peer, optional: see the package
     """
 
-    architectures: Mapping[str, str]
+    architectures: Names
     options: Mapping[str, Any] = field(default_factory=dict)
-    change: Optional[Callable[[nn.Module], None]] = None
+    change: Change = None
     peer: bool = False
     optional: bool = False
 
@@ -104,12 +106,7 @@ class Model:
         return replace(self, options=options, change=use_definitions)
 
 
-def luna(
-    architectures: Mapping[str, str],
-    untied: bool = False,
-    change: Optional[Callable[[nn.Module], None]] = None,
-    **options: Any,
-) -> Model:
+def luna(architectures: Names, untied: bool = False, change: Change = None, **options: Any) -> Model:
     """Luna, with l rows of P; rows with a change or options of their own are optional."""
     of_length = {"projection_length": "{l}", "encoder_projection_length": "{l}", "untie_luna_kv": untied}
     return Model(architectures, {**of_length, **options}, change, optional=bool(options or change))

@@ -80,9 +80,10 @@ class Task:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """The sizes in one line."""
-        values = {option: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
-        return " ".join(f"{option} {value}" for option, value in values.items() if value not in (None, False))
+        """What all cases have in common, in one line: options with one value."""
+        values = {option[2:]: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
+        said = (f"{name} {x}" for name, x in values.items() if x and not isinstance(x, list))
+        return ", ".join(said)
 
 
 @dataclass

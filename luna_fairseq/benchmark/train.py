@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from functools import partial
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 import torch
 from torch.nn import functional as F
@@ -75,7 +75,13 @@ class Train(ModelTask):
             masked[:, PREDICTED] = target[:, PREDICTED]
             target, criterion = masked, MaskedLmLoss(Namespace(tpu=False), task)
         sizes = {"nsentences": batch.sentences, "ntokens": sum(counts)}
-        return partial(loss_per_token, criterion, model, {"net_input": net_input, "target": target, **sizes})
+        sample = {"net_input": net_input, "target": target, **sizes}
+
+        def loss() -> torch.Tensor:
+            value, sample_size, _ = criterion(model, sample)
+            return value / sample_size
+
+        return loss
 
     def job(self, row: Model, case: Case) -> Job:
         model = self.make_model(row, case["T"])
@@ -111,12 +117,6 @@ class LongRangeArena(Train):
     options = {**Train.options, **numbers(projection_length=[16, 128, 256])}
     options["--task"] = {**options["--task"], "default": "classify"}
     options["--batch"] = {**options["--batch"], "default": [BatchSize(1, 1024 * i) for i in (1, 2, 3, 4)]}
-
-
-def loss_per_token(criterion: Any, model: Any, sample: Dict[str, Any]) -> torch.Tensor:
-    """The mean over what the criterion counts: the target's tokens."""
-    loss, sample_size, _ = criterion(model, sample)
-    return loss / sample_size
 
 
 def step(model: torch.nn.Module, loss: Loss) -> None:
