@@ -15,6 +15,7 @@ _EXPLAINING = {
 }
 _OF_OPTIONS = {"MissingMandatoryValue", "ConfigCompositionException", "ValidationError"}
 _MISSING_VALUE = re.compile(r"Missing mandatory value: (?:\w+\.)*(\w+)|(\w+)=null")
+_WRONG_OPTION = re.compile(r"(.*) full_key: (\S+) .*object_type=(\w+)Config$")
 _BEYOND_MEMORY = re.compile(r"allocate memory|out of memory|not enough memory|overflow|bad_alloc")
 # What packages explain by an exception of theirs.
 _EXPLAINED = re.compile(r"pip install|[Pp]lease install|could not parse ModelProto from")
@@ -120,6 +121,9 @@ def explained_by_fairseq(kind: str, text: str, place: str, function: str, line: 
     missing = _MISSING_VALUE.search(text) if kind in _OF_OPTIONS else None
     if missing:
         return f"--{(missing[1] or missing[2]).replace('_', '-')} is missing"
+    wrong = _WRONG_OPTION.match(text) if kind in ("ConfigKeyError", "ValidationError") else None
+    if wrong:
+        return f"{wrong[3]}.{wrong[2]}: {wrong[1]}"
     if kind in ("RuntimeError", "OutOfMemoryError", "MemoryError") and _BEYOND_MEMORY.search(text):
         return (
             f"it does not fit into memory ({text[:200]}): give a smaller batch, --projection-length, width "

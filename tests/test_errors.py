@@ -120,6 +120,14 @@ FAIRSEQ = "/lib/fairseq_cli/train.py"
             "--total-num-update is",
         ),
         (
+            "ConfigKeyError",
+            "Key 'beem' not in 'LunaConfig' full_key: beem object_type=LunaConfig",
+            "/lib/omegaconf/x.py",
+            "_raise",
+            "raise ex",
+            "Luna.beem: Key 'beem' not in 'LunaConfig'",
+        ),
+        (
             "RuntimeError",
             "can't allocate memory: 10 bytes",
             "/lib/torch/x.py",

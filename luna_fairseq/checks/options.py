@@ -13,7 +13,7 @@ from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, Optio
 
 import torch
 
-from fairseq.dataclass.configs import GenerationConfig
+from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.registry import REGISTRIES
 from luna_fairseq.checks.model_options import model_name
 from luna_fairseq.checks.same_training import KINDS
@@ -92,6 +92,20 @@ def flat(config: Any) -> Namespace:
             options.update(values)
             options["arch" if group == "model" else group] = values.get("_name")
     return Namespace(**options)
+
+
+def check_config(config: Any) -> None:
+    """Make every check of fairseq-hydra-train's configuration, whose groups without a name take anything.
+
+    Raises:
+        InputError: an option is unknown, or cannot be meant
+    """
+    for group, field in FairseqConfig.__dataclass_fields__.items():
+        known = getattr(field.type, "__dataclass_fields__", {})
+        for option in config[group] if known else ():
+            if option not in known:
+                raise InputError(f"{group} has no option {option}{nearest(option, known)}")
+    check_options(flat(config))
 
 
 def check_overrides(

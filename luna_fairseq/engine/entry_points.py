@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from luna_fairseq.checks.options import check_options, check_overrides, flat
+from luna_fairseq.checks.options import check_config, check_options, check_overrides
 from luna_fairseq.engine.mend import KIND, RUNS, Function, Mend
 from luna_fairseq.errors import InputError, in_command
 
@@ -103,7 +103,7 @@ def _set_up(setup_task: Function, cfg: Any, *args: Any, **kwargs: Any) -> Any:
     starts; a task that masks whole words is told --bpe where it looks for it."""
     root = cfg._get_root() if hasattr(cfg, "_get_root") else None
     if root is not None and _program() == "hydra_train.py" and in_command(spawned=True):
-        check_options(flat(root))
+        check_config(root)
     task = setup_task(cfg, *args, **kwargs)
     if root is not None and getattr(cfg, "mask_whole_words", False) and not hasattr(task, "args"):
         task.args = root.bpe

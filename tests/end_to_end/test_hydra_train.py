@@ -68,3 +68,5 @@ def test_bad_values_are_named(data, tmp_path):
     command = ("+model={_name:luna_base} task=translation", settings(data), SMALL)
     line = refused("hydra_train", *command, "+model.projection_length=0", folder=tmp_path)
     assert line == "luna_fairseq: error: projection length is 0: --projection-length must be 1 or more"
+    line = refused("hydra_train", *command, "+optimization.max_updat=3", folder=tmp_path)
+    assert line == "luna_fairseq: error: optimization has no option max_updat; nearest: max_update"
