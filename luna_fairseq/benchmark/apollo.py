@@ -1,14 +1,15 @@
 """``apollo``: one step of the Apollo optimizer beside torch's AdamW, on the parameters of fairseq's
 Transformer."""
 
+from argparse import Namespace
 from functools import partial
-from typing import Any, Dict, List, Sequence
+from typing import Any, List, Sequence
 
 import torch
 from torch import Tensor
 
 from luna_fairseq.benchmark.models import MODELS, ModelTask
-from luna_fairseq.benchmark.task import Case, Job, Row, require_equal
+from luna_fairseq.benchmark.task import Case, Job, Row, Task, require_equal
 from luna_fairseq.optim.apollo import Apollo
 
 STEPS = 3
@@ -25,11 +26,10 @@ OPTIMIZERS = {
 }
 
 
-class OptimizerStep(ModelTask):
+class OptimizerStep(Task):
     """``apollo``."""
 
     name = "apollo"
-    task = "translate"
     notes = """one optimizer step: Apollo beside torch's AdamW, on the parameters of fairseq's Transformer
     with random gradients that stay the same; float32. Apollo and AdamW (weight decay 0.01)
     with torch's defaults for the rest. adamw and apollo-single go through the parameters one by one, foreach
@@ -38,19 +38,19 @@ class OptimizerStep(ModelTask):
     time. Before anything is timed, parameters after three steps were compared between the forms of each
     optimizer.
     """
-    length = ""
+    table = OPTIMIZERS
+    options = {name: ModelTask.options[name] for name in ("--preset", "--dictionary-size")}
 
-    def __init__(self, args: Any):
+    def __init__(self, args: Namespace):
         super().__init__(args)
-        self.shapes = [p.shape for p in self.make_model(MODELS["transformer"], 1).parameters()]
-
-    def rows(self) -> Dict[str, Row]:  # type: ignore[override]
-        return OPTIMIZERS
+        models = ModelTask(Namespace(**vars(args), dtype="float32"))
+        models.task = "translate"
+        self.shapes = [p.shape for p in models.make_model(MODELS["transformer"], 1).parameters()]
 
     def cases(self) -> List[Case]:
         return [{"parameters": f"{sum(shape.numel() for shape in self.shapes):,}"}]
 
-    def why_not(self, row: Row, case: Case) -> str:  # type: ignore[override]
+    def why_not(self, row: Row, case: Case) -> str:
         try:
             row.make(self.parameters(SMALL), lr=RATE).step()
         except (RuntimeError, TypeError) as error:

@@ -38,11 +38,9 @@ class AttentionTask(Task):
     """Both passes over every form of an attention at every length.
 
     Attributes:
-        table: its rows
         kinds: what is compared at every length and l
     """
 
-    table: ClassVar[Dict[str, Row]]
     kinds: ClassVar[List[Case]] = [{}]
     length = "T"
     options = {
@@ -50,9 +48,6 @@ class AttentionTask(Task):
         **numbers(projection_length=[16], max_naive_length=None),
         "--dtype": choice(*DTYPES),
     }
-
-    def rows(self) -> Dict[str, Row]:
-        return self.table
 
     def of_lengths(self, *lengths: int) -> List[Case]:
         """What is compared at every length, but for the pass."""

@@ -45,6 +45,7 @@ class Task:
         name: of the results, which is that of the sub-command
         notes: what is measured, and how to read it; its first line is the help
         options: what only this sub-command has, as argparse takes it
+        table: its rows by name, where no option changes them
         rate: what is counted, ``tokens`` or ``sentences`` of the case (default: the table shows no rate)
         length: column of the case that the plot has as its abscissa
     """
@@ -52,6 +53,7 @@ class Task:
     name: ClassVar[str]
     notes: ClassVar[str]
     options: ClassVar[Dict[str, Any]] = {}
+    table: ClassVar[Dict[str, Row]]
     rate: ClassVar[str] = ""
     length: ClassVar[str] = ""
 
@@ -60,7 +62,7 @@ class Task:
 
     def rows(self) -> Dict[str, Any]:
         """Its rows by name, in the table's order."""
-        raise NotImplementedError
+        return self.table
 
     def cases(self) -> List[Case]:
         """What the rows are compared in, by the table's column names."""
