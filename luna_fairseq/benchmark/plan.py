@@ -173,22 +173,24 @@ def seconds(
 def run(words: Namespace, given: List[str]) -> None:
     """Print the table."""
     recipe, gpu = read_recipe(words.recipe), GPUS[words.gpu]
-    args, lengths = resolve(recipe, given), words.length or [None]
-    plans = [plan(recipe, given, words, length) for length in progress(lengths, PROGRAM, "lengths")]
-    of_first = f"{plans[0].parameters / 1e6:.1f}M parameters, {args.optimizer}, {plans[0].dtype}"
-    print(f"{recipe.name} on {words.nodes} x {words.gpus_per_node} {gpu.name}: {of_first}, "
-          f"{args.max_update:,} updates")  # fmt: skip
-    rows = []
-    for one in plans:
-        total = sum(one.seconds.values())
-        rows.append({
-            "length": one.batch.T, "sentences x passes": f"{one.batch.sentences:,} x {one.passes}",
-            "tokens/update": one.tokens, "GiB": f"{one.bytes / GIB:.1f}", "ms/update": round(1000 * total),
-            "tokens/s": round(one.tokens / total),
-            "days": f"{args.max_update * total / 86400:.1f}" if args.max_update else "-",
-            "most of it": max(one.seconds, key=lambda what: one.seconds[what]),
-        })  # fmt: skip
-    print(table(rows), " ".join(TRUST.split()), sep="\n")
+    args, rows = resolve(recipe, given), []
+    try:
+        for length in progress(words.length or [None], PROGRAM, "lengths"):
+            one = plan(recipe, given, words, length)
+            total = sum(one.seconds.values())
+            rows.append({
+                "length": one.batch.T, "sentences x passes": f"{one.batch.sentences:,} x {one.passes}",
+                "tokens/update": one.tokens, "GiB": f"{one.bytes / GIB:.1f}",
+                "ms/update": round(1000 * total), "tokens/s": round(one.tokens / total),
+                "days": f"{args.max_update * total / 86400:.1f}" if args.max_update else "-",
+                "most of it": max(one.seconds, key=lambda what: one.seconds[what]),
+            })  # fmt: skip
+    finally:  # those that fit, before the error of one that does not
+        if rows:
+            model = f"{one.parameters / 1e6:.1f}M parameters, {args.optimizer}, {one.dtype}"
+            print(f"{recipe.name} on {words.nodes} x {words.gpus_per_node} {gpu.name}: {model}, "
+                  f"{args.max_update:,} updates")  # fmt: skip
+            print(table(rows), " ".join(TRUST.split()), sep="\n")
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

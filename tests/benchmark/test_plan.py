@@ -119,7 +119,7 @@ def test_the_table(capsys):
     "words, said",
     [
         ("luna_16_softplus_tied --gpu k80", "argument --gpu: invalid choice: 'k80' (choose from "),
-        ("transformer_base_adam --gpu v100 --length 131072", "lower --length to"),
+        ("transformer_base_adam --gpu v100 --length 30 131072", "lower --length to"),
         ("luna_99", "there is no recipe luna_99"),
         ("lra/text", "--task lra-text is not counted"),
         ("luna_16_softplus_tied --optimizer sgd", "--optimizer sgd is not counted"),
@@ -133,8 +133,10 @@ def test_bad_input_gets_one_line(words, said, capsys):
     with pytest.raises(SystemExit) as end:
         sys.exit(plan.main(words.split()))
     assert end.value.code in (1, 2)
-    line = capsys.readouterr().err.splitlines()[-1]
+    captured = capsys.readouterr()
+    line = captured.err.splitlines()[-1]
     assert line.startswith("luna-plan: error: ") and said in line
+    assert ("| 30 " in captured.out) == ("--length 30" in words)  # what fits is told before
 
 
 @pytest.mark.parametrize(
