@@ -2,7 +2,7 @@
 of the same inputs."""
 
 from functools import partial
-from typing import Any, Callable, Tuple
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
@@ -98,11 +98,10 @@ class PackAndUnpack(AttentionTask):
     table = FORMS
     kinds = [{"padding": "none"}, {"padding": "half"}]
 
-    def problem(self, case: Case) -> Tuple[Inputs, Tensor]:
+    def problem(self, case: Case) -> Inputs:
         L, T, H = case["l"], case["T"], self.args.heads
-        *heads, gradient = self.random(T, T, T, L, T)
-        x = {name: head.requires_grad_() for name, head in zip(("q", "k", "v", "pack_q"), heads)}
-        x["strength"] = torch.full_like(gradient[:1, :, :1, :1], 4.0).requires_grad_()
+        x = self.random(q=T, k=T, v=T, pack_q=L, gradient=T)
+        x["strength"] = torch.full_like(x["gradient"][:1, :, :1, :1], 4.0).requires_grad_()
         padding = torch.zeros(self.args.batch, T, dtype=torch.bool, device=self.args.device)
         if case["padding"] == "half":
             padding[1::2, (T + 1) // 2 :] = True
@@ -112,4 +111,4 @@ class PackAndUnpack(AttentionTask):
         x["pack"] = beyond_nearest(anchor_distances(padding, x["rows"], H))
         x["unpack"] = beyond_nearest(anchor_distances(padding, x["rows"]).transpose(2, 3))
         layout = find_layout(padding, x["rows"])._asdict()
-        return {**x, **{name: part for name, part in layout.items() if part is not None}}, gradient
+        return {**x, **{name: part for name, part in layout.items() if part is not None}}

@@ -3,7 +3,7 @@ elsewhere, and softmax."""
 
 import argparse
 from functools import partial
-from typing import Any, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,14 +78,12 @@ class CausalAttention(AttentionTask):
         "--masks": dict(action="store_true", help="positions on either side and rows of P are padded"),
     }
 
-    def problem(self, case: Case) -> Tuple[Inputs, Tensor]:
+    def problem(self, case: Case) -> Inputs:
         args, L, T = self.args, case["l"], case["T"]
-        *of_tokens, gradient, pack_q = self.random(*[T] * (4 if args.tied else 5), L)
-        heads = dict(zip(("pack_q", "q", "k", "pack_k", "v"), (pack_q, *of_tokens)))
-        x = {name: head.requires_grad_() for name, head in heads.items()}
+        x = self.random(pack_q=L, q=T, k=T, pack_k=T, gradient=T, **({} if args.tied else {"v": T}))
         if args.masks:
             even, position = torch.arange(args.batch)[:, None] % 2 == 0, torch.arange(T)
             padded = (even & (position < T // 3)) | (~even & (position >= T - T // 4))
             rows = even & (torch.arange(L) >= max(L - 1, 1))
             x.update(rows=rows.to(args.device), positions=padded.to(args.device))
-        return x, gradient
+        return x

@@ -2,7 +2,7 @@
 ``attention`` have in common."""
 
 from functools import partial
-from typing import Any, ClassVar, Dict, List, Optional, Tuple
+from typing import Any, ClassVar, Dict, List, Optional
 
 import torch
 from torch import Tensor
@@ -17,20 +17,20 @@ SMALL_LENGTH = 7
 PASSES = ("forward", "forward+backward")
 # Up to here the forms run that keep a matrix for every position, by default.
 LONGEST_NAIVE = {"cpu": 1024, "cuda": 4096}
-# What forms take, by name: [B, H, ..] or [B, ..]. Some want gradients.
+# What forms take, by name: [B, H, ..] or [B, ..]. Some want gradients, and "gradient" is that of the output.
 Inputs = Dict[str, Tensor]
 
 
-def outputs(row: Row, inputs: Inputs, gradient: Tensor) -> Tensor:
-    """The output alone. ``gradient`` is only held, so that both passes begin with the same memory."""
+def outputs(row: Row, inputs: Inputs) -> Tensor:
+    """The output alone."""
     with torch.no_grad():
         return row.make(inputs)
 
 
-def outputs_and_gradients(row: Row, inputs: Inputs, gradient: Tensor) -> Dict[str, Optional[Tensor]]:
+def outputs_and_gradients(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
     """The output, and the gradients of all inputs that the form reads (None for others), by name."""
     output, leaves = row.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
-    gradients = torch.autograd.grad(output, list(leaves.values()), gradient, allow_unused=True)
+    gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
     return {"output": output, **{f"gradient of {name}": x for name, x in zip(leaves, gradients)}}
 
 
@@ -57,17 +57,18 @@ class AttentionTask(Task):
     def cases(self) -> List[Case]:
         return [{**case, "pass": which} for case in self.of_lengths(*self.args.lengths) for which in PASSES]
 
-    def random(self, *lengths: int) -> List[Tensor]:
+    def random(self, **lengths: int) -> Inputs:
         """[B, H, length, K] for every length, as a projection leaves them: a view of [length, B, H, K]."""
         args = self.args
         generator = torch.Generator(args.device).manual_seed(args.seed)
         options: Any = {"generator": generator, "dtype": DTYPES[args.dtype], "device": args.device}
         # Nothing is made that is not kept: freed memory would hide as much of what the job takes.
-        sizes = [(length, args.batch, args.heads, args.head_dim) for length in lengths]
-        return [torch.randn(size, **options).permute(1, 2, 0, 3) for size in sizes]
+        sizes = {name: (length, args.batch, args.heads, args.head_dim) for name, length in lengths.items()}
+        heads = {name: torch.randn(size, **options).permute(1, 2, 0, 3) for name, size in sizes.items()}
+        return {name: x.requires_grad_(name != "gradient") for name, x in heads.items()}
 
-    def problem(self, case: Case) -> Tuple[Inputs, Tensor]:
-        """Inputs, and the gradient of the output [B, H, T, K]."""
+    def problem(self, case: Case) -> Inputs:
+        """The inputs."""
         raise NotImplementedError
 
     def limit(self) -> int:
@@ -81,7 +82,7 @@ class AttentionTask(Task):
 
     def job(self, row: Row, case: Case) -> Job:
         both = case["pass"] != PASSES[0]
-        return partial(outputs_and_gradients if both else outputs, row, *self.problem(case))
+        return partial(outputs_and_gradients if both else outputs, row, self.problem(case))
 
     def check(self, row: Row) -> float:
         """Output and gradients must be those of the definition in float64; beyond the definition's longest
@@ -92,15 +93,15 @@ class AttentionTask(Task):
 
     def error(self, row: Row, case: Case) -> float:
         """See :meth:`check`."""
-        inputs, gradient = self.problem(case)
+        inputs = self.problem(case)
         definition = self.table[row.equals]
         part = slice(-1 if definition.limited and case["T"] > self.limit() else None, None)
         doubled = {}
         for name, x in inputs.items():
             cut = x[part, part].detach().double() if x.is_floating_point() else x[part]
             doubled[name] = cut.requires_grad_(x.requires_grad)
-        expected = outputs_and_gradients(definition, doubled, gradient[part, part].double())
-        actual = outputs_and_gradients(row, inputs, gradient)
+        expected = outputs_and_gradients(definition, doubled)
+        actual = outputs_and_gradients(row, inputs)
         errors = [0.0]
         for what, theirs in expected.items():
             if theirs is not None:

@@ -282,9 +282,9 @@ def test_forms_are_within_the_tolerance_of_every_dtype(dtype, tied):
 
 
 def test_inputs_are_tied_and_padded_as_asked():
-    assert "v" not in task_of("causal --tied").problem({"l": 3, "T": 5})[0]
-    assert "v" in task_of("causal").problem({"l": 3, "T": 5})[0]
-    (inputs, _) = task_of("attention --batch 4").problem({"l": 3, "T": 9, "padding": "half"})
+    assert "v" not in task_of("causal --tied").problem({"l": 3, "T": 5})
+    assert "v" in task_of("causal").problem({"l": 3, "T": 5})
+    inputs = task_of("attention --batch 4").problem({"l": 3, "T": 9, "padding": "half"})
     assert inputs["mask"].sum(dim=1).tolist() == [0, 4, 0, 4]
 
 
