@@ -46,7 +46,7 @@ FIRST, AGAIN, LAST = tl.constexpr("evict_last"), tl.constexpr(""), tl.constexpr(
 @triton.jit
 def product(x, y, PRECISION: tl.constexpr):
     """x @ y: of two inputs in their own half precision, otherwise with float32 operands."""
-    if INTERPRETED or x.dtype != y.dtype or x.dtype == tl.float32:
+    if (INTERPRETED or x.dtype != y.dtype) or x.dtype == tl.float32:  # in pairs: Triton 3.0 takes no three
         x, y = operand(x, PRECISION), operand(y, PRECISION)
     return tl.dot(x, y, input_precision=PRECISION)
 
