@@ -137,7 +137,8 @@ def test_chunk_on_a_card_of_an_older_capability(caplog, monkeypatch):
     form = sys.modules[triton_causal_luna.__module__]
     monkeypatch.setattr(form.importlib.util, "find_spec", lambda name: True)
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.3.0"))
-    monkeypatch.setattr(form, "interpreted", lambda: False)
+    compiled = SimpleNamespace(INTERPRETED=SimpleNamespace(value=False))
+    monkeypatch.setitem(sys.modules, "luna_fairseq.ops.causal_luna.triton_kernels", compiled)
     monkeypatch.setattr(torch.version, "cuda", "12.6")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
     reason = form.why_not_triton_here.__wrapped__(torch.device("cuda", 0))

@@ -174,7 +174,7 @@ def test_segments_are_what_the_cases_say(monkeypatch):
     for T, K, L, _, programs in CASES:
         monkeypatch.setattr(form, "PROGRAMS", programs)
         plan = form.make_plan(B * H, T, K, L)
-        shapes.add((plan.segments > 1, plan.chunks > 1, L > form.BLOCK_L))
+        shapes.add((plan["segments"] > 1, plan["chunks"] > 1, L > form.BLOCK_L))
     assert len(shapes) == 8
 
 

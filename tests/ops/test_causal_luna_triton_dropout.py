@@ -46,9 +46,10 @@ def draw_kernel(
 def factors(seed, dropout, T, L, block_t=16, block_l=16):
     """What the kernels multiply the unpack weights with [B, H, T, L], drawn in blocks of one's choice."""
     plan = form.make_plan(B * H, T, K, L)
-    out = torch.empty(B, H, plan.rows, plan.width, device=DEVICE)
-    draw_kernel[(B * H, plan.rows // block_t, plan.width // block_l)](
-        out, seed, dropout, 1 / (1 - dropout), plan.rows, WIDTH=plan.width, BLOCK_T=block_t, BLOCK_L=block_l
+    rows, width = plan["rows"], plan["WIDTH"]
+    out = torch.empty(B, H, rows, width, device=DEVICE)
+    draw_kernel[(B * H, rows // block_t, width // block_l)](
+        out, seed, dropout, 1 / (1 - dropout), rows, WIDTH=width, BLOCK_T=block_t, BLOCK_L=block_l
     )
     return out[:, :, :T, :L]
 

@@ -6,7 +6,7 @@ Triton is imported when it is first needed, so that this module can be imported 
 
 import importlib.util
 from functools import lru_cache
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -45,7 +45,9 @@ def why_not_triton_here(device: torch.device) -> str:
 
     if int(triton.__version__.split(".")[0]) < 3:
         return f"it needs triton 3.0 or later, not {triton.__version__}"
-    if interpreted():
+    from luna_fairseq.ops.causal_luna.triton_kernels import INTERPRETED
+
+    if INTERPRETED.value:  # tensors of any device
         return ""
     if device.type != "cuda" or torch.version.cuda is None:
         return f"it needs an NVIDIA GPU, not device {device.type}"
@@ -53,16 +55,6 @@ def why_not_triton_here(device: torch.device) -> str:
     if capability < (8, 0):
         return f"it needs compute capability 8.0 or later, not {capability[0]}.{capability[1]}"
     return ""
-
-
-def interpreted() -> bool:
-    """Whether the kernels run in Triton's interpreter (TRITON_INTERPRET=1), which takes tensors of any
-    device."""
-    from triton import JITFunction
-
-    from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel
-
-    return not isinstance(forward_kernel, JITFunction)
 
 
 def triton_causal_luna(
@@ -105,65 +97,38 @@ def triton_causal_luna(
     if log_decay is not None or key_padding_mask is not None:
         steps = count_steps(q, key_padding_mask)
         if log_decay is not None:
-            log_decay = log_decay.to(torch.float32)
-            steps = decayed_counts(log_decay, steps)
+            steps = decayed_counts(log_decay.to(torch.float32), steps)
             ages = -cumulative_log_decay(log_decay, q, key_padding_mask)[..., 0].expand(q.shape[:3])
         reciprocal = steps.to(torch.float32).reciprocal()[..., 0].expand(q.shape[:3])
-    if key_padding_mask is not None:
-        key_padding_mask = key_padding_mask.contiguous().view(torch.uint8)
-    if packed_padding_mask is not None:
-        packed_padding_mask = packed_padding_mask.contiguous().view(torch.uint8)
-    seed = None
-    if dropout > 0:
-        # Drawn on q's device: unlike a number from the CPU's generator it can be captured in a CUDA graph and
-        # drawn anew at every replay, it never waits for the device, and activation checkpointing restores it.
-        seed = torch.randint(2**62, (1,), device=q.device)
-    given = (reciprocal, ages, key_padding_mask, packed_padding_mask, seed)
-    return CausalLunaFunction.apply(q, k, None if v is k else v, pack_weights, *given, float(dropout))
+    masks = key_padding_mask, packed_padding_mask
+    padding = (x if x is None else x.contiguous().view(torch.uint8) for x in masks)
+    # Drawn on q's device: unlike a number from the CPU's generator it can be captured in a CUDA graph and
+    # drawn anew at every replay, it never waits for the device, and activation checkpointing restores it.
+    seed = torch.randint(2**62, (1,), device=q.device) if dropout > 0 else None
+    given = (reciprocal, ages, *padding, seed, float(dropout))
+    return CausalLunaFunction.apply(q, k, None if v is k else v, pack_weights, *given)
 
 
-class Plan(NamedTuple):
-    """How the kernels cut their work: see triton_kernels.py.
-
-    Attributes:
-        block_t, block_k: positions of a chunk, padded K; powers of two
-        width: L up to the end of the last block of BLOCK_L
-        segments: of each head
-        chunks: of each segment
-    """
-
-    block_t: int
-    block_k: int
-    width: int
-    segments: int
-    chunks: int
-
-    @property
-    def rows(self) -> int:
-        """Positions of all chunks."""
-        return self.segments * self.chunks * self.block_t
-
-
-def next_power_of_two(n: int) -> int:
-    """The smallest power of two that is at least ``n`` and 16, the least side of a block in a matrix
-    product."""
-    return max(16, 1 << (n - 1).bit_length())
-
-
-def make_plan(heads: int, T: int, K: int, L: int) -> Plan:
-    """Blocks for ``heads`` (B H) heads of T positions, in segments that keep a GPU busy."""
+def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
+    """How the kernels cut the work on ``heads`` (B H) heads of T positions (see triton_kernels.py), by the
+    names of their arguments: positions of a chunk and padded K, powers of two; L up to the end of the last
+    block of BLOCK_L; segments of each head, which keep a GPU busy; chunks of each segment. And of a head its
+    ``rows``, positions of all chunks, and the size of the ``states`` of its segments."""
     # One chunk needs no states; of several each of 16 positions fits into registers.
-    block_t = next_power_of_two(T) if T <= 32 else 16
-    chunks = -(-T // block_t)
-    per_segment = -(-chunks // min(max(1, PROGRAMS // heads), MAX_SEGMENTS))
-    width = -(-L // BLOCK_L) * BLOCK_L
-    return Plan(block_t, next_power_of_two(K), width, -(-chunks // per_segment), per_segment)
+    block_t = 32 if 16 < T <= 32 else 16
+    total = -(-T // block_t)
+    chunks = -(-total // min(max(1, PROGRAMS // heads), MAX_SEGMENTS))
+    segments = -(-total // chunks)
+    block_k, width = max(16, 1 << (K - 1).bit_length()), -(-L // BLOCK_L) * BLOCK_L
+    sizes = {"rows": segments * chunks * block_t, "states": segments * block_k * width}
+    blocks = {"BLOCK_T": block_t, "BLOCK_K": block_k, "WIDTH": width}
+    return {**sizes, **blocks, "segments": segments, "chunks": chunks, "STATES": total > 1}
 
 
 class CausalLunaFunction(torch.autograd.Function):
-    """The kernels in a row. ``v`` is None where it is ``k``; ``given``: 1/t and ages [B, H, T], padding of
-    positions [B, T] and of P [B, L], dropout's seed [1], or None. Keeps the inputs, the logarithm of the
-    softmax's denominator, and the sums of the segments where there are several."""
+    """The kernels in a row. ``v`` is None where it is ``k``; 1/t and ages [B, H, T], padding of positions
+    [B, T] and of P [B, L], dropout's seed [1], or None. Keeps the inputs, the logarithm of the softmax's
+    denominator, and the sums of the segments where there are several."""
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
@@ -171,20 +136,26 @@ class CausalLunaFunction(torch.autograd.Function):
 
         q, a = dense(q), dense(a)
         k, v = (as_laid_out(x, q) for x in (k, v))
-        plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1))
+        (B, H, T, K), L, sides = q.shape, a.size(-1), 1 if v is None else 2
+        plan = make_plan(B * H, T, K, L)
         if reciprocal is not None:
-            reciprocal = functional.pad(reciprocal, (0, plan.rows - q.size(2))).contiguous()
-        given = [reciprocal, *ages_of_parts(plan, ages), padding, packed_padding, seed]
-        values = arguments(plan, q, k, v, a, given, dropout)
-        out, lse = torch.empty_like(q), memory(q, plan.rows)
-        sums = lse  # of one segment there are none, and nothing is read
-        if plan.segments > 1:
-            sums = memory(q, plan.segments, values["SIDES"], plan.block_k, plan.width)
-            block_l = min(plan.width & -plan.width, 4096 // plan.block_k)
-            launch(segment_sums_kernel, values, plan.width // block_l, sums=sums, BLOCK_L=block_l)
-        launch(forward_kernel, values, out=out, lse=lse, sums=sums, scratch=scratch(plan, values))
-        ctx.save_for_backward(q, k, v, a, *given, sums, lse)
-        ctx.dropout = dropout
+            reciprocal = functional.pad(reciprocal, (0, plan["rows"] - T)).contiguous()
+        ages, spans = ages_of_parts(plan, ages)
+        ctx.numbers = dict(plan, H=H, T=T, K=K, L=L, SIDES=sides)
+        ctx.numbers.update(dropout=dropout, boost=1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0)
+        lse = sums = memory(q, plan["rows"])  # of one segment there are no sums, and nothing is read
+        if plan["segments"] > 1:
+            sums = memory(q, plan["states"] * sides)
+        tensors = dict(q=q, k=k, v=v, a=a, lse=lse, sums=sums, reciprocal=reciprocal, ages=ages, spans=spans)
+        tensors.update(padding=padding, packed_padding=packed_padding, seed=seed)
+        ctx.names = tuple(tensors)
+        ctx.save_for_backward(*tensors.values())
+        values = arguments(tensors, ctx.numbers)
+        if sums is not lse:
+            columns = min(plan["WIDTH"] & -plan["WIDTH"], 8192 // plan["BLOCK_K"])
+            launch(segment_sums_kernel, values, plan["WIDTH"] // columns * sides, sums=sums, COLUMNS=columns)
+        out = torch.empty_like(q)
+        launch(forward_kernel, values, out=out)
         return out
 
     @staticmethod
@@ -192,38 +163,35 @@ class CausalLunaFunction(torch.autograd.Function):
     def backward(ctx, g):
         from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
-        q, k, v, a, *given, sums, lse = ctx.saved_tensors
-        reciprocal, ages, _, padding, *_ = given
-        plan = make_plan(q.size(0) * q.size(1), *q.shape[2:], a.size(-1))
-        values = arguments(plan, q, k, v, a, given, ctx.dropout)
-        values.update(g=as_laid_out(g, q), lse=lse, sums=sums, scratch=scratch(plan, values))
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), None if v is None else torch.empty_like(v)
-        da = torch.empty_like(a) if padding is None else torch.zeros_like(a)  # zero at padding
+        values = arguments(dict(zip(ctx.names, ctx.saved_tensors)), ctx.numbers)
+        q, k, a, lse, ages = (values[name] for name in ("q", "k", "a", "lse", "ages"))
+        dq, dk = torch.empty_like(q), torch.empty_like(k)
+        dv = dk if values["SIDES"] == 1 else torch.empty_like(k)
+        da = torch.empty_like(a) if values["padding"] is None else torch.zeros_like(a)  # zero at padding
         # What the kernels leave to each other and to 1/t and ages.
-        dlogits, used = (memory(q, plan.rows, plan.width, dtype=q.dtype) for _ in range(2))
-        later_sums = memory(q, plan.segments, 2, plan.block_k, plan.width) if values["STATES"] else lse
+        dlogits, used = (memory(q, values["rows"] * values["WIDTH"], dtype=q.dtype) for _ in range(2))
+        later_sums = memory(q, values["states"] * 2) if values["STATES"] else lse
         reads, adds = (None if ages is None else torch.empty_like(lse) for _ in range(2))
-        values.update(dlogits=dlogits, used=used)
+        values.update(g=as_laid_out(g, q), dlogits=dlogits, used=used)
         launch(query_gradient_kernel, values, dq=dq, reads=reads, later_sums=later_sums)
-        launch(
-            key_gradient_kernel, values, sums=later_sums, dk=dk, dv=dk if v is None else dv, da=da, adds=adds
-        )
+        launch(key_gradient_kernel, values, sums=later_sums, dk=dk, dv=dv, da=da, adds=adds)
         of_times = [None, None]
         if ages is not None:
-            reads, adds, reciprocal = (x[..., : q.size(2)] for x in (reads, adds, reciprocal))
+            reads, adds, reciprocal = (x[..., : q.size(2)] for x in (reads, adds, values["reciprocal"]))
             of_times = [reads / reciprocal, (adds - reads).double()]
-        return (dq, dk, dv, da, *of_times, None, None, None, None)
+        return (dq, dk, None if dv is dk else dv, da, *of_times, None, None, None, None)
 
 
-def ages_of_parts(plan: Plan, ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+def ages_of_parts(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
     """Ages [B, H, T] since the beginning of each row's chunk [B, H, rows], and of whole segments [B, H,
     segments]; nothing ages after T."""
     if ages is None:
         return None, None
     ages = functional.pad(ages, (1, 0))
-    ages = functional.pad(ages, (0, plan.rows + 1 - ages.size(-1)), mode="replicate")
-    chunks = ages[..., 1:].unflatten(-1, (-1, plan.block_t)) - ages[..., : -1 : plan.block_t, None]
-    return chunks.flatten(2).float(), ages[..., :: plan.chunks * plan.block_t].diff().float()
+    ages = functional.pad(ages, (0, plan["rows"] + 1 - ages.size(-1)), mode="replicate")
+    length = plan["BLOCK_T"]
+    chunks = ages[..., 1:].unflatten(-1, (-1, length)) - ages[..., :-1:length, None]
+    return chunks.flatten(2).float(), ages[..., :: plan["chunks"] * length].diff().float()
 
 
 def dense(x: Tensor) -> Tensor:
@@ -238,35 +206,20 @@ def as_laid_out(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
     return torch.empty_like(q).copy_(x)
 
 
-def arguments(
-    plan: Plan, q: Tensor, k: Tensor, v: Optional[Tensor], a: Tensor, given: Sequence[Optional[Tensor]],
-    dropout: float,
-) -> Dict[str, Any]:  # fmt: skip
-    """What the kernels have in common, by the names of their arguments; ``given`` as of the function, its
-    ages in their two parts."""
-    _, H, T, K = q.shape
-    names = ("reciprocal", "ages", "spans", "padding", "packed_padding", "seed")
-    values = dict(zip(names, given), q=q, k=k, v=k if v is None else v, a=a, dropout=dropout, scale=K**-0.5)
+def arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
+    """What the kernels have in common, by the names of their arguments."""
+    q, k, v, a = (tensors[name] for name in "qkva")
+    values = {**numbers, **tensors, "v": k if v is None else v}
     values.update(zip(("x_b", "x_h", "x_t", "", "a_b", "a_h", "a_t"), (*q.stride(), *a.stride())))
-    return {
-        **dict(values, boost=1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0),
-        **dict(T=T, H=H, segments=plan.segments, chunks=plan.chunks, K=K, L=a.size(-1)),
-        **dict(SIDES=1 if v is None else 2, STATES=plan.segments * plan.chunks > 1),
-        **dict(BLOCK_T=plan.block_t, BLOCK_K=plan.block_k, BLOCK_L=BLOCK_L, WIDTH=plan.width),
-        "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
-    }
+    values["PRECISION"] = "tf32x3" if q.dtype == torch.float32 else "tf32"
+    # Where states lie that are not kept in registers; anything where there are none.
+    stored = values["STATES"] and values["WIDTH"] > BLOCK_L
+    return dict(values, scratch=memory(q, values["states"] * 2) if stored else q)
 
 
-def memory(q: Tensor, *size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Of each head: [B, H, ..]."""
-    return q.new_empty(*q.shape[:2], *size, dtype=dtype)
-
-
-def scratch(plan: Plan, values: Dict[str, Any]) -> Tensor:
-    """Where states lie that are not kept in registers; anything where there are none."""
-    if plan.width == BLOCK_L or not values["STATES"]:
-        return values["q"]
-    return memory(values["q"], plan.segments, 2, plan.block_k, plan.width)
+def memory(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Of each head: [B, H, size]."""
+    return q.new_empty(*q.shape[:2], size, dtype=dtype)
 
 
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:

@@ -22,39 +22,29 @@ import triton
 import triton.language as tl
 
 from luna_fairseq.ops.causal_luna.triton_kernels import (  # isort: skip
-    AGAIN, LAST, LENGTHS, aged, ages_of, attended, causal, chunk_of, dropout_factor, first_states, grow,
-    grown, load_included, load_rows, places, product, program, read, read_state, scores_of,
+    AGAIN, BLOCK_L, LAST, LENGTHS, attended, causal, chunk_of, dropout_factor, first_states, grow,
+    load_included, load_rows, places, product, read, read_state, scores_of, times_of,
 )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def query_gradient_kernel(
     q, k, v, a, lse, g, dq, dlogits, used, reads, sums, later_sums, scratch, reciprocal, ages, spans, padding,
-    packed_padding, seed, dropout, boost, scale, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t,
+    packed_padding, seed, dropout, boost, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t,
     K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, STATES: tl.constexpr, BLOCK_T: tl.constexpr,
-    BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_K: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dq; gradients of the logits and U', ``used`` [B H, rows, WIDTH]; each segment's sums of q^T d and of
     g^T w, ``later_sums`` [B H, segments, 2, BLOCK_K, WIDTH]; with ages ``reads`` [B H, rows]."""
-    segment, bh, b, head, x_head, a_head, at, columns = program(
-        segments, chunks, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
-    )
-    STATE: tl.constexpr = BLOCK_K * WIDTH
-    OTHER: tl.constexpr = (SIDES - 1) * STATE
     TURNS: tl.constexpr = 1 if WIDTH == BLOCK_L else 2
     since = 0.0  # the age of the chunk's beginning, from the segment's on
-    scratch += (bh * segments + segment) * (2 * STATE)
-    later_sums += (bh * segments + segment) * (2 * STATE)
-    state, other_state = first_states(
-        sums, scratch, spans, bh, segment, segments, SIDES, STATES, WIDTH, False, BLOCK_K, BLOCK_L
-    )
-    total, other_total = first_states(
-        sums, later_sums, spans, bh, 0, segments, 2, STATES, WIDTH, False, BLOCK_K, BLOCK_L
-    )
-    for chunk in range(segment * chunks, (segment + 1) * chunks):
-        row, x_place, a_place, there, real, inverse, inside, age, end = chunk_of(
-            chunk, head, x_head, a_head, b, columns, reciprocal, ages, padding, T, x_t, a_t, BLOCK_T
+    state, other, scratch = first_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
+    total, other_total, later_sums = first_states(sums, later_sums, spans, 1, -1, 2, STATES, WIDTH, BLOCK_K)
+    for i in range(chunks):
+        row, b, start, x_place, a_place, there, real, at, inside = chunk_of(
+            i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
+        inverse, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
         rows = row + tl.arange(0, BLOCK_T)
         # sum U dU, of the same weights that it is taken from: with L in blocks a round of its own finds it.
         mean = tl.zeros((BLOCK_T,), dtype=tl.float32)
@@ -68,30 +58,23 @@ def query_gradient_kernel(
         for turn in range(TURNS):
             for first in range(0, WIDTH, BLOCK_L):
                 x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
-                logits = tl.zeros((BLOCK_T, BLOCK_L), dtype=tl.float32)
-                of_weights = logits
-                for side in range(2):
-                    x = tl.where(side == 0, q, g) + x_place
-                    found = attended(
-                        x, at, inside, scores, x_a, age, state, scratch + side * OTHER, first, STATES, WIDTH,
-                        PRECISION,
-                    )  # fmt: skip
-                    logits, of_weights, scores, other_scores = of_weights, found, other_scores, scores
-                    state, other_state = other_state, state
+                s = read_state(state, scratch, first, STATES, WIDTH)
+                logits = attended(q + x_place, at, inside, scores, x_a, age, s, STATES, PRECISION)
+                s = read_state(other, scratch + (SIDES - 1) * BLOCK_K * WIDTH, first, STATES, WIDTH)
+                of_weights = attended(g + x_place, at, inside, other_scores, x_a, age, s, STATES, PRECISION)
                 included = load_included(packed_padding, b, first, L, BLOCK_L)
-                logits *= (inverse * scale)[:, None]
+                logits *= (inverse * K**-0.5)[:, None]
                 weights = tl.where(included, tl.exp(logits - tl.load(lse + rows)[:, None]), 0.0)
                 factor = dropout_factor(seed, dropout, boost, row, first, WIDTH, BLOCK_T, BLOCK_L)
-                of_weights *= inverse[:, None]
-                of_weights *= factor
+                of_weights *= inverse[:, None] * factor
                 if turn == 0:
                     mean += tl.sum(weights * of_weights, 1)
                     whole += tl.sum(weights, 1)
                 if turn == TURNS - 1:
                     kept = row * WIDTH + places(WIDTH, first, BLOCK_T, BLOCK_L)
-                    tl.store(used + kept, (weights * factor).to(used.dtype.element_ty))
                     d = weights * (of_weights - mean[:, None])
-                    tl.store(dlogits + kept, d.to(used.dtype.element_ty))
+                    tl.store(used + kept, weights * factor)
+                    tl.store(dlogits + kept, d)
                     share += tl.sum(logits * d, 1)
             if turn < TURNS - 1:
                 mean /= tl.where(whole > 0.0, whole, 1.0)
@@ -101,96 +84,85 @@ def query_gradient_kernel(
 
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . d_t
         to_x = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
-        age, end = ages_of(ages, row, BLOCK_T)
-        if ages is not None:
-            inverse = tl.load(reciprocal + rows)
+        inverse, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
         for first in range(0, WIDTH, BLOCK_L):
             x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
             x_d = tl.load(dlogits + row * WIDTH + places(WIDTH, first, BLOCK_T, BLOCK_L)).to(tl.float32)
-            x_d *= (inverse * scale)[:, None]
+            x_d *= (inverse * K**-0.5)[:, None]
             mixed += product(x_a, tl.trans(x_d), PRECISION)
             if STATES:
-                s = read_state(state, scratch, first, WIDTH)
-                to_x += product(s, tl.trans(aged(x_d, -age)), PRECISION)
+                s = read_state(state, scratch, first, STATES, WIDTH)
+                to_x += product(s, tl.trans(x_d * tl.exp(-age)[:, None]), PRECISION)
         to_x += product(tl.trans(read(k + x_place, at, inside, AGAIN)), causal(mixed, age, 1), PRECISION)
-        tl.store(dq + x_place + at, tl.trans(to_x).to(dq.dtype.element_ty), mask=inside)
+        tl.store(dq + x_place + at, tl.trans(to_x), mask=inside)
         if STATES:
-            state, other_state = grow(
-                state, other_state, scratch, k + x_place, v + x_place, at, inside, a + a_place, a + a_place,
-                a_t, real, age - end, end, 1.0, 1.0, L, SIDES, WIDTH, PRECISION,
+            left, later = tl.exp(age - end), inverse * tl.exp(-age - since)
+            state, other = grow(
+                state, other, scratch, k + x_place, v + x_place, at, inside, a + a_place, a + a_place, a_t,
+                real, left, left, end, L, SIDES, WIDTH, PRECISION,
             )  # fmt: skip
             total, other_total = grow(
                 total, other_total, later_sums, q + x_place, g + x_place, at, inside, dlogits + row * WIDTH,
-                used + row * WIDTH, WIDTH, there, -age - since, 0.0, (inverse * scale)[:, None],
-                inverse[:, None], L, 2, WIDTH, PRECISION,
+                used + row * WIDTH, WIDTH, there, later * K**-0.5, later, 0.0, L, 2, WIDTH, PRECISION,
             )  # fmt: skip
             tl.debug_barrier()
         since += end
     if STATES and WIDTH == BLOCK_L:
         kept = later_sums + places(WIDTH, 0, BLOCK_K, BLOCK_L)
         tl.store(kept, total)
-        tl.store(kept + STATE, other_total)
+        tl.store(kept + BLOCK_K * WIDTH, other_total)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def key_gradient_kernel(
-    q, k, v, a, g, dlogits, used, dk, dv, da, adds, sums, scratch, reciprocal, ages, spans, padding, scale,
-    T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K: tl.constexpr, L: tl.constexpr,
-    SIDES: tl.constexpr, STATES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
-    BLOCK_L: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, v, a, g, dlogits, used, dk, dv, da, adds, sums, scratch, reciprocal, ages, spans, padding, T, H,
+    segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr,
+    STATES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dk, dv (of one side: their sum in dk), da, and with ages ``adds`` [B H, rows], from what the first
     kernel left, chunks in reverse order, and in each first what goes through q and k, then what goes through
     g and v."""
-    segment, bh, b, head, x_head, a_head, at, columns = program(
-        segments, chunks, H, x_b, x_h, x_t, a_b, a_h, K, BLOCK_T, BLOCK_K
-    )
-    STATE: tl.constexpr = BLOCK_K * WIDTH
-    scratch += (bh * segments + segment) * (2 * STATE)
-    state, other_state = first_states(
-        sums, scratch, spans, bh, segment, segments, 2, STATES, WIDTH, True, BLOCK_K, BLOCK_L
-    )
-    for step in range(chunks):
-        chunk = (segment + 1) * chunks - 1 - step
-        row, x_place, a_place, there, real, inverse, inside, age, end = chunk_of(
-            chunk, head, x_head, a_head, b, columns, reciprocal, ages, padding, T, x_t, a_t, BLOCK_T
+    state, other, scratch = first_states(sums, scratch, spans, segments, 1, 2, STATES, WIDTH, BLOCK_K)
+    for i in range(chunks):
+        row, b, start, x_place, a_place, there, real, at, inside = chunk_of(
+            chunks - 1 - i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
-        rows = row + tl.arange(0, BLOCK_T)
+        inverse, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
         to_y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
         for side in range(2):
             x, y = tl.where(side == 0, q, g) + x_place, tl.where(side == 0, k, v) + x_place
             mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # d_t . a_j
             share = tl.zeros((BLOCK_T,), dtype=tl.float32)
-            if SIDES == 2:
-                to_y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
+            to_y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32) if SIDES == 2 else to_y
             scores = scores_of(y, x, at, inside, age, 1, PRECISION)
             for first in range(0, WIDTH, BLOCK_L):
                 x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
-                d = tl.where(side == 0, dlogits, used) + row * WIDTH
-                x_d = load_rows(d, WIDTH, there, first, L, BLOCK_L)
-                x_d *= (inverse * tl.where(side == 0, scale, 1.0))[:, None]
-                age, end = ages_of(ages, row, BLOCK_T)
+                d, memory = tl.where(side == 0, dlogits, used), scratch + side * (BLOCK_K * WIDTH)
+                x_d = load_rows(d + row * WIDTH, WIDTH, there, first, L, BLOCK_L)
+                x_d *= (inverse * tl.where(side == 0, K**-0.5, 1.0))[:, None]
+                _, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
                 mixed += product(x_d, tl.trans(x_a), PRECISION)
-                to_a = product(scores, x_d, PRECISION)
-                memory = scratch + side * STATE
+                state = read_state(state, memory, first, STATES, WIDTH)
+                to_a = attended(y, at, inside, scores, x_d, end - age, state, STATES, PRECISION)
                 if STATES:
-                    now = read_state(state, memory, first, WIDTH)
-                    to_y += product(now, tl.trans(aged(x_a, age - end)), PRECISION)
-                    to_a += aged(product(read(y, at, inside, AGAIN), now, PRECISION), age - end)
+                    to_y += product(state, tl.trans(x_a * tl.exp(age - end)[:, None]), PRECISION)
                 # The first side's part lies where the sum of both goes.
                 to_a += load_rows(da + a_place, a_t, real & (side > 0), first, L, BLOCK_L)
                 kept = real[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
                 share += tl.sum(x_a * to_a, 1)
-                to_a = to_a.to(da.dtype.element_ty)
                 tl.store(da + a_place + places(a_t, first, BLOCK_T, BLOCK_L), to_a, mask=kept)
                 if STATES:
-                    x_d = aged(x_d, -age)
-                    state = grown(state, memory, first, end, x, at, inside, x_d, WIDTH, PRECISION)
-            age, end = ages_of(ages, row, BLOCK_T)
+                    x_d *= tl.exp(-age)[:, None]
+                    state *= tl.exp(-end)
+                    state += product(tl.trans(read(x, at, inside, AGAIN)), x_d, PRECISION)
+                    if WIDTH > BLOCK_L:
+                        tl.store(memory + places(WIDTH, first, BLOCK_K, BLOCK_L), state)
+            _, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
             to_y += product(tl.trans(read(x, at, inside, LAST)), causal(mixed, age, 0), PRECISION)
             if ages is not None:
-                tl.store(adds + rows, share)
+                tl.store(adds + row + tl.arange(0, BLOCK_T), share)
             dy = tl.where(side == 0, dk, dv) + x_place
-            tl.store(dy + at, tl.trans(to_y).to(dk.dtype.element_ty), mask=inside & (side + SIDES > 1))
-            state, other_state = other_state, state
+            tl.store(dy + at, tl.trans(to_y), mask=inside & (side + SIDES > 1))
+            state, other = other, state
         tl.debug_barrier()
