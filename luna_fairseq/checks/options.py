@@ -102,8 +102,8 @@ def check_config(config: Any) -> None:
     """
     for group, field in FairseqConfig.__dataclass_fields__.items():
         known = getattr(field.type, "__dataclass_fields__", {})
-        for option in config[group] if known else ():
-            if option not in known:
+        for option in config.get(group) or ():
+            if known and option not in known:
                 raise InputError(f"{group} has no option {option}{nearest(option, known)}")
     check_options(flat(config))
 

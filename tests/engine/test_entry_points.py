@@ -4,6 +4,7 @@ import shutil
 from argparse import Namespace
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -56,7 +57,7 @@ def test_an_override_that_would_change_nothing(command, refused, monkeypatch):
     args = Namespace(anything=1)
     for trained, given in [
         (OmegaConf.create(groups), ["bpe", "model", "task", "decoder_layers", "data", "decoder_layer"]),
-        (OmegaConf.create({**groups, "model": args}, flags={"allow_objects": True}), ["own"]),
+        (SimpleNamespace(model=args), ["own"]),
         (args, ["own"]),
     ]:
         for name in given:
