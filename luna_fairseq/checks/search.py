@@ -1,5 +1,7 @@
 """What a beam search cannot do with a batch, found before it begins."""
 
+import logging
+from functools import lru_cache
 from typing import Any, Mapping, Optional
 
 from torch import Tensor
@@ -12,8 +14,8 @@ def check_search(generator: Any, sample: Mapping[str, Any], prefix: Optional[Ten
     (tokens [sentences, length], padded on the right).
 
     Raises:
-        InputError: an output would be cut within its prefix, or samples are drawn from more tokens than the
-            dictionary has
+        InputError: an output of a model of ours would be cut within its prefix, or samples are drawn from
+            more tokens than the dictionary has
     """
     candidates = getattr(generator.search, "sampling_topk", 0)
     if candidates > generator.vocab_size:
@@ -24,7 +26,14 @@ def check_search(generator: Any, sample: Mapping[str, Any], prefix: Optional[Ten
     longest = min(int(generator.max_len_a * width + generator.max_len_b), generator.max_len - 1)
     length = int(prefix.ne(generator.pad).sum(dim=1).max())
     if length > longest:
+        said = f"a prompt has {length} tokens, and no output may be longer than {longest}"
+        if not any(type(model).__module__.startswith("luna_fairseq") for model in generator.model.models):
+            _warn_once(f"{said}: fairseq cuts prompts there")  # its own models run as they do without us
+            return
         raise InputError(
-            f"a prompt has {length} tokens, and no output may be longer than {longest}: give a larger "
-            f"--max-len-b, or a shorter prompt (the model reads up to {generator.max_len} tokens)"
+            f"{said}: give a larger --max-len-b, or a shorter prompt (the model reads up to "
+            f"{generator.max_len} tokens)"
         )
+
+
+_warn_once = lru_cache(maxsize=None)(logging.getLogger(__name__).warning)

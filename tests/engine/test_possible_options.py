@@ -18,6 +18,7 @@ from fairseq.search import DiverseBeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq_cli import hydra_train
 from luna_fairseq.checks.options import check_optimizer_overrides, check_options
+from luna_fairseq.checks.search import check_search
 from luna_fairseq.engine.entry_points import without_the_metric
 from luna_fairseq.engine.reading import _encoded
 from luna_fairseq.errors import InputError
@@ -251,9 +252,9 @@ def test_penalties_of_diverse_beams_are_of_the_sentence():
     torch.jit.script(search)
 
 
-def test_what_a_search_cannot_do():
-    """A prompt longer than the longest output is refused, where fairseq cuts it; one of that length ends
-    there. Samples are drawn from no more tokens than there are."""
+def test_what_a_search_cannot_do(caplog):
+    """A prompt longer than the longest output is refused, where fairseq cuts it (which its own models are
+    told of); one of that length ends there. Samples are drawn from no more tokens than there are."""
     task = tiny_luna.Task()
     model, dictionary = tiny_luna.tiny_model(torch.float32, task=task), task.target_dictionary
     generator = SequenceGenerator([model], dictionary, beam_size=2, max_len_b=4)
@@ -262,8 +263,15 @@ def test_what_a_search_cannot_do():
     prompts = torch.tensor([[5, 6, 7, 8], [5, 6, 1, 1]])
     found = generator.generate([model], sample, prefix_tokens=prompts)
     assert found[0][0]["tokens"].tolist() == [5, 6, 7, 8, 2]
+    prompts = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 1, 1, 1]])
     with pytest.raises(InputError, match="^a prompt has 5 tokens, and no output may be longer than 4: give"):
-        generator.generate([model], sample, prefix_tokens=torch.tensor([[5, 6, 7, 8, 9], [5, 6, 1, 1, 1]]))
+        generator.generate([model], sample, prefix_tokens=prompts)
+    foreign = Namespace(**{**vars(generator), "model": Namespace(models=[torch.nn.Linear(1, 1)])})
+    foreign.search = generator.search
+    check_search(foreign, sample, prompts)
+    assert caplog.messages == [
+        "a prompt has 5 tokens, and no output may be longer than 4: fairseq cuts prompts there"
+    ]
     generator.search.sampling_topk = 1 + len(dictionary)
     with pytest.raises(InputError, match="^--sampling-topk .*: the dictionary has .* entries$"):
         generator.generate([model], sample)
