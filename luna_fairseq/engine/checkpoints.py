@@ -32,12 +32,12 @@ WHOLE_FILES = Mend(
 
 @CHECKPOINT_CLASSES.around()
 def _allow_checkpoint_classes() -> None:
-    core = numpy._core if hasattr(numpy, "_core") else numpy.core
     allowed: List[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
     # What a numpy.dtype is an instance of: numpy.dtypes.Float64DType and its like.
     allowed += {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
-    # numpy 2 renamed the module; a file may have been written under either.
-    for function in (core.multiarray._reconstruct, core.multiarray.scalar):
+    makers: List[Any] = [x.__reduce__()[0] for x in (numpy.zeros(0), numpy.float64())]
+    # numpy 2 renamed the module (1.26 has a shell of the new one); a file may have been written under either.
+    for function in makers:
         allowed += [(function, f"numpy.{name}.multiarray.{function.__name__}") for name in ("core", "_core")]
     torch.serialization.add_safe_globals(allowed)
 

@@ -1,10 +1,13 @@
-"""fairseq's sentence blocks with the numpy there is."""
+"""fairseq's sentence blocks and checkpoints with the numpy there is."""
+
+import types
 
 import numpy
 import torch
 
 import luna_fairseq  # noqa: F401  mends fairseq
 from fairseq.data import BucketPadLengthDataset, TokenBlockDataset
+from luna_fairseq.engine.checkpoints import _allow_checkpoint_classes
 
 
 def test_blocks_of_one_sentence():
@@ -18,3 +21,14 @@ def test_batches_of_a_few_lengths():
     data = [torch.ones(length) for length in (1, 2, 3, 9)]
     lengths = BucketPadLengthDataset(data, [1, 2, 3, 9], num_buckets=2, pad_idx=1, left_pad=False).buckets
     assert lengths.tolist() == [2, 9]
+
+
+def test_numbers_of_a_checkpoint_where_numpy_has_but_a_shell_of_its_core(monkeypatch):
+    """As numpy 1.26 does, once torch has asked for ``numpy._core``."""
+    allowed = []
+    monkeypatch.setattr(torch.serialization, "add_safe_globals", allowed.extend, raising=False)
+    monkeypatch.setattr(numpy, "_core", types.ModuleType("numpy._core"), raising=False)
+    _allow_checkpoint_classes()
+    names = {entry[1] for entry in allowed if isinstance(entry, tuple)}
+    modules = ("numpy.core.multiarray", "numpy._core.multiarray")
+    assert names == {f"{module}.{name}" for module in modules for name in ("_reconstruct", "scalar")}
