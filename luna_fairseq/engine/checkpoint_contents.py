@@ -1,5 +1,6 @@
 """What a checkpoint is asked when it is loaded, and what is kept in it for that."""
 
+import inspect
 import logging
 import sys
 import zipfile
@@ -86,30 +87,21 @@ def _kept(save: Function, self: Any, filename: str, extra_state: Any, *args: Any
 
 
 @CHECKED_CHECKPOINTS.around("fairseq.trainer:Trainer.load_checkpoint")
-def _compared_in_training(
-    load_checkpoint: Function,
-    self: Any,
-    filename: str,
-    reset_optimizer: bool = False,
-    reset_lr_scheduler: bool = False,
-    optimizer_overrides: Any = None,
-    reset_meters: bool = False,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    check_optimizer_overrides(self, optimizer_overrides)
-    given = (reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
+def _compared_in_training(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+    given = inspect.signature(load).bind(self, filename, *args, **kwargs).arguments
+    anew = given.get("reset_optimizer", False)
+    check_optimizer_overrides(self, given.get("optimizer_overrides"))
     # By the one logger that --log-file is given.
     logging.getLogger("fairseq_cli.train").info(provenance.provenance())
-    extra_state = load_checkpoint(self, filename, *given, *args, **kwargs)
+    extra_state = load(self, filename, *args, **kwargs)
     found = extra_state.pop(_FOUND, None) if extra_state is not None else None
     if found is None:
         return extra_state
-    same_training.compare_with_run(filename, self, found["identity"], found["options"], reset_optimizer)
+    same_training.compare_with_run(filename, self, found["identity"], found["options"], anew)
     # The classes of another task are what fine-tuning is for.
-    _compare_dictionaries(found, self.task, ("label",) if reset_optimizer else ())
+    _compare_dictionaries(found, self.task, ("label",) if anew else ())
     counter = _early_stopping()
-    if counter is not None and "patience" in extra_state and not reset_meters:
+    if counter is not None and "patience" in extra_state and not given.get("reset_meters"):
         counter.best, counter.num_runs = extra_state["patience"]
     return extra_state
 

@@ -111,13 +111,11 @@ def _set_up(setup_task: Function, cfg: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @POSSIBLE_OPTIONS.around("fairseq_cli.train:get_valid_stats")
-def without_the_metric(
-    get_valid_stats: Function, cfg: Any, trainer: Any, stats: Any, *args: Any, **kwargs: Any
-) -> Any:
+def without_the_metric(get: Function, cfg: Any, trainer: Any, stats: Any, *args: Any, **kw: Any) -> Any:
     """A --best-checkpoint-metric that validation had not this time (BLEU of empty translations alone)."""
     metric = cfg.checkpoint.best_checkpoint_metric
     if metric in stats:
-        return get_valid_stats(cfg, trainer, stats, *args, **kwargs)
+        return get(cfg, trainer, stats, *args, **kw)
     logger.warning(f"validation has no {metric}, which --best-checkpoint-metric asks for, but "
                    f"{', '.join(stats)}: it decides nothing this time")  # fmt: skip
     return {**stats, "num_updates": trainer.get_num_updates(), metric: None}

@@ -15,7 +15,7 @@ PLACE_IN_EPOCH = Mend(
     "place-in-epoch",
     RIGHT,
     "a resumed run reads other batches of the epoch than are left, on another number of processes too, "
-    "and with a larger --max-tokens ends in a traceback",
+    "with a larger --max-tokens ends in a traceback, and makes an update more where --max-update is reached",
 )
 
 _ITERATOR = "fairseq.data.iterators:EpochBatchIterator"
@@ -67,6 +67,15 @@ def _after_what_was_read(load_state_dict: Function, self: Any, state_dict: Dict[
             f"{read - again} of the {read} batches of epoch {self.epoch} that were read are left out"
         )
     return load_state_dict(self, {**state_dict, "iterations_in_epoch": place})
+
+
+@PLACE_IN_EPOCH.around("fairseq_cli.train:train")
+def _unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
+    most, updates = cfg.optimization.max_update, trainer.get_num_updates()
+    if not 0 < most <= updates:
+        return train(cfg, trainer, task, epoch_itr)
+    logger.warning(f"nothing to train: {updates:,} updates are made, --max-update is {most:,}")
+    return [None], True
 
 
 def _fingerprint(iterator: Any) -> int:

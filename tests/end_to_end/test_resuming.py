@@ -41,6 +41,7 @@ def runs(data, tmp_path_factory):
             for start in checkpoints
         ]
         train((*common, "--save-dir", straight), *resumed)
+        train((*common, "--save-dir", straight))  # is finished: no update more
         return folder
 
     return make

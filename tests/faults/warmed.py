@@ -20,7 +20,7 @@ import time
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Callable, List, NamedTuple, Optional
+from typing import Callable, Dict, List, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "tests"))
@@ -156,13 +156,14 @@ def _status_of(words: List[str]) -> int:
 class Forked:
     """subprocess.Popen of a command of fairseq's, forked from this process instead of started anew."""
 
-    def __init__(self, command: List[str], stdout: int, stderr: object) -> None:
+    def __init__(self, command: List[str], stdout: int, stderr: object, env: Dict[str, str]) -> None:
         read, write = os.pipe()
         name = command[command.index("-m") + 1].replace("fairseq_cli.", "fairseq-")
         self.returncode: Optional[int] = None
         self.process = os.fork()
         if not self.process:
             os.close(read)
+            os.environ.update(env)
             both = stderr == subprocess.STDOUT
             _become([name, *command[3:]], write, write if both else stderr.fileno())  # type: ignore
         os.close(write)
