@@ -3,7 +3,6 @@
 import inspect
 import logging
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any, Dict, Sequence
 
@@ -14,7 +13,7 @@ from luna_fairseq.checks.model_options import dataclass_of, fill_in_options
 from luna_fairseq.checks.options import check_optimizer_overrides
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checkpoints import damage, intact_neighbour, why_no_checkpoint
+from luna_fairseq.files.checkpoints import damage, intact_neighbour, is_archive, why_no_checkpoint
 
 CHECKED_CHECKPOINTS = Mend(
     "checked-checkpoints",
@@ -31,7 +30,7 @@ Found = Dict[str, Any]
 
 @CHECKED_CHECKPOINTS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _read(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    if zipfile.is_zipfile(path) and damage(Path(path)) is not None:
+    if is_archive(Path(path)) and damage(Path(path)) is not None:
         raise InputError(f"{path} is damaged{intact_neighbour(Path(path))}")
     asked = same_training.asked_languages(arg_overrides)
     others = arg_overrides and {name: v for name, v in arg_overrides.items() if name not in asked}

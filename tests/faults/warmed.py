@@ -150,6 +150,11 @@ def _status_of(words: List[str]) -> int:
     if program not in PROGRAMS:  # what the import of the plugin would do
         sys.excepthook = in_one_line(sys.excepthook)
     module = PROGRAMS.get(program, program.replace("fairseq-", "fairseq_cli.").replace("-", "_"))
+    if module in sys.modules and module.startswith(
+        "fairseq_cli."
+    ):  # as its script does; mended at the import
+        vars(sys.modules["__main__"])["cli_main"] = sys.modules[module].cli_main
+        return become(sys.modules[module].cli_main)
     return become(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 

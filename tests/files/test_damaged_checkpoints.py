@@ -1,0 +1,20 @@
+"""Whether a checkpoint is as it was written is told of any damage."""
+
+import torch
+
+from luna_fairseq.files.checkpoints import damage, is_archive
+
+
+def test_a_flipped_bit_anywhere(tmp_path):
+    path = tmp_path / "checkpoint_last.pt"
+    torch.save({"model": torch.arange(4)}, str(path))
+    assert damage(path) is None
+    content = path.read_bytes()
+    said = set()
+    for place in range(len(content)):
+        for bit in (1, 8, 128):
+            flipped = bytearray(content)
+            flipped[place] ^= bit
+            path.write_bytes(bytes(flipped))
+            said.add(damage(path) if is_archive(path) else "no archive")
+    assert said == {None, "is damaged", "no archive"}  # None: times, and other marks that nothing reads
