@@ -1,5 +1,6 @@
 """Weights in 8 bits for decoding on a CPU, by torch's dynamic quantisation."""
 
+import warnings
 from functools import lru_cache
 from typing import Any, Sequence
 
@@ -28,6 +29,12 @@ def quantise(model: nn.Module) -> None:
         )
     if not {"x86", "fbgemm", "onednn", "qnnpack"}.intersection(torch.backends.quantized.supported_engines):
         raise InputError("this torch has no products in 8 bits for this CPU: leave int8 out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of what a later version may lack
+        _quantise(model)
+
+
+def _quantise(model: nn.Module) -> None:
     quantization: Any = getattr(torch, "ao", torch).quantization
     rows = quantization.PerChannelMinMaxObserver.with_args(
         dtype=torch.qint8, qscheme=torch.per_channel_symmetric, reduce_range=not sums_hold_8_bits()
