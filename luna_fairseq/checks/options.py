@@ -13,8 +13,6 @@ from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, Optio
 
 import torch
 
-from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
-from fairseq.registry import REGISTRIES
 from luna_fairseq.checks.model_options import model_name
 from luna_fairseq.checks.same_training import KINDS
 from luna_fairseq.errors import InputError
@@ -100,6 +98,8 @@ def check_config(config: Any) -> None:
     Raises:
         InputError: an option is unknown, or cannot be meant
     """
+    from fairseq.dataclass.configs import FairseqConfig
+
     for group, field in FairseqConfig.__dataclass_fields__.items():
         known = getattr(field.type, "__dataclass_fields__", {})
         for option in config.get(group) or ():
@@ -261,6 +261,9 @@ def alignments(given: Given) -> Faults:
 
 def written_options(given: Given) -> Faults:
     """Options that are JSON or Python."""
+    from fairseq.dataclass.configs import GenerationConfig
+    from fairseq.registry import REGISTRIES
+
     for name, text, read, kind in (
         ("--eval-bleu-args", given.eval_bleu_args, json.loads, "JSON"),
         ("--eval-bleu-detok-args", given.eval_bleu_detok_args, json.loads, "JSON"),

@@ -28,7 +28,7 @@ PRECISION; every sum is float32. Names in capitals are constants of compilation.
 import triton
 import triton.language as tl
 
-from luna_fairseq.ops.causal_luna import triton as form
+from luna_fairseq.ops.causal_luna.triton import BLOCK_L as ROWS_AT_A_TIME
 
 # A real logit never comes near it, and unlike -inf it leaves no NaN where every row of P is left out.
 EXCLUDED = tl.constexpr(-1e30)
@@ -37,7 +37,7 @@ EXCLUDED = tl.constexpr(-1e30)
 LENGTHS = ["T", "segments", "chunks"]
 # Philox with 7 rounds passes the same batteries of tests as with 10.
 PHILOX_ROUNDS = tl.constexpr(7)
-BLOCK_L = tl.constexpr(form.BLOCK_L)
+BLOCK_L = tl.constexpr(ROWS_AT_A_TIME)
 # Of a chunk's reads. By one policy the compiler would make one read of all, and hold what it gave.
 FIRST, AGAIN, LAST = tl.constexpr("evict_last"), tl.constexpr(""), tl.constexpr("evict_first")
 
