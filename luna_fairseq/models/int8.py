@@ -1,8 +1,8 @@
-"""Weights in 8 bits for decoding on a CPU, by torch's dynamic quantisation."""
+"""Weights in 8 bits for decoding on a CPU, by torch's products that round call by call."""
 
 import warnings
 from functools import lru_cache
-from typing import Any, Sequence
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
@@ -29,29 +29,42 @@ def quantise(model: nn.Module) -> None:
         )
     if not {"x86", "fbgemm", "onednn", "qnnpack"}.intersection(torch.backends.quantized.supported_engines):
         raise InputError("this torch has no products in 8 bits for this CPU: leave int8 out")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, of what a later version may lack
-        _quantise(model)
-
-
-def _quantise(model: nn.Module) -> None:
-    quantization: Any = getattr(torch, "ao", torch).quantization
-    rows = quantization.PerChannelMinMaxObserver.with_args(
-        dtype=torch.qint8, qscheme=torch.per_channel_symmetric, reduce_range=not sums_hold_8_bits()
-    )
-    by_row = quantization.per_channel_dynamic_qconfig._replace(weight=rows)
-    quantization.quantize_dynamic(model, {nn.Linear: by_row}, mapping={nn.Linear: Linear8}, inplace=True)
-    for module in model.modules():
+    for module in list(model.modules()):
         if isinstance(module, LunaCausalAttention):
-            module.in_one = side_by_side([getattr(module, f"{name}_proj") for name in module.read_of_x])
+            parts = [getattr(module, f"{name}_proj") for name in module.read_of_x]
+            module.in_one = Linear8(*(torch.cat([getattr(x, n) for x in parts]) for n in ("weight", "bias")))
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:
+                setattr(module, name, Linear8(child.weight, child.bias))
 
 
-class Linear8(nn.quantized.dynamic.Linear):
-    """torch's, with 8 bits of what comes in where that has 7."""
+class Linear8(nn.Module):
+    """A linear map with its weights in 8 bits, and 8 bits of what comes in, where torch's own module has 7.
+
+    Args:
+        weight: [outputs, inputs]
+        bias: [outputs], or None
+    """
+
+    def __init__(self, weight: Tensor, bias: Optional[Tensor]):
+        super().__init__()
+        self.packed = torch.ops.quantized.linear_prepack(
+            in_8_bits(weight.detach(), 8 if sums_hold_8_bits() else 7), bias
+        )
 
     def forward(self, x: Tensor) -> Tensor:
+        """[.., inputs] to [.., outputs]."""
         products: Any = torch.ops.quantized.linear_dynamic
-        return products(x, self._packed_params._packed_params, reduce_range=False)
+        return products(x, self.packed, reduce_range=False)
+
+
+def in_8_bits(weight: Tensor, bits: int = 8) -> Tensor:
+    """A matrix [M, N] of whole numbers of so many bits, with a scale for each row."""
+    scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
+    zeros = torch.zeros(len(weight), dtype=torch.long)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of what a later version may lack
+        return torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
 
 
 @lru_cache(maxsize=None)
@@ -59,20 +72,5 @@ def sums_hold_8_bits() -> bool:
     """Whether this CPU adds two products of the largest numbers in 8 bits without a loss (VNNI), not in 16
     bits: else weights have 7."""
     ones = torch.ones(1, 64)
-    weight = torch.quantize_per_tensor(ones, 1 / 127, 0, torch.qint8)
-    packed = torch.ops.quantized.linear_prepack(weight, None)
+    packed = torch.ops.quantized.linear_prepack(in_8_bits(ones), None)
     return bool(torch.ops.quantized.linear_dynamic(ones, packed, reduce_range=False) > 63)
-
-
-def side_by_side(parts: Sequence[Any]) -> nn.Module:
-    """One map to the outputs of the quantised linear maps ``parts``: the same numbers in one call."""
-    weights = [part.weight() for part in parts]
-    scales, zeros = (
-        torch.cat([of(weight) for weight in weights])
-        for of in (torch.Tensor.q_per_channel_scales, torch.Tensor.q_per_channel_zero_points)
-    )
-    rows = torch.cat([weight.dequantize() for weight in weights])
-    whole: Any = type(parts[0])(rows.size(1), len(rows))
-    quantised = torch.quantize_per_channel(rows, scales, zeros, 0, torch.qint8)
-    whole.set_weight_bias(quantised, torch.cat([part.bias() for part in parts]))
-    return whole
