@@ -1,6 +1,7 @@
-"""What commands of this package log: warnings, as one line each."""
+"""What this package logs, and its commands show: warnings, as one line each."""
 
 import logging
+from functools import lru_cache
 
 
 def set_up_loggers() -> None:
@@ -10,3 +11,9 @@ def set_up_loggers() -> None:
     which package for speech is missing.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+
+
+@lru_cache(maxsize=None)
+def warn_once(text: str) -> None:
+    """Log a warning, the first time that it is given."""
+    logging.getLogger("luna_fairseq").warning(text)

@@ -7,13 +7,13 @@ import json
 import os
 import re
 from argparse import Namespace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, Optional, Tuple
+from typing import Any, Callable, Iterator, Tuple
 
 import torch
 
 from luna_fairseq.checks.model_options import model_name
+from luna_fairseq.checks.names import check_groups, flat, nearest
 from luna_fairseq.checks.same_training import KINDS
 from luna_fairseq.errors import InputError
 
@@ -80,65 +80,14 @@ def check_options(args: Namespace) -> None:
         args.replace_unk = ""
 
 
-def flat(config: Any) -> Namespace:
-    """The options of all groups under the names of the command line."""
-    from omegaconf import OmegaConf
-
-    options = {}
-    for group, values in OmegaConf.to_container(config, resolve=False).items():
-        if isinstance(values, dict):
-            options.update(values)
-            options["arch" if group == "model" else group] = values.get("_name")
-    return Namespace(**options)
-
-
 def check_config(config: Any) -> None:
-    """Make every check of fairseq-hydra-train's configuration, whose groups without a name take anything.
+    """Make every check of fairseq-hydra-train's configuration.
 
     Raises:
         InputError: an option is unknown, or cannot be meant
     """
-    from fairseq.dataclass.configs import FairseqConfig
-
-    for group, field in FairseqConfig.__dataclass_fields__.items():
-        known = getattr(field.type, "__dataclass_fields__", {})
-        for option in config.get(group) or ():
-            if known and option not in known:
-                raise InputError(f"{group} has no option {option}{nearest(option, known)}")
+    check_groups(config)
     check_options(flat(config))
-
-
-def check_overrides(
-    overrides: Mapping[str, Any], trained: Any, where: str = "--model-overrides", also: Collection[str] = ()
-) -> None:
-    """Raise InputError for what is neither among the options of a training's configuration nor ``also`` one.
-    fairseq-validate gives all its options as overrides, --model-overrides among them."""
-    if "model_overrides" in overrides:
-        overrides = ast.literal_eval(overrides["model_overrides"])
-    if isinstance(trained, Namespace) or isinstance(trained.model, Namespace):
-        return  # takes any
-    known = {*trained, *vars(flat(trained)), *also}
-    for name in overrides:
-        if name not in known:
-            raise InputError(f"{where}: the checkpoint's training had no option {name}{nearest(name, known)}")
-
-
-def check_optimizer_overrides(trainer: Any, overrides: Optional[Mapping[str, Any]]) -> None:
-    """Raise InputError for --optimizer-overrides of what the trainer's optimizer does not have; fairseq gives
-    it any."""
-    for name in overrides or ():
-        known = {name for group in trainer.optimizer.param_groups for name in group} - {"params"}
-        known.update(getattr(trainer.optimizer, "optimizers", ()))  # of a composite one
-        if name not in known:
-            raise InputError(
-                f"--optimizer-overrides: the optimizer has no option {name}{nearest(name, known)}"
-            )
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """How a line ends that says that there is no such ``name``, where one of ``names`` is like it."""
-    found = get_close_matches(name, sorted(names), 1, 0.5)
-    return f"; nearest: {found[0]}" if found else ""
 
 
 def values(given: Given) -> Faults:
@@ -264,6 +213,7 @@ def written_options(given: Given) -> Faults:
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.registry import REGISTRIES
 
+    tokenizers = REGISTRIES["tokenizer"]["dataclass_registry"]
     for name, text, read, kind in (
         ("--eval-bleu-args", given.eval_bleu_args, json.loads, "JSON"),
         ("--eval-bleu-detok-args", given.eval_bleu_detok_args, json.loads, "JSON"),
@@ -276,16 +226,14 @@ def written_options(given: Given) -> Faults:
             good = False
         if not good:
             yield f'{name} {text} is not {kind}, such as {{"name": 4}}'
-    for name in json.loads(given.eval_bleu_args or "{}"):
-        if name not in GenerationConfig.__dataclass_fields__:
-            yield f"--eval-bleu-args: no option {name}{nearest(name, GenerationConfig.__dataclass_fields__)}"
-    tokenizer = REGISTRIES["tokenizer"]["dataclass_registry"].get(given.eval_bleu_detok)
-    for name in json.loads(given.eval_bleu_detok_args or "{}"):
-        if tokenizer is not None and name not in tokenizer.__dataclass_fields__:
-            yield (
-                f"--eval-bleu-detok-args: {given.eval_bleu_detok} has no option {name}"
-                f"{nearest(name, tokenizer.__dataclass_fields__)}"
-            )
+    for option, text, known in (
+        ("--eval-bleu-args", given.eval_bleu_args, GenerationConfig),
+        ("--eval-bleu-detok-args", given.eval_bleu_detok_args, tokenizers.get(given.eval_bleu_detok)),
+    ):
+        fields = getattr(known, "__dataclass_fields__", {})
+        for name in json.loads(text or "{}"):
+            if fields and name not in fields:
+                yield f"{option}: there is no option {name}{nearest(name, fields)}"
 
 
 def training(given: Given) -> Faults:

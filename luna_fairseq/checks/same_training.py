@@ -6,11 +6,11 @@ Of what this package wrote, extra_state says the run, task and languages; of any
 
 import logging
 import uuid
-from functools import lru_cache
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from luna_fairseq.checks.model_options import dataclass_of, differences, plain_options
 from luna_fairseq.errors import InputError
+from luna_fairseq.loggers import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
             f"checkpoint of --task {ours['task']}"
         )
     if kinds == ("translation", "translation") and not any(stored.get(name) for name in _LANGUAGES):
-        _say_once(f"{path} does not say which languages it translates: see to it that they are the data's")
+        warn_once(f"{path} does not say which languages it translates: see to it that they are the data's")
     both = [(stored[name], ours[name]) for name in _LANGUAGES if stored.get(name) and ours.get(name)]
     if any(theirs != mine for theirs, mine in both):
         theirs, mine = (" to ".join(one.get(name) or "?" for name in _LANGUAGES) for one in (stored, ours))
@@ -99,11 +99,6 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
                 f"{path} was trained with --{name.replace('_', '-')} {stored[name]}, which is {ours[name]} "
                 "here: give what it was trained with"
             )
-
-
-@lru_cache(maxsize=None)
-def _say_once(text: str) -> None:
-    logger.warning(text)
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

@@ -1,12 +1,11 @@
 """What a beam search cannot do with a batch, found before it begins."""
 
-import logging
-from functools import lru_cache
 from typing import Any, Mapping, Optional
 
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.loggers import warn_once
 
 
 def check_search(generator: Any, sample: Mapping[str, Any], prefix: Optional[Tensor]) -> None:
@@ -28,12 +27,9 @@ def check_search(generator: Any, sample: Mapping[str, Any], prefix: Optional[Ten
     if length > longest:
         said = f"a prompt has {length} tokens, and no output may be longer than {longest}"
         if not any(type(model).__module__.startswith("luna_fairseq") for model in generator.model.models):
-            _warn_once(f"{said}: fairseq cuts prompts there")  # its own models run as they do without us
+            warn_once(f"{said}: fairseq cuts prompts there")  # its own models run as they do without us
             return
         raise InputError(
             f"{said}: give a larger --max-len-b, or a shorter prompt (the model reads up to "
             f"{generator.max_len} tokens)"
         )
-
-
-_warn_once = lru_cache(maxsize=None)(logging.getLogger(__name__).warning)

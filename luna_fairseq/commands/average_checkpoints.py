@@ -23,7 +23,7 @@ from luna_fairseq.checks.same_training import check_identity, stored_identity, s
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checkpoints import damage, is_archive, why_unreadable
+from luna_fairseq.files.checkpoints import archive_is_damaged, why_unreadable
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import progress
 
@@ -190,7 +190,7 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False) -> Dict[str,
 
 def load(path: Path) -> Dict[str, Any]:
     """Checkpoint without what averaging makes meaningless (optimizer state, moving averages)."""
-    if is_archive(path) and damage(path) is not None:
+    if archive_is_damaged(path):
         raise InputError(f"{path} is damaged: its checksums are not those of its contents")
     try:
         state = torch.load(str(path), map_location="cpu")

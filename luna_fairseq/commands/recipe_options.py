@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
-from luna_fairseq.checks.options import nearest
+from luna_fairseq.checks.names import nearest
 from luna_fairseq.errors import InputError
 
 Settings = Dict[str, Dict[str, Any]]

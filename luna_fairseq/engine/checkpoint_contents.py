@@ -10,10 +10,10 @@ from luna_fairseq import provenance
 from luna_fairseq.checks import same_training
 from luna_fairseq.checks.dictionaries import KEY, check_fingerprints, fingerprints_of, stored_fingerprints
 from luna_fairseq.checks.model_options import dataclass_of, fill_in_options
-from luna_fairseq.checks.options import check_optimizer_overrides
+from luna_fairseq.checks.names import check_optimizer_overrides
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checkpoints import damage, intact_neighbour, is_archive, why_no_checkpoint
+from luna_fairseq.files.checkpoints import archive_is_damaged, intact_neighbour, why_no_checkpoint
 
 CHECKED_CHECKPOINTS = Mend(
     "checked-checkpoints",
@@ -30,7 +30,7 @@ Found = Dict[str, Any]
 
 @CHECKED_CHECKPOINTS.around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _read(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    if is_archive(Path(path)) and damage(Path(path)) is not None:
+    if archive_is_damaged(Path(path)):
         raise InputError(f"{path} is damaged{intact_neighbour(Path(path))}")
     asked = same_training.asked_languages(arg_overrides)
     others = arg_overrides and {name: v for name, v in arg_overrides.items() if name not in asked}

@@ -7,7 +7,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from luna_fairseq.checks.options import check_config, check_options, check_overrides
+from luna_fairseq.checks.names import check_overrides
+from luna_fairseq.checks.options import check_config, check_options
 from luna_fairseq.engine.mend import KIND, RUNS, Function, Mend
 from luna_fairseq.errors import InputError, in_command
 

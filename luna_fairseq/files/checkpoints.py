@@ -16,22 +16,22 @@ logger = logging.getLogger(__name__)
 _NAME = r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+){suffix}\.pt"
 
 
-def is_archive(path: Path) -> bool:
-    """Whether ``path`` is a zip archive, as torch writes them, or what is left of one."""
+def archive_is_damaged(path: Path) -> Optional[bool]:
+    """Whether ``path`` is not as it was written; None where it is no zip archive, as torch writes them."""
     try:
-        return zipfile.is_zipfile(str(path))
-    except zipfile.BadZipFile:  # of several disks, it says
+        if not zipfile.is_zipfile(str(path)):
+            return None
+        with zipfile.ZipFile(str(path)) as archive:
+            return archive.testzip() is not None
+    except Exception:  # what a damaged file raises depends on where it is damaged
         return True
 
 
 def damage(path: Path) -> Optional[str]:
     """What makes ``path`` unreadable, in words that follow its name; None when it is as it was written."""
-    if is_archive(path):
-        try:
-            with zipfile.ZipFile(str(path)) as archive:
-                return None if archive.testzip() is None else "is damaged"
-        except Exception:  # what a damaged file raises depends on where it is damaged
-            return "is damaged"
+    damaged = archive_is_damaged(path)
+    if damaged is not None:
+        return "is damaged" if damaged else None
     try:  # before torch 1.6 a checkpoint was no zip archive
         torch.load(str(path), map_location="cpu")
     except Exception:
@@ -44,7 +44,7 @@ def why_unreadable(path: Path, error: Exception) -> str:
 
     torch's own words are not passed on: they advise to switch its check off.
     """
-    if not is_archive(path) or damage(path) is not None:
+    if archive_is_damaged(path) is not False:
         return "cannot be read: it is truncated, or no checkpoint"
     found = re.search(r"(?:GLOBAL|function|class) ([\w.]+\.\w+)", str(error))
     return (

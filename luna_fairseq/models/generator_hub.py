@@ -12,7 +12,8 @@ from fairseq import hub_utils
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from fairseq.token_generation_constraints import pack_constraints
-from luna_fairseq.checks.options import OF_A_SOURCE, Given, check_overrides, nearest, values
+from luna_fairseq.checks.names import check_overrides, nearest
+from luna_fairseq.checks.options import OF_A_SOURCE, Given, values
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.stream import Stream

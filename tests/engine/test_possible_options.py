@@ -17,7 +17,8 @@ from fairseq.data import Dictionary
 from fairseq.search import DiverseBeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq_cli import hydra_train
-from luna_fairseq.checks.options import check_optimizer_overrides, check_options
+from luna_fairseq.checks.names import check_optimizer_overrides
+from luna_fairseq.checks.options import check_options
 from luna_fairseq.checks.search import check_search
 from luna_fairseq.engine.entry_points import without_the_metric
 from luna_fairseq.engine.reading import _encoded
@@ -103,10 +104,10 @@ GPU = torch.cuda.is_available()
         ),
         ({"criterion": "adaptive_loss"}, "--criterion adaptive_loss needs a model with adaptive softmax"),
         ({"eval_bleu_args": "{x"}, "--eval-bleu-args {x is not JSON"),
-        ({"eval_bleu_args": '{"bem": 4}'}, "--eval-bleu-args: no option bem; nearest: beam"),
+        ({"eval_bleu_args": '{"bem": 4}'}, "--eval-bleu-args: there is no option bem; nearest: beam"),
         (
             {"eval_bleu_detok": "moses", "eval_bleu_detok_args": '{"moses_no_escap": true}'},
-            "--eval-bleu-detok-args: moses has no option moses_no_escap; nearest: moses_no_escape",
+            "--eval-bleu-detok-args: there is no option moses_no_escap; nearest: moses_no_escape",
         ),
         ({"model_overrides": "{x"}, "--model-overrides {x is not a Python dictionary"),
         ({"path": None}, "--path is missing"),
