@@ -36,7 +36,7 @@ from torch.optim import Optimizer
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.optim.apollo_blocks import blocked_update
-from luna_fairseq.optim.apollo_update import FOREACH_AVAILABLE, multi_tensor_update, single_tensor_update
+from luna_fairseq.optim.apollo_update import multi_tensor_update, single_tensor_update
 
 REBOUNDS = ("constant", "belief")
 WEIGHT_DECAY_TYPES = ("L2", "decoupled", "stable")
@@ -81,7 +81,7 @@ class Apollo(Optimizer):
 
     Raises:
         InputError: (a ValueError) a hyperparameter is out of its range.
-        RuntimeError: a gradient is sparse, or ``foreach=True`` with a torch that lacks the functions.
+        RuntimeError: a gradient is sparse.
     """
 
     def __init__(
@@ -96,10 +96,6 @@ class Apollo(Optimizer):
         weight_decay_type: Optional[str] = None,
         foreach: Optional[bool] = None,
     ) -> None:
-        if foreach and not FOREACH_AVAILABLE:
-            raise RuntimeError(
-                f"Apollo: foreach=True needs a newer torch than {torch.__version__}; leave it out"
-            )
         values = (lr, beta, eps, rebound, sigma, weight_decay, weight_decay_type, foreach)
         defaults = dict(zip(_OPTIONS, values))
         _check_hyperparameters(defaults)
@@ -208,23 +204,18 @@ class Apollo(Optimizer):
         self, params: List[Tensor], step: int, device: torch.device, group: Dict[str, Any]
     ) -> None:
         """Update parameters of one device, type and step count."""
-        foreach = group["foreach"]
-        if foreach is None:
-            foreach = FOREACH_AVAILABLE and device.type == "cuda"
-            one_by_one = blocked_update if device.type == "cpu" else single_tensor_update
-        else:
-            one_by_one = single_tensor_update
-        update = multi_tensor_update if foreach else one_by_one
+        by_default = group["foreach"] is None
+        foreach = device.type == "cuda" if by_default else group["foreach"]
+        update = blocked_update if by_default and device.type == "cpu" else single_tensor_update
         for chunk in _chunks(params, _MULTI_TENSOR_ELEMENTS if foreach else 1):
             dtype = _compute_dtype(chunk[0])
             values = [p.to(dtype) for p in chunk]
-            update(
-                values,
-                [p.grad.to(dtype) for p in chunk],
-                *([self.state[p][name] for p in chunk] for name in _STATE_TENSORS),
-                step=step,
-                group=group,
-            )
+            states = ([self.state[p][name] for p in chunk] for name in _STATE_TENSORS)
+            lists = (values, [p.grad.to(dtype) for p in chunk], *states)
+            if foreach:
+                multi_tensor_update(*lists, step=step, group=group)
+            else:
+                update(*(x for (x,) in lists), step=step, group=group)
             for p, value in zip(chunk, values):
                 if p is not value:
                     p.copy_(value)
@@ -248,25 +239,25 @@ def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
         yield chunk
 
 
+_RANGES: Dict[str, Tuple[Callable[[float], bool], str]] = {
+    "lr": (lambda x: x >= 0, "a number >= 0"),
+    "beta": (lambda x: 0 <= x < 1, "a number in [0, 1)"),
+    "eps": (lambda x: x > 0, "a number > 0"),
+    "sigma": (lambda x: x > 0, "a number > 0"),
+    "weight_decay": (lambda x: x >= 0, "a number >= 0"),
+}
+
+
 def _check_hyperparameters(group: Dict[str, Any]) -> None:
-    def check(name: str, ok: Callable[[float], bool], wanted: str) -> None:
+    for name, (is_good, wanted) in _RANGES.items():
         value = group[name]
         is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number or not ok(float(value)):
+        if not is_number or not is_good(float(value)):
             raise InputError(f"Apollo: {name} must be {wanted}, got {value!r}")
-
-    check("lr", lambda x: x >= 0, "a number >= 0")
-    check("beta", lambda x: 0 <= x < 1, "a number in [0, 1)")
-    check("eps", lambda x: x > 0, "a number > 0")
-    check("sigma", lambda x: x > 0, "a number > 0")
-    check("weight_decay", lambda x: x >= 0, "a number >= 0")
-    if group["rebound"] not in REBOUNDS:
-        raise InputError(f"Apollo: rebound must be one of {', '.join(REBOUNDS)}, got {group['rebound']!r}")
-    if group["weight_decay_type"] not in (None, *WEIGHT_DECAY_TYPES):
-        raise InputError(
-            f"Apollo: weight_decay_type must be one of {', '.join(WEIGHT_DECAY_TYPES)},"
-            f" got {group['weight_decay_type']!r}"
-        )
+    for name, known in (("rebound", REBOUNDS), ("weight_decay_type", (*WEIGHT_DECAY_TYPES, None))):
+        if group[name] not in known:
+            words = ", ".join(filter(None, known))
+            raise InputError(f"Apollo: {name} must be one of {words}, got {group[name]!r}")
 
 
 def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:

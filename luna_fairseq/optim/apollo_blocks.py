@@ -12,13 +12,12 @@ BLOCK = 1 << 19
 SMALL_TENSOR = 1 << 16
 
 
-def blocked_update(*lists: List[Tensor], step: int, group: Dict[str, Any]) -> None:
+def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     """The arguments and the effect of :func:`~luna_fairseq.optim.apollo_update.single_tensor_update`."""
-    for tensors in zip(*lists):
-        if tensors[0].numel() <= SMALL_TENSOR or not all(x.is_contiguous() for x in tensors):
-            single_tensor_update(*([x] for x in tensors), step=step, group=group)
-        else:
-            _Update(tensors, step, group).run()
+    if tensors[0].numel() <= SMALL_TENSOR or not all(x.is_contiguous() for x in tensors):
+        single_tensor_update(*tensors, step=step, group=group)
+    else:
+        _Update(tensors, step, group).run()
 
 
 class _Update:

@@ -1,9 +1,9 @@
-"""One update of Apollo (formulas: ``apollo.py``), tensor by tensor and on lists of tensors.
+"""One update of Apollo (formulas: ``apollo.py``), of one tensor and of a list of tensors.
 
 Both functions change parameters and state in place, and take the same arguments:
 
-* ``params, grads, exp_avg_grads, approx_hessians, updates``: lists of one length; the tensors at one position
-  have one shape. All are of one floating-point type and on one device. ``grads`` are not changed.
+* a parameter, its gradient, and its state m, B, d, of one shape; or lists of these, of one length. All are of
+  one floating-point type and on one device. Gradients are not changed.
 * ``step``: the number of this update, from 1, the same for all of them.
 * ``group``: ``lr, beta, eps, rebound, sigma, weight_decay, weight_decay_type`` as in ``Apollo``.
 """
@@ -14,56 +14,33 @@ from typing import Any, Dict, List
 import torch
 from torch import Tensor
 
-_FOREACH_NAMES = (
-    "_foreach_abs",
-    "_foreach_add_",
-    "_foreach_addcdiv_",
-    "_foreach_addcmul_",
-    "_foreach_maximum",
-    "_foreach_mul",
-    "_foreach_mul_",
-    "_foreach_norm",
-    "_foreach_sub",
-    "_foreach_zero_",
-)
-FOREACH_AVAILABLE = all(hasattr(torch, name) for name in _FOREACH_NAMES)
-
 
 def single_tensor_update(
-    params: List[Tensor],
-    grads: List[Tensor],
-    exp_avg_grads: List[Tensor],
-    approx_hessians: List[Tensor],
-    updates: List[Tensor],
-    *,
-    step: int,
-    group: Dict[str, Any],
+    p: Tensor, g: Tensor, m: Tensor, hessian: Tensor, d: Tensor, *, step: int, group: Dict[str, Any]
 ) -> None:
-    """The formulas as they are written, one tensor after the other: the reference."""
+    """The formulas as they are written: the reference."""
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
     decay_type = group["weight_decay_type"] if decay != 0 else None
-    constant = group["rebound"] == "constant"
-    for p, g, m, hessian, d in zip(params, grads, exp_avg_grads, approx_hessians, updates):
-        if decay_type == "L2":
-            g = g.add(p, alpha=decay)
-        y = g - m
-        n = d.norm(p=4).add_(norm_offset(group))
-        u = d / n
-        u_squared = u * u
-        change = -alpha * (y / n).mul_(u).sum() - (hessian * u_squared).sum()
-        hessian.addcmul_(u_squared, change)
-        m.add_(y, alpha=alpha)
-        if constant:
-            denominator = hessian.abs().clamp_(min=group["sigma"])
-        else:
-            denominator = torch.max(hessian.abs(), y.abs().max()).add_(group["eps"] / alpha)
-        torch.div(m, denominator, out=d)
-        if decay_type == "decoupled":
-            d.add_(p, alpha=decay)
-        elif decay_type == "stable":
-            d.addcmul_(p, decay / denominator.mean())
-        p.add_(d, alpha=-group["lr"])
+    if decay_type == "L2":
+        g = g.add(p, alpha=decay)
+    y = g - m
+    n = d.norm(p=4).add_(norm_offset(group))
+    u = d / n
+    u_squared = u * u
+    change = -alpha * (y / n).mul_(u).sum() - (hessian * u_squared).sum()
+    hessian.addcmul_(u_squared, change)
+    m.add_(y, alpha=alpha)
+    if group["rebound"] == "constant":
+        denominator = hessian.abs().clamp_(min=group["sigma"])
+    else:
+        denominator = torch.max(hessian.abs(), y.abs().max()).add_(group["eps"] / alpha)
+    torch.div(m, denominator, out=d)
+    if decay_type == "decoupled":
+        d.add_(p, alpha=decay)
+    elif decay_type == "stable":
+        d.addcmul_(p, decay / denominator.mean())
+    p.add_(d, alpha=-group["lr"])
 
 
 def multi_tensor_update(

@@ -12,10 +12,6 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from luna_fairseq.errors import InputError
 from luna_fairseq.optim.apollo import REBOUNDS, WEIGHT_DECAY_TYPES, Apollo
 
-REBOUND_CHOICES = ChoiceEnum(list(REBOUNDS))
-WEIGHT_DECAY_CHOICES = ChoiceEnum(list(WEIGHT_DECAY_TYPES))
-CLIP_MODE_CHOICES = ChoiceEnum(["total", "each"])
-
 
 @dataclass
 class ApolloConfig(FairseqDataclass):
@@ -25,7 +21,7 @@ class ApolloConfig(FairseqDataclass):
         default=0.9, metadata={"help": "decay rate of Apollo's moving average of gradients"}
     )
     apollo_eps: float = field(default=1e-4, metadata={"help": "Apollo's epsilon"})
-    apollo_rebound: REBOUND_CHOICES = field(
+    apollo_rebound: ChoiceEnum(list(REBOUNDS)) = field(
         default="constant", metadata={"help": "lower bound of Apollo's curvature"}
     )
     apollo_sigma: float = field(
@@ -35,14 +31,14 @@ class ApolloConfig(FairseqDataclass):
         },
     )
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
-    weight_decay_type: Optional[WEIGHT_DECAY_CHOICES] = field(
+    weight_decay_type: Optional[ChoiceEnum(list(WEIGHT_DECAY_TYPES))] = field(
         default=None,
         metadata={
             "help": "added to the gradient (L2), to the direction (decoupled), or to the direction, divided "
             "by the mean curvature (stable); by default L2 for the constant rebound, decoupled for belief"
         },
     )
-    clip_mode: CLIP_MODE_CHOICES = field(
+    clip_mode: ChoiceEnum(["total", "each"]) = field(
         default="total",
         metadata={
             "help": "apply --clip-norm to the norm of all gradients together (total), or to each parameter's "
