@@ -4,6 +4,7 @@ each."""
 import luna_fairseq.models  # noqa: F401  first: it says what is missing, and the models here are built on those
 
 # isort: split
-from luna_fairseq.peers.registry import ATTENTIONS, PeerOptions, build_attention
+from luna_fairseq.peers.options import PeerOptions
+from luna_fairseq.peers.registry import ATTENTIONS, build_attention
 
 __all__ = ["ATTENTIONS", "PeerOptions", "build_attention"]

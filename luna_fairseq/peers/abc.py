@@ -6,29 +6,18 @@ softmax(K~ q_i / sqrt(K))^T V~``. In causal attention the sums go up to i. W x i
 exp(32) times a long sequence still fits into float32.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.models.options import option
-from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.ops.causal_linear import chunk_causal_linear, recurrent_causal_linear
 from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State
 from luna_fairseq.peers.feature_maps import mask_features
 
 LIMIT = 32.0
-
-
-@dataclass
-class AbcOptions(FairseqDataclass):
-    """Options of ABC."""
-
-    abc_slots: int = option(32, "abc: n, the number of slots of every head", least=1)
 
 
 class BoundedMemoryAttention(PeerAttention):
@@ -41,7 +30,7 @@ class BoundedMemoryAttention(PeerAttention):
         nn.init.xavier_uniform_(self.control_proj.weight)
 
     def project(self, x: Tensor) -> Parts:
-        return (*super().project(x), split_heads(self.control_proj(x), self.num_heads))
+        return self.heads(x, "q", "k", "v", "control")
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding: Optional[Tensor] = None
@@ -73,20 +62,17 @@ class BoundedMemoryAttention(PeerAttention):
         return output, {"keys": keys, "values": values, "written": total[:, :, -1:]}
 
     def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
-        k, v, control = (
-            split_heads(project(context), self.num_heads)
-            for project in (self.k_proj, self.v_proj, self.control_proj)
-        )
+        k, v, control = self.heads(context, "k", "v", "control")
         return dict(zip(("k", "v"), slots(write(control, padding), k, v)))
 
     def read(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
-        q = split_heads(self.q_proj(query), self.num_heads)
+        (q,) = self.heads(query, "q")
         return softmax_attention(q, memory["k"], memory["v"], None, self.dropout), None
 
     def define(
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding: Optional[Tensor] = None
     ) -> Tensor:
-        alpha = mask_features(control.clamp(-LIMIT, LIMIT).exp(), padding)
+        alpha = write(control, padding)
         outputs = []
         for t in range(q.size(2)):
             seen = slice(t + 1 if self.form == CAUSAL else None)

@@ -89,11 +89,8 @@ class PeerAttention(ProjectingAttention):
         """Parameters and settings besides the projections."""
 
     def project(self, x: Tensor) -> Parts:
-        """What :meth:`attend` reads of the sequence x [T, B, C], each part [B, *, T, *]: the heads of q, k,
-        v."""
-        return tuple(
-            split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in self.projections
-        )
+        """What :meth:`attend` reads of x [T, B, C], each part [B, *, T, *]: the heads of q, k, v."""
+        return self.heads(x, *self.projections)
 
     def attend(self, *parts: Any, **padding: Any) -> Tensor:
         """Bidirectional or causal self-attention, as ``form`` says.
@@ -112,15 +109,11 @@ class PeerAttention(ProjectingAttention):
         raise NotImplementedError
 
     def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
-        """What cross-attention keeps of the context [S, B, C], tensors [B, ..]; ``padding`` [B, S] or
-        None."""
+        """What cross-attention keeps of context [S, B, C], tensors [B, ..]; ``padding`` [B, S] or None."""
         raise NotImplementedError
 
-    def read(
-        self, query: Tensor, memory: State, need_weights: bool = False
-    ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Output [B, H, T, K] of queries [T, B, C] for a digested context, and weights [B, H, T, S] if it has
-        any."""
+    def read(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, Any]:
+        """Output [B, H, T, K] of queries [T, B, C] to a digested context; weights [B, H, T, S], or None."""
         raise NotImplementedError
 
     def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
@@ -128,8 +121,7 @@ class PeerAttention(ProjectingAttention):
 
         Here the state is all that was projected so far, and attention is computed over all of it again.
         """
-        new = parts[0].size(2)
-        padding = parts[0].new_zeros(parts[0].size(0), new, dtype=torch.bool) if padding is None else padding
+        new, padding = parts[0].size(2), given_padding(padding, parts[0])
         if state is not None:
             parts = tuple(torch.cat([state[f"part{i}"], part], dim=2) for i, part in enumerate(parts))
             padding = torch.cat([state["padding"], padding], dim=1)
@@ -138,6 +130,10 @@ class PeerAttention(ProjectingAttention):
 
     # What is the same for all
 
+    def heads(self, x: Tensor, *projections: str) -> Parts:
+        """The heads [B, H, T, K] of each of these projections of x [T, B, C]."""
+        return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in projections)
+
     def check_length(self, T: int) -> None:
         """Raise InputError where parameters depend on the longest sequence and this one is longer."""
         if T > self.max_positions:
@@ -145,6 +141,11 @@ class PeerAttention(ProjectingAttention):
                 f"a sequence has {T} tokens, and {self.name} ends at {self.max_positions}: "
                 "shorten it, or train with more positions"
             )
+
+    def later(self, x: Tensor) -> Optional[Tensor]:
+        """In a causal form, what each position of x [B, H, T, K] must not see, as it comes later [T, T]."""
+        T = x.size(2)
+        return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
 
     @property
     def dropout(self) -> float:
@@ -181,15 +182,15 @@ class PeerAttention(ProjectingAttention):
         """
         weights: Optional[Tensor] = None
         padding = None if key_padding_mask is None else key_padding_mask.bool()
+        saved = self.get_incremental_state(incremental_state, "attention")
         if self.form == CROSS:
-            memory = self._saved(incremental_state)
-            if memory is None:
-                memory = self.digest(key, padding)
-                self._save(incremental_state, memory)
-            output, weights = self.read(query, memory, need_weights or need_head_weights)
+            if saved is None:
+                saved = self.digest(key, padding)
+                self.set_incremental_state(incremental_state, "attention", saved)
+            output, weights = self.read(query, saved, need_weights or need_head_weights)
         elif incremental_state is not None:
-            output, state = self.go_on(self.project(query), padding, self._saved(incremental_state))
-            self._save(incremental_state, state)
+            output, state = self.go_on(self.project(query), padding, saved)
+            self.set_incremental_state(incremental_state, "attention", state)
         else:
             output = self.attend_from_start(self.project(query), padding)
         if weights is not None:
@@ -197,39 +198,23 @@ class PeerAttention(ProjectingAttention):
         return self.out_proj(merge_heads(output).to(query.dtype)), weights
 
     def attend_from_start(self, parts: Parts, padding: Optional[Tensor]) -> Tensor:
-        """:meth:`attend`, with the first real token of every sentence at place 0 where places count from
-        there."""
+        """:meth:`attend`, with every sentence's first real token at place 0 where that counts."""
         if not self.from_start or padding is None:
             return self.attend(*parts, padding=padding)
         left = padded_left(padding)
-        T = padding.size(1)
-        places = torch.arange(T, device=padding.device)
-        moved = tuple(take_places(part, (places + left) % T) for part in parts)
-        output = self.attend(*moved, padding=padding.gather(1, (places + left) % T))
-        return take_places(output, (places - left) % T)
+        moved = (rotated(part, left, dim=2) for part in parts)
+        return rotated(self.attend(*moved, padding=rotated(padding, left)), -left, dim=2)
 
     def _get_input_buffer(self, incremental_state: Optional[IncrementalState]) -> State:
         """What fairseq's decoder layer asks for and needs in cross-self-attention alone."""
         return {}
 
-    def _saved(self, incremental_state: Optional[IncrementalState]) -> Optional[State]:
-        return self.get_incremental_state(incremental_state, "attention")
-
-    def _save(self, incremental_state: Optional[IncrementalState], state: State) -> None:
-        if incremental_state is not None:
-            self.set_incremental_state(incremental_state, "attention", state)
-
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Give hypothesis i the state that hypothesis ``new_order[i]`` had. new_order: [N']."""
-        state = self._saved(incremental_state)
+        state = self.get_incremental_state(incremental_state, "attention")
         if state is not None:
             moved = {name: part.index_select(0, new_order) for name, part in state.items()}
-            self._save(incremental_state, moved)
-
-
-def take_places(x: Tensor, places: Tensor) -> Tensor:
-    """x [B, H, T, K] with position ``places[b, t]`` of sentence b at place t."""
-    return x.gather(2, places[:, None, :, None].expand(-1, x.size(1), -1, x.size(3)))
+            self.set_incremental_state(incremental_state, "attention", moved)
 
 
 def padded_left(padding: Tensor) -> Tensor:
@@ -237,18 +222,21 @@ def padded_left(padding: Tensor) -> Tensor:
     return padding.long().cumprod(dim=1).sum(dim=1, keepdim=True)
 
 
-def rotated(x: Tensor, shift: Tensor) -> Tensor:
-    """x [B, T, ..] with sentence b moved to the left by ``shift[b]``, round its end. shift: [B, 1]."""
-    places = (torch.arange(x.size(1), device=x.device) + shift) % x.size(1)
-    return x.gather(1, places.view(places.shape + (1,) * (x.dim() - 2)).expand_as(x))
+def rotated(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
+    """x [B, ..] with sentence b moved to the left along ``dim`` by ``shift`` [B, 1], round its end."""
+    places = (torch.arange(x.size(dim), device=x.device) + shift) % x.size(dim)
+    shape = [1] * x.dim()
+    shape[0], shape[dim] = places.shape
+    return x.gather(dim, places.view(shape).expand_as(x))
 
 
-def excluded_keys(padding: Optional[Tensor], future: bool, like: Tensor) -> Optional[Tensor]:
-    """Padding [B, T] and, where ``future`` is left out, what comes after a position: [B, 1, T, T], or
-    None."""
-    excluded = None if padding is None else padding[:, None, None, :]
-    if future:
-        T = like.size(2)
-        later = torch.ones(T, T, dtype=torch.bool, device=like.device).triu(1)
-        excluded = later if excluded is None else excluded | later
-    return excluded
+def given_padding(padding: Optional[Tensor], x: Tensor) -> Tensor:
+    """Padding [B, T] of x [B, H, T, K], also where None stands for none."""
+    return x.new_zeros(x.size(0), x.size(2), dtype=torch.bool) if padding is None else padding
+
+
+def excluded_keys(padding: Optional[Tensor], more: Optional[Tensor] = None) -> Optional[Tensor]:
+    """What is padding [B, S] or in ``more`` [.., T, S]: [B, 1, T or 1, S]; None where nothing is left out."""
+    if padding is None or more is None:
+        return more if padding is None else padding[:, None, None, :]
+    return more | padding[:, None, None, :]

@@ -5,29 +5,15 @@ everything. The random blocks are drawn once for each layer, and a block's do no
 sentences: they are the r most preferred of those that the sentence has.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.models.options import option
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import softmax_attention
-from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
-
-
-@dataclass
-class BigBirdOptions(FairseqDataclass):
-    """Options of BigBird."""
-
-    bigbird_block: int = option(64, "bigbird: size of a block", least=1)
-    bigbird_global_blocks: int = option(
-        1, "bigbird: g, the first blocks, which see all and are seen by all", least=0
-    )
-    bigbird_random_blocks: int = option(3, "bigbird: r, the random blocks that each block sees", least=0)
+from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, excluded_keys, given_padding
 
 
 class BigBirdAttention(PeerAttention):
@@ -51,17 +37,13 @@ class BigBirdAttention(PeerAttention):
 
     def seen_blocks(self, padding: Tensor) -> Tuple[Tensor, Tensor]:
         """The blocks that each block sees [B, blocks, m], and which of these entries are to be left out."""
-        empty = (
-            to_blocks(padding[:, None, :, None], self.size, True).all(dim=3).squeeze(3).squeeze(1)
-        )  # [B, blocks]
+        empty = to_blocks(padding[:, None, :, None], self.size, True).all(dim=3).flatten(1)  # [B, blocks]
         B, n = empty.shape
         block = torch.arange(n, device=padding.device)
         near = block[:, None] + torch.arange(-1, 2, device=padding.device)  # [blocks, 3]
         first = block[: self.first].expand(n, -1)
         fixed = torch.cat([near, first], dim=1)
-        left_out = torch.cat(
-            [(near < self.first) | (near >= n), torch.zeros_like(first, dtype=torch.bool)], dim=1
-        )
+        left_out = torch.cat([(near < self.first) | (near >= n), first < 0], dim=1)
         taken = ((block[:, None] - block).abs() <= 1) | (block < self.first) | empty[:, None, :]
         preferences = self.preferences(n, padding.device).masked_fill(taken, -1.0)
         best, chosen = preferences.topk(min(self.random, n), dim=-1)
@@ -69,31 +51,25 @@ class BigBirdAttention(PeerAttention):
         return seen, torch.cat([left_out.expand(B, -1, -1), best < 0], dim=2)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        T = q.size(2)
-        everything = None if padding is None else padding[:, None, None, :]
-        padding = q.new_zeros(q.size(0), T, dtype=torch.bool) if padding is None else padding
+        T, everything, padding = q.size(2), excluded_keys(padding), given_padding(padding, q)
         seen, left_out = self.seen_blocks(padding)
         masked = take_blocks(to_blocks(padding[:, None, :, None], self.size, True), seen).squeeze(-1)
         excluded = masked.unsqueeze(3) | left_out.repeat_interleave(self.size, dim=2)[:, None, :, None, :]
         keys, values = (take_blocks(to_blocks(x, self.size), seen) for x in (k, v))
-        output = from_blocks(
-            block_attention(to_blocks(q, self.size), keys, values, excluded, self.dropout), T
-        )
-        g = min(self.first * self.size, T)
+        output = block_attention(to_blocks(q, self.size), keys, values, excluded, self.dropout)
+        output, g = from_blocks(output, T), min(self.first * self.size, T)
         if not g:
             return output
-        return torch.cat(
-            [softmax_attention(q[:, :, :g], k, v, everything, self.dropout), output[:, :, g:]], dim=2
-        )
+        seeing_all = softmax_attention(q[:, :, :g], k, v, everything, self.dropout)
+        return torch.cat([seeing_all, output[:, :, g:]], dim=2)
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        T = q.size(2)
-        padding = q.new_zeros(q.size(0), T, dtype=torch.bool) if padding is None else padding
+        T, padding = q.size(2), given_padding(padding, q)
         seen, left_out = self.seen_blocks(padding)
         sees = seen.new_zeros(*seen.shape[:2], seen.size(1)).scatter_add_(2, seen, (~left_out).long())
         sees[:, : self.first] = 1
         sees = sees.repeat_interleave(self.size, dim=1).repeat_interleave(self.size, dim=2)[:, :T, :T].bool()
-        return naive_softmax_weights(q, k, (~sees | padding[:, None, :]).unsqueeze(1)) @ v
+        return naive_softmax_weights(q, k, excluded_keys(padding, ~sees.unsqueeze(1))) @ v
 
 
 def take_blocks(x: Tensor, chosen: Tensor) -> Tensor:

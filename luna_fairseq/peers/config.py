@@ -8,18 +8,24 @@ from luna_fairseq.models.luna_classifier_config import ClassifierOptions
 from luna_fairseq.models.luna_config import TranslationOptions
 from luna_fairseq.models.luna_masked_lm_config import SentenceOptions
 from luna_fairseq.models.options import option
-from luna_fairseq.peers.informer import InformerOptions
-from luna_fairseq.peers.registry import ATTENTIONS, PeerOptions
+from luna_fairseq.peers.options import PeerOptions
+from luna_fairseq.peers.registry import ATTENTIONS
 
 NAMES = list(ATTENTIONS)
 
 
 @dataclass
-class EncoderAttentionConfig(PeerOptions, InformerOptions):
-    """Which attention, and the options of all."""
+class EncoderAttentionConfig(PeerOptions):
+    """Which attention, the options of all, and those of Informer's block."""
 
     attention: ChoiceEnum(NAMES) = option(
         "softmax", "attention of the encoder, and of what has no option of its own"
+    )
+    information_block: bool = option(
+        False, "Informer's information organisation block in the place of the encoder's feed-forward"
+    )
+    information_kernel: int = option(
+        8, "kernel and stride of that block's convolutions along the width of the model"
     )
 
 

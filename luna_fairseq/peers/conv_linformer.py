@@ -8,31 +8,19 @@ for keys and one for values of each layer, its 135,368,888 parameters leave 24,5
 both vocabularies of words; those published for its corpus, cut at five occurrences, have 24,900 together.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.options import option
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
 from luna_fairseq.peers.feature_maps import mask_features
 
 POOL = 2
-
-
-@dataclass
-class ConvLinformerOptions(FairseqDataclass):
-    """Options of the convolutional Linformer."""
-
-    conv_linformer_r: int = option(
-        8, "conv_linformer: r, into how many parts the longest sequence is divided; r / 2 keys are left"
-    )
 
 
 class ConvLinformerAttention(PeerAttention):
@@ -67,12 +55,11 @@ class ConvLinformerAttention(PeerAttention):
         return softmax_attention(q, k, v, None, self.dropout)
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        real = torch.ones_like(k[:, 0, :, 0]) if padding is None else (~padding).to(k.dtype)
         shorter = []
         for x, conv in ((k, self.key_conv), (v, self.value_conv)):
             width, T = conv.kernel_size[0], x.size(2)
             whole = x.new_zeros(x.size(0), self.max_positions, self.embed_dim)
-            whole[:, :T] = (x * real[:, None, :, None]).transpose(1, 2).flatten(2)
+            whole[:, :T] = mask_features(x, padding).transpose(1, 2).flatten(2)
             parts = whole.unflatten(1, (-1, width))  # [B, r, width, C]
             parts = torch.einsum("brwi,oiw->bro", parts, conv.weight) + conv.bias
             parts = torch.maximum(parts, 0.01 * parts).unflatten(1, (-1, POOL)).amax(dim=2)

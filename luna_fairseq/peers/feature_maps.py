@@ -10,9 +10,8 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.ops.causal_linear import chunk_causal_linear, recurrent_causal_linear
-from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State
+from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, given_padding
 
 
 class Keys(NamedTuple):
@@ -84,21 +83,18 @@ class FeatureMapAttention(PeerAttention):
             return self.divide(output, *totals).to(v.dtype), saved
 
     def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
-        k, v = (split_heads(project(context), self.num_heads) for project in (self.k_proj, self.v_proj))
+        k, v = self.heads(context, "k", "v")
         with torch.autocast(k.device.type, enabled=False):
             return self._digest(self.map_keys(k, padding), v, padding)
 
     def read(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
-        q = split_heads(self.q_proj(query), self.num_heads)
+        (q,) = self.heads(query, "q")
         with torch.autocast(q.device.type, enabled=False):
             return self._read(q, memory), None
 
     def _digest(self, keys: Keys, v: Tensor, padding: Optional[Tensor]) -> State:
         sums = keys.features.transpose(-2, -1) @ with_ones(v)
-        if padding is None:
-            count = sums.new_full((sums.size(0), 1, 1, 1), float(v.size(2)))
-        else:
-            count = (~padding).sum(dim=1).to(sums.dtype)[:, None, None, None]
+        count = (~given_padding(padding, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
 
     def _read(self, q: Tensor, memory: State) -> Tensor:
@@ -108,8 +104,7 @@ class FeatureMapAttention(PeerAttention):
         """phi(q_i) . phi(k_j) [B, H, T, S] of what i may see, 0 elsewhere: not yet divided. For
         definitions."""
         weights = features @ keys.transpose(-2, -1)
-        if padding is not None:
-            weights = weights.masked_fill(padding[:, None, None, :], 0.0)
+        weights = weights.masked_fill(given_padding(padding, keys)[:, None, None, :], 0.0)
         return weights.tril() if self.form == CAUSAL else weights
 
 

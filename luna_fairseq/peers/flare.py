@@ -8,24 +8,14 @@ paper's deeper projections of keys and values are not part of the attention here
 ones.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.models.options import option
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import softmax_attention
-from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
-
-
-@dataclass
-class FlareOptions(FairseqDataclass):
-    """Options of FLARE."""
-
-    flare_latents: int = option(64, "flare: M, the number of latent queries of every head", least=1)
+from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, excluded_keys
 
 
 class FlareAttention(PeerAttention):
@@ -40,15 +30,13 @@ class FlareAttention(PeerAttention):
         self.latents = nn.Parameter(torch.randn(self.num_heads, options.flare_latents, self.head_dim) * 0.1)
 
     def attend(self, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        excluded = None if padding is None else padding[:, None, None, :]
         latents = self.latents.to(k.dtype).expand(k.size(0), -1, -1, -1)
         unscaled = latents * self.head_dim**0.5
-        gathered = softmax_attention(unscaled, k, v, excluded, self.dropout)
+        gathered = softmax_attention(unscaled, k, v, excluded_keys(padding), self.dropout)
         return softmax_attention(k, unscaled, gathered, None, self.dropout)
 
     def define(self, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        excluded = None if padding is None else padding[:, None, None, :]
         scale = self.head_dim**0.5
-        gather = naive_softmax_weights(self.latents * scale, k, excluded)
+        gather = naive_softmax_weights(self.latents * scale, k, excluded_keys(padding))
         scatter = naive_softmax_weights(k * scale, self.latents)
         return scatter @ gather @ v

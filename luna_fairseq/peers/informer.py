@@ -10,30 +10,15 @@ feed-forward's 2,099,712. The block then mixes positions, too. Keeping the place
 max-unpooling does, is our choice: it has no parameters.
 """
 
-from dataclasses import dataclass
 from typing import Optional
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.options import option
 from luna_fairseq.peers.attention import padded_left, rotated
 
 POOL = 2
-
-
-@dataclass
-class InformerOptions(FairseqDataclass):
-    """Options of Informer's block."""
-
-    information_block: bool = option(
-        False, "Informer's information organisation block in the place of the encoder's feed-forward"
-    )
-    information_kernel: int = option(
-        8, "kernel and stride of that block's convolutions along the width of the model"
-    )
 
 
 class InformationBlock(nn.Module):

@@ -17,14 +17,21 @@ from luna_fairseq.peers.linformer import LinformerAttention
 from luna_fairseq.peers.registry import build_attention
 
 
-def shared_options(cfg: Any) -> Dict[str, Any]:
-    """What every attention of a model is built with."""
-    return {
-        "options": cfg,
-        "dropout": cfg.attention_dropout,
-        "q_noise": cfg.quant_noise.pq,
-        "qn_block_size": cfg.quant_noise.pq_block_size,
-    }
+def attention_of(cfg: Any, name: str, form: str) -> nn.Module:
+    """The attention ``name`` of a layer of the encoder, or of the decoder, as its form says."""
+    encodes = form == BIDIRECTIONAL
+    side = cfg.encoder if encodes else cfg.decoder
+    return build_attention(
+        name,
+        side.embed_dim,
+        side.attention_heads,
+        form,
+        cfg,
+        max_positions=cfg.max_source_positions if encodes else cfg.max_target_positions,
+        dropout=cfg.attention_dropout,
+        q_noise=cfg.quant_noise.pq,
+        qn_block_size=cfg.quant_noise.pq_block_size,
+    )
 
 
 class PeerEncoderLayer(TransformerSequenceLayer):
@@ -33,14 +40,7 @@ class PeerEncoderLayer(TransformerSequenceLayer):
     def __init__(self, cfg: Any):
         super().__init__(cfg)
         # Not by fairseq's hook: the layer of 0.12.2 reads projections that some attentions do not have.
-        self.self_attn = build_attention(
-            cfg.attention,
-            self.embed_dim,
-            cfg.encoder.attention_heads,
-            BIDIRECTIONAL,
-            max_positions=cfg.max_source_positions,
-            **shared_options(cfg),
-        )
+        self.self_attn = attention_of(cfg, cfg.attention, BIDIRECTIONAL)
 
 
 class InformerEncoderLayer(PeerEncoderLayer):
@@ -68,30 +68,17 @@ class InformerEncoderLayer(PeerEncoderLayer):
 
 
 class PeerDecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's decoder layer with the attentions that ``cfg.decoder_attention`` and ``cfg.cross_attention``
-    name."""
+    """fairseq's decoder layer with ``cfg.decoder_attention`` and ``cfg.cross_attention``."""
 
     def __init__(self, cfg: Any, no_encoder_attn: bool = False):
         super().__init__(cfg, no_encoder_attn)
         self.activation_fn = activation_function(cfg.activation_fn)
 
-    def build_self_attention(
-        self, embed_dim: int, cfg: Any, add_bias_kv: bool = False, add_zero_attn: bool = False
-    ) -> nn.Module:
-        return self._build(cfg.decoder_attention, CAUSAL, embed_dim, cfg)
+    def build_self_attention(self, embed_dim: int, cfg: Any, **kwargs: Any) -> nn.Module:
+        return attention_of(cfg, cfg.decoder_attention, CAUSAL)
 
     def build_encoder_attention(self, embed_dim: int, cfg: Any) -> nn.Module:
-        return self._build(cfg.cross_attention, CROSS, embed_dim, cfg)
-
-    def _build(self, name: str, form: str, embed_dim: int, cfg: Any) -> nn.Module:
-        return build_attention(
-            name,
-            embed_dim,
-            cfg.decoder.attention_heads,
-            form,
-            max_positions=cfg.max_target_positions,
-            **shared_options(cfg),
-        )
+        return attention_of(cfg, cfg.cross_attention, CROSS)
 
 
 class PeerEncoder(TransformerSequenceEncoder):
@@ -135,8 +122,7 @@ class PeerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """fairseq's. Raises InputError when asked for the full target context, which a causal attention has
-        not."""
+        """fairseq's. Raises InputError when asked for the full target context: attention is causal."""
         if full_context_alignment:
             raise InputError("full-context alignment is not possible: the decoder's attention is causal")
         if getattr(self.cfg, "diagonal_prior", False):

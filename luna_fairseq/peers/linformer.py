@@ -5,30 +5,14 @@ with learned E and F of k x n. n is the longest sequence there may be; a shorter
 counted from its first real token. E mixes positions, so there is no causal form.
 """
 
-from dataclasses import dataclass
 from typing import Any, List, Optional
 
 import torch
 from torch import Tensor, nn
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from luna_fairseq.models.options import option
 from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
 from luna_fairseq.peers.feature_maps import mask_features
-
-SHARING = ("none", "headwise", "key-value", "layerwise")
-
-
-@dataclass
-class LinformerOptions(FairseqDataclass):
-    """Options of Linformer."""
-
-    linformer_k: int = option(128, "linformer: k, the length that keys and values are projected to", least=1)
-    linformer_sharing: ChoiceEnum(SHARING) = option(
-        "headwise",
-        "linformer: who shares: no one, all heads, keys with values too, or all layers too",
-    )
 
 
 class LinformerAttention(PeerAttention):
@@ -61,17 +45,10 @@ class LinformerAttention(PeerAttention):
         return weights[index % len(weights)][:, :, :T].to(x.dtype) @ mask_features(x, padding)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        return softmax_attention(
-            q, self.shorten(k, 0, padding), self.shorten(v, 1, padding), None, self.dropout
-        )
+        k, v = self.shorten(k, 0, padding), self.shorten(v, 1, padding)
+        return softmax_attention(q, k, v, None, self.dropout)
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        E, F = self.length_proj[0], self.length_proj[-1]
-        real = (
-            torch.ones_like(k[:, :1, :, :1]) if padding is None else (~padding)[:, None, :, None].to(k.dtype)
-        )
-        keys, values = (
-            torch.einsum("hrs,bhsk->bhrk", e[..., : k.size(2)].expand(k.size(1), -1, -1), x * real)
-            for e, x in ((E, k), (F, v))
-        )
+        E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
+        keys, values = E @ mask_features(k, padding), F @ mask_features(v, padding)
         return (q @ keys.transpose(-2, -1) * q.size(-1) ** -0.5).softmax(dim=-1) @ values

@@ -4,28 +4,23 @@ Window w: i sees j with |i - j| <= w, in causal attention j from i - w to i. Blo
 of its own block (``floor(i / w) = floor(j / w)``), which is the Local of Long Range Arena.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from luna_fairseq.models.options import option
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks, windowed_attention
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import softmax_attention
-from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention, State
-
-KINDS = ("window", "blocks")
-
-
-@dataclass
-class LocalOptions(FairseqDataclass):
-    """Options of local attention."""
-
-    local_window: int = option(64, "local: positions seen on either side, or the size of a block", least=1)
-    local_kind: ChoiceEnum(KINDS) = option("window", "local: a window around each position, or fixed blocks")
+from luna_fairseq.peers.attention import (
+    BIDIRECTIONAL,
+    CAUSAL,
+    Parts,
+    PeerAttention,
+    State,
+    excluded_keys,
+    given_padding,
+)
 
 
 class LocalAttention(PeerAttention):
@@ -49,14 +44,14 @@ class LocalAttention(PeerAttention):
             return windowed_attention(q, k, v, self.window, after, padding, self.dropout)
         size = min(self.window, T)
         places = torch.arange(size, device=q.device)
-        real = q.new_zeros(1, 1, T, 1, dtype=torch.bool) if padding is None else padding[:, None, :, None]
-        excluded = to_blocks(real, size, True).transpose(-2, -1) | self.left_out(places[:, None], places)
+        padded = to_blocks(given_padding(padding, q)[:, None, :, None], size, True).transpose(-2, -1)
+        excluded = padded | self.left_out(places[:, None], places)
         q, k, v = (to_blocks(x, size) for x in (q, k, v))
         return from_blocks(block_attention(q, k, v, excluded, self.dropout), T)
 
     def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
         q, k, v = parts
-        real = q.new_ones(q.size(0), q.size(2), dtype=torch.long) if padding is None else (~padding).long()
+        real = (~given_padding(padding, q)).long()
         places = real.cumsum(dim=1) - 1
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
@@ -75,7 +70,5 @@ class LocalAttention(PeerAttention):
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         places = torch.arange(q.size(2), device=q.device)
-        excluded = self.left_out(places[:, None], places)
-        if padding is not None:
-            excluded = excluded | padding[:, None, None, :]
+        excluded = excluded_keys(padding, self.left_out(places[:, None], places))
         return naive_softmax_weights(q, k, excluded) @ v

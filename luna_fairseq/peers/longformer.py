@@ -6,32 +6,16 @@ projections of queries, keys and values of its own. (The paper's language model,
 ``local`` in causal form.)
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.options import option
-from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.ops.blocks import MoreKeys, windowed_attention
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import softmax_attention
-from luna_fairseq.peers.attention import BIDIRECTIONAL, Parts, PeerAttention
-
-
-@dataclass
-class LongformerOptions(FairseqDataclass):
-    """Options of Longformer."""
-
-    longformer_window: int = option(
-        128, "longformer: w, the width of the window, half of it on either side", least=2
-    )
-    longformer_global_tokens: int = option(
-        1, "longformer: g, the first tokens of a sequence, which are global", least=0
-    )
+from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, excluded_keys, given_padding
 
 
 class LongformerAttention(PeerAttention):
@@ -51,10 +35,7 @@ class LongformerAttention(PeerAttention):
         if not self.tokens:
             for name in self.projections[3:]:  # a parameter without gradient breaks DDP
                 delattr(self, f"{name}_proj")
-
-    def project(self, x: Tensor) -> Parts:
-        names = self.projections if self.tokens else self.projections[:3]
-        return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in names)
+            self.projections = self.projections[:3]
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *of_all: Tensor, padding: Optional[Tensor] = None
@@ -63,28 +44,24 @@ class LongformerAttention(PeerAttention):
         more = None
         if g:
             places = torch.arange(T, device=q.device)[:, None]
-            excluded = (places - places[:g].t()).abs() <= self.half  # in the window already
-            if padding is not None:
-                excluded = excluded | padding[:, None, None, :g]
-            more = MoreKeys(k[:, :, :g], v[:, :, :g], excluded.expand(q.size(0), 1, T, g))
+            in_window = (places - places[:g].t()).abs() <= self.half
+            excluded = in_window | given_padding(padding, q)[:, None, None, :g]
+            more = MoreKeys(k[:, :, :g], v[:, :, :g], excluded)
         output = windowed_attention(q, k, v, self.half, self.half, padding, self.dropout, more)
         if not g:
             return output
         q, k, v = of_all
-        everything = None if padding is None else padding[:, None, None, :]
-        seeing_all = softmax_attention(q[:, :, :g], k, v, everything, self.dropout)
+        seeing_all = softmax_attention(q[:, :, :g], k, v, excluded_keys(padding), self.dropout)
         return torch.cat([seeing_all, output[:, :, g:]], dim=2)
 
     def define(
         self, q: Tensor, k: Tensor, v: Tensor, *of_all: Tensor, padding: Optional[Tensor] = None
     ) -> Tensor:
         places = torch.arange(q.size(2), device=q.device)
-        excluded = ((places[:, None] - places).abs() > self.half) & (places >= self.tokens)
-        everything = torch.zeros_like(excluded)
-        if padding is not None:
-            excluded, everything = (x | padding[:, None, None, :] for x in (excluded, everything))
-        output = naive_softmax_weights(q, k, excluded) @ v
+        unseen = ((places[:, None] - places).abs() > self.half) & (places >= self.tokens)
+        output = naive_softmax_weights(q, k, excluded_keys(padding, unseen)) @ v
         if not of_all:
             return output
         q, k, v = of_all
-        return torch.where(places[:, None] < self.tokens, naive_softmax_weights(q, k, everything) @ v, output)
+        seeing_all = naive_softmax_weights(q, k, excluded_keys(padding)) @ v
+        return torch.where(places[:, None] < self.tokens, seeing_all, output)

@@ -36,12 +36,9 @@ class PeerClassifier(LunaClassifier):
         return cls(args, build_encoder(args, task.source_dictionary, PeerEncoder), task.pairs)
 
 
-# Those of the Transformer's twins.
-_PREFIX = "transformer_lra_"
 ARCHITECTURES: Presets = {"peer_lra": {}}
 for _name, _preset in luna_classifier.ARCHITECTURES.items():
-    if _name.startswith(_PREFIX):
-        ARCHITECTURES[f"peer_lra_{_name[len(_PREFIX) :]}"] = {
-            option: value for option, value in _preset.items() if option != "layer_type"
-        }
+    if _preset.get("layer_type") == "transformer":  # the Transformer's twin
+        _same = {option: value for option, value in _preset.items() if option != "layer_type"}
+        ARCHITECTURES[_name.replace("transformer", "peer")] = _same
 register_architectures("peer_lra", ARCHITECTURES)

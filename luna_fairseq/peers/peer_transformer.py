@@ -1,7 +1,7 @@
 """The Transformer for translation with any attention: ``--arch peer_transformer --attention NAME``."""
 
 from argparse import Namespace
-from typing import Any, Mapping
+from typing import Any
 
 from fairseq.models import register_model
 from luna_fairseq.checks.model_options import fill_open
@@ -35,7 +35,11 @@ class PeerTransformer(EncoderDecoder):
                 that cannot be
         """
         options = fill_open(flat_options(cfg, PeerTransformerConfig()), PeerTransformerConfig)
-        check_diagonal_prior(options)
+        if options["diagonal_prior"] and options["cross_attention"] != "softmax":
+            raise InputError(
+                "--diagonal-prior is of softmax attention to the source, not of "
+                f"{options['cross_attention']}: leave it out, or give --cross-attention softmax"
+            )
         cfg = nested_config(Namespace(**options))
         check_widths(cfg, "give them the same width")
         return super().build_model(cfg, task)
@@ -62,28 +66,15 @@ class PeerTransformer(EncoderDecoder):
             )
 
 
-def check_diagonal_prior(options: Mapping[str, Any]) -> None:
-    """Raise InputError for a diagonal prior without softmax attention to the source."""
-    if options["diagonal_prior"] and options["cross_attention"] != "softmax":
-        raise InputError(
-            f"--diagonal-prior is of softmax attention to the source, not of {options['cross_attention']}: "
-            "leave it out, or give --cross-attention softmax"
-        )
-
-
 # The encoders of "Informer, an Information Organization Transformer Architecture", for n = 200 tokens and r =
 # 8, under the Transformer's decoder. Sizes are the defaults: 6 + 6 layers of 512, 2,048, 8 heads, dropout
 # 0.1.
 _PUBLISHED = {"decoder_attention": "softmax", "cross_attention": "softmax", "max_source_positions": 200}
+_LINFORMER = {"attention": "linformer", "linformer_k": 8, "linformer_sharing": "layerwise"}
 _CONVOLUTION = {**_PUBLISHED, "attention": "conv_linformer"}
 ARCHITECTURES: Presets = {
     "peer_transformer": {},
-    "linformer_encoder": {
-        **_PUBLISHED,
-        "attention": "linformer",
-        "linformer_k": 8,
-        "linformer_sharing": "layerwise",
-    },
+    "linformer_encoder": {**_PUBLISHED, **_LINFORMER},
     "conv_linformer_encoder": _CONVOLUTION,
     "informer_encoder": {**_CONVOLUTION, "information_block": True},
 }

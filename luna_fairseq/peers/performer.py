@@ -9,26 +9,13 @@ The greatest exponent of a query, and of all keys of a sentence, is taken off be
 division.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
-from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.models.options import option
 from luna_fairseq.peers.drawing import Drawing
 from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features
-
-
-@dataclass
-class PerformerOptions(FairseqDataclass):
-    """Options of Performer."""
-
-    performer_features: int = option(256, "performer: M, the number of random features", least=1)
-    performer_redraw_interval: int = option(
-        1000, "performer: updates of training after which the features are drawn anew; 0: never"
-    )
 
 
 class PerformerAttention(FeatureMapAttention):

@@ -10,41 +10,19 @@ The paper cuts the sorted positions into chunks, whose borders depend on what co
 of the same bucket do not, and make causal attention exactly causal.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.options import option
-from luna_fairseq.ops.blocks import (
-    from_blocks,
-    merge_parts,
-    partial_attention,
-    to_blocks,
-    with_neighbours,
-)
+from luna_fairseq.ops.blocks import from_blocks, merge_parts, partial_attention, to_blocks, with_neighbours
 from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
 from luna_fairseq.peers.drawing import Drawing
 
 SELF = -1e5  # the logit of a position to itself
-
-
-@dataclass
-class ReformerOptions(FairseqDataclass):
-    """Options of Reformer."""
-
-    reformer_hashes: int = option(2, "reformer: rounds of hashing", least=1)
-    reformer_buckets: int = option(
-        32, "reformer: buckets of a round, an even number, or 1 for all positions", least=1
-    )
-    reformer_chunk: int = option(
-        64, "reformer: positions of the same bucket that are seen on either side", least=1
-    )
 
 
 class ReformerAttention(PeerAttention):
@@ -73,11 +51,6 @@ class ReformerAttention(PeerAttention):
             buckets = buckets.masked_fill(padding[:, None, None, :], self.buckets)
         return buckets, buckets.argsort(dim=-1, stable=True)
 
-    def codes(self, buckets: Tensor, slots: Tensor) -> Tensor:
-        """A number for every position [B, H, rounds, T], of its bucket and its slot in the order: those of a
-        bucket are as far apart as their slots, others further than any sees."""
-        return slots + buckets * (self.chunk + 1)
-
     def shown(self, distance: Tensor) -> Tensor:
         """Whether a position sees another at a distance within a bucket."""
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
@@ -85,12 +58,13 @@ class ReformerAttention(PeerAttention):
     def attend(self, qk: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         buckets, order = self.hash(qk, padding)
         slots = order.argsort(dim=-1)
-        codes = self.codes(buckets, slots)
+        # Those of a bucket are as far apart as their slots in the order, others further than any sees.
+        codes = slots + buckets * (self.chunk + 1)
         parts = [self.attend_sorted(qk, v, codes, order[:, :, r], r) for r in range(order.size(2))]
-        moved = [
-            [x.gather(2, slots[:, :, r, :, None].expand_as(x)) for x in part] for r, part in enumerate(parts)
-        ]
-        outputs, totals = (torch.stack(x) for x in zip(*moved))
+        outputs, totals = (
+            torch.stack([x.gather(2, slots[:, :, r, :, None].expand_as(x)) for r, x in enumerate(of_rounds)])
+            for of_rounds in zip(*parts)
+        )
         return merge_parts(outputs, totals).to(v.dtype)
 
     def attend_sorted(
@@ -104,14 +78,8 @@ class ReformerAttention(PeerAttention):
         shown = [self.shown(distance) for distance in distances]
         rounds = torch.stack(shown).sum(dim=0, dtype=keys.dtype).clamp(min=1)
         bias = torch.where(distances[r] == 0, SELF, 0.0) - rounds.log()
-        output, total = partial_attention(
-            queries,
-            with_neighbours(keys, *neighbours),
-            with_neighbours(values, *neighbours),
-            ~shown[r],
-            self.dropout,
-            bias,
-        )
+        keys, values = (with_neighbours(x, *neighbours) for x in (keys, values))
+        output, total = partial_attention(queries, keys, values, ~shown[r], self.dropout, bias)
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
     def distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:

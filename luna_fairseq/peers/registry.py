@@ -1,27 +1,28 @@
-"""Every attention by its name, and the options of all of them."""
+"""Every attention by its name."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Dict, Type
 
 from luna_fairseq.checks.model_options import LEAST
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.heads import check_choice
-from luna_fairseq.peers.abc import AbcOptions, BoundedMemoryAttention
+from luna_fairseq.peers.abc import BoundedMemoryAttention
 from luna_fairseq.peers.attention import OPTIONS, PeerAttention
-from luna_fairseq.peers.bigbird import BigBirdAttention, BigBirdOptions
-from luna_fairseq.peers.conv_linformer import ConvLinformerAttention, ConvLinformerOptions
-from luna_fairseq.peers.flare import FlareAttention, FlareOptions
+from luna_fairseq.peers.bigbird import BigBirdAttention
+from luna_fairseq.peers.conv_linformer import ConvLinformerAttention
+from luna_fairseq.peers.flare import FlareAttention
 from luna_fairseq.peers.linear import LinearAttention
-from luna_fairseq.peers.linformer import LinformerAttention, LinformerOptions
-from luna_fairseq.peers.local import LocalAttention, LocalOptions
-from luna_fairseq.peers.longformer import LongformerAttention, LongformerOptions
-from luna_fairseq.peers.performer import PerformerAttention, PerformerOptions
-from luna_fairseq.peers.reformer import ReformerAttention, ReformerOptions
-from luna_fairseq.peers.rfa import RandomFeatureAttention, RfaOptions
-from luna_fairseq.peers.sinkhorn import SinkhornAttention, SinkhornOptions
-from luna_fairseq.peers.softmax import SoftmaxAttention, SoftmaxOptions
-from luna_fairseq.peers.sparse import SparseAttention, SparseOptions
-from luna_fairseq.peers.synthesizer import SynthesizerAttention, SynthesizerOptions
+from luna_fairseq.peers.linformer import LinformerAttention
+from luna_fairseq.peers.local import LocalAttention
+from luna_fairseq.peers.longformer import LongformerAttention
+from luna_fairseq.peers.options import PeerOptions
+from luna_fairseq.peers.performer import PerformerAttention
+from luna_fairseq.peers.reformer import ReformerAttention
+from luna_fairseq.peers.rfa import RandomFeatureAttention
+from luna_fairseq.peers.sinkhorn import SinkhornAttention
+from luna_fairseq.peers.softmax import SoftmaxAttention
+from luna_fairseq.peers.sparse import SparseAttention
+from luna_fairseq.peers.synthesizer import SynthesizerAttention
 
 ATTENTIONS: Dict[str, Type[PeerAttention]] = {
     attention.name: attention
@@ -45,37 +46,6 @@ ATTENTIONS: Dict[str, Type[PeerAttention]] = {
 }
 
 
-@dataclass
-class PeerOptions(
-    SoftmaxOptions,
-    PerformerOptions,
-    RfaOptions,
-    AbcOptions,
-    LinformerOptions,
-    ConvLinformerOptions,
-    LocalOptions,
-    SparseOptions,
-    LongformerOptions,
-    BigBirdOptions,
-    ReformerOptions,
-    SinkhornOptions,
-    SynthesizerOptions,
-    FlareOptions,
-):
-    """The options of every attention, flat, each under its attention's name."""
-
-
-def check_least(name: str, options: Any) -> None:
-    """Raise InputError where an option of the attention ``name`` is smaller than it may be."""
-    for field in fields(PeerOptions):
-        least = field.metadata.get(LEAST)
-        if least is not None and field.name.startswith(f"{name}_"):
-            value = getattr(options, field.name)
-            if value < least:
-                option = field.name.replace("_", "-")
-                raise InputError(f"--{option} is {value}: it must be {least} or more")
-
-
 def build_attention(
     name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
 ) -> PeerAttention:
@@ -85,5 +55,11 @@ def build_attention(
         InputError: there is none of that name, it has no such form, or options that it cannot have
     """
     check_choice(OPTIONS[form], name, ATTENTIONS)
-    check_least(name, options)
+    for field in fields(PeerOptions):
+        least = field.metadata.get(LEAST)
+        if least is not None and field.name.startswith(f"{name}_"):
+            value = getattr(options, field.name)
+            if value < least:
+                option = field.name.replace("_", "-")
+                raise InputError(f"--{option} is {value}: it must be {least} or more")
     return ATTENTIONS[name](embed_dim, num_heads, form, options, **kwargs)

@@ -10,33 +10,18 @@ Sines take any sign, so the sum of weights may come near 0 where there are few f
 least its own noise, half of D^(-1/2) a key.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.models.options import option
-from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.peers.attention import CAUSAL, Parts
 from luna_fairseq.peers.drawing import Drawing
 from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features
 
 # Where the gate begins: a memory of about 20 positions, 1 / (1 - sigmoid(3)).
 GATE_BIAS = 3.0
-
-
-@dataclass
-class RfaOptions(FairseqDataclass):
-    """Options of random feature attention."""
-
-    rfa_dim: int = option(
-        64, "rfa: D, the number of random vectors; there are twice as many features", least=1
-    )
-    rfa_sigma: float = option(1.0, "rfa: where the learned sigma begins; larger is sharper")
-    rfa_gate: bool = option(False, "rfa: causal attention forgets by a learned gate")
 
 
 class RandomFeatureAttention(FeatureMapAttention):
@@ -55,8 +40,7 @@ class RandomFeatureAttention(FeatureMapAttention):
             nn.init.constant_(self.gate_proj.bias, GATE_BIAS)
 
     def project(self, x: Tensor) -> Parts:
-        parts = super().project(x)
-        return parts if self.gate_proj is None else (*parts, split_heads(self.gate_proj(x), self.num_heads))
+        return super().project(x) if self.gate_proj is None else self.heads(x, "q", "k", "v", "gate")
 
     def map_queries(self, q: Tensor) -> Tensor:
         q = F.normalize(q.to(torch.promote_types(q.dtype, torch.float32)), dim=-1)
@@ -90,11 +74,8 @@ class RandomFeatureAttention(FeatureMapAttention):
         each = self.weigh(torch.ones_like(q[..., :1]), torch.ones_like(k[..., :1]), padding)
         if gate is not None:
             log_decay = mask_features(F.logsigmoid(gate), padding).cumsum(dim=2)
-            each = (
-                each
-                * (log_decay - log_decay.transpose(-2, -1)).tril().exp()
-                * torch.sigmoid(-gate).transpose(-2, -1)
-            )
+            left = (log_decay - log_decay.transpose(-2, -1)).tril().exp()
+            each = each * left * torch.sigmoid(-gate).transpose(-2, -1)
         weights = each * (self.map_queries(q) @ self.map_queries(k).transpose(-2, -1))
         least = self.noise * each.sum(dim=-1, keepdim=True).clamp(min=1e-30)
         return weights @ v / torch.maximum(weights.sum(dim=-1, keepdim=True), least)

@@ -24,13 +24,13 @@ from fairseq.models.lstm import Embedding, Linear
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.bases import LoadsWhatFits
+from luna_fairseq.modules.sentences import IncrementalState
 from luna_fairseq.peers.attention import padded_left, rotated
 from luna_fairseq.peers.recurrent_attention import RecurrentAttention
 from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig, completed
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 EncoderOut = Dict[str, List[Tensor]]
-IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
 
 
 @register_model("rnn_attention", dataclass=RnnAttentionConfig)
@@ -188,42 +188,29 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         """As :meth:`forward` with ``features_only``."""
         if incremental_state is None:
             left = padded_left(prev_output_tokens.eq(self.embed_tokens.padding_idx))
-            features, weights = self._read(rotated(prev_output_tokens, left), 0, encoder_out, None)
-            return rotated(features, -left), {"attn": [rotated(weights, -left)]}
-        first = prev_output_tokens.size(1) - 1
-        features, weights = self._read(prev_output_tokens[:, -1:], first, encoder_out, incremental_state)
-        return features, {"attn": [weights]}
-
-    def _read(
-        self, tokens: Tensor, first: int, encoder_out: Any, incremental_state: Optional[IncrementalState]
-    ) -> Tuple[Tensor, Tensor]:
-        """Features [B, T, output] and weights [B, T, S] of tokens [B, T], of which ``first`` is the place."""
-        saved = None
-        if incremental_state is not None:
-            saved = self.get_incremental_state(incremental_state, "recurrent")
+            tokens, first = rotated(prev_output_tokens, left), 0
+        else:
+            tokens, first = prev_output_tokens[:, -1:], prev_output_tokens.size(1) - 1
         x = self.dropout_module(self.embed_tokens(tokens))
+        saved = self.get_incremental_state(incremental_state, "recurrent")
         state = self._begin(encoder_out) if saved is None else saved
-        memory, padding = (
-            encoder_out["encoder_out"][0].transpose(0, 1),
-            encoder_out["encoder_padding_mask"][0],
-        )
+        memory = encoder_out["encoder_out"][0].transpose(0, 1)
+        (padding,) = encoder_out["encoder_padding_mask"]
 
         def attend(query: Tensor, place: int) -> Tuple[Tensor, Tensor]:
             return self.encoder_attn(query, memory, state["keys"], padding, place)
 
-        if self.asks_before or self.input_feeding:
-            step = self._ask_then_move if self.asks_before else self._move_fed
-            steps = [step(x[:, t : t + 1], state, attend, first + t) for t in range(x.size(1))]
-            features, weights = (torch.cat(each, dim=1) for each in zip(*steps))
-        else:
-            features, weights = self._move_then_ask(x, state, attend, first)
-        if incremental_state is not None:
-            self.set_incremental_state(incremental_state, "recurrent", state)
-        return features, weights
+        # One token after the other where what is read of the source goes into the states.
+        size = 1 if self.asks_before or self.input_feeding else x.size(1)
+        steps = [self._step(part, state, attend, first + t) for t, part in enumerate(x.split(size, dim=1))]
+        features, weights = (torch.cat(each, dim=1) for each in zip(*steps))
+        if incremental_state is None:
+            return rotated(features, -left), {"attn": [rotated(weights, -left)]}
+        self.set_incremental_state(incremental_state, "recurrent", state)
+        return features, {"attn": [weights]}
 
     def _begin(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
-        """The state before the first token, each part [B, ..]: what attention needs, the layers' states, the
-        last output."""
+        """Before the first token, each part [B, ..]: what attention needs, layers' states, last output."""
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         state = {"keys": self.encoder_attn.keys(memory)}
         for i, (final, linear) in enumerate(zip(encoder_out["final"], self.bridge)):
@@ -240,23 +227,18 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
             state[f"state{i}"] = each.transpose(0, 1)
         return states.transpose(0, 1)
 
-    def _ask_then_move(self, x: Tensor, state: Dict[str, Tensor], attend: Any, place: int) -> Tuple:
-        context, weights = attend(state["state0"][:, -1:], place)
-        states = self._move(torch.cat([x, context], dim=-1), state)
-        return self._read_out(states, context, x), weights
-
-    def _move_then_ask(self, x: Tensor, state: Dict[str, Tensor], attend: Any, place: int) -> Tuple:
-        states = self._move(x, state)
-        context, weights = attend(states, place)
-        return self._read_out(states, context), weights
-
-    def _move_fed(self, x: Tensor, state: Dict[str, Tensor], attend: Any, place: int) -> Tuple:
-        features, weights = self._move_then_ask(torch.cat([x, state["fed"]], dim=-1), state, attend, place)
-        state["fed"] = features
+    def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, place: int) -> Tuple[Tensor, Tensor]:
+        if self.asks_before:
+            context, weights = attend(state["state0"][:, -1:], place)
+            read = [self._move(torch.cat([x, context], dim=-1), state), context, x]
+        else:
+            states = self._move(torch.cat([x, state["fed"]], dim=-1) if self.input_feeding else x, state)
+            context, weights = attend(states, place)
+            read = [states, context]
+        features = self.dropout_module(torch.tanh(self.readout(torch.cat(read, dim=-1))))
+        if self.input_feeding:
+            state["fed"] = features
         return features, weights
-
-    def _read_out(self, *parts: Tensor) -> Tensor:
-        return self.dropout_module(torch.tanh(self.readout(torch.cat(parts, dim=-1))))
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
         """Scores of words [B, T, V]."""

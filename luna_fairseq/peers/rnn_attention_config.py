@@ -61,9 +61,8 @@ def completed(cfg: Any) -> Namespace:
     cfg.score = cfg.score or OWN_SCORES[cfg.attention]
     if cfg.encoder_layers != cfg.decoder_layers:
         raise InputError(
-            f"--encoder-layers {cfg.encoder_layers} and --decoder-layers {cfg.decoder_layers}: every "
-            f"decoder layer "
-            "begins with the state of the encoder layer beside it, so give as many of both"
+            f"--encoder-layers {cfg.encoder_layers} and --decoder-layers {cfg.decoder_layers}: every decoder "
+            "layer begins with the state of the encoder layer beside it, so give as many of both"
         )
     if cfg.input_feeding and cfg.attention == "bahdanau":
         raise InputError(
@@ -72,8 +71,7 @@ def completed(cfg: Any) -> Namespace:
     if cfg.share_all_embeddings and cfg.decoder_embed_dim != cfg.encoder_embed_dim:
         raise InputError(
             f"--share-all-embeddings with --encoder-embed-dim {cfg.encoder_embed_dim} and "
-            f"--decoder-embed-dim "
-            f"{cfg.decoder_embed_dim}: give both the same"
+            f"--decoder-embed-dim {cfg.decoder_embed_dim}: give both the same"
         )
     shared = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed
     if shared and cfg.decoder_out_embed_dim != cfg.decoder_embed_dim:

@@ -11,30 +11,16 @@ column is divided by the sum of its rows so far. The paper sums embeddings for x
 which does not grow with the length.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
 
-from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.options import option
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
-from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention, given_padding
 from luna_fairseq.peers.feature_maps import mask_features
-
-
-@dataclass
-class SinkhornOptions(FairseqDataclass):
-    """Options of Sinkhorn attention."""
-
-    sinkhorn_block: int = option(64, "sinkhorn: b, the size of a block", least=1)
-    sinkhorn_iterations: int = option(
-        5, "sinkhorn: times that rows and columns are divided by their sums", least=1
-    )
-    sinkhorn_temperature: float = option(0.75, "sinkhorn: temperature; lower is nearer to a permutation")
 
 
 class SinkhornAttention(PeerAttention):
@@ -103,39 +89,33 @@ class SinkhornAttention(PeerAttention):
         keys, values = (
             torch.cat([y, (R @ y.flatten(3)).unflatten(3, y.shape[3:])], dim=3) for y in (keys, values)
         )
-        excluded = self.left_out(q, padding, R)
+        excluded = self.left_out(q, padding)
         return from_blocks(block_attention(queries, keys, values, excluded, self.dropout), q.size(2))
 
-    def left_out(self, q: Tensor, padding: Optional[Tensor], R: Tensor) -> Tensor:
+    def left_out(self, q: Tensor, padding: Optional[Tensor]) -> Tensor:
         """True at what a position does not see of its own block and of the sorted one [B, 1, blocks, size, 2
         size]."""
-        padded = q.new_zeros(q.size(0), q.size(2), dtype=torch.bool) if padding is None else padding
-        own = to_blocks(padded[:, None, :, None], self.size, True).transpose(-2, -1)
+        own = to_blocks(given_padding(padding, q)[:, None, :, None], self.size, True).transpose(-2, -1)
         # A sorted position is padding where it is so in every block: it was filled up on the right, so in the
         # first.
         other = own[:, :, :1].expand_as(own)
         own, other = (y.expand(-1, -1, -1, self.size, -1) for y in (own, other))
         if self.form == CAUSAL:
             own = own | torch.ones(self.size, self.size, dtype=torch.bool, device=q.device).triu(1)
-            first = (
-                torch.arange(own.size(2), device=q.device) == 0
-            )  # there is nothing to sort into the first block
-            other = other | first[:, None, None]
+            blocks = torch.arange(own.size(2), device=q.device)
+            other = other | (blocks == 0)[:, None, None]  # there is nothing to sort into the first block
         return torch.cat([own, other], dim=-1)
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         R, outputs = self.permute(x, padding), []
         k, v = (mask_features(y, padding) for y in (k, v))
-        left_out = self.left_out(q, padding, R)
+        left_out = self.left_out(q, padding)
         for i, block in enumerate(q.split(self.size, dim=2)):
             seen = []
             for whole in (k, v):
-                blocks = [
-                    nn.functional.pad(y, (0, 0, 0, self.size - y.size(2)))
-                    for y in whole.split(self.size, dim=2)
-                ]
-                other = sum(R[:, :, i, j, None, None] * y for j, y in enumerate(blocks))
-                seen.append(torch.cat([blocks[i], other], dim=2))
+                blocks = to_blocks(whole, self.size)
+                other = torch.einsum("bhj,bhjsk->bhsk", R[:, :, i], blocks)
+                seen.append(torch.cat([blocks[:, :, i], other], dim=2))
             excluded = left_out[:, :, i, : block.size(2)]
             outputs.append(naive_softmax_weights(block, seen[0], excluded) @ seen[1])
         return torch.cat(outputs, dim=2)

@@ -5,38 +5,16 @@ source, anchored Luna's diagonal prior where asked for.
 ALiBi, else 0.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from fairseq.dataclass import FairseqDataclass
 from luna_fairseq.anchored.places import middles
 from luna_fairseq.anchored.strengths import DiagonalPrior
-from luna_fairseq.models.options import option
-from luna_fairseq.modules.heads import split_heads
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
-from luna_fairseq.peers.attention import CAUSAL, CROSS, Parts, PeerAttention, State, excluded_keys
-
-
-@dataclass
-class SoftmaxOptions(FairseqDataclass):
-    """Options of softmax attention."""
-
-    alibi: bool = option(
-        False,
-        "softmax self-attention: ALiBi's bias against distance",
-    )
-    diagonal_prior: bool = option(
-        False,
-        "softmax cross-attention: begins near the diagonal, as that of anchored Luna",
-    )
-    sentence_diagonal: bool = option(
-        False,
-        "with --diagonal-prior: anew from each <sep> on, as that of anchored Luna",
-    )
+from luna_fairseq.peers.attention import CROSS, Parts, PeerAttention, State, excluded_keys, given_padding
 
 
 class SoftmaxAttention(PeerAttention):
@@ -64,28 +42,27 @@ class SoftmaxAttention(PeerAttention):
         return -(slope * distance).clamp(max=MAX_PENALTY)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        excluded = excluded_keys(padding, self.form == CAUSAL, q)
+        excluded = excluded_keys(padding, self.later(q))
         return softmax_attention(q, k, v, excluded, self.dropout, self.bias(q, k))
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        excluded = excluded_keys(padding, self.form == CAUSAL, q)
+        excluded = excluded_keys(padding, self.later(q))
         return naive_softmax_weights(q, k, excluded, self.bias(q, k)) @ v
 
     def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
-        k, v = (split_heads(project(context), self.num_heads) for project in (self.k_proj, self.v_proj))
+        k, v = self.heads(context, "k", "v")
         memory = {"k": k, "v": v, **({} if padding is None else {"padding": padding})}
         if self.diagonal is not None:
-            left_out = k.new_zeros(k.size(0), k.size(2), dtype=torch.bool) if padding is None else padding
+            left_out = given_padding(padding, k)
             memory["middles"] = middles(left_out, left_out)[1]  # of each token, in tokens
         return memory
 
     def read(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        q = split_heads(self.q_proj(query), self.num_heads)
+        (q,) = self.heads(query, "q")
         k, v, padding = memory["k"], memory["v"], memory.get("padding")
-        excluded = None if padding is None else padding[:, None, None, :]
-        bias = None
+        excluded, bias = excluded_keys(padding), None
         if self.diagonal is not None:
             place, origin = self.places or (torch.arange(q.size(2), device=q.device)[None], None)
             bias = self.diagonal(place, memory["middles"], padding, origin).bias()
@@ -93,12 +70,11 @@ class SoftmaxAttention(PeerAttention):
         return softmax_attention(q, k, v, excluded, self.dropout, bias), weights
 
     def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
-        q, k, v = parts
-        padding = q.new_zeros(q.size(0), q.size(2), dtype=torch.bool) if padding is None else padding
+        (q, k, v), padding = parts, given_padding(padding, parts[0])
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
             padding = torch.cat([state["padding"], padding], dim=1)
         places = torch.arange(k.size(2), device=k.device)
-        excluded = padding[:, None, None, :] | (places > places[-q.size(2) :, None])
+        excluded = excluded_keys(padding, places > places[-q.size(2) :, None])
         output = softmax_attention(q, k, v, excluded, self.dropout, self.bias(q, k))
         return output, {"k": k, "v": v, "padding": padding}

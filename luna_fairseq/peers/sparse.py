@@ -5,14 +5,11 @@ others those whose distance is a multiple of l: ``|i - j| <= l or (i - j) mod l 
 paper's "merged" heads). With l near sqrt(n) that is n sqrt(n) weights instead of n^2.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
-from fairseq.dataclass import FairseqDataclass
-from luna_fairseq.models.options import option
 from luna_fairseq.ops.blocks import (
     from_blocks,
     merge_parts,
@@ -22,14 +19,7 @@ from luna_fairseq.ops.blocks import (
     with_neighbours,
 )
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
-from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
-
-
-@dataclass
-class SparseOptions(FairseqDataclass):
-    """Options of the Sparse Transformer."""
-
-    sparse_stride: int = option(64, "sparse: l, the stride; near the root of the length", least=1)
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, excluded_keys
 
 
 class SparseAttention(PeerAttention):
@@ -46,13 +36,8 @@ class SparseAttention(PeerAttention):
         size, after = self.stride, 0 if self.form == CAUSAL else 1
         excluded = outside_window(q, size, (1, after), (size, after * size), padding)
         queries, keys, values = (to_blocks(x, size) for x in (q * self.head_dim**-0.5, k, v))
-        near = partial_attention(
-            queries,
-            with_neighbours(keys, 1, after),
-            with_neighbours(values, 1, after),
-            excluded,
-            self.dropout,
-        )
+        near_keys, near_values = (with_neighbours(x, 1, after) for x in (keys, values))
+        near = partial_attention(queries, near_keys, near_values, excluded, self.dropout)
         excluded = outside_window(q, size, (0, 0), (size, size), padding)[..., :1, :].permute(0, 1, 4, 3, 2)
         blocks = torch.arange(keys.size(2), device=q.device)
         distance = blocks - blocks[:, None]
@@ -70,6 +55,4 @@ class SparseAttention(PeerAttention):
         excluded = (distance.abs() > self.stride) & (distance % self.stride != 0)
         if self.form == CAUSAL:
             excluded = excluded | (distance > 0)
-        if padding is not None:
-            excluded = excluded | padding[:, None, None, :]
-        return naive_softmax_weights(q, k, excluded) @ v
+        return naive_softmax_weights(q, k, excluded_keys(padding, excluded)) @ v

@@ -7,26 +7,13 @@ is the product, in pairs, of two rows W_a relu(..) and W_b relu(..) of about sqr
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from luna_fairseq.models.options import option
 from luna_fairseq.ops.masked_softmax import masked_softmax
-from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, excluded_keys
-
-KINDS = ("dense", "random", "factorized-dense", "factorized-random")
-
-
-@dataclass
-class SynthesizerOptions(FairseqDataclass):
-    """Options of Synthesizer."""
-
-    synthesizer_kind: ChoiceEnum(KINDS) = option("dense", "synthesizer: what its weights are made of")
-    synthesizer_k: int = option(8, "synthesizer: k, the rank of factorized-random", least=1)
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, excluded_keys, given_padding
 
 
 class SynthesizerAttention(PeerAttention):
@@ -73,20 +60,11 @@ class SynthesizerAttention(PeerAttention):
         self.check_length(T)
         logits = self.logits(T, *hidden)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        weights = masked_softmax(logits, excluded_keys(padding, self.form == CAUSAL, v))
+        weights = masked_softmax(logits, excluded_keys(padding, self.later(v)))
         return self.dropout_module(weights).to(v.dtype) @ v
 
     def define(self, *parts: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         *hidden, v = parts
-        rows = []
-        for i in range(v.size(2)):
-            row = self.logits(v.size(2), *hidden)[..., i, :].exp().expand(*v.shape[:2], -1)
-            real = torch.ones_like(v[:, 0, :, 0]) if padding is None else (~padding).to(v.dtype)
-            seen = real.unsqueeze(1) * (
-                torch.arange(v.size(2), device=v.device) <= i if self.form == CAUSAL else 1.0
-            )
-            row = row * seen
-            rows.append(
-                torch.einsum("bhs,bhsk->bhk", row / row.sum(dim=-1, keepdim=True).clamp(min=1e-30), v)
-            )
-        return torch.stack(rows, dim=2)
+        weights = self.logits(v.size(2), *hidden).exp() * ~given_padding(padding, v)[:, None, None, :]
+        weights = weights.tril() if self.form == CAUSAL else weights
+        return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from luna_fairseq.anchored.diagonal import naive_diagonal_bias
 from luna_fairseq.ops.attention import naive_attention
 from luna_fairseq.ops.masked_softmax import masked_softmax
-from luna_fairseq.peers.local import KINDS
+from luna_fairseq.peers.options import LOCAL_KINDS
 
 
 def with_weights_of(module, other):
@@ -31,7 +31,7 @@ BOTH = ("bidirectional", "causal")
 @pytest.mark.parametrize(
     "name, form, options",
     [
-        *(("local", form, {"local_window": 17, "local_kind": kind}) for form in BOTH for kind in KINDS),
+        *(("local", form, {"local_window": 17, "local_kind": kind}) for form in BOTH for kind in LOCAL_KINDS),
         *(("sparse", form, {"sparse_stride": stride}) for form in BOTH for stride in (1, 17)),
         *(("sinkhorn", form, {"sinkhorn_block": 17}) for form in BOTH),
         ("bigbird", "bidirectional", {"bigbird_global_blocks": 9}),
