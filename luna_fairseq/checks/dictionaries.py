@@ -10,8 +10,6 @@ logger = logging.getLogger(__name__)
 
 KEY = "luna_fairseq.dictionaries"  # in a checkpoint's extra_state
 _BEFORE = "dictionaries"  # the key until version 0.1
-_LABELS = "label"
-Fingerprints = Dict[str, str]
 
 
 def fingerprint(dictionary: Any) -> str:
@@ -22,12 +20,12 @@ def fingerprint(dictionary: Any) -> str:
     return f"{len(dictionary)} entries, {state.hexdigest()[:16]}"
 
 
-def fingerprints_of(task: Any) -> Fingerprints:
+def fingerprints_of(task: Any) -> Dict[str, str]:
     """Those of source, target and labels, as far as the task has them."""
     from fairseq.data import Dictionary
 
     found = {}
-    for name in ("source", "target", _LABELS):
+    for name in ("source", "target", "label"):
         try:
             dictionary = getattr(task, f"{name}_dictionary", None)
         except NotImplementedError:
@@ -37,14 +35,14 @@ def fingerprints_of(task: Any) -> Fingerprints:
     return found
 
 
-def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Fingerprints]:
+def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
     """Those in a checkpoint; None in one that has none."""
     extra_state = state.get("extra_state") or {}
     return extra_state.get(KEY, extra_state.get(_BEFORE))
 
 
 def check_fingerprints(
-    path: Any, stored: Optional[Mapping[str, str]], ours: Fingerprints, left_out: Sequence[str] = ()
+    path: Any, stored: Optional[Mapping[str, str]], ours: Mapping[str, str], left_out: Sequence[str] = ()
 ) -> None:
     """Compare those of the checkpoint ``path`` with those of the data; say so where it has none.
 

@@ -213,26 +213,24 @@ def written_options(given: Given) -> Faults:
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.registry import REGISTRIES
 
-    tokenizers = REGISTRIES["tokenizer"]["dataclass_registry"]
-    for name, text, read, kind in (
-        ("--eval-bleu-args", given.eval_bleu_args, json.loads, "JSON"),
-        ("--eval-bleu-detok-args", given.eval_bleu_detok_args, json.loads, "JSON"),
-        ("--optimizer-overrides", given.optimizer_overrides, ast.literal_eval, "a Python dictionary"),
-        ("--model-overrides", given.model_overrides, ast.literal_eval, "a Python dictionary"),
+    json_, python = (json.loads, "JSON"), (ast.literal_eval, "a Python dictionary")
+    tokenizer = REGISTRIES["tokenizer"]["dataclass_registry"].get(given.eval_bleu_detok)
+    for option, text, (read, kind), known in (
+        ("--eval-bleu-args", given.eval_bleu_args, json_, GenerationConfig),
+        ("--eval-bleu-detok-args", given.eval_bleu_detok_args, json_, tokenizer),
+        ("--optimizer-overrides", given.optimizer_overrides, python, None),
+        ("--model-overrides", given.model_overrides, python, None),
     ):
         try:
-            good = text is None or isinstance(read(text), dict)
+            found = {} if text is None else read(text)
         except (ValueError, SyntaxError):
-            good = False
-        if not good:
-            yield f'{name} {text} is not {kind}, such as {{"name": 4}}'
-    for option, text, known in (
-        ("--eval-bleu-args", given.eval_bleu_args, GenerationConfig),
-        ("--eval-bleu-detok-args", given.eval_bleu_detok_args, tokenizers.get(given.eval_bleu_detok)),
-    ):
-        fields = getattr(known, "__dataclass_fields__", {})
-        for name in json.loads(text or "{}"):
-            if fields and name not in fields:
+            found = None
+        if not isinstance(found, dict):
+            yield f'{option} {text} is not {kind}, such as {{"name": 4}}'
+            continue
+        fields = getattr(known, "__dataclass_fields__", None) or found
+        for name in found:
+            if name not in fields:
                 yield f"{option}: there is no option {name}{nearest(name, fields)}"
 
 

@@ -1,17 +1,17 @@
 """``luna-average-checkpoints``: the mean of the parameters of several fairseq checkpoints.
 
 Takes the options of fairseq's ``scripts/average_checkpoints.py``, which ``pip install fairseq`` leaves out.
-The result loads wherever one checkpoint does (``fairseq-generate --path``, ``from_pretrained``); it has no
-optimizer state.
+All else in the result, such as the configuration and integer buffers, is that of the last checkpoint; the
+optimizer state is left out. It loads wherever one checkpoint does (``fairseq-generate --path``,
+``from_pretrained``).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 import torch
 
@@ -20,52 +20,30 @@ from fairseq import checkpoint_utils
 from luna_fairseq.checks.dictionaries import stored_fingerprints
 from luna_fairseq.checks.model_options import differences, plain_options
 from luna_fairseq.checks.same_training import check_identity, stored_identity, stored_options
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import archive_is_damaged, why_unreadable
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.writing import check_writable, replacing
 from luna_fairseq.progress import progress
 
 PROGRAM = "luna-average-checkpoints"
-EPOCH_FILE = r"checkpoint(\d+)\.pt"
-UPDATE_FILE = r"checkpoint_\d+_(\d+)\.pt"
+# What a number counts -> the files that have it in their names, in words and as a pattern.
+NUMBERED = {
+    "epoch": ("checkpoint<epoch>.pt", r"checkpoint(\d+)\.pt"),
+    "update": ("checkpoint_<epoch>_<update>.pt", r"checkpoint_\d+_(\d+)\.pt"),
+}
 
 
-def _average(args: argparse.Namespace) -> None:
-    paths = select_checkpoints(
-        args.inputs, args.num_epoch_checkpoints, args.num_update_checkpoints, args.checkpoint_upper_bound
-    )
-    output = check_output(args.output, paths)
-    print(f"averaging {len(paths)} checkpoints:", *paths, sep="\n  ")
-    save(average_checkpoints(paths, args.force), output)
-    print(f"wrote {output}")
-
-
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Average the parameters of fairseq checkpoints. All else in the result, such as the "
-        "configuration and integer buffers, is that of the last checkpoint; the optimizer state is left out.",
-    )
-    parser.add_argument(
-        "--inputs", required=True, nargs="+", metavar="PATH", help="checkpoint files, or one folder"
-    )
-    parser.add_argument("--output", required=True, metavar="FILE", help="checkpoint to write")
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.path("--inputs", "checkpoint files, or one folder", "PATH", required=True, nargs="+")
+    parser.path("--output", "checkpoint to write", required=True)
     number = parser.add_mutually_exclusive_group()
-    number.add_argument(
-        "--num-epoch-checkpoints",
-        type=positive,
-        metavar="N",
-        help="average the last N checkpoint<epoch>.pt of the folder",
-    )
-    number.add_argument(
-        "--num-update-checkpoints",
-        type=positive,
-        metavar="N",
-        help="average the last N checkpoint_<epoch>_<update>.pt of the folder",
-    )
+    for counted, (names, _) in NUMBERED.items():
+        shown = f"average the last N {names} of the folder"
+        number.add_argument(f"--num-{counted}-checkpoints", type=positive, metavar="N", help=shown)
     parser.add_argument(
         "--checkpoint-upper-bound", type=positive, metavar="M", help="leave out epochs (updates) later than M"
     )
@@ -77,74 +55,58 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def select_checkpoints(
-    inputs: Sequence[str],
-    num_epoch_checkpoints: Optional[int] = None,
-    num_update_checkpoints: Optional[int] = None,
-    upper_bound: Optional[int] = None,
-) -> List[Path]:
-    """Files to average, oldest first.
+def _average(args: argparse.Namespace) -> None:
+    paths = select_checkpoints(args)
+    check_writable(args.output, "--output")
+    if args.output.resolve() in [path.resolve() for path in paths]:
+        raise InputError(f"--output {args.output} is one of the checkpoints to average")
+    print(f"averaging {len(paths)} checkpoints:", *paths, sep="\n  ")
+    state = average_checkpoints(paths, args.force)
+    try:
+        with replacing(args.output) as temporary:
+            torch.save(state, str(temporary))
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        raise InputError(f"cannot write {args.output}: {str(error).splitlines()[0]}") from None
+    print(f"wrote {args.output}")
 
-    Args:
-        inputs: checkpoint files (the default), or one folder when one of the numbers is given.
-        num_epoch_checkpoints: how many ``checkpoint<epoch>.pt`` to take, the latest ones.
-        num_update_checkpoints: how many ``checkpoint_<epoch>_<update>.pt`` to take, the latest ones.
-        upper_bound: last epoch (or update) that may be taken; default: no bound.
+
+def select_checkpoints(args: argparse.Namespace) -> List[Path]:
+    """Files to average, oldest first: those given, or the latest of a folder.
 
     Raises:
         InputError: a path is missing or named twice, options contradict each other, or files are too few.
     """
-    paths = [Path(name) for name in inputs]
+    paths, bound = args.inputs, args.checkpoint_upper_bound
     for path in paths:
         if not path.exists():
             raise InputError(f"{path} does not exist")
-    number = num_epoch_checkpoints or num_update_checkpoints
+    number = args.num_epoch_checkpoints or args.num_update_checkpoints
     if number is None:
-        return check_files(paths, upper_bound)
+        check_files(paths, bound)
+        return paths
     if len(paths) != 1 or not paths[0].is_dir():
         raise InputError("--num-epoch-checkpoints and --num-update-checkpoints take one folder as --inputs")
-    folder = paths[0]
-    pattern = EPOCH_FILE if num_epoch_checkpoints else UPDATE_FILE
-    found = checkpoint_utils.checkpoint_paths(str(folder), pattern, keep_match=True)[::-1]  # oldest first
-    found = [path for path, place in found if upper_bound is None or place <= upper_bound]
+    names, pattern = NUMBERED["epoch" if args.num_epoch_checkpoints else "update"]
+    found = checkpoint_utils.checkpoint_paths(str(paths[0]), pattern, keep_match=True)[::-1]  # oldest first
+    found = [path for path, place in found if bound is None or place <= bound]
     if len(found) < number:
-        name = "checkpoint<epoch>.pt" if num_epoch_checkpoints else "checkpoint_<epoch>_<update>.pt"
-        bound = f" up to {upper_bound}" if upper_bound is not None else ""
-        raise InputError(f"{folder} holds {len(found)} files {name}{bound}, {number} were asked for")
+        limit = f" up to {bound}" if bound is not None else ""
+        raise InputError(f"{paths[0]} holds {len(found)} files {names}{limit}, {number} were asked for")
     return [Path(path) for path in found[-number:]]
 
 
-def check_files(paths: List[Path], upper_bound: Optional[int]) -> List[Path]:
-    """``paths``. Raises InputError for a folder, a file given twice, or a bound that does not apply."""
-    if upper_bound is not None:
-        raise InputError(
-            "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints beside it"
-        )
+def check_files(paths: Sequence[Path], bound: Any) -> None:
+    """Raise InputError for a folder, a file given twice, or a bound that does not apply."""
+    numbers = "--num-epoch-checkpoints or --num-update-checkpoints"
+    if bound is not None:
+        raise InputError(f"--checkpoint-upper-bound needs {numbers} beside it")
+    seen = set()
     for path in paths:
         if path.is_dir():
-            raise InputError(
-                f"{path} is a folder: say which of its files, with --num-epoch-checkpoints "
-                "or --num-update-checkpoints"
-            )
-    real = [path.resolve() for path in paths]
-    for index, path in enumerate(paths):
-        if real[index] in real[:index]:
+            raise InputError(f"{path} is a folder: say which of its files, with {numbers}")
+        if path.resolve() in seen:
             raise InputError(f"{path} is given twice, which would count it twice")
-    return paths
-
-
-def check_output(name: str, inputs: Sequence[Path]) -> Path:
-    """Refuse, before the work, a target that could not be written or that is one of the inputs."""
-    output = Path(name)
-    if output.is_dir():
-        raise InputError(f"--output {output} is a folder: name a file, as {output / 'checkpoint_avg.pt'}")
-    if not output.parent.is_dir():
-        raise InputError(f"--output {output}: the folder {output.parent} does not exist")
-    if not os.access(output.parent, os.W_OK):
-        raise InputError(f"--output {output}: the folder {output.parent} is not writable")
-    if output.resolve() in [path.resolve() for path in inputs]:
-        raise InputError(f"--output {output} is one of the checkpoints to average")
-    return output
+        seen.add(path.resolve())
 
 
 def average_checkpoints(paths: Sequence[Path], force: bool = False) -> Dict[str, Any]:
@@ -179,9 +141,17 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False) -> Dict[str,
         check_same(first, description, paths[0], path)
         if not force:
             check_run(first["run"], description["run"], paths[0], path)
-        accumulate(sums, state["model"])
+        for name, value in state["model"].items():
+            if torch.is_tensor(value) and (value.is_floating_point() or value.is_complex()):
+                wide = torch.promote_types(value.dtype, torch.float64)
+                sums[name] = sums[name].add_(value) if name in sums else value.to(wide, copy=True)
     model = state["model"]
-    owners = {name: storage_key(value) for name, value in model.items() if torch.is_tensor(value)}
+    # Equal for tensors that are one in memory.
+    owners = {
+        name: (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+        for name, value in model.items()
+        if torch.is_tensor(value)
+    }
     for name in list(sums):
         model[name] = sums.pop(name).div_(len(paths)).to(model[name].dtype)
     share_storage(model, owners)
@@ -243,7 +213,7 @@ def check_same(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, p
                 f"in {first_path} it is {ours}"
             )
     check_identity(first_path, first["identity"], other["identity"])
-    for name in list(first["entries"]) + list(other["entries"]):
+    for name in {**first["entries"], **other["entries"]}:
         ours, theirs = first["entries"].get(name), other["entries"].get(name)
         if theirs is None:
             raise InputError(f"{path} has no parameter {name}, which {first_path} has")
@@ -257,29 +227,12 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
     """Raise InputError unless two checkpoints are of one training, or do not say of which."""
     names = [name for name in first if first[name] is not None and other[name] is not None]
     # A run that went on in another folder is still that run.
-    names = ["run"] if "run" in names else names
-    for name in names:
+    for name in ["run"] if "run" in names else names:
         if first[name] != other[name]:
             raise InputError(
                 f"{path} is of another training than {first_path} ({name} {other[name]}, not {first[name]}): "
                 "a mean of unrelated weights is no model; give --force where both began from the same weights"
             )
-
-
-def accumulate(sums: Dict[str, torch.Tensor], model: Dict[str, Any]) -> None:
-    """Add the parameters of ``model`` to ``sums``, in float64."""
-    for name, value in model.items():
-        if not torch.is_tensor(value) or not (value.is_floating_point() or value.is_complex()):
-            continue
-        if name in sums:
-            sums[name] += value
-        else:
-            sums[name] = value.to(torch.promote_types(value.dtype, torch.float64), copy=True)
-
-
-def storage_key(value: torch.Tensor) -> Any:
-    """Equal for tensors that are one in memory."""
-    return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
 
 
 def share_storage(model: Dict[str, Any], owners: Dict[str, Any]) -> None:
@@ -291,16 +244,7 @@ def share_storage(model: Dict[str, Any], owners: Dict[str, Any]) -> None:
             model[name] = shared
 
 
-def save(state: Dict[str, Any], output: Path) -> None:
-    """Write beside the target and rename, so that a reader never meets half a file."""
-    try:
-        with replacing(output) as temporary:
-            torch.save(state, str(temporary))
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-        raise InputError(f"cannot write {output}: {str(error).splitlines()[0]}") from None
-
-
-main = console_script(PROGRAM, build_parser, lambda args: _average(args))
+main = console_script(PROGRAM, build_parser, _average)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import Any, Callable, Iterable, Optional, Tuple
 
 import torch
@@ -27,17 +26,17 @@ def checkpoint_script(
         doc: docstring whose first paragraph --help leaves out.
         report: does it.
     """
-    return console_script(program, partial(_parser, program, doc), report, place="data", hides_log=True)
 
+    def build_parser() -> CommandParser:
+        parser = CommandParser(program, doc)
+        parser.path("data", "folder of the data that fairseq-train had", "DATA")
+        parser.path("--path", "a trained model", "CHECKPOINT", required=True)
+        split = "split to read (default: %(default)s)"
+        parser.add_argument("--valid-subset", default="valid", metavar="NAME", help=split)
+        parser.count("--batch-size", 64, "sequences at a time")
+        return parser
 
-def _parser(program: str, doc: Optional[str]) -> CommandParser:
-    parser = CommandParser(program, doc)
-    parser.path("data", "folder of the data that fairseq-train had", "DATA")
-    parser.path("--path", "a trained model", "CHECKPOINT", required=True)
-    split = "split to read (default: %(default)s)"
-    parser.add_argument("--valid-subset", default="valid", metavar="NAME", help=split)
-    parser.count("--batch-size", 64, "sequences at a time")
-    return parser
+    return console_script(program, build_parser, report, place="data", hides_log=True)
 
 
 def load(args: argparse.Namespace) -> Tuple[Any, Any]:

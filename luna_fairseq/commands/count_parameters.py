@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Dict, List
-
-import torch
+from typing import Dict
 
 import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import options
@@ -65,7 +63,9 @@ def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
         raise InputError(f"a dictionary has {len(dictionary)} special symbols: give --dictionary-size more")
     for index in range(dictionary_size - len(dictionary)):
         dictionary.add_symbol(f"type{index}")
-    model = _build(["data", *recipe.words()], dictionary)
+    args = options.parse_args_and_arch(options.get_training_parser(), ["data", *recipe.words()])
+    config = convert_namespace_to_omegaconf(args)
+    model = TranslationTask(config.task, dictionary, dictionary).build_model(config.model)
     counts = {"embeddings": 0, "learned P": 0, "encoder": 0, "decoder": 0}
     for name, parameter in model.named_parameters():
         kind = "embeddings" if "embed_tokens" in name else name.split(".")[0]
@@ -73,13 +73,7 @@ def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
     return {part: number for part, number in counts.items() if number}
 
 
-def _build(command: List[str], dictionary: Dictionary) -> torch.nn.Module:
-    args = options.parse_args_and_arch(options.get_training_parser(), command)
-    cfg = convert_namespace_to_omegaconf(args)
-    return TranslationTask(cfg.task, dictionary, dictionary).build_model(cfg.model)
-
-
-main = console_script(PROGRAM, build_parser, lambda args: _count(args), hides_log=True)
+main = console_script(PROGRAM, build_parser, _count, hides_log=True)
 
 
 if __name__ == "__main__":

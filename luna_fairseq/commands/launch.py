@@ -65,7 +65,8 @@ def _update_freq(recipe: Recipe, found: argparse.Namespace, devices: int) -> Tup
     """--update-freq, None if it was given, and a line that says why."""
     unit, size = _size(recipe)
     at_a_time = getattr(found, size) or recipe.settings["dataset"][size]
-    batch = recipe.gpus * recipe.settings["dataset"][size] * _accumulated(recipe)
+    accumulated = int(recipe.settings.get("optimization", {}).get("update_freq", [1])[0])
+    batch = recipe.gpus * recipe.settings["dataset"][size] * accumulated
     each = f"batch: {devices} GPU{'s' if devices > 1 else ''} x {at_a_time:,} {unit}"
     if found.update_freq is not None:
         return None, f"{each} x --update-freq {found.update_freq}, as given"
@@ -88,10 +89,6 @@ def _size(recipe: Recipe) -> Tuple[str, str]:
         if dataset.get(size):
             return unit, size
     raise InputError(f"{recipe.path} has neither dataset.max_tokens nor dataset.batch_size: give one of them")
-
-
-def _accumulated(recipe: Recipe) -> int:
-    return int(recipe.settings.get("optimization", {}).get("update_freq", [1])[0])
 
 
 def _fitting(batch: int, devices: int, at_a_time: int, unit: str) -> int:

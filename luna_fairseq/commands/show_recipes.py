@@ -12,7 +12,7 @@ import shlex
 import sys
 from typing import List
 
-from luna_fairseq.commands.recipes import Recipe, folder, names, read_heading, read_recipe
+from luna_fairseq.commands.recipes import folder, names, read_heading, read_recipe
 from luna_fairseq.commands.reporting import words_script
 
 PROGRAM = "luna-recipes"
@@ -25,12 +25,8 @@ def _recipes(words: List[str]) -> None:
     elif words:
         _show(words[0], words[1:])
     else:
-        _list()
-
-
-def _list() -> None:
-    for name in names():
-        print(f"{name:42} {(read_heading(folder() / f'{name}.yaml') or [''])[0]}")
+        for name in names():
+            print(f"{name:42} {(read_heading(folder() / f'{name}.yaml') or [''])[0]}")
 
 
 def _show(name: str, given: List[str]) -> None:
@@ -45,14 +41,10 @@ def _show(name: str, given: List[str]) -> None:
     print(*(f"# {note}" for note in found.notes), sep="\n")
     print(_command(["fairseq-train", "DATA", *found.options]))
     if not given and recipe.base is not None:
+        family, row = recipe.path.parent.name, recipe.path.stem
+        where = ["--config-dir", str(recipe.path.parent.parent), "--config-name", family, f"+{family}={row}"]
         print()
-        print(_command(_hydra(recipe, found.hydra)))
-
-
-def _hydra(recipe: Recipe, overrides: List[str]) -> List[str]:
-    family, row = recipe.path.parent.name, recipe.path.stem
-    where = ["--config-dir", str(recipe.path.parent.parent), "--config-name", family, f"+{family}={row}"]
-    return ["fairseq-hydra-train", *where, "task.data=DATA", *overrides]
+        print(_command(["fairseq-hydra-train", *where, "task.data=DATA", *found.hydra]))
 
 
 def _command(words: List[str]) -> str:

@@ -7,7 +7,7 @@ import shutil
 import tarfile
 import zlib
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, Iterator, Mapping, Tuple
 
 from luna_fairseq.errors import InputError
@@ -35,7 +35,7 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
             target = left.pop(name, None)
             if target is not None:
                 with target.open("wb") as file:
-                    shutil.copyfileobj(content, file, PIECE)
+                    shutil.copyfileobj(content, file)
     if left:
         raise InputError(f"{archive} has no member {', '.join(sorted(left))}")
 
@@ -57,7 +57,7 @@ def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
                 for entry in tar:
                     content = tar.extractfile(entry)
                     if content is not None and is_data(entry.name):
-                        yield _name(entry), content
+                        yield PurePosixPath(entry.name).as_posix(), content  # without ./
         while compressed.read(PIECE):  # what follows the last member, and the checksum of it all
             pass
 
@@ -88,7 +88,3 @@ def whole(archive: Path) -> Iterator[None]:
         raise InputError(
             f"{archive} is damaged or incomplete ({error}): remove it, and start again to get it anew"
         ) from error
-
-
-def _name(entry: tarfile.TarInfo) -> str:
-    return entry.name[2:] if entry.name.startswith("./") else entry.name

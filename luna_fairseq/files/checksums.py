@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 from pathlib import Path
-from typing import Dict, Iterable, Tuple
+from typing import Any, Dict, Iterable, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
@@ -23,8 +23,7 @@ def write_checksums(folder: Path, names: Iterable[str]) -> str:
 
 def forget_checksums(folder: Path) -> None:
     """Before the files change."""
-    if (folder / CHECKSUMS).exists():
-        (folder / CHECKSUMS).unlink()
+    (folder / CHECKSUMS).unlink(missing_ok=True)
 
 
 def check_files(path: Path) -> None:
@@ -61,7 +60,7 @@ def listed(folder: Path) -> Dict[str, str]:
     lines = [line.split("  ", 1) for line in path.read_text("utf-8", errors="replace").splitlines()]
     if not lines or any(len(line) != 2 or len(line[0]) != 64 for line in lines):
         raise InputError(f"{path} is damaged: prepare the data again in another folder, or remove it")
-    return {name: checksum for checksum, name in lines}
+    return {name: expected for expected, name in lines}
 
 
 def _check(folder: Path, name: str, expected: str) -> None:
@@ -84,8 +83,13 @@ def _sha256_at(path: Path, about: Tuple[int, ...]) -> str:
 
 def sha256(path: Path) -> str:
     """Of a file's content, in hexadecimal digits."""
-    state = hashlib.sha256()
     with path.open("rb") as file:
-        for piece in iter(lambda: file.read(PIECE), b""):
-            state.update(piece)
+        return checksum("sha256", file)
+
+
+def checksum(algorithm: str, file: Any) -> str:
+    """That of what can be read from ``file``, in hexadecimal digits."""
+    state = hashlib.new(algorithm)
+    for piece in iter(lambda: file.read(PIECE), b""):
+        state.update(piece)
     return state.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import time
@@ -14,11 +13,11 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import checksum
 from luna_fairseq.progress import reading
 
 ATTEMPTS = 5
 TIMEOUT = 60  # seconds without a byte
-PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def _transfer(url: str, part: Path) -> None:
         length = response.headers.get("Content-Length")
         size = None if length is None else start + int(length)
         with part.open("ab" if start else "wb") as file, reading(response, part.stem, size, start) as content:
-            shutil.copyfileobj(content, file, PIECE)
+            shutil.copyfileobj(content, file)
         received = part.stat().st_size
         if size is not None and received != size:
             raise ConnectionError(f"the connection broke off after {received:,} of {size:,} bytes")
@@ -118,14 +117,11 @@ def _check(remote: RemoteFile, path: Path) -> None:
     problem = None
     if remote.size not in (None, size):
         problem = f"has {size:,} bytes instead of {remote.size:,}"
-    if problem is None and remote.checksum is not None:
+    elif remote.checksum is not None:
         algorithm, _, expected = remote.checksum.partition(":")
-        digest = hashlib.new(algorithm)
         with path.open("rb") as file, reading(file, f"check {path.stem}", size) as content:
-            for piece in iter(lambda: content.read(PIECE), b""):
-                digest.update(piece)
-        if digest.hexdigest() != expected:
-            problem = f"has another {algorithm} than the published one"
+            if checksum(algorithm, content) != expected:
+                problem = f"has another {algorithm} than the published one"
     if problem is not None:
         path.unlink()
         raise InputError(

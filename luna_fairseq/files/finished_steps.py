@@ -56,7 +56,7 @@ class FinishedSteps:
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
         """What was recorded with the step (see record), or None if it is to be done (again)."""
         known = self._steps.get(step)
-        if known is None or known["key"] is None or known["key"] != key:
+        if known is None or known["key"] != key:
             return None
         for name, size in known["files"].items():
             path = self.folder / name
@@ -82,8 +82,7 @@ class FinishedSteps:
             sizes, *(known["files"] for other, known in self._steps.items() if other != step)
         )
         for name in left_over:
-            if (self.folder / name).is_file():
-                (self.folder / name).unlink()
+            (self.folder / name).unlink(missing_ok=True)
         self._steps[step] = {"key": key, "files": sizes, "facts": facts}
         self._save()
 

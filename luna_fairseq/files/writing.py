@@ -18,8 +18,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     finally:
-        if temporary.exists():
-            temporary.unlink()
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -68,7 +67,11 @@ def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
 def check_writable(path: Path, option: str) -> None:
     """Raise InputError unless a file can be written there: before anything is measured, not after."""
     folder = path.resolve().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(
-            f"cannot write {path}: give {option} a file name in a folder that exists and is writable"
-        )
+    for wrong, why in (
+        (path.is_dir(), f"{path} is a folder"),
+        (not folder.is_dir(), f"{folder} does not exist"),
+        (not os.access(folder, os.W_OK), f"{folder} is not writable"),
+    ):
+        if wrong:
+            good = f"give {option} a file name in a folder that exists and is writable"
+            raise InputError(f"cannot write {path}: {good} ({why})")

@@ -225,7 +225,7 @@ class TextPreparation:
         counts = counts_of(encoder, [text for (split, _), text in texts.items() if split == "train"])
         if self.gpt2:
             return dictionary_of(gpt2_pieces(self.tokenizer[0]), counts)
-        return bpe_dictionary(sentencepiece.SentencePieceProcessor(model_file=str(self.tokenizer[0])), counts)
+        return bpe_dictionary(self.tokenizer[0], counts)
 
     def _binarised(self) -> List[str]:
         return [

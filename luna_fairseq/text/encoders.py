@@ -7,7 +7,7 @@ import math
 from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Mapping, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence
 
 import numpy as np
 import sentencepiece
@@ -47,15 +47,18 @@ def share_unknown(unknown: int, tokens: int) -> str:
 
 class Encoder:
     """
-    Attributes:
-        pieces: what the numbers stand for; there may be more of them when more text is encoded.
+    Args:
+        encode: lines -> numbers of the pieces of each.
+        pieces: what these stand for; there may be more of them when more text is encoded.
     """
 
-    pieces: Any
+    def __init__(self, encode: Callable[[Iterable[str]], Iterable[List[int]]], pieces: Any) -> None:
+        self._encode, self.pieces = encode, pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
         """Batches of ``LINES`` lines, in order; an empty line has no pieces."""
-        raise NotImplementedError
+        encoded = iter(self._encode(lines))
+        return map(flat, iter(lambda: list(islice(encoded, LINES)), []))
 
     def add(self, piece: str) -> int:
         """The number of one more ``piece``, which stands between texts, as no text is encoded with it."""
@@ -79,52 +82,25 @@ def counts_of(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, int]:
     return {piece: count for piece, count in zip(encoder.pieces, counts.tolist()) if count}
 
 
-class LineEncoder(Encoder):
-    """Line by line, in several processes.
-
-    Args:
-        encode: lines -> numbers of their pieces; sent to the processes.
-        pieces: what these stand for.
-        workers: processes.
-    """
-
-    def __init__(
-        self, encode: Callable[[List[str]], List[List[int]]], pieces: Collection[str], workers: int
-    ) -> None:
-        self._encode, self.pieces, self._workers = encode, pieces, workers
-
-    def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
-        encoded = map_batches(self._encode, lines, self._workers)
-        return map(flat, iter(lambda: list(islice(encoded, LINES)), []))
-
-
-class WordEncoder(Encoder):
-    """Word by word, each of them encoded once: for encodings none of whose pieces goes beyond a word.
-
-    Args:
-        encode: a word -> numbers of its pieces.
-        pieces: what these stand for; may grow as words are encoded.
-    """
-
-    def __init__(self, encode: Callable[[str], List[int]], pieces: Collection[str]) -> None:
-        self._encode, self.pieces = lru_cache(maxsize=WORDS)(encode), pieces
-
-    def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
-        lines = iter(lines)
-        for batch in iter(lambda: list(islice(lines, LINES)), []):
-            yield flat([list(chain.from_iterable(map(self._encode, line.split()))) for line in batch])
+def _by_words(encode: Callable[[str], List[int]], pieces: Any) -> Encoder:
+    """Each word is encoded once: for encodings none of whose pieces goes beyond a word."""
+    known = lru_cache(maxsize=WORDS)(encode)
+    return Encoder(
+        lambda lines: (list(chain.from_iterable(map(known, line.split()))) for line in lines), pieces
+    )
 
 
 def sentencepiece_encoder(model: Path) -> Encoder:
     """Plain text, by a model of :func:`luna_fairseq.text.joint_bpe.learn_bpe`."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    return WordEncoder(processor.encode, _pieces(processor))
+    return _by_words(processor.encode, _pieces(processor))
 
 
 def foreign_sentencepiece_encoder(model: Path, workers: int) -> Encoder:
     """Plain text, by any model of sentencepiece: its pieces may go beyond words."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    return LineEncoder(partial(processor.encode, num_threads=workers), _pieces(processor), 1)
+    encode = partial(processor.encode, num_threads=workers)
+    return Encoder(partial(map_batches, encode, workers=1), _pieces(processor))
 
 
 def subword_nmt_encoder(codes: Path) -> Encoder:
@@ -154,14 +130,15 @@ def _numbered(segment: Callable[[str], List[str]]) -> Encoder:
     def encode(word: str) -> List[int]:
         return [numbers.setdefault(piece, len(numbers)) for piece in segment(word)]
 
-    return WordEncoder(encode, numbers)
+    return _by_words(encode, numbers)
 
 
 def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
     """Plain text, by GPT-2's two files; the pieces are numbers, as fairseq writes them."""
     most = max(map(int, gpt2_pieces(encoder_json)))
     pieces = [str(number) for number in range(most + 1)]
-    return LineEncoder(partial(_gpt2_lines, str(encoder_json), str(vocab_bpe)), pieces, workers)
+    encode = partial(_gpt2_lines, str(encoder_json), str(vocab_bpe))
+    return Encoder(partial(map_batches, encode, workers=workers), pieces)
 
 
 def gpt2_pieces(encoder_json: Path) -> List[str]:

@@ -103,30 +103,24 @@ def _whitespace_rules() -> str:
 
 def _explain(message: str, vocab_size: int) -> str:
     too_high = re.search(r"Please set it to a value <= (\d+)", message)
+    size = f"--vocab-size {vocab_size} is too"
     if too_high:
-        most = f"for this training text: the most it gives is {too_high[1]}"
-        return f"--vocab-size {vocab_size} is too large {most}"
+        return f"{size} large for this training text: the most it gives is {too_high[1]}"
     too_low = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if too_low:
-        return (
-            f"--vocab-size {vocab_size} is too small: the training text has {too_low[1]} different characters"
-        )
+        return f"{size} small: the training text has {too_low[1]} different characters"
     return f"sentencepiece cannot learn from this text: {message}"
 
 
-def bpe_dictionary(
-    model: sentencepiece.SentencePieceProcessor, counts: Mapping[str, int], separators: Sequence[str] = ()
-) -> Dictionary:
+def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
     """The dictionary of all pieces of ``model``; see :func:`dictionary_of`.
 
     Args:
-        model: the sentencepiece model.
+        model: file of the sentencepiece model.
         counts: piece -> how often it occurs in the encoded training text.
         separators: pieces that the model does not know.
     """
-    pieces = (model.id_to_piece(i) for i in range(model.get_piece_size()) if not _is_special(model, i))
-    return dictionary_of([*pieces, *separators], counts)
-
-
-def _is_special(model: sentencepiece.SentencePieceProcessor, index: int) -> bool:
-    return model.is_control(index) or model.is_unknown(index) or model.is_unused(index)
+    known = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    special = known.is_control, known.is_unknown, known.is_unused
+    plain = [i for i in range(known.get_piece_size()) if not any(is_one(i) for is_one in special)]
+    return dictionary_of([*known.id_to_piece(plain), *separators], counts)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import Mapping
+from collections import Counter
+from itertools import chain
+from typing import Iterable
 
 from subword_nmt.learn_bpe import learn_bpe
 
@@ -12,11 +14,11 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.progress import is_shown
 
 
-def learn_merges(words: Mapping[str, int], merges: int) -> bytes:
+def learn_merges(lines: Iterable[str], merges: int) -> bytes:
     """Learn merges of character sequences.
 
     Args:
-        words: word -> how often it occurs in the training text, both languages together.
+        lines: the training text, both languages; all its different words are in memory.
         merges: how many merges to learn.
 
     Returns:
@@ -25,6 +27,7 @@ def learn_merges(words: Mapping[str, int], merges: int) -> bytes:
     Raises:
         InputError: the text does not give so many merges (subword-nmt wants each pair at least twice).
     """
+    words = Counter(chain.from_iterable(map(str.split, lines)))
     if all(len(word) == 1 for word in words):
         raise InputError(
             "the training text has no words of more than one character: there is nothing to merge"

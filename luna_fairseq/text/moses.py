@@ -26,25 +26,16 @@ class _Tokenizer(sacremoses.MosesTokenizer):
         return not self._letters.isdisjoint(text)
 
 
-@lru_cache(maxsize=None)
-def _tokenizer(language: str) -> _Tokenizer:
-    return _Tokenizer(lang=language)
-
-
-@lru_cache(maxsize=None)
-def _normalizer(language: str) -> sacremoses.MosesPunctNormalizer:
-    return sacremoses.MosesPunctNormalizer(lang=language, post_remove_control_chars=True)
-
-
-@lru_cache(maxsize=None)
-def _detokenizer(language: str) -> sacremoses.MosesDetokenizer:
-    return sacremoses.MosesDetokenizer(lang=language)
+# Of a language, each built once.
+_tokenizer = lru_cache(maxsize=None)(_Tokenizer)
+_normalizer = lru_cache(maxsize=None)(sacremoses.MosesPunctNormalizer)
+_detokenizer = lru_cache(maxsize=None)(sacremoses.MosesDetokenizer)
 
 
 def normalize(line: str, language: str) -> str:
     """Plain text with normalised punctuation and single spaces, without control characters."""
     # Removing control characters would join words that are separated by a tab.
-    return _normalizer(language).normalize(" ".join(line.split()))
+    return _normalizer(language, post_remove_control_chars=True).normalize(" ".join(line.split()))
 
 
 def tokenize(line: str, language: str) -> List[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -100,7 +101,7 @@ class Preparation:
             raise InputError(f"--source-lang and --target-lang are both {args.source_lang}")
         self.args = args
         self.route: Any = route or ROUTES[args.subword]
-        self.models = [self.route.model_file] if self.route.model_file else []
+        self.models = list(filter(None, [self.route.model_file]))
         self.languages = (args.source_lang, args.target_lang)
         self.text: Dict[str, Bitext] = {}
         self.documents: Dict[str, List[int]] = {}
@@ -150,7 +151,7 @@ class Preparation:
         )
         digests = {split: part.digest for split, part in self.text.items()}
         key = digest(VERSION, self.route.name, self.route.versions, self.languages)
-        if self._tokenizer():
+        if self.route.tokenize:
             self.steps.do("tokenise", digest(key, digests), self._tokenise)
         key = digest(key, digests["train"], self.args.vocab_size)
         if self.models:
@@ -220,19 +221,16 @@ class Preparation:
                         f"-- --max-source-positions {longest + 1} --max-target-positions {longest + 1}"
                     )
 
-    def _tokenizer(self) -> Any:
-        return self.route.tokenizer(self.languages)
-
     def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
-        names = []
+        names, tokenize = [], partial(self.route.tokenize, self.languages)
         for split, part in self.text.items():
             pairs = progress(part.pairs(), f"tokenise {split}")
-            names += self._write("tokenised", split, map_batches(self._tokenizer(), pairs, self.args.workers))
+            names += self._write("tokenised", split, map_batches(tokenize, pairs, self.args.workers))
         return names, {}
 
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
         """The pairs that the encoding is learnt from and applied to."""
-        if not self._tokenizer():
+        if not self.route.tokenize:
             return progress(self.text[split].pairs(), description)
         paths = [self.args.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
         return progress(zip(*map(read_lines, paths)), description)
@@ -293,7 +291,7 @@ class Preparation:
         return names
 
     def _model(self) -> Path:
-        return self.args.destdir / (self.route.model_file or "")
+        return self.args.destdir / self.route.model_file
 
 
 main = console_script(PROGRAM, build_parser, lambda args: Preparation(args).run(), place="destdir")

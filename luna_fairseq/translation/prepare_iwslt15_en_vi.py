@@ -20,7 +20,7 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.download import RemoteFile, fetch
 from luna_fairseq.text.bitext import Bitext
-from luna_fairseq.text.subword import Words
+from luna_fairseq.text.subword import words
 from luna_fairseq.translation.prepare_bitext import Preparation
 
 PROGRAM = "luna-prepare-iwslt15-en-vi"
@@ -62,7 +62,7 @@ def prepare(args: argparse.Namespace) -> None:
             documents=None,
             workers=args.workers,
         ),
-        Words(args.min_count),
+        words(args.min_count),
     )
     preparation.check()
     if args.mirror is None:

@@ -67,9 +67,7 @@ def test_sentencepiece(tmp_path):
     path = tmp_path / "sentencepiece.bpe.model"
     path.write_bytes(learn_bpe(iter(TEXT * 3), 60))
     files = {"bpe": "sentencepiece", "sentencepiece_model": str(path)}
-    dictionary = bpe_dictionary(
-        sentencepiece.SentencePieceProcessor(model_file=str(path)), {"▁the": 5, "▁a": 9}
-    )
+    dictionary = bpe_dictionary(path, {"▁the": 5, "▁a": 9})
     bpe = encoders.build_bpe(Namespace(**files))
     tokenizer = encoded_alike(files, dictionary, bpe, tmp_path / "hf", HARD + UNDERSCORES)
     assert tokenizer.decode(tokenizer(TEXT[1]).input_ids, skip_special_tokens=True) == TEXT[1]

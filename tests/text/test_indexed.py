@@ -34,7 +34,7 @@ def sentencepiece_(folder):
     model.write_bytes(learn_bpe(TEXT, 60))
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     pieces = lambda line: processor.encode(line, out_type=str)  # noqa: E731
-    return encoders.sentencepiece_encoder(model), pieces, lambda counts: bpe_dictionary(processor, counts)
+    return encoders.sentencepiece_encoder(model), pieces, lambda counts: bpe_dictionary(model, counts)
 
 
 def foreign(folder):
@@ -44,7 +44,7 @@ def foreign(folder):
 
 def moses(folder):
     codes = folder / "codes"
-    codes.write_bytes(learn_merges(Counter(" ".join(TEXT).split()), 12))
+    codes.write_bytes(learn_merges(TEXT, 12))
     bpe = encoders.BPE(codes.open(encoding="utf-8"))
     return (
         encoders.subword_nmt_encoder(codes),

@@ -3,7 +3,7 @@ import sentencepiece
 from demo_corpus import draw_corpus, write_corpus
 
 from fairseq.data import Dictionary, indexed_dataset
-from luna_fairseq.text import subword
+from luna_fairseq.text import joint_bpe
 from luna_fairseq.translation import prepare_bitext
 
 MODEL = "sentencepiece.bpe.model"
@@ -138,7 +138,7 @@ def test_a_run_killed_while_encoding_goes_on(prepare, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(subword, "bpe_dictionary", killed)
+        patch.setattr(joint_bpe, "dictionary_of", killed)
         with pytest.raises(KeyboardInterrupt):
             prepare()
     status, out, _ = prepare()
