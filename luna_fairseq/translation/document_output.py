@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Sequence
 
 import numpy as np
 import torch
@@ -14,11 +14,6 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.documents import SEPARATOR, Piece, split
 from luna_fairseq.translation.generated import lines_by_kind
-
-
-def hypothesis_lines(generated: Path) -> List[str]:
-    """The hypotheses, in the order of the sentences."""
-    return [text for _, text in sorted(lines_by_kind(generated)["H"].items())]
 
 
 def misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
@@ -55,7 +50,7 @@ def write_singly(
     builder.finalize(str(folder / f"{name}.idx"))
 
 
-def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Mapping[int, str], path: Path) -> None:
+def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Iterable[str], path: Path) -> None:
     """Write what fairseq-generate would have printed of the sentences of ``pieces``.
 
     Args:
@@ -64,15 +59,12 @@ def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Mapping[in
         singly: translations of the sentences of those that have another number of them, in their order.
         path: to write to.
     """
-    found, again, lines = lines_by_kind(generated), iter(singly.values()), []
+    found, again, lines = lines_by_kind(generated), iter(singly), []
     sentence = 0
     for number, piece in enumerate(pieces):
-        sides = {kind: split(found[kind].get(number, ""), piece.sentences) for kind in "STH"}
+        sides: Dict[str, Any] = {kind: split(found[kind].get(number, ""), piece.sentences) for kind in "STH"}
         for place in range(piece.sentences):
-            for kind in "ST":
-                side = sides[kind]
-                if side is not None:
-                    lines.append(f"{kind}-{sentence}\t{side[place]}")
+            lines += [f"{kind}-{sentence}\t{sides[kind][place]}" for kind in "ST" if sides[kind] is not None]
             hypothesis = next(again) if sides["H"] is None else sides["H"][place]
             # fairseq scores a piece, not its sentences.
             lines.append(f"H-{sentence}\t-\t{hypothesis.replace(SEPARATOR, ' ')}")

@@ -31,14 +31,8 @@ from luna_fairseq.progress import counter
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.documents import read_pieces
 from luna_fairseq.text.subword import ROUTES
-from luna_fairseq.translation.document_output import (
-    hypothesis_lines,
-    misdivided,
-    sizes,
-    write_sentences,
-    write_singly,
-)
-from luna_fairseq.translation.generated import Generated
+from luna_fairseq.translation.document_output import misdivided, sizes, write_sentences, write_singly
+from luna_fairseq.translation.generated import Generated, lines_by_kind
 from luna_fairseq.translation.score import add_shown, score
 from luna_fairseq.translation.score import build_parser as build_score_parser
 from luna_fairseq.translation.scores import TEST_SETS, Translations, check_reference, plain_scores
@@ -62,14 +56,9 @@ def build_parser() -> CommandParser:
     penalty = parser.add_mutually_exclusive_group()
     shown = "length penalty (default: %(default)s, fairseq's)"
     penalty.add_argument("--lenpen", type=float, default=1.0, metavar="X", help=shown)
-    penalty.add_argument(
-        "--tune-lenpen",
-        type=float,
-        nargs="*",
-        metavar="X",
-        help=f"choose the length penalty on the validation text, from these values (default: "
-        f"{' '.join(map(str, LENGTH_PENALTIES))})",
-    )
+    values = " ".join(map(str, LENGTH_PENALTIES))
+    tuned = f"choose the length penalty on the validation text, from these values (default: {values})"
+    penalty.add_argument("--tune-lenpen", type=float, nargs="*", metavar="X", help=tuned)
     parser.count("--max-tokens", 4096, "source tokens in a batch")
     int8 = "weights in 8 bits, on a CPU: faster, BLEU hardly changes"
     parser.add_argument("--int8", action="store_true", help=int8)
@@ -78,25 +67,28 @@ def build_parser() -> CommandParser:
 
 
 class Evaluation:
-    """One run of the command.
-
-    Args:
-        args: the parsed command line.
-        extra: options for fairseq-generate.
-
-    Raises:
-        InputError: DATA or the checkpoint is not what it should be.
-    """
+    """One run of the command, ``extra`` being options for fairseq-generate. Raises InputError where DATA or
+    the checkpoint is not what it should be."""
 
     def __init__(self, args: argparse.Namespace, extra: Sequence[str]) -> None:
         self.args = args
         self.extra = list(extra)
         if not args.path.is_file():
             raise InputError(f"--path {args.path} does not exist")
-        self.route: Any = _route(args.data)
+        routes = [route for route in ROUTES.values() if (args.data / route.model_file).is_file()]
+        if not routes:
+            names = " nor ".join(route.model_file for route in ROUTES.values())
+            raise InputError(f"{args.data} holds neither {names}: give what luna-prepare-bitext made")
+        self.route = routes[0]
+        self.detokenizer = "moses" if self.route.name == "moses" else None
         first = args.data / "shard0"  # with --shards, that of the text that is no training text
         self.folder = first if any(first.glob("*.idx")) else args.data
-        self.languages = _languages(self.folder)
+        pairs = {path.name.split(".")[1] for path in self.folder.glob("train.*-*.*.idx")}
+        if len(pairs) != 1:
+            raise InputError(
+                f"{self.folder} holds {len(pairs)} pairs of languages: give what luna-prepare-bitext made"
+            )
+        self.languages = pairs.pop().split("-")
         self.steps = FinishedSteps(args.results, "evaluate.json", ["scores.json"])
 
     def run(self) -> None:
@@ -106,31 +98,26 @@ class Evaluation:
             check_reference(TEST_SETS[self.args.test_set], references)
         penalty = self.args.lenpen if self.args.tune_lenpen is None else self._tuned()
         generated = self._generate("test", penalty)
-        target = self.languages[1]
-        options = [str(generated), "--reference", str(self._plain("test")), "--target-lang", target]
-        options += ["--split-compounds", "--test-set", self.args.test_set]
-        options += ["--output", str(self.args.results / f"hypotheses.{target}")]
-        options += ["--scores", str(self.args.results / "scores.json"), "--samples", str(self.args.samples)]
-        if self.route.name == "moses":
-            options += ["--detokenize", "moses"]
-        if self._pieces("test").is_file():
-            options += ["--documents", str(self._pieces("test"))]
         print(f"test: beam {self.args.beam}, length penalty {penalty:g}")
-        score(build_score_parser().parse_args(options))
+        asked = build_score_parser().parse_args([str(generated), "--reference", str(self._plain("test"))])
+        asked.target_lang, asked.detokenize, asked.split_compounds = self.languages[1], self.detokenizer, True
+        asked.documents = self._pieces("test") if self._pieces("test").is_file() else None
+        asked.output = self.args.results / f"hypotheses.{self.languages[1]}"
+        asked.scores = self.args.results / "scores.json"
+        asked.test_set, asked.samples = self.args.test_set, self.args.samples
+        score(asked)
 
     def _tuned(self) -> float:
         """The length penalty of the best BLEU on the validation text; the first of equals."""
-        penalties = list(self.args.tune_lenpen or LENGTH_PENALTIES)
         references = list(read_lines(self._plain("valid")))
-        detokenizer = "moses" if self.route.name == "moses" else None
         scores: Dict[float, float] = {}
         print("length penalty   BLEU on the validation text")
-        for penalty in penalties:
+        for penalty in self.args.tune_lenpen or LENGTH_PENALTIES:
             hypotheses = Generated(self._generate("valid", penalty)).hypotheses(references)
-            text = Translations.read(hypotheses, references, detokenizer, self.languages[1])
+            text = Translations.read(hypotheses, references, self.detokenizer, self.languages[1])
             scores[penalty] = plain_scores(text, "13a")[0].value
             print(f"{penalty:14g}   {scores[penalty]:.2f}", flush=True)
-        return max(penalties, key=lambda penalty: scores[penalty])
+        return max(scores, key=lambda penalty: scores[penalty])
 
     def _generate(self, subset: str, penalty: float) -> Path:
         """fairseq-generate's output, from this run or an earlier one; of pieces of documents, their
@@ -141,12 +128,12 @@ class Evaluation:
         check_files(path)
         pieces = read_pieces(path)
         found = self._generate_from(self.folder, subset, penalty, f"pieces-{name}")
-        other, text = misdivided(found, pieces), {}  # type: List[int], Dict[int, str]
+        other, text = misdivided(found, pieces), []  # type: List[int], List[str]
         if other:
             folder = self.args.results / f"{subset}-singly"
             write_singly(self.folder, subset, self.languages, other, folder)
-            singly = self._generate_from(folder, subset, penalty, f"singly-{name}")
-            text = dict(enumerate(hypothesis_lines(singly)))
+            singly = lines_by_kind(self._generate_from(folder, subset, penalty, f"singly-{name}"))["H"]
+            text = [line for _, line in sorted(singly.items())]
         sentences = sum(piece.sentences for piece in pieces)
         again = sum(pieces[number].sentences for number in other)
         print(
@@ -210,14 +197,6 @@ class Evaluation:
         return path
 
 
-def _route(data: Path) -> Any:
-    for route in ROUTES.values():
-        if (data / route.model_file).is_file():
-            return route
-    names = " nor ".join(route.model_file for route in ROUTES.values())
-    raise InputError(f"{data} holds neither {names}: give what luna-prepare-bitext made")
-
-
 @lru_cache(maxsize=None)
 def _positions(checkpoint: Path) -> Dict[str, str]:
     """How long a sentence the model reads, as options: fairseq's task has a default of its own."""
@@ -226,13 +205,6 @@ def _positions(checkpoint: Path) -> Dict[str, str]:
         f"--max-{side}-positions": option_of(model, f"max_{side}_positions") for side in ("source", "target")
     }
     return {option: str(value) for option, value in found.items() if value}
-
-
-def _languages(data: Path) -> List[str]:
-    pairs = {path.name.split(".")[1] for path in data.glob("train.*-*.*.idx")}
-    if len(pairs) != 1:
-        raise InputError(f"{data} holds {len(pairs)} pairs of languages: give what luna-prepare-bitext made")
-    return pairs.pop().split("-")
 
 
 main = console_script(

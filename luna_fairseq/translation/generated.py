@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.regular import regular_file
 from luna_fairseq.text.bitext import read_lines
 
 SENTENCEPIECE_SPACE = "\u2581"
 # More lines than this share that differ are another text; fewer, a text that was corrected.
 OTHER_TEXT = 0.1
-_UNKNOWN = ("<unk>", "<<unk>>")
 
 
 class Generated:
@@ -56,26 +54,15 @@ class Generated:
         Raises:
             InputError: there are no or too few hypotheses, those of other sentences, or pieces of words.
         """
-        self._check_complete(references)
-        lines = [self.best[sentence] for sentence in range(len(references))]
-        if _has_pieces(lines) and not _has_pieces(references):
-            raise InputError(
-                f"{self.path} holds pieces of words: run fairseq-generate with --remove-bpe sentencepiece "
-                "(or subword-nmt)"
-            )
-        return lines
-
-    def _check_complete(self, references: Sequence[str]) -> None:
         number = len(references)
         if not self.best:
             raise InputError(
                 f"{self.path} has no H- or D- lines: give the output of fairseq-generate, run without --quiet"
             )
-        beyond = max(self.best)
-        if beyond >= number:
+        if max(self.best) >= number:
             raise InputError(
-                f"{self.path} has a sentence {beyond}, but the reference has {number} lines: is it another "
-                "text's?"
+                f"{self.path} has a sentence {max(self.best)}, but the reference has {number} lines: is it "
+                "another text's?"
             )
         missing = [sentence for sentence in range(number) if sentence not in self.best]
         if missing and not any(references[missing[0] :]):
@@ -89,6 +76,13 @@ class Generated:
                 "either fairseq-generate broke off, or it left out the last batch, as it does without "
                 "--required-batch-size-multiple 1"
             )
+        lines = [self.best[sentence] for sentence in range(number)]
+        if _has_pieces(lines) and not _has_pieces(references):
+            raise InputError(
+                f"{self.path} holds pieces of words: run fairseq-generate with --remove-bpe sentencepiece "
+                "(or subword-nmt)"
+            )
+        return lines
 
     def compare(
         self, reference: Path, references: Sequence[str], source: Path, sources: Sequence[str]
@@ -136,7 +130,7 @@ def labelled_lines(path: Path, whole: bool = True) -> Iterator[Tuple[str, int, s
         InputError: the file cannot be read, breaks off, or is of several runs
     """
     lines = list(read_lines(path, pieces=True))
-    if _breaks_off(path):
+    if lines and not path.read_bytes().endswith(b"\n"):
         if whole:
             raise InputError(f"{path} breaks off in its last line: run fairseq-generate again")
         lines = lines[:-1]
@@ -154,11 +148,6 @@ def labelled_lines(path: Path, whole: bool = True) -> Iterator[Tuple[str, int, s
         yield kind, int(number), text
 
 
-def _breaks_off(path: Path) -> bool:
-    content = regular_file(path).read_bytes()
-    return bool(content) and not content.endswith(b"\n")
-
-
 def _has_pieces(lines: Sequence[str]) -> bool:
     return any(SENTENCEPIECE_SPACE in line or "@@ " in line for line in lines)
 
@@ -169,19 +158,15 @@ def _decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool
         bool(decoded)
         and any(" " in line for line in plain.values())
         and all(plain.get(number, "").replace(" ", "") == line for number, line in decoded.items())
-        and not any(SENTENCEPIECE_SPACE in line or _is_wide(line) for line in plain.values())
+        and not any(SENTENCEPIECE_SPACE in line for line in plain.values())
+        and not any(unicodedata.east_asian_width(c) in "WF" for line in plain.values() for c in line)
     )
-
-
-def _is_wide(line: str) -> bool:
-    return any(unicodedata.east_asian_width(character) in "WF" for character in line)
 
 
 def _compared(path: Path, lines: Sequence[str], printed: Mapping[int, str], what: str) -> List[str]:
     if not printed:
         return [f"there are no {what}: that {path} is of the same text was not compared"]
-    differing, unknown = _differing(lines, printed)
-    compared = sum(number < len(lines) for number in printed) - unknown
+    differing, compared = _differing(lines, printed)
     if differing and len(differing) > OTHER_TEXT * compared:
         first = differing[0]
         raise InputError(
@@ -199,12 +184,11 @@ def _compared(path: Path, lines: Sequence[str], printed: Mapping[int, str], what
 
 
 def _differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
-    """Lines whose letters and digits are others than those printed, and how many hold unknown words, and so
-    cannot be compared."""
-    there = {number: text for number, text in sorted(printed.items()) if number < len(lines)}
-    known = {number: text for number, text in there.items() if not any(mark in text for mark in _UNKNOWN)}
-    differing = [number for number, text in known.items() if _bare(text) != _bare(lines[number])]
-    return differing, len(there) - len(known)
+    """Lines whose letters and digits are others than those printed, and of how many that could be compared:
+    those that hold no unknown words."""
+    known = [number for number in sorted(printed) if number < len(lines) and "<unk>" not in printed[number]]
+    differing = [number for number in known if _bare(printed[number]) != _bare(lines[number])]
+    return differing, len(known)
 
 
 def _bare(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class PairData:
         folder: to write to.
         languages: source and target.
         splits: train, valid, valid1, ...; pairs of train may be left out, and are dealt to the shards in
-        turn.
+            turn.
         lengths: which pairs of train stay.
         shards: parts of train.
 
@@ -40,7 +40,7 @@ class PairData:
         self,
         folder: Path,
         languages: Sequence[str],
-        splits: Sequence[str],
+        splits: Iterable[str],
         lengths: LengthFilter,
         shards: int,
     ) -> None:
@@ -57,12 +57,14 @@ class PairData:
 
     def names(self) -> List[str]:
         """Of all files, relative to the folder."""
-        pair = "-".join(self.languages)
-        dictionaries = [
-            str(Path(shard) / f"dict.{side}.txt") for shard in self.shards for side in self.languages
-        ]
-        texts = [str(Path(shard) / f"{split}.{pair}.{side}") for split, side, shard in self.parts]
-        return [*dictionaries, *(f"{text}.{end}" for text in texts for end in ("bin", "idx"))]
+        names = [str(Path(shard) / f"dict.{side}.txt") for shard in self.shards for side in self.languages]
+        for part in self.parts:
+            names += [f"{self._prefix(part)}.bin", f"{self._prefix(part)}.idx"]
+        return names
+
+    def _prefix(self, part: Part) -> Path:
+        split, side, shard = part
+        return Path(shard) / f"{split}.{'-'.join(self.languages)}.{side}"
 
     def write(
         self, route: Any, model: Path, batches: Batches, separators: Sequence[str], max_unknown: float
@@ -90,18 +92,16 @@ class PairData:
                 self._encode(split, batches(split, encoder), texts, dropped)
             dictionaries = {}
             for side in self.languages:
-                counts = counts_of(encoder, self._training(texts, side, route.is_joint))
-                dictionaries[side] = route.dictionary(model, counts, separators)
-            facts = self._write(texts, encoder, dictionaries, max_unknown)
+                sides = self.languages if route.is_joint else [side]
+                read = [text for part, text in texts.items() if part[0] == "train" and part[1] in sides]
+                dictionaries[side] = route.dictionary(model, counts_of(encoder, read), separators)
+            facts: Dict[str, Any] = self._write(texts, encoder, dictionaries, max_unknown)
         for shard in self.shards:
             for side, dictionary in dictionaries.items():
                 with replacing(self.folder / shard / f"dict.{side}.txt") as temporary:
                     dictionary.save(str(temporary))
-        return {
-            **facts,
-            "dropped": dropped,
-            "dictionary": {side: len(found) for side, found in dictionaries.items()},
-        }
+        entries = {side: len(dictionary) for side, dictionary in dictionaries.items()}
+        return {**facts, "dropped": dropped, "dictionary": entries}
 
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
         shards = self.shards if split == "train" else self.shards[:1]
@@ -120,13 +120,6 @@ class PairData:
         if split == "train" and pairs < len(shards):
             raise InputError(f"{pairs:,} training pairs are left, for --shards {len(shards)}: give fewer")
 
-    def _training(self, texts: Texts, side: str, is_joint: bool) -> List[EncodedText]:
-        """What the dictionary of a side is of."""
-        sides = self.languages if is_joint else [side]
-        return [
-            text for (split, language, _), text in texts.items() if split == "train" and language in sides
-        ]
-
     def _write(
         self, texts: Texts, encoder: Encoder, dictionaries: Mapping[str, Dictionary], max_unknown: float
     ) -> Dict[str, Dict[str, int]]:
@@ -134,11 +127,10 @@ class PairData:
         tokens, longest, unknown = Counter(), Counter(), Counter()  # type: Counter, Counter, Counter
         for (split, side, _), text in texts.items():
             name = f"{split}.{side}"
-            tokens[name] += int(text.counts.sum())
+            tokens[name] += text.tokens
             longest[name] = max(longest[name], text.longest)
             unknown[name] += text.unknown(tables[side], dictionaries[side])
         check_unknown(unknown, tokens, max_unknown)
-        for (split, side, shard), text in texts.items():
-            prefix = self.folder / shard / f"{split}.{'-'.join(self.languages)}.{side}"
-            text.write(prefix, tables[side], dictionaries[side])
+        for part, text in texts.items():
+            text.write(self.folder / self._prefix(part), tables[part[1]], dictionaries[part[1]])
         return {"tokens": tokens, "longest": longest, "unknown": unknown}

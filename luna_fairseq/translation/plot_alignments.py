@@ -77,10 +77,15 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
     return Alignment(source, target, weights)
 
 
-def draw(outputs: List[Path], titles: List[str], sentence: int, plot: Path) -> None:
-    """Write the picture; arguments as on the command line."""
-    alignments = [read_alignment(path, sentence) for path in outputs]
-    check_plot(plot, "--plot")
+def draw(args: argparse.Namespace) -> None:
+    """Write the picture; arguments are those of the command line."""
+    titles = args.titles or [path.stem for path in args.outputs]
+    if len(titles) != len(args.outputs):
+        raise InputError(
+            f"there are {len(args.outputs)} outputs and {len(titles)} --titles: give one for each"
+        )
+    alignments = [read_alignment(path, args.sentence) for path in args.outputs]
+    check_plot(args.plot, "--plot")
     columns = min(COLUMNS, len(alignments))
     rows = -(-len(alignments) // columns)
     figure = new_figure(figsize=(4.2 * columns, 4.4 * rows))
@@ -88,11 +93,9 @@ def draw(outputs: List[Path], titles: List[str], sentence: int, plot: Path) -> N
         axes = figure.add_subplot(rows, columns, place)
         axes.imshow(one.weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axes.set_title(title, fontsize=10)
-        axes.set_xticks(
-            range(len(one.source)), [shown(piece) for piece in one.source], rotation=90, fontsize=7
-        )
-        axes.set_yticks(range(len(one.target)), [shown(piece) for piece in one.target], fontsize=7)
-    save_png(figure, plot)
+        axes.set_xticks(range(len(one.source)), list(map(shown, one.source)), rotation=90, fontsize=7)
+        axes.set_yticks(range(len(one.target)), list(map(shown, one.target)), fontsize=7)
+    save_png(figure, args.plot)
 
 
 def shown(piece: str) -> str:
@@ -101,16 +104,7 @@ def shown(piece: str) -> str:
     return text[:SHORTENED].replace("$", r"\$")
 
 
-def _run(args: argparse.Namespace) -> None:
-    titles = args.titles or [path.stem for path in args.outputs]
-    if len(titles) != len(args.outputs):
-        raise InputError(
-            f"there are {len(args.outputs)} outputs and {len(titles)} --titles: give one for each"
-        )
-    draw(args.outputs, titles, args.sentence, args.plot)
-
-
-main = console_script(PROGRAM, build_parser, _run)
+main = console_script(PROGRAM, build_parser, draw)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """``luna-prepare-bitext``: from parallel text to the folder that fairseq-train reads.
 
 Checks the text, learns a joint byte-pair encoding on the training part, encodes all parts and writes them
-with
-a joint dictionary as fairseq-preprocess does. Training pairs with an empty side are dropped and counted. In
-validation and test text they are an error: scores count every line, so no line may vanish. DIR then holds the
-data (with --shards in DIR/shard0, DIR/shard1, ...; an epoch of training reads one of them), the encoding
+with a joint dictionary as fairseq-preprocess does. Training pairs with an empty side are dropped and counted.
+In validation and test text they are an error: scores count every line, so no line may vanish. DIR then holds
+the data (with --shards in DIR/shard0, DIR/shard1, ...; an epoch of training reads one of them), the encoding
 (sentencepiece.bpe.model, or bpe.codes), and plain copies of the validation and test text. Started again, it
-does
-only what is left or what has changed.
+does only what is left or what has changed.
 """
 
 from __future__ import annotations
@@ -61,6 +59,12 @@ def build_parser() -> CommandParser:
     parser.count("--vocab-size", None, "pieces of the encoding (moses: merges)", required=True)
     parser.path("--destdir", "folder to write to", "DIR", required=True)
     add_text_arguments(parser)
+    parser.count(
+        "--documents",
+        None,
+        "the text has documents, divided by empty lines or named in PREFIX.doc, a line each: join their "
+        "sentences to pieces of up to N tokens, in training with the single sentences beside them",
+    )
     return parser
 
 
@@ -77,12 +81,6 @@ def add_text_arguments(parser: CommandParser) -> None:
     parser.count("--max-length", None, "drop training pairs with a side of more than N pieces")
     ratio = "drop training pairs of which one side has more than R times the pieces of the other"
     add("--max-ratio", type=at_least_one, metavar="R", help=ratio)
-    parser.count(
-        "--documents",
-        None,
-        "the text has documents, divided by empty lines or named in PREFIX.doc, a line each: join their "
-        "sentences to pieces of up to N tokens, in training with the single sentences beside them",
-    )
     parser.count("--shards", 1, "parts of the training text")
     parser.max_unknown()
     parser.workers()
@@ -102,6 +100,7 @@ class Preparation:
         self.args = args
         self.route: Any = route or ROUTES[args.subword]
         self.models = list(filter(None, [self.route.model_file]))
+        self.model = args.destdir / self.route.model_file
         self.languages = (args.source_lang, args.target_lang)
         self.text: Dict[str, Bitext] = {}
         self.documents: Dict[str, List[int]] = {}
@@ -112,7 +111,7 @@ class Preparation:
             for number, prefix in enumerate(prefixes.split(",") if prefixes else ()):
                 self.prefixes[f"{split}{number or ''}"] = prefix
         lengths = LengthFilter(args.max_length, args.max_ratio)
-        self.data = PairData(args.destdir, self.languages, list(self.prefixes), lengths, args.shards)
+        self.data = PairData(args.destdir, self.languages, self.prefixes, lengths, args.shards)
 
     def check(self) -> None:
         """Read all text, before anything is written."""
@@ -127,39 +126,29 @@ class Preparation:
     def identity(self) -> Dict[str, str]:
         """What a model that is trained on the text depends on; see
         :func:`luna_fairseq.files.same_run.same_run`."""
-        names = (
-            "source_lang",
-            "target_lang",
-            "vocab_size",
-            "subword",
-            "max_length",
-            "max_ratio",
-            "documents",
-        )
-        given = {name: getattr(self.args, name) for name in names}
-        options = {
-            f"--{name.replace('_', '-')}": str(value) for name, value in given.items() if value is not None
-        }
-        return {**options, "training text": f"{CONTENT}{self.text['train'].digest}"}
+        what = {"training text": f"{CONTENT}{self.text['train'].digest}"}
+        for name in "source_lang target_lang vocab_size subword max_length max_ratio documents".split():
+            if getattr(self.args, name) is not None:
+                what[f"--{name.replace('_', '-')}"] = str(getattr(self.args, name))
+        return what
 
     def run(self) -> None:
         """Do all steps that are not finished yet, and print the counts."""
         if not self.text:
             self.check()
-        self.steps = FinishedSteps(
-            self.args.destdir, "prepare_bitext.json", [*self.models, *self.data.names()]
-        )
+        owned = [*self.models, *self.data.names()]
+        steps = FinishedSteps(self.args.destdir, "prepare_bitext.json", owned)
         digests = {split: part.digest for split, part in self.text.items()}
         key = digest(VERSION, self.route.name, self.route.versions, self.languages)
         if self.route.tokenize:
-            self.steps.do("tokenise", digest(key, digests), self._tokenise)
+            steps.do("tokenise", digest(key, digests), self._tokenise)
         key = digest(key, digests["train"], self.args.vocab_size)
         if self.models:
-            self.steps.do("learn", key, self._learn)
+            steps.do("learn", key, self._learn)
         key = digest(key, digests, self.args.max_length, self.args.max_ratio)
         if self.documents:
             key = digest(key, self.args.documents, self.documents)
-        facts = self.steps.do("encode", digest(key, self.args.shards), self._encode)
+        facts = steps.do("encode", digest(key, self.args.shards), self._encode)
         check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
         self.longest = facts["longest"]
         self._report(facts)
@@ -171,21 +160,26 @@ class Preparation:
             reasons = Counter(facts["dropped"]) if split == "train" else Counter()
             dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in reasons.items())
             if self.documents:
-                found = (
-                    f"{sum(self.documents[split]):,} sentences of {len(self.documents[split]):,} documents"
-                )
-                print(f"{split}: {found} in {facts['pieces'][split]:,} pieces, tokens: {tokens}{dropped}")
+                documents, pieces = self.documents[split], facts["pieces"][split]
+                found = f"{sum(documents):,} sentences of {len(documents):,} documents in {pieces:,} pieces"
             else:
-                if part.empty:
-                    dropped += f", {part.empty:,} dropped (an empty side)"
-                pairs = part.lines - part.empty - sum(reasons.values())
-                print(f"{split}: {pairs:,} pairs, tokens: {tokens}{dropped}")
+                found = f"{part.lines - part.empty - sum(reasons.values()):,} pairs"
+                dropped += f", {part.empty:,} dropped (an empty side)" if part.empty else ""
+            print(f"{split}: {found}, tokens: {tokens}{dropped}")
             if part.controls:
                 print(f"{split}: control characters or U+2581 in {part.controls:,} lines were read as spaces")
             for side in sides:
                 if facts["unknown"][side]:
                     print(f"{side}: {share_unknown(facts['unknown'][side], facts['tokens'][side])}")
-            self._report_long(split, max(self.longest[side] for side in sides))
+            longest = max(self.longest[side] for side in sides)
+            if longest >= POSITIONS:
+                training = split == "train"
+                print(
+                    f"{split}: the longest side has {longest:,} pieces, and the presets read {POSITIONS:,} "
+                    f"with its end: fairseq {'leaves it out' if training else 'refuses it'} unless "
+                    f"--max-source-positions and --max-target-positions are {longest + 1} or more"
+                    f"{' (--max-length drops such pairs here)' if training else ''}"
+                )
         entries = facts["dictionary"]
         sizes = [f"{entries[language]:,} {language}" for language in self.languages]
         if self.route.is_joint:
@@ -194,16 +188,6 @@ class Preparation:
         if "valid1" in self.text:
             named = ",".join(split for split in self.text if split.startswith("valid"))
             print(f"several validation texts: give fairseq-train --valid-subset {named}")
-
-    def _report_long(self, split: str, longest: int) -> None:
-        if longest >= POSITIONS:
-            becomes = "fairseq leaves it out" if split == "train" else "fairseq refuses it"
-            print(
-                f"{split}: the longest side has {longest:,} pieces, and the presets read {POSITIONS:,} with "
-                f"its end: {becomes} unless --max-source-positions and --max-target-positions are "
-                f"{longest + 1} or more"
-                f"{' (--max-length drops such pairs here)' if split == 'train' else ''}"
-            )
 
     def check_positions(self, options: Mapping[str, str]) -> None:
         """Raise InputError where fairseq would refuse a text at the end of training; ``options`` are
@@ -238,16 +222,22 @@ class Preparation:
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.route.learn(lines, self.args.vocab_size)
-        with replacing(self._model()) as temporary:
+        with replacing(self.model) as temporary:
             temporary.write_bytes(model)
-        return [self.route.model_file], {}
+        return self.models, {}
 
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
         forget_checksums(self.args.destdir)
         separators = [SEPARATOR] if self.documents else []
-        facts = self.data.write(self.route, self._model(), self._batches, separators, self.args.max_unknown)
-        plain = [name for split in self.prefixes if split != "train" for name in self._write("plain", split)]
-        names = [*self.data.names(), *plain, *self._write_pieces()]
+        facts = self.data.write(self.route, self.model, self._batches, separators, self.args.max_unknown)
+        names = self.data.names()
+        for split in self.prefixes:
+            if split != "train":
+                names += self._write("plain", split, self.text[split].pairs())
+        for split, pieces in self.pieces.items():
+            if split != "train":
+                names.append(f"plain/{split}.pieces")
+                write_pieces(self.args.destdir / names[-1], pieces)
         names.append(write_checksums(self.args.destdir, [*names, *self.models]))
         facts["pieces"] = {split: len(pieces) for split, pieces in self.pieces.items()}
         return names, facts
@@ -263,35 +253,23 @@ class Preparation:
             yield from sentences
             return
         self.pieces[split] = []
-        separator = self.separator if self.separator is not None else encoder.add(SEPARATOR)
-        self.separator = separator
-        found = in_pieces(
-            sentences, self.documents[split], self.args.documents, separator, alone=split == "train"
-        )
+        if self.separator is None:
+            self.separator = encoder.add(SEPARATOR)
+        alone = split == "train"
+        found = in_pieces(sentences, self.documents[split], self.args.documents, self.separator, alone)
         for batch in iter(lambda: list(islice(found, LINES)), []):
             self.pieces[split] += [piece for piece, _ in batch if piece is not None]
             sides = zip(*(numbers for _, numbers in batch))
             yield [(np.concatenate(side), np.array(list(map(len, side)))) for side in sides]
 
-    def _write_pieces(self) -> List[str]:
-        """Which sentences each piece of validation and test text holds; names of the files."""
-        names = [f"plain/{split}.pieces" for split in self.pieces if split != "train"]
-        for name in names:
-            pieces = self.pieces[name.split("/")[1].split(".")[0]]
-            write_pieces(self.args.destdir / name, pieces)
-        return names
-
-    def _write(self, folder: str, split: str, pairs: Optional[Iterable[Sequence[str]]] = None) -> List[str]:
-        """Write pairs of lines (default: the plain text) to two files of DIR/folder; returns their names."""
+    def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
+        """Write pairs of lines to two files of DIR/folder; returns their names."""
         names = [f"{folder}/{split}.{language}" for language in self.languages]
         with replacing_lines([self.args.destdir / name for name in names]) as files:
-            for pair in self.text[split].pairs() if pairs is None else pairs:
+            for pair in pairs:
                 for file, line in zip(files, pair):
                     file.write(line + "\n")
         return names
-
-    def _model(self) -> Path:
-        return self.args.destdir / self.route.model_file
 
 
 main = console_script(PROGRAM, build_parser, lambda args: Preparation(args).run(), place="destdir")

@@ -48,22 +48,18 @@ def build_parser() -> CommandParser:
 
 def prepare(args: argparse.Namespace) -> None:
     """Get the files, check and encode them, and print the counts."""
-    preparation = Preparation(
-        argparse.Namespace(
-            source_lang=LANGUAGES[0],
-            target_lang=LANGUAGES[1],
-            **{f"{split}pref": get(split, args.destdir / "archives", args.mirror) for split in PARTS},
-            destdir=args.destdir,
-            vocab_size=None,
-            max_length=args.max_length,
-            max_ratio=None,
-            max_unknown=100.0,  # rare words are
-            shards=1,
-            documents=None,
-            workers=args.workers,
-        ),
-        words(args.min_count),
+    text = argparse.Namespace(
+        **vars(args),
+        **{f"{split}pref": get(split, args.destdir / "archives", args.mirror) for split in PARTS},
+        source_lang=LANGUAGES[0],
+        target_lang=LANGUAGES[1],
+        max_unknown=100.0,  # rare words are
+        vocab_size=None,
+        max_ratio=None,
+        documents=None,
+        shards=1,
     )
+    preparation = Preparation(text, words(args.min_count))
     preparation.check()
     if args.mirror is None:
         check_published(preparation.text)

@@ -31,7 +31,15 @@ VERSION = 1
 def prepare(args: argparse.Namespace) -> None:
     """The plain text, then what luna-prepare-bitext makes of it."""
     make_text(args.destdir, args.mirror)
-    Preparation(preparation_arguments(args)).run()
+    text = {
+        **{f"{split}pref": str(args.destdir / "text" / split) for split in ("train", "valid", "test")},
+        "source_lang": LANGUAGES[0],
+        "target_lang": LANGUAGES[1],
+        "vocab_size": args.vocab_size or VOCAB_SIZES[args.subword],
+        "destdir": args.destdir / args.subword,
+        "documents": None,
+    }
+    Preparation(argparse.Namespace(**{**vars(args), **text})).run()
 
 
 def build_parser() -> CommandParser:
@@ -76,25 +84,7 @@ def _identity(archives: Optional[Dict[str, Path]]) -> List[Any]:
     return [[path.stat().st_size, path.stat().st_mtime_ns] for path in archives.values()]
 
 
-def preparation_arguments(args: argparse.Namespace) -> argparse.Namespace:
-    """What ``Preparation`` is to do with the text."""
-    return argparse.Namespace(
-        source_lang=LANGUAGES[0],
-        target_lang=LANGUAGES[1],
-        **{f"{split}pref": str(args.destdir / "text" / split) for split in ("train", "valid", "test")},
-        vocab_size=args.vocab_size or VOCAB_SIZES[args.subword],
-        destdir=args.destdir / args.subword,
-        subword=args.subword,
-        max_length=args.max_length,
-        max_ratio=args.max_ratio,
-        shards=args.shards,
-        documents=None,
-        max_unknown=args.max_unknown,
-        workers=args.workers,
-    )
-
-
-main = console_script(PROGRAM, build_parser, lambda args: prepare(args), place="destdir")
+main = console_script(PROGRAM, build_parser, prepare, place="destdir")
 
 
 if __name__ == "__main__":

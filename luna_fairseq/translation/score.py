@@ -1,11 +1,9 @@
 """``luna-score``: BLEU and chrF of what fairseq-generate printed.
 
 Puts the hypotheses in the order of the sentences, checks that none is missing and that reference and source
-are
-those of FILE's T- and S- lines, and compares them, as plain text, with the plain reference:
-``fairseq-generate`` itself scores pieces against pieces. FILE is its output
-(or the generate-*.txt of --results-path), made with --remove-bpe sentencepiece (or subword_nmt), so that
-hypotheses are words.
+are those of FILE's T- and S- lines, and compares them, as plain text, with the plain reference:
+``fairseq-generate`` itself scores pieces against pieces. FILE is its output (or the generate-*.txt of
+--results-path), made with --remove-bpe sentencepiece (or subword_nmt), so that hypotheses are words.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
+from dataclasses import asdict
 from typing import List, Optional
 
 from sacrebleu.metrics import BLEU
@@ -27,7 +25,6 @@ from luna_fairseq.text.documents import read_pieces
 from luna_fairseq.translation.generated import Generated
 from luna_fairseq.translation.scores import (
     TEST_SETS,
-    Score,
     Translations,
     document_scores,
     plain_scores,
@@ -85,14 +82,8 @@ def add_shown(parser: CommandParser) -> None:
     parser.add_argument("--samples", type=int, default=0, metavar="N", help=shown)
 
 
-def score(args: argparse.Namespace) -> List[Score]:
-    """Score one file and write what was asked for.
-
-    Args:
-        args: the parsed command line.
-
-    Returns:
-        the scores that were printed.
+def score(args: argparse.Namespace) -> None:
+    """Score one file, print the scores and write what was asked for.
 
     Raises:
         InputError: a file is missing or does not fit.
@@ -103,7 +94,12 @@ def score(args: argparse.Namespace) -> List[Score]:
     references = list(read_lines(args.reference))
     generated = Generated(args.generated)
     hypotheses = generated.hypotheses(references)
-    sources = _read_sources(args.source, args.reference, len(references))
+    sources = list(read_lines(args.source)) if args.source else None
+    if sources is not None and len(sources) != len(references):
+        raise InputError(
+            f"{args.source} has {len(sources)} lines and {args.reference} has {len(references)}: they must "
+            "be of one text"
+        )
     notes = generated.compare(args.reference, references, args.source, sources or [])
     print(*(f"note: {note}\n" for note in [*generated.notes, *notes]), sep="", end="")
     text = Translations.read(hypotheses, references, args.detokenize, args.target_lang)
@@ -119,46 +115,24 @@ def score(args: argparse.Namespace) -> List[Score]:
         print(f"{one.details}  signature: {one.signature}")
     exact = sum(hypothesis == reference for hypothesis, reference in zip(text.hypotheses, references))
     print(f"identical to the reference: {exact} of {len(references)}")
-    show_samples(text.hypotheses, references, sources, args.samples)
+    _show_samples(text, sources, args.samples)
     if args.output:
         write_text(args.output, "".join(f"{line}\n" for line in text.hypotheses))
     if args.scores:
-        write_text(args.scores, json.dumps([one.as_dict() for one in scores], indent=1) + "\n")
-    return scores
+        write_text(args.scores, json.dumps([asdict(one) for one in scores], indent=1) + "\n")
 
 
-def _read_sources(path: Optional[Path], reference: Path, number: int) -> Optional[List[str]]:
-    if path is None:
-        return None
-    lines = list(read_lines(path))
-    if len(lines) != number:
-        raise InputError(
-            f"{path} has {len(lines)} lines and {reference} has {number}: they must be of one text"
-        )
-    return lines
-
-
-def show_samples(
-    hypotheses: List[str], references: List[str], sources: Optional[List[str]], number: int
-) -> None:
-    """Print translations from all over the text beside their references.
-
-    Args:
-        hypotheses: one translation a sentence.
-        references: the references, in the same order.
-        sources: the source sentences, if there are any to show.
-        number: how many to show.
-    """
-    number = min(max(number, 0), len(hypotheses))
-    for index in (step * len(hypotheses) // number for step in range(number)):
+def _show_samples(text: Translations, sources: Optional[List[str]], number: int) -> None:
+    """Print so many translations from all over the text beside their sources, if given, and references."""
+    number = min(max(number, 0), len(text.hypotheses))
+    for index in (step * len(text.hypotheses) // number for step in range(number)):
         print(f"\n[{index + 1}]")
         if sources is not None:
             print(f"  source     {sources[index]}")
-        print(f"  hypothesis {hypotheses[index]}")
-        print(f"  reference  {references[index]}")
+        print(f"  hypothesis {text.hypotheses[index]}\n  reference  {text.references[index]}")
 
 
-main = console_script(PROGRAM, build_parser, lambda args: score(args))
+main = console_script(PROGRAM, build_parser, score)
 
 
 if __name__ == "__main__":

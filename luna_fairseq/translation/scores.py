@@ -6,7 +6,7 @@ The second is the kind of BLEU in which WMT'14 English-German is reported in the
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import sacremoses
@@ -54,9 +54,6 @@ class Score:
     value: float
     details: str
     signature: str
-
-    def as_dict(self) -> Dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -154,13 +151,21 @@ def document_scores(
         for document, line in zip(of_lines, lines):
             documents.setdefault(document, []).append(line)
         joined.append([" ".join(parts) for parts in documents.values()])
-    metric = BLEU(tokenize=tokenizer)
-    score = metric.corpus_score(joined[0], [joined[1]])
-    signature = f"{metric.get_signature()}|documents:{len(joined[0])}"
     return [
-        Score("s-BLEU", sentences.value, f"s-{sentences.details}", sentences.signature),
-        Score("d-BLEU", score.score, f"d-{score}", signature),
+        replace(sentences, name="s-BLEU", details=f"s-{sentences.details}"),
+        _bleu(joined[0], joined[1], "d-BLEU", "", f"documents:{len(joined[0])}", tokenize=tokenizer),
     ]
+
+
+def _bleu(
+    hypotheses: List[str], references: List[str], name: str, more: str, signed: str, **options: Any
+) -> Score:
+    """sacreBLEU's BLEU with ``options``, as ``name`` and ``more`` after it; its signature ends with
+    ``signed``."""
+    metric = BLEU(**options)
+    score = metric.corpus_score(hypotheses, [references])
+    details = str(score).replace(score.name, name + more, 1)
+    return Score(name, score.score, details, f"{metric.get_signature()}|{signed}")
 
 
 def unigram_score(text: Translations, tokenizer: str) -> Score:
@@ -170,10 +175,8 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
         text: what to score.
         tokenizer: sacreBLEU's name of one.
     """
-    metric = BLEU(tokenize=tokenizer, max_ngram_order=1, force=True)
-    score = metric.corpus_score(text.hypotheses, [text.references])
-    details = str(score).replace(score.name, "BLEU-1", 1)
-    return Score("BLEU-1", score.score, details, f"{metric.get_signature()}|order:1")
+    options = {"tokenize": tokenizer, "max_ngram_order": 1, "force": True}
+    return _bleu(text.hypotheses, text.references, "BLEU-1", "", "order:1", **options)
 
 
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
@@ -196,11 +199,9 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
                 f"it is not that of {test_set.name}, or another Moses tokenised it"
             )
     hypotheses = text.tokens or [_split(line, language) for line in progress(text.hypotheses, "tokenise")]
-    metric = BLEU(tokenize="none", force=True)
-    score = metric.corpus_score(hypotheses, [references])
-    details = str(score).replace(score.name, "BLEU of tokens, hyphens split", 1)
-    signature = f"{metric.get_signature()}|moses:{language},sacremoses{sacremoses.__version__}"
-    return Score("BLEU of tokens", score.score, details, signature)
+    signed = f"moses:{language},sacremoses{sacremoses.__version__}"
+    names = "BLEU of tokens", ", hyphens split"
+    return _bleu(hypotheses, references, *names, signed, tokenize="none", force=True)
 
 
 def _split(line: str, language: str) -> str:

@@ -44,15 +44,13 @@ def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
     Raises:
         InputError: the files do not hold the same segments of the same documents.
     """
-    sides = read_sgml(source), read_sgml(reference)
-    for ours, theirs in zip(*sides):
-        if ours[:2] != theirs[:2]:
+    ours, theirs = read_sgml(source), read_sgml(reference)
+    for one, other in zip(ours, theirs):
+        if one[:2] != other[:2]:
             raise InputError(
-                f"{source.name} and {reference.name} are not aligned: segment {ours[1]} of {ours[0]!r} "
-                f"stands beside segment {theirs[1]} of {theirs[0]!r}"
+                f"{source.name} and {reference.name} are not aligned: segment {one[1]} of {one[0]!r} stands "
+                f"beside segment {other[1]} of {other[0]!r}"
             )
-    if len(sides[0]) != len(sides[1]):
-        raise InputError(
-            f"{source.name} has {len(sides[0]):,} segments and {reference.name} has {len(sides[1]):,}"
-        )
-    return [(ours[2], theirs[2]) for ours, theirs in zip(*sides)]
+    if len(ours) != len(theirs):
+        raise InputError(f"{source.name} has {len(ours):,} segments and {reference.name} has {len(theirs):,}")
+    return [(one[2], other[2]) for one, other in zip(ours, theirs)]

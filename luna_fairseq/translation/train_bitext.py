@@ -13,14 +13,14 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from typing import Callable, List, Mapping
+from typing import Callable, List
 
 import luna_fairseq
 from fairseq import options
 from luna_fairseq.commands import average_checkpoints, train
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.logged import train_logged
-from luna_fairseq.commands.recipes import find, read_recipe
+from luna_fairseq.commands.recipes import read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import options_of, same_run
@@ -58,9 +58,13 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     """
     if args.testpref is None:
         raise InputError("--testpref is missing: the text to translate and to score")
-    recipe = find(args.recipe, FAMILY)
-    settings = options_of([*read_recipe(str(recipe)).words(), *extra])
-    _check_epochs(args.average, settings)
+    recipe = read_recipe(args.recipe, FAMILY)
+    settings = options_of([*recipe.words(), *extra])
+    epochs = int(settings.get("--max-epoch", 0))
+    if 0 < epochs < args.average:
+        raise InputError(
+            f"--average {args.average}: training ends after {epochs} epochs: give --average {epochs}"
+        )
     if "--sentence-diagonal" in settings and args.documents is None:
         raise InputError("--sentence-diagonal is of documents: give --documents 256, or another --recipe")
     out, data, checkpoints = args.destdir, args.destdir / "data", args.destdir / "checkpoints"
@@ -69,7 +73,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     given += ["--save-dir", str(checkpoints), "--valid-subset", ",".join(subsets)]
     given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
     # What fairseq-train would refuse, before there is anything that it could read.
-    words = ["data", *train.launch_here(read_recipe(str(recipe)), given).options]
+    words = ["data", *train.launch_here(recipe, given).options]
     luna_fairseq.register()
     options.parse_args_and_arch(options.get_training_parser(), words)
     _say(f"prepare: {data}")
@@ -84,7 +88,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     log = out / "train.log"
     _say(f"train: {checkpoints} (everything fairseq-train says: {log})")
-    command = train.command([str(recipe), preparation.data.path, *given], option="--destdir")
+    command = train.command([str(recipe.path), preparation.data.path, *given], option="--destdir")
     train_logged(command, log, "train", SHOWN)
 
     averaged = checkpoints / "averaged.pt"
@@ -106,13 +110,6 @@ def _step(command: Callable[[List[str]], int], words: List[str]) -> None:
         raise SystemExit(status)
 
 
-def _check_epochs(average: int, settings: Mapping[str, str]) -> None:
-    """Raise InputError where training is to end before there are so many epochs to average."""
-    epochs = int(settings.get("--max-epoch", 0))
-    if 0 < epochs < average:
-        raise InputError(f"--average {average}: training ends after {epochs} epochs: give --average {epochs}")
-
-
 def _inputs(checkpoints: Path, average: int) -> List[str]:
     """What can be averaged, where training ended early: fewer epochs, or within the first one."""
     there = sum(bool(re.fullmatch(r"checkpoint\d+\.pt", path.name)) for path in checkpoints.iterdir())
@@ -124,9 +121,7 @@ def _inputs(checkpoints: Path, average: int) -> List[str]:
     return ["--inputs", str(checkpoints), "--num-epoch-checkpoints", str(min(average, there))]
 
 
-main = console_script(
-    PROGRAM, build_parser, lambda args, extra: run(args, extra), place="destdir", passes_on=_OWN
-)
+main = console_script(PROGRAM, build_parser, run, place="destdir", passes_on=_OWN)
 
 
 if __name__ == "__main__":

@@ -39,42 +39,34 @@ class Part:
     lines: int
 
 
-def _text(stem: str) -> Tuple[str, str]:
-    return f"{stem}.en", f"{stem}.de"
+def _training(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
+    file = RemoteFile(f"{SITE}/{archive}", size, f"sha256:{sha256}")
+    return Part(name, "train", file, (f"{stem}.en", f"{stem}.de"), lines)
 
 
 PARTS = (
-    Part(
+    _training(
         "Europarl v7",
-        "train",
-        RemoteFile(
-            f"{SITE}/wmt13/training-parallel-europarl-v7.tgz",
-            657632379,
-            "sha256:0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
-        ),
-        _text("training/europarl-v7.de-en"),
+        "wmt13/training-parallel-europarl-v7.tgz",
+        657632379,
+        "0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
+        "training/europarl-v7.de-en",
         1920209,
     ),
-    Part(
+    _training(
         "Common Crawl",
-        "train",
-        RemoteFile(
-            f"{SITE}/wmt13/training-parallel-commoncrawl.tgz",
-            918311367,
-            "sha256:c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
-        ),
-        _text("commoncrawl.de-en"),
+        "wmt13/training-parallel-commoncrawl.tgz",
+        918311367,
+        "c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
+        "commoncrawl.de-en",
         2399123,
     ),
-    Part(
+    _training(
         "News Commentary v9",
-        "train",
-        RemoteFile(
-            f"{SITE}/wmt14/training-parallel-nc-v9.tgz",
-            80418416,
-            "sha256:cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
-        ),
-        _text("training/news-commentary-v9.de-en"),
+        "wmt14/training-parallel-nc-v9.tgz",
+        80418416,
+        "cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
+        "training/news-commentary-v9.de-en",
         201288,
     ),
     Part(

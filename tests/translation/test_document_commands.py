@@ -98,7 +98,7 @@ def test_another_number_of_sentences_shifts_no_line(tmp_path):
     lines += ["H-0\t-2\tA B", "S-1\tc", "T-1\tC", "H-1\t-3\tC"]
     generated.write_text("\n".join([*lines, ""]), encoding="utf-8")
     assert misdivided(generated, pieces) == [0]
-    write_sentences(generated, pieces, {0: "X", 1: "Y"}, tmp_path / "lines.txt")
+    write_sentences(generated, pieces, ["X", "Y"], tmp_path / "lines.txt")
     found = [line.split("\t") for line in (tmp_path / "lines.txt").read_text().splitlines()]
     for kind, expected in (("S", "abcef"), ("T", "ABCEF"), ("H", "XYCEF")):
         assert [line[-1] for line in found if line[0].startswith(kind)] == list(expected)

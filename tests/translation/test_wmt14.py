@@ -215,6 +215,12 @@ def test_published_numbers_of_lines_are_held(mirror, tmp_path):
         prepare_wmt14_en_de.write_text(archives, tmp_path / "text", True)
 
 
+def test_documents_are_no_option_of_text_without_their_borders(capsys):
+    with pytest.raises(SystemExit):
+        prepare_wmt14_en_de.main(["--destdir", "nowhere", "--documents", "256"])
+    assert "unrecognized arguments: --documents 256" in capsys.readouterr().err
+
+
 def test_sgml(tmp_path):
     path = tmp_path / "x.sgm"
     path.write_text(sgml(["a & b", "c\u2028d", "e", "f", "g", "h"], "srcset"), encoding="utf-8")
