@@ -36,9 +36,8 @@ def _evaluate(args: argparse.Namespace) -> None:
     results, predicted = evaluate(data, args.path, args.split, args.batch_size)
     if args.predictions is not None:
         write_text(args.predictions, "".join(f"{value}\n" for value in predicted))
-    shown = (
-        "".join(f"  {name} {value:.2f}" for name, value in results.items()) or "  no answers to compare with"
-    )
+    shown = "".join(f"  {name} {value:.2f}" for name, value in results.items())
+    shown = shown or "  no answers to compare with"
     print(f"{data.task} {args.split}, {len(predicted):,} examples:{shown}")
 
 
@@ -74,14 +73,15 @@ def evaluate(
         raise InputError(f"{path} does not exist")
     model, config, task = _load(path, data)
     task.load_dataset(split)
-    published = TASKS[data.task]
+    published, head = TASKS[data.task], _head(config.criterion, model)
     predicted: List[Any] = [None] * data.examples[split]
     expected: List[Any] = [None] * data.examples[split]
     batches = -(-data.examples[split] // batch_size)
     for sample in progress(_batches(task.dataset(split), batch_size), split, "batches", batches):
-        head = _head(config, model)
+        # One, or of multiple choice one for each candidate.
+        inputs = [sample[name] for name in sorted(sample) if name.startswith("net_input")]
         with torch.no_grad():
-            logits = torch.cat([model(**x, classification_head_name=head)[0] for x in _inputs(sample)], dim=1)
+            logits = torch.cat([model(**x, classification_head_name=head)[0] for x in inputs], dim=1)
         answers = sample["target"].view(-1).tolist() if "target" in sample else [None] * len(logits)
         values = logits.view(-1).tolist() if published.is_regression else logits.argmax(dim=1).tolist()
         for index, value, answer in zip(sample["id"].tolist(), values, answers):
@@ -92,11 +92,11 @@ def evaluate(
 def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
     task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
-    found = option_of(state["cfg"]["task"], "_name") or option_of(state["cfg"]["task"], "task")
-    classes = option_of(state["cfg"]["task"], "num_classes")
-    if found != task_kind or classes != max(1, len(TASKS[data.task].labels)):
+    asked = state["cfg"]["task"]
+    found = option_of(asked, "_name") or option_of(asked, "task")
+    if found != task_kind or option_of(asked, "num_classes") != max(1, len(TASKS[data.task].labels)):
         raise InputError(f"{path} was not fine-tuned on {data.task}: it is of the task {found}")
-    trained = Path(str(option_of(state["cfg"]["task"], "data")))
+    trained = Path(str(option_of(asked, "data")))
     # Tasks of as many classes have labels of the same names. (A folder that is gone says nothing.)
     if (trained / DESCRIPTION).is_file() and PreparedTask.load(trained).task != data.task:
         raise InputError(f"{path} was fine-tuned on {PreparedTask.load(trained).task}, not on {data.task}")
@@ -106,10 +106,8 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
     return (model.cuda() if torch.cuda.is_available() else model), config, task
 
 
-def _head(config: Any, model: Any) -> str:
-    name = option_of(config.criterion, "classification_head_name") or option_of(
-        config.criterion, "ranking_head_name"
-    )
+def _head(criterion: Any, model: Any) -> str:
+    name = option_of(criterion, "classification_head_name") or option_of(criterion, "ranking_head_name")
     if name not in model.classification_heads:
         raise InputError(f"the checkpoint has no classification head {name!r}")
     return name
@@ -122,12 +120,6 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
         yield utils.move_to_cuda(sample) if torch.cuda.is_available() else sample
 
 
-def _inputs(sample: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """One, or of multiple choice one for each candidate."""
-    names = [name for name in sample if name.startswith("net_input")]
-    return [sample[name] for name in sorted(names)]
-
-
 def _written(task: FineTuningTask, value: Any) -> Any:
     """As the task writes its labels."""
     if value is None:
@@ -135,7 +127,7 @@ def _written(task: FineTuningTask, value: Any) -> Any:
     return value * HIGHEST_SCORE if task.is_regression else task.labels[int(value)]
 
 
-main = console_script(PROGRAM, build_parser, lambda args: _evaluate(args), place="data", hides_log=True)
+main = console_script(PROGRAM, build_parser, _evaluate, place="data", hides_log=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ from luna_fairseq.masked_lm.finetuning.settings import (
 )
 
 PROGRAM = "luna-finetune"
-HEAD = "sentence_classification_head"
 BEST = "checkpoint_best.pt"
 
 
@@ -67,27 +66,18 @@ def build_parser() -> CommandParser:
     parser.count("--at-a-time", 32, at_a_time)
     parser.count("--epochs", 20, "epochs at most")
     parser.count("--patience", 5, "epochs without improvement after which a run ends")
-    add(
-        "--head",
-        default=HEAD,
-        metavar="NAME",
-        help="classification head: pooling_, mean_ or attention_classification_head reads the last P, "
-        "any other name <s> (default: %(default)s)",
+    head = (
+        "classification head: pooling_, mean_ or attention_classification_head reads the last P, any other "
+        "name <s> (default: %(default)s)"
     )
+    add("--head", default="sentence_classification_head", metavar="NAME", help=head)
     parser.count("--seed", 1, "seed of the runs")
     return parser
 
 
 class FineTuning:
-    """One run of the command.
-
-    Args:
-        args: the parsed command line.
-        extra: options for fairseq-train.
-
-    Raises:
-        InputError: the data are of another task or vocabulary, or the checkpoint is no masked language model.
-    """
+    """One run of the command, ``extra`` being options for fairseq-train. Raises InputError where the data are
+    of another task or vocabulary, or the checkpoint is no masked language model."""
 
     def __init__(self, args: argparse.Namespace, extra: Sequence[str]) -> None:
         self.args, self.extra = args, list(extra)
@@ -109,28 +99,24 @@ class FineTuning:
 
     def run(self) -> None:
         """Do all runs that are not finished yet, print the table and the best run."""
-        self._say_what_is_cut()
+        longest, positions = max(self.data.longest.values()), self.pretrained.positions
+        if longest > positions:
+            print(f"examples have up to {longest} tokens: they are cut to the model's {positions}")
         results: Dict[str, Dict[str, float]] = {}
         for number, (name, setting) in enumerate(self.runs.items(), 1):
             print(f"== {number} of {len(self.runs)}: {name}", flush=True)
             results[name] = self._run(name, setting)
-        self._print_table(results)
-        # The first of equals.
-        best = max(results, key=lambda name: results[name][self.task.metrics[0]])
+        width, metrics = max(map(len, results)), self.task.metrics
+        print(f"\n{self.task.name} valid".ljust(width + 1), *(f"{name:>16}" for name in metrics))
+        for name, scores in results.items():
+            print(name.ljust(width), *(f"{scores[metric]:16.2f}" for metric in metrics))
+        best = max(results, key=lambda name: results[name][metrics[0]])  # the first of equals
         checkpoint = self.args.out / best / BEST
-        print(f"best: {best}, {self.task.metrics[0]} {results[best][self.task.metrics[0]]:.2f}: {checkpoint}")
+        print(f"best: {best}, {metrics[0]} {results[best][metrics[0]]:.2f}: {checkpoint}")
         for split in self.data.labelled:
             if split not in ("train", "valid"):
                 scores, _ = evaluate(self.data, checkpoint, split, self.args.at_a_time)
                 print(f"  {split}:", *(f"{name} {value:.2f}" for name, value in scores.items()))
-
-    def _say_what_is_cut(self) -> None:
-        longest = max(self.data.longest.values())
-        if longest > self.pretrained.positions:
-            print(
-                f"examples have up to {longest} tokens: they are cut to the model's "
-                f"{self.pretrained.positions}"
-            )
 
     def _run(self, name: str, setting: Setting) -> Dict[str, float]:
         """Metrics on the validation text, from this run or an earlier one."""
@@ -168,12 +154,6 @@ class FineTuning:
             *["--distributed-world-size", "1", "--find-unused-parameters"],
             *["--log-format", "simple", "--log-interval", "100", *self.extra],
         ]
-
-    def _print_table(self, results: Dict[str, Dict[str, float]]) -> None:
-        width = max(map(len, results))
-        print(f"\n{self.task.name} valid".ljust(width + 1), *(f"{name:>16}" for name in self.task.metrics))
-        for run, scores in results.items():
-            print(run.ljust(width), *(f"{scores[name]:16.2f}" for name in self.task.metrics))
 
 
 main = console_script(

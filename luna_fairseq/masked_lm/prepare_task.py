@@ -53,14 +53,8 @@ def build_parser() -> CommandParser:
 
 
 class TaskPreparation:
-    """One run of the command.
-
-    Args:
-        args: the parsed command line.
-
-    Raises:
-        InputError: there is no dictionary, or the tokenizer beside it belongs to another.
-    """
+    """One run of the command. Raises InputError where there is no dictionary, or the tokenizer beside it
+    belongs to another."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -74,7 +68,9 @@ class TaskPreparation:
     def run(self) -> None:
         """Read and check all splits, then encode and write them, and print their sizes."""
         steps = FinishedSteps(self.args.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
-        files = [*self._published(), self.args.vocabulary / DICTIONARY, *self.tokenizer]
+        paths = [self.args.folder / name for name in self.task.splits.values()]
+        published = (p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name))
+        files = [*sorted(published), self.args.vocabulary / DICTIONARY, *self.tokenizer]
         key = digest(VERSION, self.task.name, stamps(files))
         steps.do("prepare", key, self._prepare, says=False)
         prepared = PreparedTask.load(self.args.destdir)
@@ -83,33 +79,26 @@ class TaskPreparation:
             print(f"{split}: {number:,} examples, the longest of {prepared.longest[split]} tokens{answers}")
 
     def _prepare(self) -> Tuple[List[str], Dict[str, Any]]:
-        # All is read before anything is written: a bad line is found at once.
-        splits = [name for name in self.task.splits if self._is_there(name)]
-        examples = {split: self.task.read(self.args.folder, split) for split in splits}
+        # All is read before anything is written: a bad line is found at once. Only training and the first
+        # validation text must be there: reading them complains.
+        examples = {
+            split: self.task.read(self.args.folder, split)
+            for split, name in self.task.splits.items()
+            if split in ("train", "valid") or (self.args.folder / name).exists()
+        }
         writer = PreparedWriter(self.args.destdir, self.task, self.dictionary)
-        for split in splits:
+        for split in examples:
             writer.write(split, examples[split], self.encoder)
             if writer.unknown[split]:
                 print(f"{split}: {share_unknown(writer.unknown[split], writer.tokens[split])}")
         if self.tokenizer:  # of whole words many are unknown
             check_unknown(writer.unknown, writer.tokens, self.args.max_unknown)
         forget_checksums(self.args.destdir)
-        writer.finish()
+        names = writer.finish()
         for path in self.tokenizer:
             copy_file(path, self.args.destdir / path.name)
-        names = [*writer.files(), *(path.name for path in self.tokenizer)]
+            names.append(path.name)
         return [*names, write_checksums(self.args.destdir, names)], {}
-
-    def _published(self) -> List[Path]:
-        """The task's files; of a folder all that are in it."""
-        paths = [self.args.folder / name for name in self.task.splits.values()]
-        return sorted(
-            p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name)
-        )
-
-    def _is_there(self, split: str) -> bool:
-        """Only training and the first validation text must be; reading them complains."""
-        return split in ("train", "valid") or (self.args.folder / self.task.splits[split]).exists()
 
 
 def _tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[Encoder, List[Path]]:

@@ -1,13 +1,11 @@
-"""``luna-prepare-text``: from raw text to the folder that fairseq's masked_lm and language_modeling tasks
-read.
+"""``luna-prepare-text``: from raw text to what fairseq's masked_lm and language_modeling tasks read.
 
 Text is UTF-8, one sentence or paragraph a line; empty lines separate documents. It is encoded with GPT-2's
 byte-pair encoding when its files are given, otherwise with one of sentencepiece that is learnt from the
 training text, and written as fairseq-preprocess does. All text is streamed. DIR then holds the binarised
-data,
-dict.txt, and the tokenizer's files under the names by which LunaMaskedLM.from_pretrained finds them. With
---shards the documents of the training text are dealt to DIR/shard0, DIR/shard1, ...; an epoch of training
-reads one of them. Started again, it does only what is left or has changed.
+data, dict.txt, and the tokenizer's files under the names by which LunaMaskedLM.from_pretrained finds them.
+With --shards the documents of the training text are dealt to DIR/shard0, DIR/shard1, ...; an epoch of
+training reads one of them. Started again, it does only what is left or has changed.
 """
 
 from __future__ import annotations
@@ -47,12 +45,7 @@ from luna_fairseq.text.indexed import EncodedText, chosen, encoded_texts
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 PROGRAM = "luna-prepare-text"
-SENTENCEPIECE, ENCODER, MERGES, DICTIONARY = (
-    "sentencepiece.bpe.model",
-    "encoder.json",
-    "vocab.bpe",
-    "dict.txt",
-)
+DICTIONARY = "dict.txt"
 # Tokens that the presets read at a time; a line of more is none of --sample-break-mode complete's samples.
 SAMPLE = 512
 Part = Tuple[str, str]  # split, folder
@@ -77,11 +70,7 @@ def build_parser() -> CommandParser:
 
 
 class TextPreparation:
-    """One run of the command: check, learn, encode.
-
-    Args:
-        args: the parsed command line.
-    """
+    """One run of the command: check, learn, encode."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.gpt2 = [path for path in (args.gpt2_encoder_json, args.gpt2_vocab_bpe) if path is not None]
@@ -92,31 +81,30 @@ class TextPreparation:
         self.args = args
         parts = {"train": args.train, "valid": args.valid, "test": args.test}
         self.files = {split: [path.absolute() for path in paths] for split, paths in parts.items() if paths}
-        names = [SENTENCEPIECE] if args.vocab_size else [ENCODER, MERGES]
-        self.tokenizer = [args.destdir.absolute() / name for name in names]
+        self.tokenizer = ["encoder.json", "vocab.bpe"] if self.gpt2 else ["sentencepiece.bpe.model"]
         shards = [f"shard{n}" for n in range(args.shards)] if args.shards > 1 else ["."]
         # Validation and test text go to the first shard, where fairseq looks for them.
         self.parts: List[Part] = [("train", shard) for shard in shards]
         self.parts += [(split, shards[0]) for split in self.files if split != "train"]
+        self.binarised = [
+            str(Path(folder) / f"{split}.{end}") for split, folder in self.parts for end in ("bin", "idx")
+        ]
 
     def run(self) -> None:
         """Do all steps that are not finished yet, and print the counts."""
         given = [regular_file(path) for path in (*self.gpt2, *([self.args.dict] if self.args.dict else []))]
         given_dictionary = self._given_dictionary()
         read = {split: self._check(split) for split in self.files}
-        owned = [path.name for path in self.tokenizer] + [DICTIONARY, *self._binarised()]
-        self.steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
+        owned = [*self.tokenizer, DICTIONARY, *self.binarised]
+        steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
         files = {str(path): sha256(path) for path in given}
         key = digest(VERSION, read["train"][1], self.args.vocab_size, files, sentencepiece.__version__)
-        self.steps.do("tokenizer", key, self._make_tokenizer)
+        steps.do("tokenizer", key, self._make_tokenizer)
         key = digest(key, read, self.args.shards)
-        facts = self.steps.do("encode", key, lambda: self._encode(given_dictionary))
+        facts = steps.do("encode", key, lambda: self._encode(given_dictionary))
         check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
-        self._report({split: lines for split, (lines, _) in read.items()}, facts)
-
-    def _report(self, lines: Mapping[str, int], facts: Mapping[str, Any]) -> None:
-        for split, number in lines.items():
-            print(f"{split}: {number:,} lines, {facts['tokens'][split]:,} tokens")
+        for split, (lines, _) in read.items():
+            print(f"{split}: {lines:,} lines, {facts['tokens'][split]:,} tokens")
             if facts["unknown"][split]:
                 print(f"{split}: {share_unknown(facts['unknown'][split], facts['tokens'][split])}")
             if facts["long"][split]:
@@ -159,45 +147,42 @@ class TextPreparation:
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
         if self.gpt2:
             gpt2_pieces(self.gpt2[0])
-            for source, target in zip(self.gpt2, self.tokenizer):
-                copy_file(source, target)
+            for source, name in zip(self.gpt2, self.tokenizer):
+                copy_file(source, self.args.destdir / name)
         else:
             model = learn_bpe(progress(self._lines("train"), "learn"), self.args.vocab_size)
-            with replacing(self.tokenizer[0]) as temporary:
+            with replacing(self.args.destdir / self.tokenizer[0]) as temporary:
                 temporary.write_bytes(model)
-        return [path.name for path in self.tokenizer], {}
+        return self.tokenizer, {}
 
     def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
         """All text as numbers of pieces, then, when the dictionary is known, fairseq's files."""
         destdir = self.args.destdir
         forget_checksums(destdir)
-        encoder = self._encoder()
+        file = destdir.absolute() / self.tokenizer[0]
+        if self.gpt2:
+            encoder = gpt2_encoder(file, file.with_name(self.tokenizer[1]), self.args.workers)
+        else:
+            encoder = sentencepiece_encoder(file)
         with encoded_texts(destdir / "encode.tmp", self.parts) as texts:
             long = {split: self._encode_split(split, encoder, texts) for split in self.files}
-            dictionary = given_dictionary or self._dictionary(encoder, texts)
+            training = [text for (split, _), text in texts.items() if split == "train"]
+            dictionary = given_dictionary or self._dictionary(file, counts_of(encoder, training))
             table = encoder.table(dictionary)
             tokens, unknown = Counter(), Counter()  # type: Counter, Counter
             for (split, _), text in texts.items():
-                tokens[split] += int(text.counts.sum())
+                tokens[split] += text.tokens
                 unknown[split] += text.unknown(table, dictionary)
             check_unknown(unknown, tokens, self.args.max_unknown)
             for (split, folder), text in texts.items():
                 text.write(destdir / folder / split, table, dictionary)
-        dictionaries = dict.fromkeys(
-            [DICTIONARY, *(str(Path(folder) / DICTIONARY) for _, folder in self.parts)]
-        )
+        dictionaries = {str(Path(folder) / DICTIONARY) for folder in (".", *(part[1] for part in self.parts))}
         for name in dictionaries:
             with replacing(destdir / name) as temporary:
                 dictionary.save(str(temporary))
-        names = [*self._binarised(), *dictionaries]
-        names.append(write_checksums(destdir, [*names, *(path.name for path in self.tokenizer)]))
+        names = [*self.binarised, *sorted(dictionaries)]
+        names.append(write_checksums(destdir, [*names, *self.tokenizer]))
         return names, {"tokens": tokens, "unknown": unknown, "long": long, "dictionary": len(dictionary)}
-
-    def _encoder(self) -> Encoder:
-        if self.gpt2:
-            encoder_json, vocab_bpe = self.tokenizer
-            return gpt2_encoder(encoder_json, vocab_bpe, self.args.workers)
-        return sentencepiece_encoder(*self.tokenizer)
 
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
         """Deal the documents to the split's parts in turn; how many lines are too long for the presets."""
@@ -221,16 +206,10 @@ class TextPreparation:
         except ValueError as error:
             raise InputError(f"{self.args.dict} is no dictionary of fairseq: {error}") from error
 
-    def _dictionary(self, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> Dictionary:
-        counts = counts_of(encoder, [text for (split, _), text in texts.items() if split == "train"])
+    def _dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
         if self.gpt2:
-            return dictionary_of(gpt2_pieces(self.tokenizer[0]), counts)
-        return bpe_dictionary(self.tokenizer[0], counts)
-
-    def _binarised(self) -> List[str]:
-        return [
-            str(Path(folder) / f"{split}.{end}") for split, folder in self.parts for end in ("bin", "idx")
-        ]
+            return dictionary_of(gpt2_pieces(tokenizer), counts)
+        return bpe_dictionary(tokenizer, counts)
 
 
 main = console_script(PROGRAM, build_parser, lambda args: TextPreparation(args).run(), place="destdir")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
@@ -75,12 +75,6 @@ class GlueTask(FineTuningTask):
         return Example(texts, None if label is None else self.check_label(label.strip(), place))
 
 
-def _task(name: str, texts: str, labels: str, metrics: str, **options: Any) -> GlueTask:
-    columns, names = tuple(texts.split()), tuple(labels.split())
-    splits = options.pop("splits", _SPLITS)
-    return GlueTask(name, len(columns), names, tuple(metrics.split()), splits, columns, **options)
-
-
 _MNLI_SPLITS = {
     "train": "train.tsv",
     "valid": "dev_matched.tsv",
@@ -88,22 +82,19 @@ _MNLI_SPLITS = {
     "test": "test_matched.tsv",
     "test1": "test_mismatched.tsv",
 }
-_MRPC_COLUMNS = ("#1 String", "#2 String")
+_PAIR, _COLA = ("sentence1", "sentence2"), ("source", "label", "mark", "sentence")
+_BINARY, _ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
+_INFERENCE = ("contradiction", "neutral", "entailment")
+_ACCURACY, _F1 = ("accuracy",), ("accuracy", "f1")
+_CORRELATIONS = ("pearson_spearman", "pearson", "spearman")
 
 GLUE = (
-    _task("SST-2", "sentence", "0 1", "accuracy", headerless=("sentence", "label")),
-    _task("QNLI", "question sentence", "entailment not_entailment", "accuracy"),
-    _task("QQP", "question1 question2", "0 1", "accuracy f1", label="is_duplicate", broken_lines=True),
-    _task(
-        "MNLI",
-        "sentence1 sentence2",
-        "contradiction neutral entailment",
-        "accuracy",
-        label="gold_label",
-        splits=_MNLI_SPLITS,
-    ),
-    _task("RTE", "sentence1 sentence2", "entailment not_entailment", "accuracy"),
-    GlueTask("MRPC", 2, ("0", "1"), ("accuracy", "f1"), _SPLITS, _MRPC_COLUMNS, label="Quality"),
-    _task("CoLA", "sentence", "0 1", "matthews", headerless=("source", "label", "mark", "sentence")),
-    _task("STS-B", "sentence1 sentence2", "", "pearson_spearman pearson spearman", label="score"),
+    GlueTask("SST-2", 1, _BINARY, _ACCURACY, _SPLITS, ("sentence",), headerless=("sentence", "label")),
+    GlueTask("QNLI", 2, _ENTAILMENT, _ACCURACY, _SPLITS, ("question", "sentence")),
+    GlueTask("QQP", 2, _BINARY, _F1, _SPLITS, ("question1", "question2"), "is_duplicate", broken_lines=True),
+    GlueTask("MNLI", 2, _INFERENCE, _ACCURACY, _MNLI_SPLITS, _PAIR, "gold_label"),
+    GlueTask("RTE", 2, _ENTAILMENT, _ACCURACY, _SPLITS, _PAIR),
+    GlueTask("MRPC", 2, _BINARY, _F1, _SPLITS, ("#1 String", "#2 String"), "Quality"),
+    GlueTask("CoLA", 1, _BINARY, ("matthews",), _SPLITS, ("sentence",), headerless=_COLA),
+    GlueTask("STS-B", 2, (), _CORRELATIONS, _SPLITS, _PAIR, "score"),
 )

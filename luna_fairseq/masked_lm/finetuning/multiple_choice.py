@@ -8,7 +8,6 @@ CommonsenseQA.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, List
 
@@ -18,30 +17,21 @@ from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
 from luna_fairseq.text.bitext import read_lines
 
 
-@dataclass(frozen=True)
-class MultipleChoice(FineTuningTask):
-    """A task whose examples each have as many candidates as the task has labels."""
-
-    @property
-    def is_multiple_choice(self) -> bool:
-        return True
-
-
-@dataclass(frozen=True)
-class Race(MultipleChoice):
+class Race(FineTuningTask):
     """Folders train, dev and test, with folders middle and high of files of one passage each."""
+
+    is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
         root = folder / self.splits[split]
         with data_alone(str(root)) as is_data:
-            paths = [
-                path for path in sorted(root.rglob("*.txt")) if is_data(path.relative_to(root).as_posix())
-            ]
-        if not paths:
+            found = sorted(root.rglob("*.txt"))
+            files = [path for path in found if is_data(path.relative_to(root).as_posix())]
+        if not files:
             raise InputError(
                 f"{root} has no passages: give the folder of RACE that holds train, dev and test"
             )
-        return [example for path in paths for example in self._examples(path)]
+        return [example for path in files for example in self._examples(path)]
 
     def _examples(self, path: Path) -> Iterator[Example]:
         passage = _parse("\n".join(read_lines(path)), str(path))
@@ -63,20 +53,17 @@ class Race(MultipleChoice):
             yield Example((article, *candidates), self.check_label(answer, place))
 
 
-@dataclass(frozen=True)
-class CommonsenseQA(MultipleChoice):
+class CommonsenseQA(FineTuningTask):
     """Files of one question a line."""
+
+    is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
         path = folder / self.splits[split]
-        examples = [
-            self._example(line, f"{path}, line {number}")
-            for number, line in enumerate(read_lines(path), 1)
-            if line
-        ]
-        if not examples:
+        lines = [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), 1) if line]
+        if not lines:
             raise InputError(f"{path} is empty")
-        return examples
+        return [self._example(line, place) for place, line in lines]
 
     def _example(self, line: str, place: str) -> Example:
         entry = _parse(line, place)

@@ -16,7 +16,7 @@ import numpy as np
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.writing import write_text
 from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
 from luna_fairseq.progress import progress
 from luna_fairseq.text.encoders import Encoder, words_encoder
@@ -77,27 +77,19 @@ class PreparedWriter:
         self.unknown: Counter = Counter()
         self.facts: Dict[str, Any] = {"task": task.name, "examples": {}, "longest": {}, "labelled": []}
         shutil.rmtree(str(self.temporary), ignore_errors=True)
-        self.names = [f"input{number}" for number in range(task.inputs)] + ["label"]
-        self._written = [f"{name}/{DICTIONARY}" for name in self.names[:-1]]
+        self.names = [*(f"input{number}" for number in range(task.inputs)), "label"]
         for name in self.names:
             (self.temporary / name).mkdir(parents=True)
-        for path in self._written:
-            dictionary.save(str(self.temporary / path))
+        for name in self.names[:-1]:
+            dictionary.save(str(self.temporary / name / DICTIONARY))
 
     def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
-        """One split.
-
-        Args:
-            split: fairseq's name.
-            examples: its examples.
-            encoder: of their texts.
-        """
+        """One split, by fairseq's name, whose texts ``encoder`` encodes."""
         lengths = []
         for number in range(self.task.inputs):
             texts = progress([example.inputs[number] for example in examples], f"encode {split}")
             path = self.temporary / f"input{number}" / split
             found, unknown = _binarise(path, texts, encoder, self.dictionary)
-            self._written += [f"{path.parent.name}/{split}.{ending}" for ending in ("bin", "idx")]
             lengths.append(found)
             self.tokens[split] += int(found.sum())
             self.unknown[split] += unknown
@@ -108,19 +100,16 @@ class PreparedWriter:
             self.facts["labelled"].append(split)
             self._write_labels(self.temporary / "label" / split, labels)
 
-    def finish(self) -> None:
-        """Put all in the place of what an earlier preparation left."""
+    def finish(self) -> List[str]:
+        """Put all in the place of what an earlier preparation left; the files, relative to the folder."""
+        files = [path for path in self.temporary.rglob("*") if path.is_file()]
         for path in [*self.folder.glob("input*"), self.folder / "label"]:
             shutil.rmtree(str(path), ignore_errors=True)
         for name in self.names:
             os.replace(str(self.temporary / name), str(self.folder / name))
         shutil.rmtree(str(self.temporary))
-        with replacing(self.folder / DESCRIPTION) as temporary:
-            temporary.write_text(json.dumps(self.facts, indent=1), encoding="utf-8")
-
-    def files(self) -> List[str]:
-        """What was written, whether or not it is still there, relative to the folder."""
-        return [DESCRIPTION, *self._written]
+        write_text(self.folder / DESCRIPTION, json.dumps(self.facts, indent=1))
+        return [DESCRIPTION, *(str(path.relative_to(self.temporary)) for path in files)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
         """Tokens of examples [B] from the pieces of their inputs [inputs, B]: with ``<s>``, ends, and
@@ -140,12 +129,8 @@ class PreparedWriter:
                 dictionary.add_symbol(label)
             dictionary.save(str(path.with_name(DICTIONARY)))
             _binarise(path, labels, words_encoder(), dictionary)
-            self._written += [
-                f"label/{name}" for name in (DICTIONARY, f"{path.name}.bin", f"{path.name}.idx")
-            ]
             return
         path.with_name(f"{path.name}.label").write_text("".join(f"{v}\n" for v in values), encoding="utf-8")
-        self._written.append(f"label/{path.name}.label")
 
 
 def _binarise(

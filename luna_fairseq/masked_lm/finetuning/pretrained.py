@@ -39,30 +39,25 @@ class Pretrained:
         if not path.is_file():
             raise InputError(f"{path} does not exist: give the checkpoint of a pretrained model")
         state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
-        embeddings = {
-            name.rsplit(".", 2)[-2]: value for name, value in state["model"].items() if _is_embedding(name)
-        }
+        tables = {}
+        for name, value in state["model"].items():
+            if "sentence_encoder." in name and name.endswith(".weight"):
+                tables[name.split(".")[-2]] = value
         model = plain_options(state["cfg"]["model"])
-        if "embed_tokens" not in embeddings or "max_positions" not in model:
+        if "embed_tokens" not in tables or "max_positions" not in model:
             raise InputError(f"{path} is no masked language model: its model is {model_name(model)}")
-        if "embed_positions" in embeddings:  # two are those of padding and before it
-            model["max_positions"] = embeddings["embed_positions"].size(0) - 2
+        if "embed_positions" in tables:  # two are those of padding and before it
+            model["max_positions"] = tables["embed_positions"].size(0) - 2
         options, positions = command_line(model), int(model["max_positions"])
-        size = embeddings["embed_tokens"].size(0)
-        return cls(path, options, positions, size, stored_fingerprints(state))
+        return cls(path, options, positions, tables["embed_tokens"].size(0), stored_fingerprints(state))
 
     def check_dictionary(self, path: Path) -> None:
         """Raise InputError when the dictionary at ``path`` is another one than the checkpoint's."""
         dictionary = Dictionary.load(str(path))
         dictionary.add_symbol("<mask>")  # as fairseq's tasks do
         check_fingerprints(self.path, self.fingerprints, {"source": fingerprint(dictionary)})
-        size = len(dictionary)
-        if size != self.dictionary_size:
+        if len(dictionary) != self.dictionary_size:
             raise InputError(
                 f"the checkpoint's dictionary has {self.dictionary_size} entries, that of {path} has "
-                f"{size}: prepare the task with the vocabulary of the pretrained model"
+                f"{len(dictionary)}: prepare the task with the vocabulary of the pretrained model"
             )
-
-
-def _is_embedding(name: str) -> bool:
-    return "sentence_encoder." in name and name.endswith(("embed_tokens.weight", "embed_positions.weight"))

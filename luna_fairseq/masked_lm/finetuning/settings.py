@@ -46,14 +46,8 @@ class Settings:
         """For a run of ``updates`` updates at most."""
         warmup = round(updates * self.warmup) if self.warmup < 1 else min(int(self.warmup), updates - 1)
         words = ["--weight-decay", self.weight_decay, "--attention-dropout", self.attention_dropout]
-        words += [
-            "--activation-dropout",
-            self.activation_dropout,
-            "--lr-scheduler",
-            self.schedule,
-            "--warmup-updates",
-            warmup,
-        ]
+        words += ["--activation-dropout", self.activation_dropout, "--lr-scheduler", self.schedule]
+        words += ["--warmup-updates", warmup]
         if self.schedule == "polynomial_decay":
             words += ["--total-num-update", updates]
         return [*_ADAM, *map(str, words)]
@@ -135,14 +129,11 @@ class Setting(NamedTuple):
     learning_rate: float
     dropout: float
 
-    def name(self, one_dropout: bool) -> str:
-        """Of a run's folder; the dropout is in it where several are tried."""
-        name = f"batch{self.batch_size}-lr{self.learning_rate:g}"
-        return name if one_dropout else f"{name}-dropout{self.dropout:g}"
-
 
 def all_settings(settings: Settings) -> Dict[str, Setting]:
-    """Every combination, by name."""
-    combinations = product(settings.batch_sizes, settings.learning_rates, settings.dropouts)
-    every = [Setting(*combination) for combination in combinations]
-    return {setting.name(len(settings.dropouts) == 1): setting for setting in every}
+    """Every combination, by the name of its run's folder; the dropout is in it where several are tried."""
+    found = {}
+    for one in map(Setting._make, product(settings.batch_sizes, settings.learning_rates, settings.dropouts)):
+        dropout = f"-dropout{one.dropout:g}" if len(settings.dropouts) > 1 else ""
+        found[f"batch{one.batch_size}-lr{one.learning_rate:g}{dropout}"] = one
+    return found

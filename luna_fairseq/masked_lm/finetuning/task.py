@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import ClassVar, Dict, List, Optional, Tuple
 
 from luna_fairseq.errors import InputError
 
@@ -40,11 +41,8 @@ class FineTuningTask:
     labels: Tuple[str, ...]
     metrics: Tuple[str, ...]
     splits: Dict[str, str]
-
-    @property
-    def is_multiple_choice(self) -> bool:
-        """A score for each candidate, by fairseq's sentence_ranking; otherwise sentence_prediction."""
-        return False
+    # A score for each candidate, by fairseq's sentence_ranking; otherwise sentence_prediction.
+    is_multiple_choice: ClassVar[bool] = False
 
     @property
     def is_regression(self) -> bool:
@@ -65,19 +63,12 @@ class FineTuningTask:
     def check_label(self, label: str, place: str) -> str:
         """``label``, if it is one of the task's. Raises InputError with ``place`` otherwise."""
         if self.is_regression:
-            return _number(label, place)
+            with suppress(ValueError):
+                if 0.0 <= float(label) <= 5.0:
+                    return label
+            raise InputError(f"{place}: {label!r} is no similarity from 0 to 5")
         if label not in self.labels:
             raise InputError(
                 f"{place}: {label!r} is no label of {self.name}; its labels: {', '.join(self.labels)}"
             )
         return label
-
-
-def _number(text: str, place: str) -> str:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0.0 <= value <= 5.0:
-        raise InputError(f"{place}: {text!r} is no similarity from 0 to 5")
-    return text
