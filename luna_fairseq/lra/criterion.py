@@ -47,30 +47,22 @@ class LRACrossEntropyCriterion(FairseqCriterion):
         target = sample["target"].view(-1)
         loss = F.cross_entropy(logits, target, reduction="sum" if reduce else "none")
         sample_size = target.numel() if self.sentence_avg else sample["ntokens"]
-        return (
-            loss,
-            sample_size,
-            {
-                "loss": loss.detach(),
-                "ncorrect": logits.argmax(dim=-1).eq(target).sum(),
-                "ntokens": sample["ntokens"],
-                "nsentences": target.numel(),
-                "sample_size": sample_size,
-            },
-        )
+        log = {
+            "loss": loss.detach(),
+            "ncorrect": logits.argmax(dim=-1).eq(target).sum(),
+            "ntokens": sample["ntokens"],
+            "nsentences": target.numel(),
+            "sample_size": sample_size,
+        }
+        return loss, sample_size, log
 
     @staticmethod
     def reduce_metrics(logging_outputs: List[Dict[str, Any]]) -> None:
         """Loss in bits, and accuracy in per cent, over batches and devices."""
-        total = {
-            name: sum(log.get(name, 0) for log in logging_outputs)
-            for name in ("loss", "ncorrect", "nsentences", "sample_size")
-        }
-        metrics.log_scalar(
-            "loss", total["loss"] / total["sample_size"] / math.log(2), total["sample_size"], round=3
-        )
-        accuracy = 100.0 * total["ncorrect"] / total["nsentences"]
-        metrics.log_scalar("accuracy", accuracy, total["nsentences"], round=3)
+        names = ("loss", "ncorrect", "nsentences", "sample_size")
+        loss, right, sentences, size = (sum(log.get(name, 0) for log in logging_outputs) for name in names)
+        metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)
+        metrics.log_scalar("accuracy", 100.0 * right / sentences, sentences, round=3)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

@@ -13,7 +13,7 @@ from typing import Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
-from luna_fairseq.errors import MissingRequirementError
+from luna_fairseq.lra.pixels import pillow
 
 SIZE = 32
 PADDING = 1.0
@@ -62,13 +62,10 @@ def draw_example(seed: str) -> Tuple[np.ndarray, int]:
         if paths is None:
             continue
         first, second = paths[0], paths[1]
-        dots = (
-            (first[0][0], first[-1][1])
-            if label
-            else (first[0][0], generator.choice((second[0][0], second[-1][1])))
-        )
-        if math.dist(*dots) >= DOT_DISTANCE:
-            return _render([dash for path in paths for dash in path], dots), label
+        begin = first[0][0]
+        end = first[-1][1] if label else generator.choice((second[0][0], second[-1][1]))
+        if math.dist(begin, end) >= DOT_DISTANCE:
+            return _render([dash for path in paths for dash in path], (begin, end)), label
 
 
 def _draw_field(generator: random.Random) -> Optional[List[List[Dash]]]:
@@ -149,16 +146,13 @@ def _around(dash: Dash) -> Iterator[Cell]:
 
 
 def _render(dashes: List[Dash], dots: Tuple[Point, Point]) -> np.ndarray:
-    try:
-        from PIL import Image, ImageDraw
-    except ImportError as error:
-        raise MissingRequirementError("images need Pillow: pip install pillow") from error
-    image = Image.new("L", (SIZE * SUPERSAMPLING, SIZE * SUPERSAMPLING))
-    draw = ImageDraw.Draw(image)
+    PIL = pillow()
+    image = PIL.Image.new("L", (SIZE * SUPERSAMPLING, SIZE * SUPERSAMPLING))
+    draw = PIL.ImageDraw.Draw(image)
     for dash in dashes:
         ends = [tuple(SUPERSAMPLING * coordinate for coordinate in point) for point in dash]
         draw.line(ends, fill=DASH_INTENSITY, width=round(SUPERSAMPLING * DASH_THICKNESS))
     for x, y in dots:
         box = [x - DOT_RADIUS, y - DOT_RADIUS, x + DOT_RADIUS, y + DOT_RADIUS]
         draw.ellipse([SUPERSAMPLING * coordinate for coordinate in box], fill=DOT_INTENSITY)
-    return np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BOX))
+    return np.asarray(image.resize((SIZE, SIZE), PIL.Image.Resampling.BOX))

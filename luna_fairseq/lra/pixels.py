@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import List
+from typing import Any, List
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq.data import FairseqDataset
-from luna_fairseq.errors import InputError
+from luna_fairseq.errors import InputError, MissingRequirementError
 
 INTENSITIES = 256
 
@@ -36,15 +36,19 @@ class PixelSequenceDataset(FairseqDataset):
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def size(self, index: int) -> int:
-        return self.sizes[index]
-
-    def num_tokens(self, index: int) -> int:
-        return self.sizes[index]
-
     def collater(self, samples: List[Tensor]) -> Tensor:
         """[B, T]."""
         return torch.stack(samples)
+
+
+def pillow() -> Any:
+    """The package that draws and reads images. Raises MissingRequirementError where it is missing."""
+    try:
+        import PIL.Image
+        import PIL.ImageDraw
+    except ImportError as error:
+        raise MissingRequirementError("images need Pillow: pip install pillow") from error
+    return PIL
 
 
 def read_pixels(stem: Path) -> np.ndarray:
@@ -84,14 +88,13 @@ def _read_text(path: Path) -> np.ndarray:
                 raise InputError(
                     f"{path}, line {number}: expected intensities from 0 to 255, separated by spaces"
                 )
-            row = np.array(words, dtype=np.uint8)
-            expected = len(rows[0]) if rows else len(row)
-            if len(row) != expected or not expected:
+            expected = len(rows[0]) if rows else len(words)
+            if len(words) != expected or not expected:
                 raise InputError(
-                    f"{path}, line {number}: an image of {len(row)} pixels, expected "
+                    f"{path}, line {number}: an image of {len(words)} pixels, expected "
                     f"{expected or 'at least one'}"
                 )
-            rows.append(row)
+            rows.append(np.array(words, dtype=np.uint8))
     if not rows:
         raise InputError(f"{path} has no images")
     return np.stack(rows)

@@ -16,7 +16,7 @@ import sys
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, Mapping
+from typing import Any, Callable, Dict, Iterable, Iterator
 
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
@@ -61,13 +61,8 @@ def build_parser() -> CommandParser:
     for place, split in enumerate(SPLITS):
         sizes = " or ".join(f"{size[place]:,}" for size in SIZES.values())
         parser.count(f"--{split}", None, f"{split} examples to generate (default: {sizes})")
-    add(
-        "--min-length",
-        type=int,
-        default=500,
-        metavar="N",
-        help="of generated expressions, exclusive (default: 500)",
-    )
+    shortest = "of generated expressions, exclusive (default: 500)"
+    add("--min-length", type=int, default=500, metavar="N", help=shortest)
     parser.count(
         "--max-length",
         None,
@@ -98,7 +93,10 @@ def prepare(args: argparse.Namespace) -> None:
             raise InputError(_why_not(args.destdir, before.get("settings"), settings))
         args.archives = args.archives or args.destdir.absolute().parent / "archives"
         facts = _write(args, key, settings)
-    print_counts(args.task, facts["counts"])
+    for split, by_class in facts["counts"].items():
+        total = sum(by_class.values())
+        balance = ", ".join(f"{label}: {100 * number / total:.1f} %" for label, number in by_class.items())
+        print(f"{args.task}, {split}: {total:,} examples ({balance})")
     print(f"data for fairseq-train: {args.destdir}")
 
 
@@ -124,14 +122,6 @@ def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict
         facts = {"settings": settings, "counts": counts}
         FinishedSteps(folder, RECORD).record(args.task, key, files, facts)
         return facts
-
-
-def print_counts(task: str, counts: Mapping[str, Mapping[Any, int]]) -> None:
-    """Number of examples of every split, and the share of every class."""
-    for split, by_class in counts.items():
-        total = sum(by_class.values())
-        balance = ", ".join(f"{label}: {100 * number / total:.1f} %" for label, number in by_class.items())
-        print(f"{task}, {split}: {total:,} examples ({balance})")
 
 
 def _listops(args: argparse.Namespace, folder: Path) -> Counts:
@@ -202,7 +192,7 @@ def _progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
     return progress(examples, args.task, "examples", sum(_sizes(args).values()) if generated_here else None)
 
 
-main = console_script(PROGRAM, build_parser, lambda args: prepare(args), place="destdir")
+main = console_script(PROGRAM, build_parser, prepare, place="destdir")
 
 
 if __name__ == "__main__":

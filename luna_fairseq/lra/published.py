@@ -9,22 +9,16 @@ from typing import IO, Dict, Iterator, List, Tuple
 
 import numpy as np
 
-from luna_fairseq.errors import InputError, MissingRequirementError
+from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import stream
 from luna_fairseq.files.download import RemoteFile
 from luna_fairseq.lra.listops import VOCABULARY, parse
+from luna_fairseq.lra.pixels import pillow
 from luna_fairseq.progress import say
 
-IMDB = RemoteFile(
-    "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
-    84125825,
-    "md5:7c2ac02c03563afcf9b574c7e56c153a",
-)
-CIFAR10 = RemoteFile(
-    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    170052171,
-    "md5:c32a1d4ab5d03f1284b67883e8d87530",
-)
+STANFORD, TORONTO = "https://ai.stanford.edu/~amaas/data/sentiment", "https://www.cs.toronto.edu/~kriz"
+IMDB = RemoteFile(f"{STANFORD}/aclImdb_v1.tar.gz", 84125825, "md5:7c2ac02c03563afcf9b574c7e56c153a")
+CIFAR10 = RemoteFile(f"{TORONTO}/cifar-10-binary.tar.gz", 170052171, "md5:c32a1d4ab5d03f1284b67883e8d87530")
 LRA_RELEASE = RemoteFile("https://storage.googleapis.com/long-range-arena/lra_release.gz", None)
 
 LISTOPS_FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
@@ -34,7 +28,7 @@ AAN_FILES = {
     "new_aan_pairs.test.tsv": "test",
 }
 AAN_COLUMNS = ("label", "id1", "id2", "text1", "text2")
-CIFAR10_SIDE, CIFAR10_CHANNELS, CIFAR10_BATCH = 32, 3, 10000
+CIFAR10_SIDE, CIFAR10_CHANNELS = 32, 3
 # Gray is what tf.image.rgb_to_grayscale makes of uint8: weighed, scaled to 256 values, and rounded down.
 GRAY_WEIGHTS, GRAY_SCALE = (0.2989, 0.587, 0.114), 255.5 / 255
 PATHFINDER_LEVEL = "curv_contour_length_14"
@@ -195,18 +189,14 @@ def pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
 
 def read_png(content: IO[bytes], side: int, where: str) -> np.ndarray:
     """Intensities [side, side]; an empty array for an empty file, which the published archive has one of."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise MissingRequirementError("images need Pillow: pip install pillow") from error
-    data = content.read()
+    PIL, data = pillow(), content.read()
     if not data:
         return np.empty(0, dtype=np.uint8)
     try:
-        image = np.asarray(Image.open(BytesIO(data), formats=("PNG",)).convert("L"))
-    except UnidentifiedImageError as error:  # whose words are of the object in memory
+        image = np.asarray(PIL.Image.open(BytesIO(data), formats=("PNG",)).convert("L"))
+    except PIL.UnidentifiedImageError as error:  # whose words are of the object in memory
         raise InputError(f"{where}: expected an image") from error
-    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+    except (PIL.Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{where}: expected an image: {error}") from error
     if image.shape != (side, side):
         raise InputError(f"{where}: {image.shape[1]} x {image.shape[0]} pixels, expected {side} x {side}")

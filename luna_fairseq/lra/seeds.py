@@ -121,11 +121,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
 
 def check_plots(args: argparse.Namespace) -> Optional[Costs]:
-    """The costs for ``--figure``, when it was given.
-
-    Raises:
-        InputError: before anything is trained: the plots cannot be drawn.
-    """
+    """The costs for ``--figure``, when it was given. Raises InputError, before anything is trained, where the
+    plots cannot be drawn."""
     if (args.figure is None) != (args.costs is None):
         raise InputError("--figure and --costs go together: give both, or neither")
     for option, path in (("--figure", args.figure), ("--curves", args.curves)):
@@ -140,11 +137,7 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
 
 
 def task_of(recipe: Recipe) -> str:
-    """The task, as architectures are named after it.
-
-    Raises:
-        InputError: the recipe is of something else.
-    """
+    """The task, as architectures are named after it. Raises InputError for a recipe of something else."""
     name = recipe.settings["model"]["_name"]
     tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}
     if name not in tasks:
@@ -155,10 +148,7 @@ def task_of(recipe: Recipe) -> str:
 
 
 def model_options(model: str, architecture: str) -> List[str]:
-    """
-    Raises:
-        InputError: there is no such model.
-    """
+    """Of fairseq-train. Raises InputError where there is no such model."""
     if model == "transformer":
         return ["--arch", f"transformer_lra_{architecture}"]
     if model.startswith("peer-"):
@@ -204,10 +194,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
 
 
 def read_result(path: Path) -> Result:
-    """
-    Raises:
-        InputError: the file is damaged.
-    """
+    """Raises InputError for a damaged file."""
     try:
         return Result(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
@@ -227,11 +214,8 @@ def table(results: Sequence[Result]) -> str:
 
 
 def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]:
-    """The tasks that every model has results of, and each model's mean accuracy on them.
-
-    Raises:
-        InputError: there is no such task.
-    """
+    """The tasks that every model has results of, and each model's mean accuracy on them. Raises InputError
+    where there is none."""
     rows = _by_model(results)
     titles = [title for title in TITLES.values() if all(title in row for row in rows.values())]
     if not titles:

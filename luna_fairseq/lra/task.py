@@ -26,7 +26,6 @@ from fairseq.data import (
     SortDataset,
     StripTokenDataset,
     data_utils,
-    indexed_dataset,
 )
 from fairseq.data.shorten_dataset import TruncateDataset
 from fairseq.dataclass import FairseqDataclass
@@ -37,6 +36,7 @@ from luna_fairseq.lra.pixels import PixelSequenceDataset, read_labels, read_pixe
 from luna_fairseq.models.luna import flat_options
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
 from luna_fairseq.models.options import option
+from luna_fairseq.text.indexed import read_indexed
 
 logger = logging.getLogger(__name__)
 
@@ -54,16 +54,6 @@ class LRAConfig(FairseqDataclass):
 
 
 @dataclass
-class LRATextConfig(LRAConfig):
-    """Options of ``--task lra-text``."""
-
-
-@dataclass
-class LongRangeArenaConfig(LRAConfig):
-    """Options of the authors' name for the task."""
-
-
-@dataclass
 class LRAImageConfig(LRAConfig):
     """Options of ``--task lra-image``."""
 
@@ -77,6 +67,8 @@ class LRATask(FairseqTask):
     first."""
 
     pairs = False
+    source_dictionary: Optional[Dictionary] = None
+    target_dictionary: Optional[Dictionary] = None
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -95,14 +87,6 @@ class LRATask(FairseqTask):
         """Whether a sequence is represented by what comes first, and so gets something put there."""
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
-    @property
-    def source_dictionary(self) -> Optional[Dictionary]:
-        return None
-
-    @property
-    def target_dictionary(self) -> Optional[Dictionary]:
-        return None
-
     def keep_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
         """Make ``definition`` with sizes [N] the dataset ``split``, in an order that the seed gives."""
         definition = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **definition}
@@ -115,7 +99,7 @@ class LRATask(FairseqTask):
         self.datasets[split] = dataset
 
 
-@register_task("lra-text", dataclass=LRATextConfig)
+@register_task("lra-text", dataclass=LRAConfig)
 class LRATextTask(LRATask):
     """Sequences of tokens, or pairs of them.
 
@@ -130,7 +114,7 @@ class LRATextTask(LRATask):
 
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary):
         super().__init__(cfg)
-        self.dictionary = dictionary
+        self.dictionary = self.source_dictionary = dictionary
         self.label_dictionary = label_dictionary
         self.pairs = (Path(cfg.data) / SECOND_SOURCE).is_dir()
 
@@ -143,9 +127,8 @@ class LRATextTask(LRATask):
         """
         if (Path(cfg.data) / "input").is_dir() and not (Path(cfg.data) / SOURCE).exists():
             logger.info(f"{cfg.data} holds images: they are read as --task lra-image reads them")
-            return LRAImagesByTextTask(
-                LRAImageConfig(data=cfg.data, no_shuffle=cfg.no_shuffle, seed=cfg.seed)
-            )
+            images = LRAImageConfig(data=cfg.data, no_shuffle=cfg.no_shuffle, seed=cfg.seed)
+            return LRAImagesByTextTask(images)
         dictionaries = {}
         for name in (SOURCE, LABEL):
             path = Path(cfg.data) / name / "dict.txt"
@@ -159,10 +142,6 @@ class LRATextTask(LRATask):
         logger.info(f"dictionary: {len(dictionaries[SOURCE]):,} types")
         return cls(cfg, dictionaries[SOURCE], dictionaries[LABEL])
 
-    @property
-    def source_dictionary(self) -> Dictionary:
-        return self.dictionary
-
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load train, valid or test.
 
@@ -170,16 +149,18 @@ class LRATextTask(LRATask):
             InputError: files are missing, have different numbers of examples, or hold a label that is no
                 class
         """
-        sources = [self._sequences(SOURCE, split, combine)]
-        if self.pairs:
-            sources.append(self._sequences(SECOND_SOURCE, split, combine))
+        folder, folders = Path(self.cfg.data), [SOURCE, SECOND_SOURCE] if self.pairs else [SOURCE]
+        sources = [self._sequences(folder / one / split, combine) for one in folders]
+        labels = read_indexed(folder / LABEL / split, self.label_dictionary, combine)
+        if any(len(source) != len(labels) for source in sources):
+            counts = zip([*folders, LABEL], map(len, [*sources, labels]))
+            found = ", ".join(f"{folder / one / split} {count:,}" for one, count in counts)
+            raise InputError(f"every example needs one entry in each of these files, but they have: {found}")
+        self._check_labels(split, labels)
         net_input: Dict[str, Any] = {}
         for name, source in zip(("src", "src1"), sources):
             net_input[f"{name}_tokens"] = RightPadDataset(source, pad_idx=self.dictionary.pad())
             net_input[f"{name}_lengths"] = NumelDataset(source, reduce=False)
-        labels = self._indexed(LABEL, split, self.label_dictionary, combine)
-        self._check_counts(split, [*sources, labels])
-        self._check_labels(split, labels)
         target = OffsetTokensDataset(
             StripTokenDataset(labels, id_to_strip=self.label_dictionary.eos()),
             offset=-self.label_dictionary.nspecial,
@@ -189,34 +170,18 @@ class LRATextTask(LRATask):
         definition = {"net_input": net_input, "target": target, "ntokens": NumelDataset(tokens, reduce=True)}
         self.keep_dataset(split, definition, sizes)
 
-    def _sequences(self, folder: str, split: str, combine: bool) -> FairseqDataset:
-        dataset = self._indexed(folder, split, self.dictionary, combine)
+    def _sequences(self, path: Path, combine: bool) -> FairseqDataset:
+        """As the model reads them: with ``<CLS>``, and cut."""
+        dataset = read_indexed(path, self.dictionary, combine)
         if self.prepends_cls:
             dataset = PrependTokenDataset(dataset, self.dictionary.index(CLS))
         too_long = int((dataset.sizes > self.max_positions()).sum())
         if too_long:
             logger.warning(
-                f"{split}: {too_long:,} of {len(dataset):,} sequences are cut to the model's "
+                f"{path.name}: {too_long:,} of {len(dataset):,} sequences are cut to the model's "
                 f"{self.max_positions():,} tokens (--max-positions), the longest of {max(dataset.sizes):,}"
             )
         return TruncateDataset(dataset, self.max_positions())
-
-    def _indexed(self, folder: str, split: str, dictionary: Dictionary, combine: bool) -> FairseqDataset:
-        path = str(Path(self.cfg.data) / folder / split)
-        if not indexed_dataset.dataset_exists(path, impl=None):
-            raise InputError(
-                f"{path}.bin and {path}.idx do not exist: prepare the split {split!r}, or name another"
-            )
-        return data_utils.load_indexed_dataset(path, dictionary, combine=combine)
-
-    def _check_counts(self, split: str, datasets: List[FairseqDataset]) -> None:
-        counts = {
-            str(Path(self.cfg.data) / folder / split): len(dataset)
-            for folder, dataset in zip([SOURCE, *([SECOND_SOURCE] if self.pairs else []), LABEL], datasets)
-        }
-        if len(set(counts.values())) > 1:
-            found = ", ".join(f"{path} {count:,}" for path, count in counts.items())
-            raise InputError(f"every example needs one entry in each of these files, but they have: {found}")
 
     def _check_labels(self, split: str, labels: FairseqDataset) -> None:
         first, eos = self.label_dictionary.nspecial, self.label_dictionary.eos()
@@ -230,7 +195,7 @@ class LRATextTask(LRATask):
                 )
 
 
-@register_task("long_range_arena", dataclass=LongRangeArenaConfig)
+@register_task("long_range_arena", dataclass=LRAConfig)
 class LongRangeArenaTask(LRATextTask):
     """The name that the authors' commands have for ``lra-text``."""
 
@@ -285,11 +250,9 @@ class LRAImageTask(LRATask):
                 f"{longest:,}: choose the architecture of that size, or give --max-positions"
             )
         source = PixelSequenceDataset(pixels, *(self.cfg.pixel_normalization or ()))
-        definition = {
-            "net_input": {"src_tokens": source, "src_lengths": NumelDataset(source, reduce=False)},
-            "target": RawLabelDataset(labels),
-            "ntokens": NumelDataset(source, reduce=True),
-        }
+        net_input = {"src_tokens": source, "src_lengths": NumelDataset(source, reduce=False)}
+        ntokens = NumelDataset(source, reduce=True)
+        definition = {"net_input": net_input, "target": RawLabelDataset(labels), "ntokens": ntokens}
         self.keep_dataset(split, definition, source.sizes)
 
 

@@ -7,12 +7,11 @@ from typing import Any, Callable, Optional
 
 from omegaconf import II
 
-from fairseq.data import data_utils, indexed_dataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import check_files
 from luna_fairseq.streaming.streams import StreamDataset, StreamIterator
+from luna_fairseq.text.indexed import read_indexed
 
 logger = logging.getLogger(__name__)
 
@@ -59,26 +58,14 @@ class StreamingTask(FairseqTask):
             InputError: the file is missing, or has fewer tokens than there are rows
         """
         options = self.options
-        path = Path(options.data) / split
-        if not indexed_dataset.dataset_exists(str(path), impl=None):
-            raise InputError(
-                f"{path}.bin and {path}.idx do not exist: prepare the split {split!r}, or name another"
-            )
-        check_files(path.with_name(f"{split}.bin"))
-        text = data_utils.load_indexed_dataset(str(path), self.source_dictionary, combine=combine)
+        path, dictionary = Path(options.data) / split, self.source_dictionary
+        text = read_indexed(path, dictionary, combine)
         training = split == "train"
         rows = (options.batch_size if training else options.batch_size_valid) or 1
-        all_rows = rows * options.data_parallel_size
-        dataset = streams(
-            text,
-            rows,
-            segment_length,
-            self.source_dictionary.pad(),
-            self.source_dictionary.eos(),
-            bptt_segments if training else 0,
-            all_rows,
-            rows * options.data_parallel_rank,
-        )
+        all_rows, first_row = rows * options.data_parallel_size, rows * options.data_parallel_rank
+        again = bptt_segments if training else 0
+        ends = dictionary.pad(), dictionary.eos()
+        dataset = streams(text, rows, segment_length, *ends, again, all_rows, first_row)
         if not dataset.row_length:
             raise InputError(
                 f"{path} has fewer tokens than there are rows ({all_rows}): give a smaller --batch-size"
@@ -90,11 +77,10 @@ class StreamingTask(FairseqTask):
         self, dataset: Any, num_workers: int = 0, epoch: int = 1, data_buffer_size: int = 0, **kwargs: Any
     ) -> StreamIterator:
         """Segments in their order, whatever the limits of a batch are."""
-        options = self.options
         return StreamIterator(
             dataset,
             self.new_stream(),
-            options.data_parallel_size,
+            self.options.data_parallel_size,
             num_workers=num_workers,
             epoch=epoch,
             buffer_size=data_buffer_size,

@@ -1,6 +1,6 @@
 """``--task streaming_lm``: language modelling of contiguous text."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from omegaconf import II, MISSING
@@ -11,6 +11,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.carried_packed import check_segments
 from luna_fairseq.models.luna_lm import LunaLanguageModel
+from luna_fairseq.models.options import option
 from luna_fairseq.models.stream import Stream
 from luna_fairseq.streaming.base_task import RowOptions, StreamingTask, check_text
 from luna_fairseq.streaming.streams import StreamDataset
@@ -20,16 +21,12 @@ from luna_fairseq.streaming.streams import StreamDataset
 class StreamingLMConfig(RowOptions):
     """Options of ``--task streaming_lm``."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder of the data, as for language_modeling"})
-    segment_length: int = field(
-        default=512, metadata={"help": "tokens of each of the --batch-size rows that are read at once"}
-    )
-    bptt_segments: int = field(
-        default=0,
-        metadata={
-            "help": "earlier segments that gradients go through: they are read again with each (0: the state "
-            "is taken as it is)"
-        },
+    data: str = option(MISSING, "folder of the data, as for language_modeling")
+    segment_length: int = option(512, "tokens of each of the --batch-size rows that are read at once")
+    bptt_segments: int = option(
+        0,
+        "earlier segments that gradients go through: they are read again with each (0: the state is taken as "
+        "it is)",
     )
     # Where a table of learned positions ends; sinusoidal ones have no end.
     tokens_per_sample: int = II("task.segment_length")

@@ -62,14 +62,9 @@ class StreamingMaskedLMTask(StreamingTask, MaskedLMTask):
         Raises:
             InputError: the file is missing, or has fewer tokens than there are rows
         """
-        k = self.model_options.bptt_segments
-        self.datasets[split] = self.read_streams(
-            partial(MaskedStreamDataset, mask=self.mask),
-            split,
-            combine,
-            self.model_options.segment_length,
-            1 if k is None else k,
-        )
+        streams, k = partial(MaskedStreamDataset, mask=self.mask), self.model_options.bptt_segments
+        lengths = self.model_options.segment_length, 1 if k is None else k
+        self.datasets[split] = self.read_streams(streams, split, combine, *lengths)
 
     def mask(self, segments: Any, targets: bool) -> MaskTokensDataset:
         """``segments`` with masks, or the tokens that were masked (padding elsewhere)."""

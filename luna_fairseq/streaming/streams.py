@@ -1,6 +1,6 @@
 """A text as streams: each row of a batch goes on where the row of the batch before it ended."""
 
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ class StreamDataset(FairseqDataset):
         segment_length: S, tokens of a segment
         pad: index of padding
         eos: index of what stands before the first token
-        context_segments: k, segments that are read again before each, for their gradient (default: 0)
-        all_rows, first_row: those of all processes, and which of them are this one's (default: all are)
+        context_segments: k, segments that are read again before each, for their gradient
+        all_rows, first_row: those of all processes, and which of them are this one's
     """
 
     def __init__(
@@ -34,16 +34,16 @@ class StreamDataset(FairseqDataset):
         segment_length: int,
         pad: int,
         eos: int,
-        context_segments: int = 0,
-        all_rows: Optional[int] = None,
-        first_row: int = 0,
+        context_segments: int,
+        all_rows: int,
+        first_row: int,
     ):
         super().__init__()
         self.dataset, self.rows, self.first_row = dataset, rows, first_row
         self.segment_length, self.context_segments = segment_length, context_segments
         self.pad, self.eos = pad, eos
         self.ends = np.cumsum(np.asarray(dataset.sizes, dtype=np.int64))
-        self.row_length = int(self.ends[-1]) // (all_rows or rows) if len(self.ends) else 0
+        self.row_length = int(self.ends[-1]) // all_rows if len(self.ends) else 0
 
     def __len__(self) -> int:
         return -(-self.row_length // self.segment_length)
@@ -98,28 +98,15 @@ class StreamDataset(FairseqDataset):
     def batch(self, sample: Dict[str, Any], tokens: Tensor, target: Tensor) -> Dict[str, Any]:
         """For a model that reads ``tokens`` and a criterion that scores ``target`` [B, T]."""
         B, T = tokens.shape
+        read = {"src_tokens": tokens, "src_lengths": torch.full((B,), T), "keep_after": sample["keep_after"]}
         return {
             "id": torch.arange(B) + self.first_row,
             "nsentences": B,
             "ntokens": B * (T - sample["context"]),
             "start_indices": [sample["context"]] * B,
-            "net_input": {
-                "src_tokens": tokens,
-                "src_lengths": torch.full((B,), T),
-                "keep_after": sample["keep_after"],
-            },
+            "net_input": read,
             "target": target,
         }
-
-    def num_tokens(self, index: int) -> int:
-        return self.rows * self.segment_length
-
-    def size(self, index: int) -> int:
-        return self.segment_length
-
-    @property
-    def supports_prefetch(self) -> bool:
-        return False
 
 
 class MaskedStreamDataset(StreamDataset):
@@ -177,23 +164,16 @@ class StreamIterator(EpochBatchIterator):
     Args:
         dataset: the streams
         stream: what the model remembers
-        processes: that train (default: 1)
+        processes: that train
         kwargs: of fairseq's iterator
     """
 
-    def __init__(self, dataset: StreamDataset, stream: Any, processes: int = 1, **kwargs: Any):
+    def __init__(self, dataset: StreamDataset, stream: Any, processes: int, **kwargs: Any):
         batches = [[index] for index in range(len(dataset))]
-        super().__init__(
-            dataset=dataset,
-            collate_fn=dataset.collater,
-            batch_sampler=batches,
-            disable_shuffling=True,
-            **kwargs,
-        )
+        super().__init__(dataset, dataset.collater, batches, disable_shuffling=True, **kwargs)
         # Workers that outlive their epoch wait for nothing, and each is waited for five seconds in the end.
         self.persistent_workers = False
-        self.processes = processes
-        self.stream = stream
+        self.stream, self.processes = stream, processes
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq's, with the stream in every batch."""
@@ -230,10 +210,5 @@ class StreamIterator(EpochBatchIterator):
             self.stream.load_state_dict(kept["state"])
 
     def _cut(self) -> Dict[str, int]:
-        data: Any = self.dataset
-        cut = {
-            "rows": data.rows,
-            "segment_length": data.segment_length,
-            "context_segments": data.context_segments,
-        }
-        return {**cut, "processes": self.processes}
+        names = ("rows", "segment_length", "context_segments")
+        return {**{name: getattr(self.dataset, name) for name in names}, "processes": self.processes}

@@ -10,8 +10,9 @@ from typing import IO, Any, Dict, Hashable, Iterator, List, Sequence, Tuple, Typ
 
 import numpy as np
 
-from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype, dataset_exists
+from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing, scratch_folder
 
 # Numbers of pieces of some sentences [N], one after the other, and the length of each sentence [B].
@@ -111,6 +112,16 @@ def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, En
         for text in texts.values():
             stack.callback(text.close)
         yield texts
+
+
+def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
+    """fairseq's data set of the split ``path`` (and of its numbered files, to ``combine``). Raises InputError
+    where there is none."""
+    if not dataset_exists(str(path), impl=None):
+        raise InputError(
+            f"{path}.bin and {path}.idx do not exist: prepare the split {path.name!r}, or name another"
+        )
+    return data_utils.load_indexed_dataset(str(path), dictionary, combine=combine)
 
 
 def chosen(encoded: Encoded, sentences: np.ndarray) -> Encoded:

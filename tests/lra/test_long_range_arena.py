@@ -10,7 +10,7 @@ import torch
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.lra.criterion import LRACrossEntropyCriterion
-from luna_fairseq.lra.task import LRAImageConfig, LRAImageTask, LRATextConfig, LRATextTask
+from luna_fairseq.lra.task import LRAConfig, LRAImageConfig, LRAImageTask, LRATextTask
 from luna_fairseq.lra.writing import write_images, write_tokens
 
 SYMBOLS = ["a", "b", "c"]
@@ -36,7 +36,7 @@ def write_text(folder, pairs=False, labels=(0, 2, 1, 1)):
 
 
 def text_task(folder, split="train", **options):
-    cfg = LRATextConfig(data=str(folder), no_shuffle=True)
+    cfg = LRAConfig(data=str(folder), no_shuffle=True)
     cfg.seed = 1
     task = LRATextTask.setup_task(cfg)
     model = task.build_model(Namespace(_name="lra", **{**TINY, **options}))
