@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.report.recording import PACK, READ, Recorded, recorded
+from luna_fairseq.report.recording import READ, Recorded, recorded
 
 MOST_TOKENS = 512
 
@@ -23,13 +23,11 @@ class AttentionMaps(Mapping):
     from 0, with
 
     - ``pack`` [H, L, S]: what each row of P takes of each token. In causal attention these are its pack
-    weights over time,
-      which are no shares but positive numbers.
+      weights over time, which are no shares but positive numbers.
     - ``unpack`` [H, T, L]: what each token takes of each row of P.
     - ``read`` [H, T, S]: what each token takes of each token in all: unpack weights times pack weights, in
-    ``encoder.*`` and
-      ``decoder.*.cross`` with the mean over the pack heads, as alignments are; in causal attention divided by
-      the position. Attentions without P have this one only.
+      ``encoder.*`` and ``decoder.*.cross`` with the mean over the pack heads, as alignments are; in causal
+      attention divided by the position. Attentions without P have this one only.
 
     H heads, L rows of P, S tokens attended to, T tokens that attend.
 
@@ -60,25 +58,20 @@ class AttentionMaps(Mapping):
         return len(self.maps)
 
     def tokens(self, name: str) -> Tuple[List[str], List[str]]:
-        """The tokens that attend, and those attended to, of the attention ``name``, such as
-        "decoder.0.cross"."""
-        if name.startswith("encoder"):
-            return self.source, self.source
-        return (
-            (self.target, self.source) if name.endswith("cross") else (self.target_input, self.target_input)
-        )
+        """The tokens that attend, and those attended to, of an attention such as "decoder.0.cross"."""
+        if name.endswith("cross"):
+            return self.target, self.source
+        return (self.source if name.startswith("encoder") else self.target_input,) * 2
 
     def entropy(self, name: str) -> Tensor:
-        """Of each head, the mean entropy of the map's rows over their tokens [H]: 0 where each weighs one, 1
-        if all alike."""
+        """Of each head, the mean entropy of the map's rows [H]: 0 where each weighs one, 1 if all alike."""
         weights = self.maps[name].float()
         shares = weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-12)
         entropy = -(shares * shares.clamp(min=1e-12).log()).sum(dim=-1)
         return entropy.mean(dim=-1) / math.log(max(weights.size(-1), 2))
 
     def coverage(self, name: str) -> Tensor:
-        """Of each head, the share of what is attended to at which some row of the map has its largest weight
-        [H]."""
+        """Of each head, the share of what is attended to that is some row's largest weight [H]."""
         weights = self.maps[name]
         largest = torch.zeros(weights.shape[0], weights.shape[2]).scatter_(1, weights.argmax(dim=-1), 1.0)
         return largest.mean(dim=-1)
@@ -94,8 +87,7 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
 
     Args:
         hub: what ``from_pretrained`` returns: of a translation, masked language or causal language model,
-        ours or
-            fairseq's; or a :class:`Classifier`.
+            ours or fairseq's; or a :class:`Classifier`.
         text: one line of plain text.
         target: of translation, the translation to look at (default: the model's own).
         beam: beam size of that translation.
@@ -106,34 +98,28 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
     if not text.strip():
         raise InputError("there is no text to look at: give a sentence")
     if hasattr(hub, "classify_text"):
-        return _of_classifier(hub, text)
-    if not hasattr(hub, "models"):
-        return _of_masked_lm(hub, text)
-    model = hub.models[0]
+        with recorded(hub.model) as found:
+            symbols, label = hub.classify_text(text)
+        return _maps(found, symbols, texts={"text": text, "class": label})
     tokens = _checked(hub.encode(text))
-    with torch.no_grad():
-        if not hasattr(model, "encoder"):
-            return _of_language_model(hub, model, tokens, text)
-        return _of_translation(hub, model, tokens, text, target, beam)
-
-
-def _of_translation(
-    hub: Any, model: nn.Module, source: Tensor, text: str, target: Optional[str], beam: int
-) -> AttentionMaps:
-    produced = _target(hub, source, target, beam)
+    if not hasattr(hub, "models"):  # a masked language model's
+        with recorded(hub.model) as found:
+            hub.extract_features(tokens)
+        return _maps(found, _symbols(hub.task.source_dictionary, tokens), texts={"text": text})
+    model, batch = hub.models[0], tokens.unsqueeze(0).to(hub.device)
+    translates = hasattr(model, "encoder")
+    produced = _target(hub, tokens, target, beam) if translates else tokens
     shifted = torch.cat([produced[-1:], produced[:-1]])  # fairseq's decoders begin with </s>
+    read = shifted.unsqueeze(0).to(hub.device)
     with recorded(model) as found:
-        batch = source.unsqueeze(0).to(hub.device)
-        _, extra = model(batch, torch.tensor([len(source)]), shifted.unsqueeze(0).to(hub.device))
-    found = found or _alignment(extra)
-    own = hub.decode(produced.cpu())
-    return _maps(
-        found,
-        source=_symbols(hub.src_dict, source),
-        target=_symbols(hub.tgt_dict, produced),
-        target_input=_symbols(hub.tgt_dict, shifted),
-        texts={"source": text, "translation" if target is None else "given translation": own},
-    )
+        _, extra = model(batch, torch.tensor([len(tokens)]), read) if translates else model(read)
+    source, texts, dictionary = [], {"text": text}, hub.src_dict
+    if translates:
+        source, dictionary = _symbols(hub.src_dict, tokens), hub.tgt_dict
+        own = "translation" if target is None else "given translation"
+        found, texts = found or _alignment(extra), {"source": text, own: hub.decode(produced.cpu())}
+    symbols = {"target": _symbols(dictionary, produced), "target_input": _symbols(dictionary, shifted)}
+    return _maps(found, source, texts=texts, **symbols)
 
 
 def _alignment(extra: Any) -> List[Recorded]:
@@ -150,29 +136,6 @@ def _target(hub: Any, source: Tensor, target: Optional[str], beam: int) -> Tenso
     return _checked(hub.tgt_dict.encode_line(prepared, add_if_not_exist=False).long())
 
 
-def _of_language_model(hub: Any, model: nn.Module, tokens: Tensor, text: str) -> AttentionMaps:
-    shifted = torch.cat([tokens[-1:], tokens[:-1]])
-    with recorded(model) as found:
-        model(shifted.unsqueeze(0).to(hub.device))
-    names = {"target": tokens, "target_input": shifted}
-    symbols = {name: _symbols(hub.src_dict, of) for name, of in names.items()}
-    return _maps(found, source=[], texts={"text": text}, **symbols)
-
-
-def _of_masked_lm(hub: Any, text: str) -> AttentionMaps:
-    dictionary = hub.task.source_dictionary
-    tokens = _checked(hub.encode(text))
-    with recorded(hub.model) as found:
-        hub.extract_features(tokens)
-    return _maps(found, source=_symbols(dictionary, tokens), texts={"text": text})
-
-
-def _of_classifier(classifier: Any, text: str) -> AttentionMaps:
-    with recorded(classifier.model) as found:
-        symbols, label = classifier.classify_text(text)
-    return _maps(found, source=symbols, texts={"text": text, "class": label})
-
-
 def _checked(tokens: Tensor) -> Tensor:
     if len(tokens) > MOST_TOKENS:
         raise InputError(
@@ -184,13 +147,10 @@ def _checked(tokens: Tensor) -> Tensor:
 def _maps(found: List[Recorded], source: List[str], **parts: Any) -> AttentionMaps:
     if not found:
         raise InputError("the model has no attention whose weights can be shown")
-    order = {PACK: 0}
     maps = {
         f"{one.name}.{kind}": weights[0].detach().float().cpu()
         for one in found
-        for kind, weights in sorted(
-            one.weights.items(), key=lambda item: (order.get(item[0], 1), item[0] == "read")
-        )
+        for kind, weights in one.weights.items()
     }
     strengths = {
         one.name: {name: value.detach().float().cpu() for name, value in one.strengths.items()}

@@ -47,14 +47,11 @@ def charts(logs: List[Log]) -> List[Dict[str, Any]]:
     found: Dict[str, List[Dict[str, Any]]] = {}
     for place, log in enumerate(logs):
         for kind, table in log.tables.items():
-            if kind == EPOCH and INNER in log.tables:
-                continue
             for figure in table:
-                if _wanted(figure, kind, log):
-                    x, y = thinned(table[UPDATES], table[figure])
-                    if len(x):
-                        line = {"run": place, "kind": "train" if kind in (INNER, EPOCH) else kind}
-                        found.setdefault(figure, []).append({**line, "x": _short(x), "y": _short(y)})
+                x, y = thinned(table[UPDATES], table[figure])
+                if len(x) and _wanted(figure, kind, log):
+                    line = {"run": place, "kind": "train" if kind in (INNER, EPOCH) else kind}
+                    found.setdefault(figure, []).append({**line, "x": _short(x), "y": _short(y)})
     order = [*MAIN, *OTHERS]
     names = sorted(found, key=lambda name: (order.index(name) if name in order else len(order), name))
     return [
@@ -70,16 +67,12 @@ def charts(logs: List[Log]) -> List[Dict[str, Any]]:
 
 
 def _wanted(figure: str, kind: str, log: Log) -> bool:
-    if figure in AXES or figure.startswith("best_"):
+    if figure in AXES or figure.startswith("best_") or (kind == EPOCH and INNER in log.tables):
         return False
     if kind == SAVED:  # the score is among the figures of validation, if these are told
-        return figure == "score" and not _validated(log)
+        return figure == "score" and not log.subsets
     # Speed and sizes of batches in validation say nothing of the training.
     return kind in (INNER, EPOCH) or figure not in ("wps", "ups", "wpb", "bsz")
-
-
-def _validated(log: Log) -> bool:
-    return any(kind not in (INNER, EPOCH, SAVED) for kind in log.tables)
 
 
 def axes(log: Log) -> Dict[str, List[float]]:
@@ -88,7 +81,7 @@ def axes(log: Log) -> Dict[str, List[float]]:
     Returns:
         ``updates`` and, as far as they are known, ``epochs``, ``tokens``, ``hours``, all of one length.
     """
-    table = log.tables.get(INNER) or log.tables.get(EPOCH) or log.tables.get(SAVED) or {}
+    table = log.training or log.tables.get(SAVED, {})
     if not len(table.get(UPDATES, ())):
         return {"updates": [0.0]}
     updates = table[UPDATES]

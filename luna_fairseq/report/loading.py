@@ -39,13 +39,12 @@ class Classifier:
     def __init__(self, task: LRATextTask, model: torch.nn.Module) -> None:
         if task.pairs:
             raise InputError(
-                "the model classifies pairs of texts: only models of single texts can be looked at"
+                "the model classifies pairs of texts: only those of single texts can be looked at"
             )
         self.task, self.model = task, model
 
     def classify_text(self, text: str) -> Tuple[List[str], str]:
-        """The tokens that the model reads, and the class that it gives. Text is bytes where the vocabulary
-        is."""
+        """The tokens that the model reads, and its class for them. Text is bytes where the vocabulary is."""
         dictionary = self.task.dictionary
         of_bytes = all(str(value) in dictionary for value in range(256))
         words = [str(value) for value in text.encode("utf-8")] if of_bytes else text.split()
@@ -77,7 +76,9 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
         raise InputError(f"{path} does not exist: give a checkpoint that fairseq-train wrote")
     utils.import_user_module(argparse.Namespace(user_dir=USER_DIR))
     state = _state(path)
-    folder = data if data is not None else Path(str(_of_task(state, "data")))
+    options = state["cfg"]["task"]
+    options = vars(options) if isinstance(options, argparse.Namespace) else options
+    folder = data if data is not None else Path(str(options["data"]))
     if not folder.is_dir():
         raise InputError(
             f"{folder}, which the model was trained on, does not exist: give --data, with its dictionaries"
@@ -106,14 +107,8 @@ def _state(path: Path) -> Dict[str, Any]:
         raise InputError(f"{path} cannot be read as a checkpoint: {message}") from error
 
 
-def _of_task(state: Dict[str, Any], name: str) -> Any:
-    task = state["cfg"]["task"]
-    return getattr(task, name, None) if isinstance(task, argparse.Namespace) else task[name]
-
-
 def _encoding(*folders: Path) -> Dict[str, str]:
-    """fairseq's options for the encoding whose files are in one of the folders, none for words between
-    spaces."""
+    """fairseq's options for the encoding whose files are in a folder, none for words between spaces."""
     found = find_tokenizer(folders)
     for folder in folders:
         codes = folder / ROUTES["moses"].model_file

@@ -55,6 +55,16 @@ class Log:
     finished: bool = False
     cut: bool = False
 
+    @property
+    def training(self) -> Table:
+        """Lines of training, of the last updates if there are such; empty if none."""
+        return self.tables.get(INNER) or self.tables.get(EPOCH) or {}
+
+    @property
+    def subsets(self) -> List[str]:
+        """Names of the subsets that were validated on."""
+        return [kind for kind in self.tables if kind not in (INNER, EPOCH, SAVED)]
+
 
 def is_training_log(path: Path) -> bool:
     """Whether the beginning of the file is that of a training's log."""
@@ -143,9 +153,8 @@ class _Reader:
             return self._take_fact(line)
         found = _PROGRESS.search(line) if "=" in line else None
         if found:
-            return self._count(
-                "progress", INNER, ("epoch", "_done", "_batches"), found.groups(), line[found.end() :]
-            )
+            head = ("epoch", "_done", "_batches")
+            return self._count("progress", INNER, head, found.groups(), line[found.end() :])
         found = _END.search(line)
         if found:
             kind = found[2] or EPOCH

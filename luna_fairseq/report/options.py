@@ -1,5 +1,4 @@
-"""What a run was started with: read from its log, hydra's files or a checkpoint; and what differs between
-runs."""
+"""What a run was started with, by its log, hydra's files or a checkpoint; and what differs between runs."""
 
 from __future__ import annotations
 
@@ -76,10 +75,7 @@ def flat(config: Any) -> Options:
 
 def option(options: Optional[Options], name: str) -> Any:
     """The value of an option by its bare name, or None."""
-    for key, value in (options or {}).items():
-        if key.rpartition(".")[2] == name:
-            return value
-    return None
+    return next((value for key, value in (options or {}).items() if key.rpartition(".")[2] == name), None)
 
 
 def architecture(options: Optional[Options]) -> str:
@@ -97,9 +93,7 @@ def hydra_options(folder: Path) -> Optional[Options]:
         return None
     try:
         return flat(OmegaConf.to_container(OmegaConf.load(str(path))))
-    except (
-        Exception
-    ):  # whatever a damaged YAML file makes of it: the log or a checkpoint may have the options, too
+    except Exception:  # whatever a damaged file makes of it: a log or a checkpoint may have the options, too
         return None
 
 
@@ -117,20 +111,16 @@ def differences(runs: List[Optional[Options]]) -> List[Tuple[str, List[str]]]:
 
 
 def _by_name(options: Optional[Options]) -> Dict[str, str]:
-    """--name -> value; an option that fairseq keeps in several groups stands once, unless its values
-    differ."""
+    """--name -> value; an option that is in several groups stands once, unless its values differ."""
     found: Dict[str, str] = {}
     for key, value in (options or {}).items():
         group, _, name = key.rpartition(".")
-        if name in PLACES:
+        if name in PLACES or (name == "_name" and group not in NAMED):
             continue
-        if name == "_name":
-            if group not in NAMED:
-                continue
-            name = NAMED[group]
+        name = NAMED[group] if name == "_name" else name
         shown = f"--{name.replace('_', '-')}"
         text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
         if found.get(shown, text) != text:
-            shown = f"--{name.replace('_', '-')} ({group})"
+            shown += f" ({group})"
         found[shown] = text
     return found

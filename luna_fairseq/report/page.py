@@ -33,16 +33,20 @@ class Page:
 
     text: str
 
+    @property
+    def _content(self) -> bytes:
+        return self.text.encode("utf-8", errors="replace")
+
     def write(self, path: Path) -> None:
         """Write it whole or not at all. What is no Unicode, such as bytes of a file's name, becomes a
         question mark."""
         with replacing(path) as temporary:
-            temporary.write_bytes(self.text.encode("utf-8", errors="replace"))
+            temporary.write_bytes(self._content)
 
     @property
     def size(self) -> str:
         """Of the file, in words."""
-        count = len(self.text.encode("utf-8", errors="replace"))
+        count = len(self._content)
         return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} KB"
 
     def _repr_html_(self) -> str:
@@ -59,13 +63,18 @@ def page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -
         styles, scripts: names of files in assets/, in the order in which they are read.
     """
     sources = [_asset(name) for name in scripts]
-    policy = f"{POLICY} {_allow(sources)}"
+    digests = (
+        base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode() for source in sources
+    )
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    # No text in the data can end the script element.
+    content = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(ESCAPES)
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en">',
         "<head>",
         '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY} script-src {allowed}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
         f"<title>{html.escape(title)}</title>",
@@ -73,7 +82,7 @@ def page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -
         "</head>",
         "<body>",
         "<noscript>This page draws itself with the script that is in it: allow scripts to see it.</noscript>",
-        f'<script type="application/json" id="data">{as_json(data)}</script>',
+        f'<script type="application/json" id="data">{content}</script>',
         *(f"<script>{source}</script>" for source in sources),
         "</body>",
         "</html>",
@@ -81,17 +90,5 @@ def page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -
     return Page("\n".join(parts) + "\n")
 
 
-def as_json(data: Any) -> str:
-    """JSON that may stand in a script element."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(ESCAPES)
-
-
 def _asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
-
-
-def _allow(sources: Sequence[str]) -> str:
-    digests = (
-        base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode() for source in sources
-    )
-    return "script-src " + " ".join(f"'sha256-{digest}'" for digest in digests)

@@ -1,14 +1,13 @@
-"""The weights of every attention of a model while it runs: asked of each attention, with what it was called
-with."""
+"""The weights of every attention of a model while it runs: asked of each, with what it was called with."""
 
 from __future__ import annotations
 
 import copy
 import inspect
 import re
-from collections import Counter
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
@@ -24,6 +23,7 @@ PACK, UNPACK, READ = "pack", "unpack", "read"
 Weights = Dict[str, Tensor]
 # What an attention was called with, by the names of its arguments.
 Call = Dict[str, Any]
+Reader = Callable[[Any, Call], Weights]
 
 
 class Recorded(NamedTuple):
@@ -43,14 +43,27 @@ class Recorded(NamedTuple):
 def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
     """A list that fills as ``model`` runs whole sequences within the context, a call after the other."""
     found: List[Recorded] = []
-    calls: Counter = Counter()
     watched = []
+
+    def watch(module: nn.Module, read: Reader, stack: str, layer: int, kind: str) -> None:
+        forward, layers = module.forward, count(layer)
+
+        def watching(*args: Any, **kwargs: Any) -> Any:
+            call = inspect.signature(forward).bind(*args, **kwargs)
+            call.apply_defaults()
+            place = next(layers)  # of a layer that is applied many times each call is a layer
+            weights = read(module, dict(call.arguments))
+            if weights:
+                found.append(Recorded(f"{stack}.{place}.{KINDS[kind]}", weights, _strengths(module)))
+            return forward(*args, **kwargs)
+
+        module.__dict__["forward"] = watching  # all calls, by whatever names fairseq gives the arguments
+        watched.append(module)
+
     for name, module in model.named_modules():
         place, read = _PLACE.fullmatch(name), _reader(module)
         if place is not None and read is not None:
-            forward = partial(_forward, module, read, place, module.forward, calls, found)
-            module.__dict__["forward"] = forward  # all calls, by whatever names fairseq gives the arguments
-            watched.append(module)
+            watch(module, read, place[1], int(place[2]), place[3])
         if getattr(module, "can_use_fastpath", False):  # fairseq 0.12.2 would pass its attention by
             module.can_use_fastpath = False
     try:
@@ -61,28 +74,7 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
             del module.__dict__["forward"]
 
 
-def _forward(
-    module: nn.Module,
-    read: Callable[[Any, Call], Weights],
-    place: Any,
-    forward: Any,
-    calls: Counter,
-    found: List[Recorded],
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    call = inspect.signature(forward).bind(*args, **kwargs)
-    call.apply_defaults()
-    # Of a layer that is applied many times each call is a layer.
-    layer = int(place[2]) + calls[place[0]]
-    calls[place[0]] += 1
-    weights = read(module, dict(call.arguments))
-    if weights:
-        found.append(Recorded(f"{place[1]}.{layer}.{KINDS[place[3]]}", weights, _strengths(module)))
-    return forward(*args, **kwargs)
-
-
-def _reader(module: nn.Module) -> Optional[Callable[[Any, Call], Weights]]:
+def _reader(module: nn.Module) -> Optional[Reader]:
     for kind, read in _READERS.items():
         if isinstance(module, kind):
             return read
@@ -94,9 +86,7 @@ def _read_luna(attention: LunaAttention, call: Call) -> Weights:
     read: Any  # with need_weights there are weights
     sentences = Sentences.of(call["context_padding_mask"], call["packed_padding_mask"])
     query, packed, context = call["query"], call["packed"], call["context"]
-    type(attention).forward(
-        attention, query, packed, context, sentences
-    )  # which finds what the sentences lack
+    type(attention).forward(attention, query, packed, context, sentences)  # finds what the sentences lack
     packed_context, pack = attention.pack(packed, context, sentences, need_weights=True)
     cache = attention.cache(packed_context, pack, context, sentences)
     weights = {} if pack is None else {PACK: pack}
@@ -134,8 +124,7 @@ def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
 
 
 def _read_definition(attention: Any, call: Call) -> Weights:
-    """Weights of an attention that is linear in its values: what it makes of values that are each a unit
-    vector."""
+    """Weights of an attention that is linear in its values: what it makes of unit vectors as values."""
     if getattr(attention, "form", "") == "cross":
         forward = partial(type(attention).forward, attention)
         _, weights = _with(forward, {**call, "need_head_weights": True, "incremental_state": None})
@@ -149,8 +138,7 @@ def _read_definition(attention: Any, call: Call) -> Weights:
 
 
 def _weights_of_units(attention: Any, call: Call) -> Tensor:
-    """Weights [B, H, T, S] of cross-attention that reads a digest of the context: what it makes of values
-    that are each a unit vector."""
+    """The same [B, H, T, S] of cross-attention that reads a digest of the context."""
     context = call["key"]
     units = torch.eye(len(context), dtype=context.dtype, device=context.device)
     values = units.repeat(1, attention.num_heads)[:, None].expand(-1, context.size(1), -1)
@@ -172,7 +160,7 @@ class _Given(nn.Module):
         return self.values
 
 
-_READERS: Dict[type, Callable[[Any, Call], Weights]] = {
+_READERS: Dict[type, Reader] = {
     LunaAttention: _read_luna,
     LunaCausalAttention: _read_causal,
     MultiheadAttention: _read_softmax,

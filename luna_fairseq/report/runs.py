@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+import numpy as np
 import torch
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
 from luna_fairseq.report.curves import hours
-from luna_fairseq.report.logs import EPOCH, INNER, SAVED, UPDATES, Log, is_training_log, made_with, read_logs
+from luna_fairseq.report.logs import SAVED, UPDATES, Log, is_training_log, made_with, read_logs
 from luna_fairseq.report.options import Options, architecture, flat, hydra_options, option
 
 DEPTH = 4  # of folders below the one that is named: luna-lra-seeds' <task>/<model>/<seed>
@@ -46,24 +49,19 @@ class Run:
     @property
     def updates(self) -> int:
         """How many were done."""
-        return int(
-            max((table[UPDATES][-1] for table in self.log.tables.values() if len(table[UPDATES])), default=0)
-        )
+        tables = self.log.tables.values()
+        return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
     def best(self) -> Optional[Tuple[str, float, int]]:
         """Name, value and update of the figure by which the best checkpoint is chosen."""
         metric = str(option(self.options, "best_checkpoint_metric") or "loss")
-        for kind, name in (*((kind, metric) for kind in self.subsets()), (SAVED, "score")):
+        for kind, name in (*((kind, metric) for kind in self.log.subsets), (SAVED, "score")):
             table = self.log.tables.get(kind, {})
             if name in table:
                 lower = not option(self.options, "maximize_best_checkpoint_metric")
                 place = int(table[name].argmin() if lower else table[name].argmax())
                 return metric, float(table[name][place]), int(table[UPDATES][place])
         return None
-
-    def subsets(self) -> List[str]:
-        """Names of the subsets that were validated on."""
-        return [kind for kind in self.log.tables if kind not in (INNER, EPOCH, SAVED)]
 
 
 def find_runs(paths: Sequence[Path]) -> List[Run]:
@@ -108,15 +106,14 @@ def _last_part(path: Path) -> str:
 
 
 def _distinct(runs: List[Run]) -> List[Run]:
-    """Runs of one name get the names of their folders' parents before it, and if these are the same, a
-    number."""
+    """Runs of one name get their folders' parents' names before it, and if these are the same, a number."""
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
             run.name = f"{run.folder.resolve().parent.name}/{run.name}"
-    seen: Dict[str, int] = {}
+    seen: Counter = Counter()
     for run in runs:
-        seen[run.name] = seen.get(run.name, 0) + 1
+        seen[run.name] += 1
         if seen[run.name] > 1:
             run.name += f" ({seen[run.name]})"
     return runs
@@ -155,17 +152,17 @@ def _by_run(logs: List[Path]) -> List[List[Path]]:
 
 def _read(place: str, files: List[Path]) -> Run:
     log, folder = read_logs(files), files[-1].parent
-    run = Run(place, folder, log, files)
-    run.options = log.options or hydra_options(folder)
+    run = Run(
+        place, folder, log, files, log.options or hydra_options(folder), _result(folder / "result.json")
+    )
     if run.options is None:
         for found in _from_checkpoint(folder):
             run.options = found.options
-    run.result = _result(folder / "result.json")
     if run.options is None:
         run.notes.append("The log does not tell the options, and no checkpoint lies beside it.")
     if log.cut:
         run.notes.append("The log ends in the middle of a line, which was left out.")
-    if not log.tables.get(INNER) and not log.tables.get(EPOCH):
+    if not log.training:
         run.notes.append(
             "The log has no lines of training (--log-format none): only what was saved is shown."
         )
@@ -185,8 +182,6 @@ def _from_checkpoint(path: Path) -> List[Run]:
     updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
     score = state.get("extra_state", {}).get("val_loss")
     if updates is not None and score is not None:
-        import numpy as np
-
         run.log.tables[SAVED] = {UPDATES: np.array([float(updates)]), "score": np.array([float(score)])}
     run.log.made_with = made_with(state.get("extra_state", {}).get("luna_fairseq"))
     run.notes.append(f"No log was found: this is what {file.name} tells.")
@@ -221,17 +216,18 @@ def _result(path: Path) -> Optional[Dict[str, Any]]:
 def summary(run: Run) -> Dict[str, str]:
     """The run's row of the table: heading -> what to say."""
     row = {"Architecture": architecture(run.options), "State": _state(run), "Updates": f"{run.updates:,}"}
-    inner = run.log.tables.get(INNER) or run.log.tables.get(EPOCH) or {}
+    inner = run.log.training
     if len(inner.get("epoch", ())):
         row["Epochs"] = f"{inner['epoch'][-1]:.1f}"
     if len(inner.get("wall", ())):
         row["Hours"] = f"{hours(inner)[-1]:.2f}"
     if "wps" in inner:
-        row["Tokens/s (median)"] = f"{_median(inner['wps']):,.0f}"
+        speeds = inner["wps"][inner["wps"] > 0].tolist()  # the first line of a run has none
+        row["Tokens/s (median)"] = f"{statistics.median_high(speeds or [0.0]):,.0f}"
     best = run.best()
     if best:
         row[f"Best {best[0]}"] = f"{best[1]:g} (update {best[2]:,})"
-    for kind in run.subsets():
+    for kind in run.log.subsets:
         table = run.log.tables[kind]
         for figure in ("ppl", "bleu", "accuracy"):
             if figure in table:
@@ -241,11 +237,6 @@ def summary(run: Run) -> Dict[str, str]:
     row["Seed"] = str(option(run.options, "seed") or "")
     row["luna_fairseq"] = run.log.made_with or ""
     return {name: text for name, text in row.items() if text}
-
-
-def _median(values: Any) -> float:
-    good = sorted(value for value in values.tolist() if value > 0)  # the first line of a run has no speed
-    return good[len(good) // 2] if good else 0.0
 
 
 def _state(run: Run) -> str:

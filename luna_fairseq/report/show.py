@@ -52,7 +52,7 @@ def build_parser() -> CommandParser:
 
 
 def _show(args: argparse.Namespace) -> None:
-    texts = args.text if args.text else [line for line in read_lines(args.input) if line.strip()]
+    texts = args.text or [line for line in read_lines(args.input) if line.strip()]
     if not 0 < len(texts) <= MOST_TEXTS:
         raise InputError(f"{len(texts)} texts: give 1 to {MOST_TEXTS}")
     if args.target is not None and len(texts) > 1:
@@ -60,8 +60,8 @@ def _show(args: argparse.Namespace) -> None:
     from luna_fairseq.report.loading import load
 
     hub = load(args.checkpoint, args.data)
-    shown_texts = progress(texts, "attention", "texts")
-    maps = [attention_maps(hub, text, args.target, args.beam) for text in shown_texts]
+    counted = progress(texts, "attention", "texts")
+    maps = [attention_maps(hub, text, args.target, args.beam) for text in counted]
     shown = attention_page(maps, f"Attention of {args.checkpoint.name}", str(args.checkpoint))
     shown.write(args.out)
     for one in maps:

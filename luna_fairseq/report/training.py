@@ -55,10 +55,8 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    _watch(args) if args.watch else _write(args)
-
-
-def _watch(args: argparse.Namespace) -> None:
+    if not args.watch:
+        return _write(args, find_runs(args.runs))
     seen: Any = None
     try:
         while True:
@@ -68,14 +66,13 @@ def _watch(args: argparse.Namespace) -> None:
                 seen = now
                 _write(args, runs)
             if all(run.log.finished for run in runs):
-                return
+                return None
             time.sleep(args.watch)
     except KeyboardInterrupt:
         print()
 
 
-def _write(args: argparse.Namespace, runs: Optional[List[Run]] = None) -> None:
-    runs = runs or find_runs(args.runs)
+def _write(args: argparse.Namespace, runs: List[Run]) -> None:
     report = report_page(runs, args.title, args.results, args.samples, args.watch or 0)
     report.write(args.out)
     for run in runs:
@@ -109,29 +106,29 @@ def report_page(
         raise InputError(
             f"--results names {len(results)} folders for {len(runs)} runs: give one for each run"
         )
-    data: Dict[str, Any] = {
+    given: Sequence[Optional[Path]] = results or [None] * len(runs)
+    shown = zip(progress(runs, "translations", "runs"), given)
+    translated = [_translations(run, folder) for run, folder in shown]
+    data = {
         "title": title,
         "watch": watch,
         "options": differences([run.options for run in runs]),
+        "charts": charts([run.log for run in runs]),
+        "samples": samples(translated, number_of_samples),
+        "lengths": by_length(translated),
+        "runs": [_run_data(run, found) for run, found in zip(runs, translated)],
+        "seeds": _seeds(runs),
     }
-    data["charts"] = charts([run.log for run in runs])
-    folders: Sequence[Optional[Path]] = results or [None] * len(runs)
-    translated = [
-        _translations(run, folder) for run, folder in zip(progress(runs, "translations", "runs"), folders)
-    ]
-    data["samples"] = samples(translated, number_of_samples)
-    data["lengths"] = by_length(translated)
-    data["runs"] = [_run_data(run, found) for run, found in zip(runs, translated)]
-    data["seeds"] = _seeds(runs)
     return page(title, data, STYLES, SCRIPTS)
 
 
 def _run_data(run: Run, found: Translations) -> Dict[str, Any]:
+    scores = {f"Test {score['name']}": f"{score['value']:.2f}" for score in found.scores}
     return {
         "name": run.name,
         "path": str(run.folder),
         "axes": axes(run.log),
-        "summary": {**summary(run), **_scores(found)},
+        "summary": {**summary(run), **scores},
         "signatures": [f"{score['name']}: {score['signature']}" for score in found.scores],
         "notes": [*run.notes, *([found.note] if found.note else [])],
     }
@@ -140,22 +137,14 @@ def _run_data(run: Run, found: Translations) -> Dict[str, Any]:
 def _translations(run: Run, given: Optional[Path]) -> Translations:
     if given is not None and not given.is_dir():
         raise InputError(f"--results {given} is no folder: give what luna-evaluate wrote to")
-    folders = [given] if given is not None else _beside(run.folder)
-    for folder in folders:
+    # What lies above a run's own folder may be another run's.
+    own = run.folder.parent if run.folder.name == "checkpoints" else run.folder
+    beside = [run.folder, own, *(own / name for name in RESULT_FOLDERS)]
+    for folder in [given] if given is not None else beside:
         found = read_translations(folder)
         if found.sentences or found.scores:
             return found
     return Translations()
-
-
-def _beside(folder: Path) -> List[Path]:
-    """Where a run's translations may be. What lies above its folder may be another run's."""
-    own = folder.parent if folder.name == "checkpoints" else folder
-    return [folder, own, *(own / name for name in RESULT_FOLDERS)]
-
-
-def _scores(found: Translations) -> Dict[str, str]:
-    return {f"Test {score['name']}": f"{score['value']:.2f}" for score in found.scores}
 
 
 def _seeds(runs: List[Run]) -> List[Dict[str, Any]]:

@@ -95,9 +95,9 @@ def samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
             row = by_text.setdefault((sentence.source, sentence.reference), [None] * len(runs))
             row[place] = sentence.hypothesis
     most = max((_count(row) for row in by_text.values()), default=0)
-    chosen = _spread([text for text, row in by_text.items() if _count(row) == most], number)
-    rows = []
-    for source, reference in chosen:
+    texts = [text for text, row in by_text.items() if _count(row) == most]
+    number, rows = min(number, len(texts)), []
+    for source, reference in (texts[step * len(texts) // number] for step in range(number)):
         of_run = [
             None if text is None else [text, round(chrf.sentence_score(text, [reference]).score, 1)]
             for text in by_text[source, reference]
@@ -108,11 +108,6 @@ def samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
 
 def _count(row: Sequence[Any]) -> int:
     return sum(entry is not None for entry in row)
-
-
-def _spread(items: List[Any], number: int) -> List[Any]:
-    number = min(number, len(items))
-    return [items[step * len(items) // number] for step in range(number)]
 
 
 def _difference(row: Dict[str, Any]) -> float:
@@ -150,11 +145,9 @@ def _group(words: int) -> str:
 
 
 def _counts(run: Translations) -> Dict[str, np.ndarray]:
-    """Of each group: sentences, length of the hypotheses and of the references, n-grams that match, and all
-    n-grams."""
-    bleu = BLEU(
-        effective_order=True, force=True
-    )  # force: generated text may be tokenised, of which sacreBLEU would warn
+    """Of each group: sentences, length of hypotheses and of references, n-grams that match, all n-grams."""
+    # force: generated text may be tokenised, of which sacreBLEU would warn
+    bleu = BLEU(effective_order=True, force=True)
     found: Dict[str, np.ndarray] = {}
     for sentence in run.sentences.values():
         score = bleu.sentence_score(sentence.hypothesis, [sentence.reference])
