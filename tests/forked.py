@@ -1,5 +1,5 @@
-"""fairseq's commands as a user starts them, in processes of their own: forked from one (:mod:`forking`) that
-all tests share, so that they start at once."""
+"""Programs as a user starts them, in processes of their own: forked from one (:mod:`forking`) that all tests
+share, so that they start at once."""
 
 import atexit
 import functools
@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 USER_DIR = str(ROOT / "luna_fairseq")
 FORKING = Path(__file__).with_name("forking.py")
 ON_A_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+# What the programs find imported; the last one torch 2 imports when it makes an optimizer.
+FAIRSEQ = ("fairseq.options", "fairseq.trainer", "fairseq.sequence_generator", "torch._dynamo")
+TORCH = ("torch",)
 
 
 def split(words):
@@ -21,18 +24,27 @@ def split(words):
     return [part for word in words for part in ([str(word)] if isinstance(word, Path) else word.split())]
 
 
-def run_module(module, words, folder=None, stdin=None):
+def run_module(module, words, folder=None, stdin=""):
     """``python -m module`` with these words; returns what subprocess.run would."""
+    return run_python("-m", module, *split(words), folder=folder, stdin=stdin)
+
+
+def run_code(code, *words, **options):
+    """What ``python -c CODE WORDS`` prints, which is to succeed."""
+    done = run_python("-c", code, *map(str, words), **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def run_python(*words, folder=None, stdin="", imported=FAIRSEQ, **environment):
+    """``python`` with these words; returns what subprocess.run would."""
     with tempfile.TemporaryDirectory() as files:
         paths = {name: Path(files, name) for name in ("stdin", "log", "errors")}
         paths["stdin"].write_text(stdin or "", encoding="utf-8")
-        streams = {name: str(path) for name, path in paths.items()}
-        argv = split(words)
-        ((status,),) = _statuses(
-            [{"module": module, "argvs": [argv], "folder": folder and str(folder), **streams}]
-        )
+        run = {"argvs": [words], "folder": folder and str(folder), "environment": environment}
+        ((status,),) = _statuses([{**run, **{name: str(path) for name, path in paths.items()}}], imported)
         output, errors = (paths[name].read_text(encoding="utf-8") for name in ("log", "errors"))
-    return subprocess.CompletedProcess(argv, status, output, errors)
+    return subprocess.CompletedProcess(words, status, output, errors)
 
 
 def forked(*runs):
@@ -47,8 +59,9 @@ def forked(*runs):
     with tempfile.TemporaryDirectory() as folder:
         plan = [{**run, "log": os.path.join(folder, str(number))} for number, run in enumerate(runs)]
         for run in plan:
-            run["module"] = "fairseq_cli.train"
-            run["argvs"] = [["--user-dir", USER_DIR, *split(words)] for words in run["argvs"]]
+            run["argvs"] = [
+                ["-m", "fairseq_cli.train", "--user-dir", USER_DIR, *split(words)] for words in run["argvs"]
+            ]
         statuses = _statuses(plan)
         return [(ended, Path(run["log"]).read_text(encoding="utf-8")) for ended, run in zip(statuses, plan)]
 
@@ -66,13 +79,11 @@ class Popen:
     """subprocess.Popen of ``python -m MODULE ...``, forked, and over when it is there."""
 
     def __init__(self, command, stdout, stderr, env):
-        at = command.index("-m") + 1
         self.folder = tempfile.TemporaryDirectory()
         run = {
-            "module": command[at],
-            "argvs": [command[at + 1 :]],
+            "argvs": [command[command.index("-m") :]],
             "log": os.path.join(self.folder.name, "log"),
-            "environment": {**env, **ON_A_CPU},
+            "environment": env,
         }
         if stderr != subprocess.STDOUT:
             run["errors"] = os.path.join(self.folder.name, "errors")
@@ -89,9 +100,10 @@ class Popen:
         self.folder.cleanup()
 
 
-def _statuses(plan):
-    server, environment = _server(), {**os.environ, **ON_A_CPU}
-    server.stdin.write(json.dumps([{"environment": environment, **run} for run in plan]) + "\n")
+def _statuses(plan, imported=FAIRSEQ):
+    server = _server(*imported)
+    plan = [{**run, "environment": {**os.environ, **run.get("environment", {}), **ON_A_CPU}} for run in plan]
+    server.stdin.write(json.dumps(plan) + "\n")
     server.stdin.flush()
     answer = server.stdout.readline()
     assert answer, f"{FORKING.name} has ended"
@@ -101,8 +113,9 @@ def _statuses(plan):
 
 
 @functools.lru_cache(maxsize=None)
-def _server():
+def _server(*imported):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "universal_newlines": True}
-    server = subprocess.Popen([sys.executable, str(FORKING)], env={**os.environ, **ON_A_CPU}, **pipes)
+    command = [sys.executable, str(FORKING), *imported]
+    server = subprocess.Popen(command, env={**os.environ, **ON_A_CPU}, **pipes)
     atexit.register(server.communicate)  # closes its stdin, at which it ends
     return server

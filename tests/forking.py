@@ -1,6 +1,6 @@
-"""The process that has imported fairseq already, and forks every command from itself.
+"""The process that has imported already what takes long, and forks every program from itself.
 
-Imported are torch and fairseq, neither this package nor a command: what is forked does what ``python -m``
+Imported is what its command line names, never this package nor a command: what is forked does what ``python``
 does. Reads the runs of :mod:`forked`, a list of them in each line of JSON, and answers each line with the
 list of what :func:`carry_out` returns.
 """
@@ -19,12 +19,10 @@ import time
 from pathlib import Path
 
 LIMIT = 600  # seconds that a run may take
-# The last one torch 2 imports when it makes an optimizer.
-IMPORTED = ("fairseq.options", "fairseq.trainer", "fairseq.sequence_generator", "torch._dynamo")
 
 
-def start(module, argv, run, leader, answers):
-    """Fork a process that becomes the command; it leads a process group, or joins that of the leader."""
+def start(words, run, leader, answers):
+    """Fork a process that becomes ``python WORDS``; it leads a process group, or joins that of the leader."""
     process = os.fork()
     # Both set it, whoever comes first: another process may join the group at once.
     os.setpgid(process, leader or process)
@@ -40,8 +38,16 @@ def start(module, argv, run, leader, answers):
     os.environ.update(run["environment"])
     os.chdir(run.get("folder") or os.getcwd())
     sys.path[0] = os.getcwd()
-    sys.argv[1:] = argv
-    os._exit(become(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)))
+    os._exit(become(lambda: interpret(*words)))
+
+
+def interpret(option, program, *arguments):
+    """``python -m MODULE ...`` or ``python -c CODE ...``."""
+    sys.argv = [option, *arguments]
+    if option == "-m":
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
 
 
 def become(program):
@@ -68,8 +74,8 @@ def carry_out(run, answers):
     """The exit statuses of the run's processes, -N for one that signal N ended; or, of one that ended before
     it was to be interrupted, so in words."""
     processes = []
-    for argv in run["argvs"]:
-        processes.append(start(run["module"], argv, run, processes[0] if processes else 0, answers))
+    for words in run["argvs"]:
+        processes.append(start(words, run, processes[0] if processes else 0, answers))
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(processes[0], signal.SIGKILL))
     signal.alarm(LIMIT)
     came = True
@@ -95,7 +101,7 @@ def comes(text, log, process):
 
 
 if __name__ == "__main__":
-    for name in IMPORTED:
+    for name in sys.argv[1:]:
         if importlib.util.find_spec(name):
             importlib.import_module(name)
     gc.collect()

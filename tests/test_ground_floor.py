@@ -1,13 +1,13 @@
 """The ground floor stands alone: ops, plain modules and optimizer with torch only; and when the rest is
 registered."""
 
-import os
 import re
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from forked import TORCH, run_code
 
 ROOT = Path(__file__).resolve().parents[1]
 # Every finder as it is, but blind to these packages: importing them fails as where they are not installed.
@@ -33,18 +33,7 @@ assert "lra-text" in TASK_REGISTRY and "lra_cross_entropy" in CRITERION_REGISTRY
 """
 
 
-def passes(code):
-    """What a fresh process prints that runs ``code``."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=str(ROOT),
-        # Bytecode is kept, so that the second process does not compile, as with an installed package.
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+passes = partial(run_code, folder=ROOT, imported=TORCH)
 
 
 def test_without_fairseq_the_mathematics_and_the_optimizer_work():

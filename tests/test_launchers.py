@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import run_module
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 TORCHRUN, SBATCH = SCRIPTS / "train_torchrun.sh", SCRIPTS / "train_slurm.sbatch"
@@ -66,8 +67,8 @@ def test_a_process_that_fails_leaves_two_lines(ending, status, tmp_path):
     (tmp_path / "failing.py").write_text(
         f"import os, sys\nprint('luna_fairseq: error: width 3', file=sys.stderr, flush=True)\n{ending}\n"
     )
-    line = [sys.executable, "-m", "luna_fairseq.commands.torchrun", "--standalone", "--nproc_per_node", "1"]
-    done = subprocess.run([*line, str(tmp_path / "failing.py")], capture_output=True, text=True, timeout=120)
+    words = ("--standalone --nproc_per_node 1", tmp_path / "failing.py")
+    done = run_module("luna_fairseq.commands.torchrun", words)
     said = [line for line in done.stderr.splitlines() if "Warning" not in line and "warn" not in line]
     last = [f"torchrun: process 0 ended with status {status}, and so did the run"] if status else []
     assert said == ["luna_fairseq: error: width 3", *last] and done.returncode == status

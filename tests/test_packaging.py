@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import run_code
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = [
@@ -18,18 +19,6 @@ SCRIPTS = [
     import-huggingface lra-seeds plan prepare-bitext prepare-iwslt15-en-vi prepare-lra prepare-task
     prepare-text prepare-wmt14-en-de recipes report score show train train-bitext""".split()
 ]
-
-
-def run(arguments, cwd, **environment):
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=str(cwd),
-        env=dict(inherited, OMP_NUM_THREADS="1", **environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +31,9 @@ def installed(tmp_path_factory):
         shutil.copytree(str(ROOT / name), str(source / name))
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"):
         shutil.copy(str(ROOT / name), str(source))
-    done = run(
-        ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", folder, source],
-        cwd=source,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target"]
+    done = subprocess.run([*pip, str(folder), str(source)], cwd=str(source), capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return folder
 
 
@@ -78,9 +65,7 @@ def test_recipes_are_installed(installed, tmp_path):
         "import sys; sys.path.insert(0, sys.argv[1]); from luna_fairseq.commands import recipes;"
         "print(recipes.folder(), *recipes.names(), len(recipes.read_recipe('demo').words()))"
     )
-    done = run(["-c", code, installed], cwd=tmp_path)
-    assert done.returncode == 0, done.stdout[-3000:]
-    folder, *names, words = done.stdout.splitlines()[-1].split()
+    folder, *names, words = run_code(code, installed, folder=tmp_path).splitlines()[-1].split()
     assert os.path.realpath(folder) == os.path.realpath(str(installed / "luna_fairseq" / "configs"))
     mine = {f"{path.parent.name}/{path.stem}" for path in (ROOT / "configs").glob("*/*.yaml")}
     assert set(names) == {name for name in mine if not name.startswith("model/")} and int(words) > 20
@@ -112,8 +97,7 @@ def test_console_scripts_name_existing_functions(installed, tmp_path):
         "    module, function = target.split(':')\n"
         "    assert callable(getattr(importlib.import_module(module), function)), target"
     )
-    done = run(["-c", code, installed, *scripts.values()], cwd=tmp_path)
-    assert done.returncode == 0, done.stdout[-3000:]
+    run_code(code, installed, *scripts.values(), folder=tmp_path)
     assert (installed / "bin" / "luna-average-checkpoints").is_file()
 
 
@@ -130,9 +114,8 @@ def test_user_dir_of_an_installed_copy(installed, tmp_path, by_name):
     beside = installed / "fairseq"  # stands for a fairseq installed into the same folder
     beside.mkdir(exist_ok=True)
     user_dir = "luna_fairseq" if by_name else installed / "luna_fairseq"
-    done = run(["-c", code, user_dir, beside / "utils.py"], cwd=tmp_path)
-    assert done.returncode == 0, done.stdout[-3000:]
-    file, registered = done.stdout.splitlines()[-1].rsplit(" ", 1)
+    found = run_code(code, user_dir, beside / "utils.py", folder=tmp_path)
+    file, registered = found.splitlines()[-1].rsplit(" ", 1)
     assert registered == "True"
     assert os.path.realpath(file) == os.path.realpath(str(installed / "luna_fairseq" / "__init__.py"))
 

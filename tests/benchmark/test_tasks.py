@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from forked import TORCH, run_python
 
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.benchmark import apollo, attention, causal, measure, models
@@ -120,8 +121,7 @@ def test_without_fairseq_attention_alone_is_measured():
         ("__main__", f"causal --check {HEADS}", "chunk"),
         ("gpu", "--device cpu --minutes 1e-9 --only train", "there are parity, causal, resources"),
     ):
-        command = [sys.executable, "-c", program.format(module), *words.split()]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = run_python("-c", program.format(module), *words.split(), imported=TORCH)
         assert said in done.stdout + done.stderr, done.stderr
 
 

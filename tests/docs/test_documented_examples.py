@@ -10,6 +10,7 @@ import sys
 import pytest
 from checked_commands import check
 from documented_examples import ROOT, examples, pages, stories
+from forked import run_python
 from small_worlds import MODULES, SHRUNK, fill, write_command
 
 RECORDED = [*MODULES, "python", "make", "sbatch", "sacrebleu", "pip"]
@@ -31,19 +32,14 @@ def test_examples_run_as_written(page, fixture, tmp_path):
     for example in STORIES[page, fixture]:
         if sys.version_info < (3, 10) and "from transformers" in example.text:
             continue  # older transformers copy direct imports alone
-        interpreter = (
-            ["bash", "-euo", "pipefail", "-c"] if example.language == "bash" else [sys.executable, "-c"]
-        )
-        result = subprocess.run(
-            [*interpreter, example.text],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert result.returncode == 0, f"{example.name}\n{result.stdout[-3000:]}"
-        assert "Perplexity: 1.00" not in result.stdout, example.name
+        if example.language == "python":
+            result = run_python("-c", example.text, folder=tmp_path, **environment)
+        else:
+            shell = ["bash", "-euo", "pipefail", "-c", example.text]
+            result = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        said = result.stdout + result.stderr
+        assert result.returncode == 0, f"{example.name}\n{said[-3000:]}"
+        assert "Perplexity: 1.00" not in said, example.name
 
 
 @pytest.mark.parametrize("example", SHELL, ids=lambda example: example.name)

@@ -1,11 +1,9 @@
 """Every change is an entry that says what it does, is in force where it is needed, and can be left out."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import run_code
 
 import luna_fairseq  # noqa: F401  mends fairseq
 from luna_fairseq.engine import listing
@@ -15,11 +13,6 @@ from luna_fairseq.engine.underneath import at_least
 from luna_fairseq.errors import InputError
 
 NAMES = [mend.name for mend in TABLE]
-
-
-def run(code, *, leave_out=""):
-    environment = {**os.environ, SWITCH: leave_out}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
 
 
 def test_every_entry_says_what_it_does():
@@ -63,10 +56,9 @@ places = [mend.find(target) for entry in table.TABLE for target, _ in entry.chan
 print([place for place in places if place[0] and hasattr(getattr(*place), "mended_by")])
 print(*listing.lines(), sep="\\n")
 """
-    done = run(code, leave_out=", ".join(NAMES))
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.startswith("[]\n"), done.stdout[:2000]
-    assert f"left out: {len(NAMES)} (by {SWITCH})" in done.stdout and "mended: 0" in done.stdout
+    printed = run_code(code, **{SWITCH: ", ".join(NAMES)})
+    assert printed.startswith("[]\n"), printed[:2000]
+    assert f"left out: {len(NAMES)} (by {SWITCH})" in printed and "mended: 0" in printed
 
 
 def test_names_with_commas_between_and_one_that_is_not_in_the_table(monkeypatch):

@@ -1,12 +1,11 @@
 """Memory that training on a CPU frees."""
 
 import ctypes
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from forked import run_code
 
 from luna_fairseq.engine import memory
 
@@ -27,8 +26,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def pages(keep):
-    command = [sys.executable, "-c", PAGES.format(keep=keep)]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+    return int(run_code(PAGES.format(keep=keep)).split()[-1])
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no such switch")

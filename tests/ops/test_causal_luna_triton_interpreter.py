@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked import TORCH, run_code
 
 from luna_fairseq.ops.causal_luna import triton as form
 
@@ -40,8 +41,7 @@ def test_in_the_interpreter(name, marks):
 
 def test_the_package_imports_without_triton():
     code = "import sys; sys.modules['triton'] = None; import luna_fairseq.ops.causal_luna.triton"
-    result = subprocess.run([sys.executable, "-c", code], cwd=HERE.parents[1], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    run_code(code, imported=TORCH)
 
 
 def test_the_reason_without_a_gpu(monkeypatch):
