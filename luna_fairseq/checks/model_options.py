@@ -50,12 +50,10 @@ def _ours(dataclass: Any) -> Any:
 
 def complete(options: Mapping[str, Any]) -> Dict[str, Any]:
     """``options`` with what they lack from the defaults of the model's dataclass, if it is one of ours."""
-    found, dataclass = dict(options), dataclass_of(options)
+    dataclass = dataclass_of(options)
     if dataclass is None:
-        return found
-    for name, value in plain_options(dataclass()).items():
-        found.setdefault(name, value)
-    return fill_open(found, dataclass)
+        return dict(options)
+    return fill_open({**plain_options(dataclass()), **options}, dataclass)
 
 
 def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:

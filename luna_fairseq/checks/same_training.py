@@ -38,10 +38,8 @@ KINDS = {
     "lra-image": "classifying images",
 }
 
-Identity = Dict[str, Any]
 
-
-def identity_of(task: Any) -> Identity:
+def identity_of(task: Any) -> Dict[str, Any]:
     """Name, languages and what decides how a task reads its input, as far as it has them."""
     from fairseq.tasks import TASK_REGISTRY
 
@@ -50,7 +48,7 @@ def identity_of(task: Any) -> Identity:
     return _identity({**plain_options(options), "_name": name})
 
 
-def stored_identity(state: Mapping[str, Any]) -> Identity:
+def stored_identity(state: Mapping[str, Any]) -> Dict[str, Any]:
     """That of the task of a checkpoint; of one of this package also ``run``, which is all checkpoints' of one
     run."""
     found = (state.get("extra_state") or {}).get(KEY)
@@ -65,7 +63,7 @@ def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
     return plain_options((state.get("cfg") or {}).get("model") or state.get("args") or {})
 
 
-def _identity(options: Mapping[str, Any]) -> Identity:
+def _identity(options: Mapping[str, Any]) -> Dict[str, Any]:
     known = {"task": options.get("_name") or options.get("task")}
     known.update((name, options[name]) for name in (*_LANGUAGES, *_READING) if name in options)
     return known
@@ -133,7 +131,7 @@ def is_known(identity: Mapping[str, Any]) -> bool:
     return identity.get("task") in KINDS
 
 
-def kept_identity(trainer: Any) -> Identity:
+def kept_identity(trainer: Any) -> Dict[str, Any]:
     """That of the trainer's task and run."""
     if getattr(trainer, "run_name", None) is None:
         trainer.run_name = uuid.uuid4().hex

@@ -47,18 +47,19 @@ def launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capabili
         folder = f"checkpoints/{recipe.path.stem}"
         options += ["--save-dir", folder]
         hydra.append(f"checkpoint.save_dir={folder}")
-    devices, one = found.distributed_world_size or gpus, []
+    devices = found.distributed_world_size or gpus
     if recipe.gpus == 1 and gpus > 1 and found.distributed_world_size is None:
-        devices, one = 1, ["--distributed-world-size", "1"]
+        devices = 1
+        options += ["--distributed-world-size", "1"]
         hydra.append("distributed_training.distributed_world_size=1")
     frequency, batch = _update_freq(recipe, found, devices)
     if frequency is not None:
+        options += ["--update-freq", str(frequency)]
         hydra.append(f"optimization.update_freq=[{frequency}]")
     precision, reason = _precision(recipe, found, capability)
     hydra += [f"common.{flag[2:].replace('-', '_')}=true" for flag in precision]
-    counted = [] if frequency is None else ["--update-freq", str(frequency)]
-    rest = [word for word in given if word != "--fp32"]
-    return Launch([*options, *one, *counted, *precision, *rest], hydra, [batch, reason], folder)
+    options += [*precision, *(word for word in given if word != "--fp32")]
+    return Launch(options, hydra, [batch, reason], folder)
 
 
 def _update_freq(recipe: Recipe, found: argparse.Namespace, devices: int) -> Tuple[Optional[int], str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import options_of
 from luna_fairseq.progress import counter, say
 
 _UPDATES = re.compile(r'num_updates"?[:= ]+"?(\d+)')
@@ -20,18 +21,8 @@ def fairseq(name: str, options: Sequence[str]) -> List[str]:
 
 
 def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
-    """Run fairseq-train as ``run_logged`` does, with a bar of its updates.
-
-    Args:
-        command: with its arguments
-        log, shown: as in ``run_logged``
-        description: of the bar
-
-    Raises:
-        InputError: it failed
-    """
-    most = max((place for place, word in enumerate(command) if word == "--max-update"), default=None)
-    total = None if most is None else int(command[most + 1]) or None
+    """Run fairseq-train as :func:`run_logged` does, with a bar of its updates."""
+    total = int(options_of(command).get("--max-update", 0)) or None
     with counter(description, total, "updates") as bar:
 
         def count(line: str) -> None:
@@ -53,7 +44,6 @@ def run_logged(
     """Run ``command``, add what it says to ``log``, and print the lines that contain one of ``shown``.
 
     Args:
-        command: with its arguments
         log: file for standard output and error
         shown: parts of lines to print
         output: file for standard output alone (default: that goes to the log, too)

@@ -9,16 +9,8 @@ from luna_fairseq.files.writing import check_writable, replacing
 
 
 def check_plot(path: Path, option: str) -> None:
-    """Refuse, before any work is done, a picture that could not be drawn after it.
-
-    Args:
-        path: of the picture
-        option: that named it
-
-    Raises:
-        InputError: it cannot be written there
-        MissingRequirementError: matplotlib is not installed
-    """
+    """Raise InputError, before any work is done, for a picture that ``option`` wants where it cannot be
+    written, and MissingRequirementError where matplotlib is not installed."""
     check_writable(path, option)
     # Importing fairseq may turn every library's debugging messages on.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)

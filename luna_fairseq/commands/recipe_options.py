@@ -50,13 +50,16 @@ def check_options(path: Path, content: Settings, settings: Settings) -> None:
         InputError: a group, a name or an option is unknown; the message has the line and the nearest known.
     """
     luna_fairseq.register()
+    # What the name of a group can be; a group that is not here has none.
+    registries = {"task": TASK_REGISTRY, "model": ARCH_MODEL_REGISTRY}
+    registries.update({group: one["registry"] for group, one in REGISTRIES.items()})
     for group, options in content.items():
         if group == HYDRA:
             continue
         if group not in FairseqConfig.__dataclass_fields__:
             raise _unknown(path, [group], f"group {group}", FairseqConfig.__dataclass_fields__)
         name = str(settings[group].get("_name", ""))
-        registry = _registry(group)
+        registry = registries.get(group)
         if registry is not None and name not in registry:
             if options.get("_name") == name:  # otherwise another file's fault
                 raise _unknown(path, [group, "_name"], f"{group} {name}", registry)
@@ -65,13 +68,6 @@ def check_options(path: Path, content: Settings, settings: Settings) -> None:
         for key in options:
             if key not in known and key != "_name":
                 raise _unknown(path, [group, key], f"option {key} of {name or group}", known, key)
-
-
-def _registry(group: str) -> Optional[Dict[str, Any]]:
-    """What the group's _name can be; None for a group without."""
-    if group in REGISTRIES:
-        return REGISTRIES[group]["registry"]
-    return {"task": TASK_REGISTRY, "model": ARCH_MODEL_REGISTRY}.get(group)
 
 
 def _options(group: str, component: Any) -> List[str]:

@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence
 
 import luna_fairseq
 from luna_fairseq.errors import InputError, one_line_for, until_nobody_reads
@@ -73,7 +73,10 @@ def console_script(
     """
 
     def main(argv: Optional[Sequence[str]] = None) -> int:
-        words, extra = (argv, []) if passes_on is None else split_at_dashes(argv)
+        words, extra = list(sys.argv[1:] if argv is None else argv), []
+        if passes_on is not None and "--" in words:
+            end = words.index("--")
+            words, extra = words[:end], words[end + 1 :]
         parser = build_parser()
         parser.add_argument("--quiet", action="store_true", help="no progress bars, even on a terminal")
         args = parser.parse_args(words)
@@ -117,11 +120,3 @@ def words_script(
         return reported(program, lambda: work(words))
 
     return main
-
-
-def split_at_dashes(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
-    """The words of the command line (default: the process's) before and after ``--``; the latter go to
-    fairseq."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    end = words.index("--") if "--" in words else len(words)
-    return words[:end], words[end + 1 :]

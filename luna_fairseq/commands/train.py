@@ -53,7 +53,9 @@ def command(words: List[str], records: bool = True, option: str = "--save-dir") 
     what = _begun_with(recipe, data, given)
     if what is not None:
         place = Path(found.save_dir)
-        same_run(place, option, what, (place / "checkpoint_last.pt").is_file(), records and _is_first())
+        # One of the processes that train is enough.
+        is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+        same_run(place, option, what, (place / "checkpoint_last.pt").is_file(), records and is_first)
     return [sys.executable, "-m", "fairseq_cli.train", data, *found.options]
 
 
@@ -63,11 +65,6 @@ def _begun_with(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[Dic
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
         return None
     return {**lasting_options(words), "training data": content_of([Path(one) for one in data.split(":")])}
-
-
-def _is_first() -> bool:
-    """Whether this is the first of the processes that train."""
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
 def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:

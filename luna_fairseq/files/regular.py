@@ -25,11 +25,8 @@ def is_data(name: str) -> bool:
 
 @contextmanager
 def data_alone(place: str) -> Iterator[Callable[[str], bool]]:
-    """Gives :func:`is_data`, and says at the end how many of the names it was asked for are no data.
-
-    Args:
-        place: the archive or folder that holds them.
-    """
+    """Gives :func:`is_data`, and says at the end how many of the names in ``place``, an archive or a folder,
+    that it was asked for are no data."""
     left_out: List[str] = []
 
     def kept(name: str) -> bool:

@@ -3,7 +3,7 @@ fairseq's names, which the peers have too, and Luna's own.
 
 An option is declared once, here or in the dataclass of its model; whatever needs a model's options (command
 line, hydra, checkpoint, fine-tuning, averaging, resuming, export) reads that dataclass, see
-``engine/model_options.py``. Flat, with prefixed fields: fairseq's command line loses the prefixed options of
+``checks/model_options.py``. Flat, with prefixed fields: fairseq's command line loses the prefixed options of
 a nested config.
 """
 

@@ -6,7 +6,7 @@ A piece is what a model reads and writes at once: sentences that follow one anot
 
 from __future__ import annotations
 
-from itertools import islice, tee
+from itertools import groupby, islice, tee
 from pathlib import Path
 from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -50,12 +50,10 @@ def document_lengths(prefix: str, text: Bitext) -> List[int]:
             the line
     """
     ids = Path(f"{prefix}.{IDS}")
-    lines = zip(read_lines(text.source), read_lines(text.target))
     if ids.is_file():
-        return _by_ids(ids, lines, text)
+        return _by_ids(ids, text)
     lengths = [0]
-    for number, pair in enumerate(lines, 1):
-        _check_separator(pair, text, number)
+    for number, pair in _numbered_pairs(text):
         if all(pair):
             lengths[-1] += 1
         elif not lengths[-1]:
@@ -65,31 +63,27 @@ def document_lengths(prefix: str, text: Bitext) -> List[int]:
     return lengths if lengths[-1] else lengths[:-1]  # an empty line may end the text
 
 
-def _by_ids(path: Path, lines: Iterator[Tuple[str, str]], text: Bitext) -> List[int]:
-    lengths: List[int] = []
-    latest: Optional[str] = None
+def _by_ids(path: Path, text: Bitext) -> List[int]:
     ids = list(read_lines(path))
     if len(ids) != text.lines:
         raise InputError(f"{path} has {len(ids):,} lines, {text.source} has {text.lines:,}: an id for each")
-    for number, (name, pair) in enumerate(zip(ids, lines), 1):
-        _check_separator(pair, text, number)
+    for number, pair in _numbered_pairs(text):
         if not all(pair):
             side = text.source if not pair[0] else text.target
             raise InputError(f"{side}, line {number} is empty: with {path} every line is a sentence")
-        if name != latest:
-            lengths.append(0)
-        latest = name
-        lengths[-1] += 1
-    return lengths
+    return [len(list(lines)) for _, lines in groupby(ids)]
 
 
-def _check_separator(pair: Tuple[str, str], text: Bitext, number: int) -> None:
-    for path, line in zip((text.source, text.target), pair):
-        if SEPARATOR in line:
-            raise InputError(
-                f"{path}, line {number} holds {SEPARATOR}, which stands between the sentences of a piece: "
-                "write it in another way"
-            )
+def _numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
+    """Raises InputError for one that holds the separator."""
+    for number, pair in enumerate(zip(read_lines(text.source), read_lines(text.target)), 1):
+        for path, line in zip((text.source, text.target), pair):
+            if SEPARATOR in line:
+                raise InputError(
+                    f"{path}, line {number} holds {SEPARATOR}, which stands between the sentences of a "
+                    "piece: write it in another way"
+                )
+        yield number, pair
 
 
 def cut(documents: Sequence[int], sentences: Iterator[Tuple[int, ...]], limit: int) -> Iterator[Piece]:

@@ -49,10 +49,12 @@ class Encoder:
     """
     Args:
         encode: lines -> numbers of the pieces of each.
-        pieces: what these stand for; there may be more of them when more text is encoded.
+        pieces: what these stand for -> the number; there may be more of them when more text is encoded.
     """
 
-    def __init__(self, encode: Callable[[Iterable[str]], Iterable[List[int]]], pieces: Any) -> None:
+    def __init__(
+        self, encode: Callable[[Iterable[str]], Iterable[List[int]]], pieces: Dict[str, int]
+    ) -> None:
         self._encode, self.pieces = encode, pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
@@ -62,12 +64,7 @@ class Encoder:
 
     def add(self, piece: str) -> int:
         """The number of one more ``piece``, which stands between texts, as no text is encoded with it."""
-        number = len(self.pieces)
-        if isinstance(self.pieces, dict):
-            self.pieces[piece] = number
-        else:
-            self.pieces = [*self.pieces, piece]
-        return number
+        return self.pieces.setdefault(piece, len(self.pieces))
 
     def table(self, dictionary: Dictionary) -> np.ndarray:
         """Index in ``dictionary`` of every piece; fairseq's unknown word where it has none."""
@@ -82,7 +79,7 @@ def counts_of(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, int]:
     return {piece: count for piece, count in zip(encoder.pieces, counts.tolist()) if count}
 
 
-def _by_words(encode: Callable[[str], List[int]], pieces: Any) -> Encoder:
+def _by_words(encode: Callable[[str], List[int]], pieces: Dict[str, int]) -> Encoder:
     """Each word is encoded once: for encodings none of whose pieces goes beyond a word."""
     known = lru_cache(maxsize=WORDS)(encode)
     return Encoder(
@@ -136,7 +133,7 @@ def _numbered(segment: Callable[[str], List[str]]) -> Encoder:
 def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
     """Plain text, by GPT-2's two files; the pieces are numbers, as fairseq writes them."""
     most = max(map(int, gpt2_pieces(encoder_json)))
-    pieces = [str(number) for number in range(most + 1)]
+    pieces = {str(number): number for number in range(most + 1)}
     encode = partial(_gpt2_lines, str(encoder_json), str(vocab_bpe))
     return Encoder(partial(map_batches, encode, workers=workers), pieces)
 
@@ -154,8 +151,8 @@ def gpt2_pieces(encoder_json: Path) -> List[str]:
         raise InputError(f"{encoder_json} is not GPT-2's encoder.json: {error}") from error
 
 
-def _pieces(processor: sentencepiece.SentencePieceProcessor) -> List[str]:
-    return processor.id_to_piece(list(range(processor.get_piece_size())))
+def _pieces(processor: sentencepiece.SentencePieceProcessor) -> Dict[str, int]:
+    return {processor.id_to_piece(number): number for number in range(processor.get_piece_size())}
 
 
 def _gpt2_lines(encoder_json: str, vocab_bpe: str, lines: List[str]) -> List[List[int]]:

@@ -16,7 +16,7 @@ from collections import Counter
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -105,7 +105,6 @@ class Preparation:
         self.text: Dict[str, Bitext] = {}
         self.documents: Dict[str, List[int]] = {}
         self.pieces: Dict[str, List[Piece]] = {}
-        self.separator: Optional[int] = None  # its number
         self.prefixes = {"train": args.trainpref}
         for split, prefixes in (("valid", args.validpref), ("test", args.testpref)):
             for number, prefix in enumerate(prefixes.split(",") if prefixes else ()):
@@ -253,10 +252,8 @@ class Preparation:
             yield from sentences
             return
         self.pieces[split] = []
-        if self.separator is None:
-            self.separator = encoder.add(SEPARATOR)
-        alone = split == "train"
-        found = in_pieces(sentences, self.documents[split], self.args.documents, self.separator, alone)
+        separator, alone = encoder.add(SEPARATOR), split == "train"
+        found = in_pieces(sentences, self.documents[split], self.args.documents, separator, alone)
         for batch in iter(lambda: list(islice(found, LINES)), []):
             self.pieces[split] += [piece for piece, _ in batch if piece is not None]
             sides = zip(*(numbers for _, numbers in batch))

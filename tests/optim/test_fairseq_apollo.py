@@ -1,5 +1,6 @@
 """Apollo in fairseq: configuration, clipping per parameter, and fairseq's fp16 and bf16 wrappers."""
 
+from copy import deepcopy
 from functools import lru_cache
 
 import golden
@@ -215,7 +216,7 @@ def test_wrapped_runs_resume_exactly(name):
     for seed in range(6):
         optimizer_step(optimizer, straight, make_grads(seed), 0.5)
         if seed == 2:
-            saved = deep_copy(optimizer.state_dict())
+            saved = deepcopy(optimizer.state_dict())
             values = [p.detach().clone() for p in straight]
             copies = [p.detach().clone() for p in getattr(optimizer, "fp32_params", [])]
     resumed, optimizer = build()
@@ -227,14 +228,6 @@ def test_wrapped_runs_resume_exactly(name):
     for seed in range(3, 6):
         optimizer_step(optimizer, resumed, make_grads(seed), 0.5)
     assert all(torch.equal(p, q) for p, q in zip(straight, resumed))
-
-
-def deep_copy(state):
-    if torch.is_tensor(state):
-        return state.detach().clone()
-    if isinstance(state, dict):
-        return {k: deep_copy(v) for k, v in state.items()}
-    return [deep_copy(v) for v in state] if isinstance(state, list) else state
 
 
 def test_closure_and_scale_come_before_clipping():
