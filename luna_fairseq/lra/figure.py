@@ -15,7 +15,6 @@ from luna_fairseq.errors import InputError
 MIB = 2**20
 TRANSFORMER = "transformer-softmax"
 LARGEST_CIRCLE = 3000.0  # area in points squared
-SIZE = (6.4, 4.4)  # inches
 
 
 class Cost(NamedTuple):
@@ -43,13 +42,11 @@ class Costs:
         try:
             records: List[Dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["lra"]["results"]
             self.length: int = max(record["case"]["T"] for record in records)
-            self.by_form = {
-                record["form"]: Cost(
-                    record["speed_ratio"][TRANSFORMER]["median"], record["extra_bytes"] / MIB
-                )
-                for record in records
-                if record["case"]["T"] == self.length
-            }
+            self.by_form = {}
+            for record in records:
+                if record["case"]["T"] == self.length:
+                    speed = record["speed_ratio"][TRANSFORMER]["median"]
+                    self.by_form[record["form"]] = Cost(speed, record["extra_bytes"] / MIB)
         except OSError as error:
             raise InputError(f"--costs {path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -59,11 +56,8 @@ class Costs:
             ) from None
 
     def of(self, model: str) -> Cost:
-        """The cost of a model of luna-lra-seeds; ``-p`` changes next to nothing.
-
-        Raises:
-            InputError: it was not measured.
-        """
+        """The cost of a model of luna-lra-seeds; ``-p`` changes next to nothing. Raises InputError where it
+        was not measured."""
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
         if form not in self.by_form:
             measured = ", ".join(self.by_form)
@@ -76,7 +70,7 @@ class Costs:
 @contextmanager
 def drawn(path: Path, title: str) -> Iterator[Any]:
     """Axes to draw on; they are then written to ``path`` as a PNG, which appears whole or not at all."""
-    figure = new_figure(figsize=SIZE)
+    figure = new_figure(figsize=(6.4, 4.4))  # inches
     axes = figure.subplots()
     axes.set_title(title, fontsize="medium")
     yield axes
@@ -102,9 +96,8 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
             axes.scatter(*place, s=LARGEST_CIRCLE * point.memory / most, alpha=0.5, label=label, **colour)
             axes.annotate(model, place, ha="center", va="center", size=6)
         axes.margins(0.15)
-        for handle in axes.legend(
-            fontsize="x-small", bbox_to_anchor=(1.01, 1), loc="upper left"
-        ).legend_handles:
+        legend = axes.legend(fontsize="x-small", bbox_to_anchor=(1.01, 1), loc="upper left")
+        for handle in legend.legend_handles:
             handle.set_sizes([30])
         axes.set_xlabel(f"training speed at {costs.length:,} bytes, times the Transformer's")
         axes.set_ylabel("accuracy [%]")

@@ -40,7 +40,12 @@ def listops(
             f"--min-length {bounds[0]} --max-length {bounds[1]}: expected 2 <= min-length < max-length - 2"
         )
     places = {symbol: place for place, symbol in enumerate(VOCABULARY)}
-    for split, (tokens, value) in _distinct(partial(_expressions, seed, bounds), _written, sizes, workers):
+    draw = partial(draw_example, min_length=bounds[0], max_length=bounds[1])
+
+    def written(tokens: List[str]) -> bytes:
+        return " ".join(tokens).encode("ascii")
+
+    for split, tokens, value in _distinct(draw, f"listops-{seed}", written, sizes, workers):
         yield split, [[places[token] for token in tokens]], value
 
 
@@ -52,29 +57,22 @@ def pathfinder(seed: int, sizes: Dict[str, int], workers: int) -> Iterator[Tuple
         sizes: split -> number of images.
         workers: processes.
     """
-    for split, (image, label) in _distinct(partial(_images, seed), np.ndarray.tobytes, sizes, workers):
-        yield split, image, label
+    return _distinct(drawing.draw_example, f"pathfinder-{seed}", np.ndarray.tobytes, sizes, workers)
 
 
-def _expressions(seed: int, bounds: Tuple[int, int], chunks: List[range]) -> List[Any]:
-    return [[draw_example(f"listops-{seed}-{number}", *bounds) for number in chunk] for chunk in chunks]
-
-
-def _written(tokens: List[str]) -> bytes:
-    return " ".join(tokens).encode("ascii")
-
-
-def _images(seed: int, chunks: List[range]) -> List[Any]:
-    return [[drawing.draw_example(f"pathfinder-{seed}-{number}") for number in chunk] for chunk in chunks]
+def _drawn(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
+    return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 
 
 def _distinct(
-    draw: Callable[[List[range]], List[Any]],
+    draw: Callable[[str], Tuple[Any, int]],
+    seed: str,
     identity: Callable[[Any], bytes],
     sizes: Dict[str, int],
     workers: int,
-) -> Iterator[Tuple[str, Any]]:
-    """As many different examples as asked for, split by split."""
+) -> Iterator[Tuple[str, Any, int]]:
+    """As many examples as asked for, split by split, that are drawn with seeds which begin with ``seed`` and
+    whose contents ``identity`` tells apart."""
     splits = chain.from_iterable([split] * sizes[split] for split in ORDER)
     wanted, drawn = sum(sizes.values()), 0
     seen: Set[bytes] = set()
@@ -82,11 +80,12 @@ def _distinct(
         missing = range(drawn, drawn + wanted - len(seen))
         drawn = missing.stop
         chunks = [missing[start : start + CHUNK] for start in range(0, len(missing), CHUNK)]
-        for example in chain.from_iterable(map_batches(draw, chunks, workers, batch=1)):
-            key = hashlib.blake2b(identity(example[0]), digest_size=16).digest()
-            if key not in seen:
-                seen.add(key)
-                yield next(splits), example
+        for batch in map_batches(partial(_drawn, draw, seed), chunks, workers, batch=1):
+            for example, label in batch:
+                key = hashlib.blake2b(identity(example), digest_size=16).digest()
+                if key not in seen:
+                    seen.add(key)
+                    yield next(splits), example, label
         if len(seen) == wanted:
             return
     raise InputError(

@@ -78,20 +78,13 @@ def _draw(generator: random.Random, depth: int, tokens: List[str], max_length: i
 
 def parse(text: str) -> Example:
     """Tokens and value of a written expression; the round brackets of the published files are left out.
-
-    Raises:
-        InputError: it is malformed; the message says where.
-    """
+    Raises InputError where it is malformed; the message says where."""
     tokens = [token for token in text.split() if token not in ("(", ")")]
     return tokens, evaluate(tokens)
 
 
 def evaluate(tokens: Sequence[str]) -> int:
-    """Value of an expression.
-
-    Raises:
-        InputError: it is malformed; the message says where.
-    """
+    """Value of an expression. Raises InputError where it is malformed; the message says where."""
     # What is open: an operator and its arguments so far; at the bottom, the value of the whole.
     open_operations: List[Tuple[str, List[int]]] = [("", [])]
     for position, token in enumerate(tokens, 1):

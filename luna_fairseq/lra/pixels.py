@@ -53,10 +53,8 @@ def pillow() -> Any:
 
 def read_pixels(stem: Path) -> np.ndarray:
     """Intensities [N, T] from ``STEM.npy``, or else from ``STEM.src``, which has an image a line, as numbers.
-
-    Raises:
-        InputError: there is neither file, or an image is of another size than the first, or no image at all.
-    """
+    Raises InputError where there is neither file, or an image is of another size than the first, or no
+    image at all."""
     binary, text = (stem.with_name(stem.name + suffix) for suffix in (".npy", ".src"))
     if binary.is_file():
         return _read_binary(binary)
@@ -101,11 +99,8 @@ def _read_text(path: Path) -> np.ndarray:
 
 
 def read_labels(path: Path, classes: int) -> List[int]:
-    """The classes in a file, one number a line.
-
-    Raises:
-        InputError: the file is missing, or a line holds something else than a number below ``classes``.
-    """
+    """The classes in a file, one number a line. Raises InputError where the file is missing, or a line holds
+    something else than a number below ``classes``."""
     if not path.is_file():
         raise InputError(f"{path} does not exist: is this a folder that luna-prepare-lra made?")
     labels = []

@@ -39,10 +39,7 @@ ImageExample = Tuple[str, np.ndarray, int]
 
 def listops(folder: Path) -> Iterator[TokenExample]:
     """Examples in the published ``basic_{train,val,test}.tsv``; every value is computed anew and compared.
-
-    Raises:
-        InputError: a file is missing, or a line is malformed or has another value.
-    """
+    Raises InputError where a file is missing, or a line is malformed or has another value."""
     places = {symbol: place for place, symbol in enumerate(VOCABULARY)}
     for split, name in LISTOPS_FILES.items():
         path = folder / name
@@ -83,11 +80,8 @@ def imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Pairs of papers as bytes, 1 where one cites the other.
-
-    Raises:
-        InputError: a line has not five columns, or half of a pair is missing.
-    """
+    """Pairs of papers as bytes, 1 where one cites the other. Raises InputError where a line has not five
+    columns, or half of a pair is missing."""
     cut: List[int] = []
     for name, content in stream(archive):
         split = AAN_FILES.get(name.rsplit("/", 1)[-1])
@@ -123,11 +117,8 @@ def _say_cut(cut: List[int], max_length: int) -> None:
 
 
 def cifar10(archive: Path) -> Iterator[ImageExample]:
-    """Gray images; the last 5,000 of the training images are for validation, as in the benchmark.
-
-    Raises:
-        InputError: a batch does not consist of whole images, or a label is no class.
-    """
+    """Gray images; the last 5,000 of the training images are for validation, as in the benchmark. Raises
+    InputError where a batch does not consist of whole images, or a label is no class."""
     record = 1 + CIFAR10_CHANNELS * CIFAR10_SIDE**2
     for name, content in stream(archive):
         match = re.match(r"(?:.*/)?(data_batch_([1-5])|test_batch)\.bin$", name)

@@ -169,11 +169,8 @@ def parts_of(model: str) -> Optional[Match[str]]:
 
 
 def train_and_test(data: Path, folder: Path, options: List[str], title: str, model: str, seed: int) -> Result:
-    """Train, test the best checkpoint, and keep the result in ``folder``.
-
-    Raises:
-        InputError: a command failed; the message names its log.
-    """
+    """Train, test the best checkpoint, and keep the result in ``folder``. Raises InputError where a command
+    failed; the message names its log."""
     folder.mkdir(parents=True, exist_ok=True)
     user_dir = ["--user-dir", USER_DIR]
     words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(seed), *options]

@@ -120,11 +120,8 @@ class LRATextTask(LRATask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> LRATask:
-        """Read the dictionaries; of a folder of images, the task that reads them.
-
-        Raises:
-            InputError: a dictionary is missing
-        """
+        """Read the dictionaries; of a folder of images, the task that reads them. Raises InputError where a
+        dictionary is missing."""
         if (Path(cfg.data) / "input").is_dir() and not (Path(cfg.data) / SOURCE).exists():
             logger.info(f"{cfg.data} holds images: they are read as --task lra-image reads them")
             images = LRAImageConfig(data=cfg.data, no_shuffle=cfg.no_shuffle, seed=cfg.seed)
@@ -143,12 +140,8 @@ class LRATextTask(LRATask):
         return cls(cfg, dictionaries[SOURCE], dictionaries[LABEL])
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load train, valid or test.
-
-        Raises:
-            InputError: files are missing, have different numbers of examples, or hold a label that is no
-                class
-        """
+        """Load train, valid or test. Raises InputError where files are missing, have different numbers of
+        examples, or hold a label that is no class."""
         folder, folders = Path(self.cfg.data), [SOURCE, SECOND_SOURCE] if self.pairs else [SOURCE]
         sources = [self._sequences(folder / one / split, combine) for one in folders]
         labels = read_indexed(folder / LABEL / split, self.label_dictionary, combine)
@@ -211,10 +204,7 @@ class LRAImageTask(LRATask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "LRAImageTask":
-        """
-        Raises:
-            InputError: a normalisation that cannot be
-        """
+        """Raises InputError for a normalisation that cannot be."""
         normalization = cfg.pixel_normalization
         if normalization is not None and (len(normalization) != 2 or normalization[1] <= 0):
             raise InputError(
@@ -224,11 +214,8 @@ class LRAImageTask(LRATask):
         return cls(cfg)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load train, valid or test.
-
-        Raises:
-            InputError: a file is missing, an image is of the wrong size, or a label is no class
-        """
+        """Load train, valid or test. Raises InputError where a file is missing, an image is of the wrong
+        size, or a label is no class."""
         folder = Path(self.cfg.data)
         check_files(folder / "label" / f"{split}.label")  # and the images
         pixels = read_pixels(folder / "input" / split)

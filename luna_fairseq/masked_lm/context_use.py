@@ -72,10 +72,7 @@ CHANGES: Dict[str, Change] = {
 
 def measure_context_use(model: RobertaModel, batches: Iterable[Any], task: Any) -> Dict[str, float]:
     """Perplexity of the masked tokens for each of ``CHANGES``, over fairseq's batches of the task masked_lm.
-
-    Raises:
-        InputError: no token is masked.
-    """
+    Raises InputError where no token is masked."""
     losses, count = dict.fromkeys(CHANGES, 0.0), 0
     random = torch.Generator().manual_seed(1)
     dictionary = task.source_dictionary

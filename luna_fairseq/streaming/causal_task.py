@@ -47,10 +47,7 @@ class StreamingLMTask(StreamingTask, LanguageModelingTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":
-        """
-        Raises:
-            InputError: no dictionary, segments of no token, a negative number of segments
-        """
+        """Raises InputError for no dictionary, segments of no token, a negative number of segments."""
         check_segments(cfg)
         return cls(cfg, Dictionary.load(str(check_text(cfg.data))))
 
@@ -71,11 +68,8 @@ class StreamingLMTask(StreamingTask, LanguageModelingTask):
         return None
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load train, valid or test.
-
-        Raises:
-            InputError: the file is missing, or has fewer tokens than there are rows
-        """
+        """Load train, valid or test. Raises InputError where the file is missing, or has fewer tokens than
+        there are rows."""
         lengths = self.args.segment_length, self.args.bptt_segments
         self.datasets[split] = self.read_streams(StreamDataset, split, combine, *lengths)
 

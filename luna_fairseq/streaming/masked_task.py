@@ -57,11 +57,8 @@ class StreamingMaskedLMTask(StreamingTask, MaskedLMTask):
         return self.model_options and self.model_options.segment_length
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Load train, valid or test.
-
-        Raises:
-            InputError: the file is missing, or has fewer tokens than there are rows
-        """
+        """Load train, valid or test. Raises InputError where the file is missing, or has fewer tokens than
+        there are rows."""
         streams, k = partial(MaskedStreamDataset, mask=self.mask), self.model_options.bptt_segments
         lengths = self.model_options.segment_length, 1 if k is None else k
         self.datasets[split] = self.read_streams(streams, split, combine, *lengths)

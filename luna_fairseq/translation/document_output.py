@@ -17,11 +17,8 @@ from luna_fairseq.translation.generated import lines_by_kind
 
 
 def misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
-    """Numbers of the pieces whose hypothesis has another number of sentences.
-
-    Raises:
-        InputError: there is not a hypothesis for each piece
-    """
+    """Numbers of the pieces whose hypothesis has another number of sentences. Raises InputError where there
+    is not a hypothesis for each piece."""
     found = lines_by_kind(generated)["H"]
     if set(found) != set(range(len(pieces))):
         raise InputError(f"{generated} has {len(found):,} hypotheses for {len(pieces):,} pieces: remove it")

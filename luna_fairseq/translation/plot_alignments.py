@@ -46,12 +46,8 @@ def build_parser() -> CommandParser:
 
 
 def read_alignment(path: Path, sentence: int) -> Alignment:
-    """The best hypothesis of a sentence and what it was aligned with.
-
-    Raises:
-        InputError: the file cannot be read or breaks off; it has no such sentence, no soft alignments, or
-            whole words
-    """
+    """The best hypothesis of a sentence and what it was aligned with. Raises InputError where the file cannot
+    be read or breaks off; it has no such sentence, no soft alignments, or whole words."""
     lines: Dict[str, str] = {}
     for kind, number, text in labelled_lines(path):
         if number == sentence:

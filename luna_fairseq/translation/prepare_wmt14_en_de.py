@@ -62,26 +62,22 @@ def make_text(folder: Path, mirror: Optional[str]) -> None:
     """Get the archives and write ``folder/text``, unless it stands, and print the pairs of each part."""
     files = [f"text/{name}" for name in text_files()]
     steps = FinishedSteps(folder, "prepare_wmt14.json", files)
-    # Archives from the public addresses are known, so that they may be gone once the text stands.
-    archives = None if mirror is None else _fetch(folder, mirror)
+
+    def fetch_all() -> Dict[str, Path]:
+        return {part.name: fetch(part.archive, folder / "archives", mirror) for part in PARTS}
 
     def make() -> Tuple[List[str], Dict[str, int]]:
-        return files, write_text(archives or _fetch(folder, mirror), folder / "text", mirror is None)
+        return files, write_text(archives or fetch_all(), folder / "text", mirror is None)
 
-    facts = steps.do("text", digest(VERSION, _identity(archives)), make)
+    # Archives from the public addresses are known, so that they may be gone once the text stands.
+    archives: Dict[str, Path] = {} if mirror is None else fetch_all()
+    identity: List[Any] = [[part.archive.url, part.archive.size, part.archive.checksum] for part in PARTS]
+    if archives:
+        identity = [[path.stat().st_size, path.stat().st_mtime_ns] for path in archives.values()]
+    facts = steps.do("text", digest(VERSION, identity), make)
     for part in PARTS:
         expected = "" if mirror is None else f" (published: {part.lines:,})"
         print(f"{part.name}: {facts[part.name]:,} pairs{expected}")
-
-
-def _fetch(folder: Path, mirror: Optional[str]) -> Dict[str, Path]:
-    return {part.name: fetch(part.archive, folder / "archives", mirror) for part in PARTS}
-
-
-def _identity(archives: Optional[Dict[str, Path]]) -> List[Any]:
-    if archives is None:
-        return [[part.archive.url, part.archive.size, part.archive.checksum] for part in PARTS]
-    return [[path.stat().st_size, path.stat().st_mtime_ns] for path in archives.values()]
 
 
 main = console_script(PROGRAM, build_parser, prepare, place="destdir")

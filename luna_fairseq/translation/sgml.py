@@ -17,11 +17,8 @@ ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 
 def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
-    """The segments in the order of the file: (document, number in the document, text).
-
-    Raises:
-        InputError: the file is not UTF-8, or an opening <seg> has no end.
-    """
+    """The segments in the order of the file: (document, number in the document, text). Raises InputError
+    where the file is not UTF-8, or an opening <seg> has no end."""
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -39,11 +36,8 @@ def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
 
 
 def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
-    """Pairs of source and reference text.
-
-    Raises:
-        InputError: the files do not hold the same segments of the same documents.
-    """
+    """Pairs of source and reference text. Raises InputError where the files do not hold the same segments of
+    the same documents."""
     ours, theirs = read_sgml(source), read_sgml(reference)
     for one, other in zip(ours, theirs):
         if one[:2] != other[:2]:

@@ -18,7 +18,6 @@ from luna_fairseq.translation.sgml import read_parallel_sgml
 
 SITE = "https://www.statmt.org"
 LANGUAGES = ("en", "de")
-PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -146,13 +145,11 @@ def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
 def _append_lines(source: Path, target: Path) -> int:
     """Lines end at ``\\n`` alone; a last one without it gets it, so that the next part begins a line of its
     own."""
-    lines, last = 0, b"\n"
+    lines, line = 0, b"\n"
     with source.open("rb") as reader, target.open("ab") as writer:
-        for piece in iter(lambda: reader.read(PIECE), b""):
-            lines += piece.count(b"\n")
-            last = piece[-1:]
-            writer.write(piece)
-        if last != b"\n":
-            writer.write(b"\n")
+        for line in reader:
             lines += 1
+            writer.write(line)
+        if not line.endswith(b"\n"):
+            writer.write(b"\n")
     return lines

@@ -19,23 +19,17 @@ def score(task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any
     Raises:
         MissingRequirementError: scikit-learn, which brings scipy, is not installed.
     """
-    known = _metrics()
-    return {name: 100.0 * float(known[name](expected, predicted)) for name in task.metrics}
-
-
-def _metrics() -> Dict[str, Callable[[Sequence[Any], Sequence[Any]], float]]:
     try:
         from scipy.stats import pearsonr, spearmanr
         from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
     except ImportError as error:
         raise MissingRequirementError("the metrics need scikit-learn: pip install scikit-learn") from error
-    return {
-        "accuracy": accuracy_score,
-        "f1": lambda expected, predicted: f1_score(expected, predicted, pos_label="1"),
-        "matthews": matthews_corrcoef,
-        "pearson": lambda expected, predicted: pearsonr(expected, predicted)[0],
-        "spearman": lambda expected, predicted: spearmanr(expected, predicted)[0],
-        "pearson_spearman": lambda expected, predicted: (
-            (pearsonr(expected, predicted)[0] + spearmanr(expected, predicted)[0]) / 2
-        ),
+    known: Dict[str, Callable[[], float]] = {
+        "accuracy": lambda: accuracy_score(expected, predicted),
+        "f1": lambda: f1_score(expected, predicted, pos_label="1"),
+        "matthews": lambda: matthews_corrcoef(expected, predicted),
+        "pearson": lambda: pearsonr(expected, predicted)[0],
+        "spearman": lambda: spearmanr(expected, predicted)[0],
+        "pearson_spearman": lambda: (known["pearson"]() + known["spearman"]()) / 2,
     }
+    return {name: 100.0 * float(known[name]()) for name in task.metrics}

@@ -78,11 +78,8 @@ def settings_of(task: FineTuningTask, sweep: str) -> Settings:
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
-    """fairseq's task and criterion for ``task``, with a classification head of the name ``head``.
-
-    Raises:
-        InputError: this version of fairseq does not compute the task's metric.
-    """
+    """fairseq's task and criterion for ``task``, with a classification head of the name ``head``. Raises
+    InputError where this version of fairseq does not compute the task's metric."""
     kind = "sentence_ranking" if task.is_multiple_choice else "sentence_prediction"
     words = ["--task", kind, "--criterion", kind, "--init-token", BOS, "--shorten-method", "truncate"]
     words += ["--ranking-head-name" if task.is_multiple_choice else "--classification-head-name", head]
@@ -109,11 +106,8 @@ def number_of_updates(examples: int, batch_size: int, epochs: int) -> int:
 
 
 def accumulation(batch_size: int, at_a_time: int) -> List[str]:
-    """Options for batches of ``batch_size`` that are computed ``at_a_time`` examples at a time.
-
-    Raises:
-        InputError: the one is no multiple of the other.
-    """
+    """Options for batches of ``batch_size`` that are computed ``at_a_time`` examples at a time. Raises
+    InputError where the one is no multiple of the other."""
     at_a_time = min(at_a_time, batch_size)
     if batch_size % at_a_time:
         raise InputError(
