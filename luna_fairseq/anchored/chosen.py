@@ -4,12 +4,12 @@ Of what was ``chosen`` [B, H, T, N] :class:`ChosenTokens` is what a query meets,
 products are made: ``pairs.py``.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
-from luna_fairseq.anchored.pairs import mixture, pair_up, scores
+from luna_fairseq.anchored.pairs import Pairs, mixture, pair_up, scores
 from luna_fairseq.anchored.segments import Segments
 
 
@@ -41,7 +41,7 @@ class ChosenTokens(NamedTuple):
 
     segments: Segments
     segment: Tensor
-    pairs: Any
+    pairs: Pairs
 
     @property
     def left_out(self) -> Tensor:

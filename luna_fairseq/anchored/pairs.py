@@ -4,7 +4,7 @@ segments.
 There are M queries with N segments each, of a table of R segments with W tokens each.
 """
 
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, List, NamedTuple, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -20,19 +20,19 @@ IN_CACHE = 1 << 17
 _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2  # on a CPU
 
 
-def pair_up(segment: Tensor, R: int) -> Any:
+def pair_up(segment: Tensor, R: int) -> "Pairs":
     """The form for queries that read the segments ``segment`` [M, N] of a table of R."""
     return Fetched(segment) if segment.numel() < 2 * R else in_blocks(segment, R)
 
 
-def scores(pairs: Any, q: Tensor, keys: Tensor) -> Tensor:
+def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
     """Products of each query [M, K] with the tokens of its segments [M, N W], of a table of keys [R, W,
     K]."""
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
 
 
-def mixture(pairs: Any, weights: Tensor, values: Tensor) -> Tensor:
+def mixture(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
     """The tokens of each query's segments by their weights [M, N W]: [M, K], of a table of values [R, W,
     K]."""
     with torch.autocast(weights.device.type, enabled=False):
@@ -168,6 +168,9 @@ class Blocks(NamedTuple):
         of_pairs = weights.reshape(self.segment.numel(), -1)
         laid = torch.cat([of_pairs, of_pairs.new_zeros(1, of_pairs.size(1))]).index_select(0, self.pair)
         return laid.unflatten(0, (len(self.block_segment), -1))
+
+
+Pairs = Union[Fetched, Blocks]
 
 
 def in_blocks(segment: Tensor, R: int) -> Blocks:

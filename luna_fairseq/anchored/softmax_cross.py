@@ -73,7 +73,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         context: Tensor,
         context_padding_mask: Masks = None,
         need_weights: bool = False,
-    ) -> Tuple[Any, Optional[Tensor]]:
+    ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
         """As :meth:`LunaAttention.pack`; the packed context is None where P is not packed."""
         if not self.packs:
             return None, None
@@ -83,7 +83,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self,
         packed_context: Optional[Tensor],
         pack_weights: Optional[Tensor] = None,
-        context: Any = None,
+        context: Optional[Tensor] = None,
         sentences: Optional[Sentences] = None,
     ) -> Any:
         """What :meth:`unpack` reads of the context [S, B, C]."""

@@ -1,6 +1,6 @@
 """Causal attention step by step: what it keeps while a sentence is decoded, and the step."""
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 from torch import Tensor, nn
 
@@ -44,7 +44,7 @@ class StepwiseCausalAttention(nn.Module):
     """The step of :class:`luna_fairseq.modules.LunaCausalAttention`."""
 
     def step(
-        self: Any,
+        self,
         query: Tensor,
         packed: Optional[Tensor] = None,
         state: Optional[LunaCausalState] = None,

@@ -45,7 +45,9 @@ def use_fairseq_layers(
     return module
 
 
-def finish_layer(layer: Any, name: str, cfg: Any, update_packed: bool, normalize_packed: bool = True) -> Any:
+def finish_layer(
+    layer: nn.Module, name: str, cfg: Any, update_packed: bool, normalize_packed: bool = True
+) -> nn.Module:
     """Build what follows the attentions of a Luna layer, of fairseq's parts.
 
     Args:

@@ -16,7 +16,7 @@ from luna_fairseq.modules.sentences import IncrementalState, Sentences
 class IncrementalLayer(FairseqIncrementalState):
     """A decoder layer's steps: the store keeps the cache of the source, and the sums of causal attention."""
 
-    def step(self: Any, x: Tensor, packed: Optional[Tensor], sentences: Sentences) -> Tensor:
+    def step(self, x: Tensor, packed: Optional[Tensor], sentences: Sentences) -> Tensor:
         """Causal attention of the positions [T, B, C] after those in the store."""
         state = self.stored(sentences.incremental_state, "causal_sums", LunaCausalState)
         if self.packed_embedding is not None and (state is None or state.pack_q is None):
@@ -28,7 +28,7 @@ class IncrementalLayer(FairseqIncrementalState):
         return output
 
     def attend_with_cache(
-        self: Any,
+        self,
         x: Tensor,
         packed: Optional[Tensor],
         context: Tensor,
@@ -59,7 +59,7 @@ class IncrementalLayer(FairseqIncrementalState):
         if state is not None:
             self.set_incremental_state(incremental_state, "causal_sums", state.reorder(new_order)._asdict())
 
-    def select_sentences(self: Any, incremental_state: IncrementalState, left: Tensor) -> None:
+    def select_sentences(self, incremental_state: IncrementalState, left: Tensor) -> None:
         """Keep what belongs to the sentences ``left`` [B'], in that order."""
         kinds = {"causal_sums": LunaCausalState}
         if self.encoder_attn is not None:

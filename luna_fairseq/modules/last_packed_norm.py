@@ -1,13 +1,13 @@
 """The norm of an encoder's last P: found where the authors keep it, made where nothing read P before."""
 
-from typing import Any, Dict
+from typing import Dict
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq.modules import LayerNorm
 
 
-def read_packed(encoder: Any) -> None:
+def read_packed(encoder: nn.Module) -> None:
     """Give the norm of a sentence encoder's last P its gain and bias, because something reads it from now on.
     A checkpoint from before leaves them as they begin."""
     norm = encoder.packed_layer_norm
@@ -18,7 +18,7 @@ def read_packed(encoder: Any) -> None:
         encoder.packed_is_read_later = True
 
 
-def find_packed_norm(encoder: Any, state_dict: Dict[str, Tensor], prefix: str) -> None:
+def find_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix: str) -> None:
     """Bring the norm of the last P into place: the authors have it in the last layer, and whether something
     reads it or not."""
     layers = f"{prefix}layers."

@@ -1,6 +1,6 @@
 """Two numbers of pack attention that say whether the rows of P have found something to pack."""
 
-from typing import Any, Dict, Optional
+from typing import Dict, Optional
 
 from torch import Tensor
 
@@ -40,7 +40,7 @@ class PackReportingAttention(ProjectingAttention):
     """An attention that packs, and says for training's log what its rows do."""
 
     def statistics(
-        self: Any,
+        self,
         query: Tensor,
         packed: Tensor,
         context: Tensor,
