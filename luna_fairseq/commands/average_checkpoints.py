@@ -1,9 +1,9 @@
 """``luna-average-checkpoints``: the mean of the parameters of several fairseq checkpoints.
 
-Takes the options of fairseq's ``scripts/average_checkpoints.py``, which ``pip install fairseq`` leaves out.
-All else in the result, such as the configuration and integer buffers, is that of the last checkpoint; the
-optimizer state is left out. It loads wherever one checkpoint does (``fairseq-generate --path``,
-``from_pretrained``).
+The parameters are averaged; all else in the result, such as the configuration and integer buffers, is that of
+the last checkpoint, and the optimizer state is left out. It loads wherever one checkpoint does
+(``fairseq-generate --path``, ``from_pretrained``). The options are those of fairseq's
+``scripts/average_checkpoints.py``, which ``pip install fairseq`` leaves out.
 """
 
 from __future__ import annotations

@@ -33,19 +33,18 @@ def claim(folder: Path) -> None:
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _held[about.st_dev, about.st_ino] = handle
+            return
         except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                os.close(handle)
-                return
-            if time.monotonic() < until:
-                time.sleep(0.1)
-                continue
-            os.close(handle)
-            raise InputError(
-                f"another process is writing to {folder}: wait until it ends, or give another folder"
-            ) from None
-        _held[about.st_dev, about.st_ino] = handle
-        return
+            is_claimed = error.errno in (errno.EAGAIN, errno.EACCES)
+        if not is_claimed or time.monotonic() >= until:
+            break
+        time.sleep(0.1)
+    os.close(handle)
+    if is_claimed:
+        raise InputError(
+            f"another process is writing to {folder}: wait until it ends, or give another folder"
+        )
 
 
 def _leave_to_parent() -> None:

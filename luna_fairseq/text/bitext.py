@@ -19,7 +19,6 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.regular import regular_file
 from luna_fairseq.progress import progress
 
-BYTE_ORDER_MARK = "\ufeff"
 # Those that are no white space: str.split and the encodings would keep them.
 _CONTROL = re.compile("[\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 _CONTROL_OR_SPACE = re.compile(f"{_CONTROL.pattern}|\u2581")
@@ -134,11 +133,9 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
 
 def _decode(raw: bytes, path: Path, number: int) -> str:
     try:
-        text = raw.decode("utf-8")
+        text = raw.decode("utf-8-sig" if number == 1 else "utf-8")  # a file may begin with a byte order mark
     except UnicodeDecodeError as error:
         raise InputError(f"{path}, line {number} is not UTF-8 ({error.reason}): convert the file") from error
-    if number == 1 and text.startswith(BYTE_ORDER_MARK):
-        text = text[1:]
     if "\0" in text:
         raise InputError(
             f"{path}, line {number} holds a NUL, as no text does: is the file UTF-16 (convert it to UTF-8) "
