@@ -1,5 +1,4 @@
-"""What Luna is compared with: efficient attentions of other papers, all in one skeleton. One file for
-each."""
+"""What Luna is compared with: efficient attentions of other papers in one skeleton, one file for each."""
 
 import luna_fairseq.models  # noqa: F401  first: it says what is missing, and the models here are built on those
 

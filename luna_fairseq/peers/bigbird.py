@@ -29,8 +29,7 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """How much each block prefers each other, between 0 and 1 [blocks, blocks]; a row is the same for
-        every length."""
+        """How much each block prefers each other [blocks, blocks], 0 to 1, the same for every length."""
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
         return torch.rand(longest, longest, generator=generator)[:blocks, :blocks].to(device)

@@ -41,8 +41,7 @@ class FeatureMapAttention(PeerAttention):
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """The mean of values [.., K], from sums [.., K + 1] of values and of ones; ``total`` as for
-        :meth:`floor`."""
+        """The mean of values [.., K], from sums [.., K + 1] of values and of ones; ``total``: see floor."""
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.floor(sums, *total))
 
     def floor(self, sums: Tensor, *total: Tensor) -> Tensor:
@@ -101,8 +100,7 @@ class FeatureMapAttention(PeerAttention):
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def weigh(self, features: Tensor, keys: Tensor, padding: Optional[Tensor]) -> Tensor:
-        """phi(q_i) . phi(k_j) [B, H, T, S] of what i may see, 0 elsewhere: not yet divided. For
-        definitions."""
+        """For definitions: phi(q_i) . phi(k_j) [B, H, T, S] of what i may see, else 0; not yet divided."""
         weights = features @ keys.transpose(-2, -1)
         weights = weights.masked_fill(given_padding(padding, keys)[:, None, None, :], 0.0)
         return weights.tril() if self.form == CAUSAL else weights
@@ -112,6 +110,11 @@ def with_ones(v: Tensor) -> Tensor:
     """Values [B, H, S, K] with a column of ones behind them, in float32 or wider."""
     dtype = torch.promote_types(v.dtype, torch.float32)
     return torch.cat([v.to(dtype), v.new_ones((), dtype=dtype).expand(*v.shape[:-1], 1)], dim=-1)
+
+
+def mean_of(v: Tensor, weights: Tensor) -> Tensor:
+    """The mean of values [B, H, S, K] by weights [B, H, T, S], none negative; zeros where all are 0."""
+    return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 
 def mask_features(features: Tensor, padding: Optional[Tensor]) -> Tensor:

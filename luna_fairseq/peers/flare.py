@@ -19,8 +19,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, excluded_
 
 
 class FlareAttention(PeerAttention):
-    """Two softmax attentions through a sequence of fixed length, as in Luna, with one set of learned vectors
-    for both."""
+    """Two softmax attentions through a fixed length, as in Luna, with one set of learned vectors."""
 
     name = "flare"
     forms = (BIDIRECTIONAL,)

@@ -1,5 +1,4 @@
-"""fairseq's Transformer encoder and decoder with any attention of :data:`ATTENTIONS` in the place of its
-own."""
+"""fairseq's Transformer encoder and decoder with any of the peers' attentions in the place of its own."""
 
 from typing import Any, Callable, Dict, Optional, Tuple
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features
+from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features, mean_of
 
 
 def positive(x: Tensor) -> Tensor:
@@ -30,5 +30,4 @@ class LinearAttention(FeatureMapAttention):
         return Keys(mask_features(positive(k), padding))
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        weights = self.weigh(positive(q), positive(k), padding)
-        return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+        return mean_of(v, self.weigh(positive(q), positive(k), padding))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.peers.drawing import Drawing
-from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features
+from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features, mean_of
 
 
 class PerformerAttention(FeatureMapAttention):
@@ -45,5 +45,4 @@ class PerformerAttention(FeatureMapAttention):
         return Keys(mask_features((exponents - log_scale).exp(), padding), log_scale)
 
     def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        weights = self.weigh(self.exponents(q).exp(), self.exponents(k).exp(), padding)
-        return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+        return mean_of(v, self.weigh(self.exponents(q).exp(), self.exponents(k).exp(), padding))

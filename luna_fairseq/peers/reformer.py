@@ -26,8 +26,7 @@ SELF = -1e5  # the logit of a position to itself
 
 
 class ReformerAttention(PeerAttention):
-    """Sorted by bucket and place, what a position sees is near to it: a window. Hashes are drawn anew at
-    every update."""
+    """Sorted by bucket and place, what a position sees is a window. Every update draws hashes anew."""
 
     name = "reformer"
     forms = (BIDIRECTIONAL, CAUSAL)
@@ -42,8 +41,7 @@ class ReformerAttention(PeerAttention):
         )
 
     def hash(self, qk: Tensor, padding: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-        """Buckets [B, H, rounds, T], padding in one of its own, and the order that sorts positions by
-        them."""
+        """Buckets [B, H, rounds, T], padding in one of its own, and the order that sorts by them."""
         rotated = torch.einsum("bhtk,rhkd->bhrtd", qk.detach(), self.rotations.values.to(qk.dtype))
         buckets = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
         buckets = torch.zeros_like(buckets) if self.buckets == 1 else buckets

@@ -89,15 +89,13 @@ class SinkhornAttention(PeerAttention):
         keys, values = (
             torch.cat([y, (R @ y.flatten(3)).unflatten(3, y.shape[3:])], dim=3) for y in (keys, values)
         )
-        excluded = self.left_out(q, padding)
-        return from_blocks(block_attention(queries, keys, values, excluded, self.dropout), q.size(2))
+        output = block_attention(queries, keys, values, self.left_out(q, padding), self.dropout)
+        return from_blocks(output, q.size(2))
 
     def left_out(self, q: Tensor, padding: Optional[Tensor]) -> Tensor:
-        """True at what a position does not see of its own block and of the sorted one [B, 1, blocks, size, 2
-        size]."""
+        """What a position does not see of its own and the sorted block [B, 1, blocks, size, 2 size]."""
         own = to_blocks(given_padding(padding, q)[:, None, :, None], self.size, True).transpose(-2, -1)
-        # A sorted position is padding where it is so in every block: it was filled up on the right, so in the
-        # first.
+        # A sorted position is padding if it is so in every block, so in the first: padding is on the right.
         other = own[:, :, :1].expand_as(own)
         own, other = (y.expand(-1, -1, -1, self.size, -1) for y in (own, other))
         if self.form == CAUSAL:

@@ -23,8 +23,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, e
 
 
 class SparseAttention(PeerAttention):
-    """Blocks of l positions: the window is in three of them, and the strided positions are the columns of
-    all."""
+    """Blocks of l positions: the window is in three of them, strided positions are columns of all."""
 
     name = "sparse"
     forms = (BIDIRECTIONAL, CAUSAL)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, excluded_keys, given_padding
+from luna_fairseq.peers.feature_maps import mean_of
 
 
 class SynthesizerAttention(PeerAttention):
@@ -67,4 +68,4 @@ class SynthesizerAttention(PeerAttention):
         *hidden, v = parts
         weights = self.logits(v.size(2), *hidden).exp() * ~given_padding(padding, v)[:, None, None, :]
         weights = weights.tril() if self.form == CAUSAL else weights
-        return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+        return mean_of(v, weights)

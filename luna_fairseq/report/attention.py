@@ -106,20 +106,20 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
         with recorded(hub.model) as found:
             hub.extract_features(tokens)
         return _maps(found, _symbols(hub.task.source_dictionary, tokens), texts={"text": text})
-    model, batch = hub.models[0], tokens.unsqueeze(0).to(hub.device)
-    translates = hasattr(model, "encoder")
+    model, translates = hub.models[0], hasattr(hub.models[0], "encoder")
     produced = _target(hub, tokens, target, beam) if translates else tokens
     shifted = torch.cat([produced[-1:], produced[:-1]])  # fairseq's decoders begin with </s>
-    read = shifted.unsqueeze(0).to(hub.device)
+    dictionary, read = hub.tgt_dict if translates else hub.src_dict, shifted.unsqueeze(0).to(hub.device)
+    decoded = {"target": _symbols(dictionary, produced), "target_input": _symbols(dictionary, shifted)}
+    if not translates:
+        with recorded(model) as found:
+            model(read)
+        return _maps(found, [], texts={"text": text}, **decoded)
     with recorded(model) as found:
-        _, extra = model(batch, torch.tensor([len(tokens)]), read) if translates else model(read)
-    source, texts, dictionary = [], {"text": text}, hub.src_dict
-    if translates:
-        source, dictionary = _symbols(hub.src_dict, tokens), hub.tgt_dict
-        own = "translation" if target is None else "given translation"
-        found, texts = found or _alignment(extra), {"source": text, own: hub.decode(produced.cpu())}
-    symbols = {"target": _symbols(dictionary, produced), "target_input": _symbols(dictionary, shifted)}
-    return _maps(found, source, texts=texts, **symbols)
+        _, extra = model(tokens.unsqueeze(0).to(hub.device), torch.tensor([len(tokens)]), read)
+    own = "translation" if target is None else "given translation"
+    texts = {"source": text, own: hub.decode(produced.cpu())}
+    return _maps(found or _alignment(extra), _symbols(hub.src_dict, tokens), texts=texts, **decoded)
 
 
 def _alignment(extra: Any) -> List[Recorded]:

@@ -38,8 +38,7 @@ class Page:
         return self.text.encode("utf-8", errors="replace")
 
     def write(self, path: Path) -> None:
-        """Write it whole or not at all. What is no Unicode, such as bytes of a file's name, becomes a
-        question mark."""
+        """Write it whole or not at all. What is no Unicode, as in a file's name, becomes a question mark."""
         with replacing(path) as temporary:
             temporary.write_bytes(self._content)
 

@@ -152,9 +152,8 @@ def _by_run(logs: List[Path]) -> List[List[Path]]:
 
 def _read(place: str, files: List[Path]) -> Run:
     log, folder = read_logs(files), files[-1].parent
-    run = Run(
-        place, folder, log, files, log.options or hydra_options(folder), _result(folder / "result.json")
-    )
+    options = log.options or hydra_options(folder)
+    run = Run(place, folder, log, files, options, _result(folder / "result.json"))
     if run.options is None:
         for found in _from_checkpoint(folder):
             run.options = found.options
