@@ -23,7 +23,7 @@ class PeerOptions(FairseqDataclass):
     )
     performer_features: int = option(256, "performer: M, the number of random features", least=1)
     performer_redraw_interval: int = option(
-        1000, "performer: updates of training after which the features are drawn anew; 0: never"
+        1000, "performer: updates of training after which the features are drawn anew; 0: never", least=0
     )
     rfa_dim: int = option(
         64, "rfa: D, the number of random vectors; there are twice as many features", least=1

@@ -47,9 +47,9 @@ def charts(logs: List[Log]) -> List[Dict[str, Any]]:
     found: Dict[str, List[Dict[str, Any]]] = {}
     for place, log in enumerate(logs):
         for kind, table in log.tables.items():
-            for figure in table:
+            for figure in (name for name in table if _wanted(name, kind, log)):
                 x, y = thinned(table[UPDATES], table[figure])
-                if len(x) and _wanted(figure, kind, log):
+                if len(x):
                     line = {"run": place, "kind": "train" if kind in (INNER, EPOCH) else kind}
                     found.setdefault(figure, []).append({**line, "x": _short(x), "y": _short(y)})
     order = [*MAIN, *OTHERS]

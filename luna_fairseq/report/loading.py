@@ -39,7 +39,7 @@ class Classifier:
     def __init__(self, task: LRATextTask, model: torch.nn.Module) -> None:
         if task.pairs:
             raise InputError(
-                "the model classifies pairs of texts: only those of single texts can be looked at"
+                "the model classifies pairs of texts: only models of single texts can be looked at"
             )
         self.task, self.model = task, model
 
@@ -78,7 +78,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
     state = _state(path)
     options = state["cfg"]["task"]
     options = vars(options) if isinstance(options, argparse.Namespace) else options
-    folder = data if data is not None else Path(str(options["data"]))
+    folder = data if data is not None else Path(str(options.get("data")))
     if not folder.is_dir():
         raise InputError(
             f"{folder}, which the model was trained on, does not exist: give --data, with its dictionaries"

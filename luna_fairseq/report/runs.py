@@ -53,13 +53,14 @@ class Run:
         return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
     def best(self) -> Optional[Tuple[str, float, int]]:
-        """Name, value and update of the figure by which the best checkpoint is chosen."""
+        """Name, value and update of the figure by which the best checkpoint is chosen, if it was a number."""
         metric = str(option(self.options, "best_checkpoint_metric") or "loss")
+        sign = 1 if option(self.options, "maximize_best_checkpoint_metric") else -1
         for kind, name in (*((kind, metric) for kind in self.log.subsets), (SAVED, "score")):
             table = self.log.tables.get(kind, {})
-            if name in table:
-                lower = not option(self.options, "maximize_best_checkpoint_metric")
-                place = int(table[name].argmin() if lower else table[name].argmax())
+            numbers = np.flatnonzero(np.isfinite(table.get(name, ())))
+            if len(numbers):
+                place = numbers[(sign * table[name][numbers]).argmax()]
                 return metric, float(table[name][place]), int(table[UPDATES][place])
         return None
 

@@ -4,6 +4,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from training_logs import LOGS, write_run
@@ -21,13 +22,8 @@ def copy_log(name, folder, as_name="train.log"):
 
 def save_checkpoint(path, options):
     path.parent.mkdir(parents=True, exist_ok=True)
-    state = {
-        "model": {},
-        "cfg": options,
-        "optimizer_history": [{"num_updates": 7}],
-        "extra_state": {"val_loss": 5.5},
-    }
-    torch.save(state, str(path))
+    state = {"optimizer_history": [{"num_updates": 7}], "extra_state": {"val_loss": 5.5}}
+    torch.save({**state, "model": {}, "cfg": options}, str(path))
 
 
 def test_runs_are_named_after_their_folders(tmp_path):
@@ -62,9 +58,8 @@ def test_logs_of_several_runs_in_one_folder(tmp_path):
 def test_hydras_folder_has_the_options(tmp_path):
     folder = tmp_path / "hydra"
     (folder / ".hydra").mkdir(parents=True)
-    (folder / ".hydra" / "config.yaml").write_text(
-        "common:\n  seed: 7\nmodel:\n  _name: luna\n", encoding="utf-8"
-    )
+    config = "common:\n  seed: 7\nmodel:\n  _name: luna\n"
+    (folder / ".hydra" / "config.yaml").write_text(config, encoding="utf-8")
     lines = (LOGS / "hydra_train.log").read_text(encoding="utf-8").splitlines(keepends=True)
     (folder / "hydra_train.log").write_text("".join(lines[1:]), encoding="utf-8")
     (run,) = find_runs([folder])
@@ -79,10 +74,8 @@ def test_a_checkpoint_has_the_options_that_the_log_lacks(tmp_path):
     )
     (without,) = find_runs([folder])
     assert "does not tell the options" in without.notes[0]
-    save_checkpoint(
-        folder / "checkpoints" / "checkpoint_last.pt",
-        {"common": {"seed": 3}, "model": Namespace(arch="luna")},
-    )
+    options = {"common": {"seed": 3}, "model": Namespace(arch="luna")}
+    save_checkpoint(folder / "checkpoints" / "checkpoint_last.pt", options)
     (run,) = find_runs([folder])
     assert summary(run)["Seed"] == "3" and summary(run)["Architecture"] == "luna" and not run.notes
 
@@ -96,21 +89,28 @@ def test_a_run_that_left_only_checkpoints(tmp_path):
 def test_a_run_in_progress(tmp_path):
     folder = write_run(tmp_path / "run", updates=2000, finished=False)
     log = folder / "train.log"
-    log.write_text(
-        log.read_text(encoding="utf-8").replace("'max_update': 2000", "'max_update': 8000"), encoding="utf-8"
-    )
+    text = log.read_text(encoding="utf-8").replace("'max_update': 2000", "'max_update': 8000")
+    log.write_text(text, encoding="utf-8")
     (run,) = find_runs([folder])
     assert summary(run)["State"] == "25% of 8,000 updates"
 
 
 def test_the_best_is_of_the_metric_that_was_asked_for(tmp_path):
-    folder = write_run(
-        tmp_path / "run", 3000, best_checkpoint_metric="'bleu'", maximize_best_checkpoint_metric=True
-    )
-    (run,) = find_runs([folder])
+    options = {"best_checkpoint_metric": "'bleu'", "maximize_best_checkpoint_metric": True}
+    (run,) = find_runs([write_run(tmp_path / "run", 3000, **options)])
     name, value, update = run.best()
     bleu = run.log.tables["valid"]["bleu"]
     assert (name, value) == ("bleu", bleu.max()) and update in (1000, 2000, 3000)
+
+
+def test_a_validation_that_gave_no_number_is_not_the_best(tmp_path):
+    log = write_run(tmp_path / "run", 3000) / "train.log"
+    text = log.read_text(encoding="utf-8").replace("subset | loss ", "subset | loss nan | was ", 1)
+    log.write_text(text, encoding="utf-8")
+    (run,) = find_runs([log])
+    name, value, update = run.best()
+    loss = run.log.tables["valid"]["loss"]
+    assert np.isnan(loss).tolist() == [True, False, False] and value == min(loss[1:]) and update > 1000
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,8 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
 
 
 def test_only_options_that_differ():
-    one = flat(
-        {
-            "common": {"seed": 1, "save_dir": "a"},
-            "optimization": {"lr": [0.1]},
-            "lr_scheduler": {"lr": [0.1], "_name": "x"},
-        }
-    )
+    rates = {"optimization": {"lr": [0.1]}, "lr_scheduler": {"lr": [0.1], "_name": "x"}}
+    one = flat({"common": {"seed": 1, "save_dir": "a"}, **rates})
     other = flat(Namespace(seed=2, lr=[0.1], lr_scheduler="x", save_dir="b"))
     assert differences([one, other]) == [("--seed", ["1", "2"])]
     assert differences([one, None]) == []
