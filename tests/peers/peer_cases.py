@@ -3,8 +3,10 @@ name."""
 
 from argparse import Namespace
 
+import tiny_luna
 import torch
 
+from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.peers import ATTENTIONS, PeerOptions, build_attention
 
 # Width, heads, longest sequence: a head has 4, and no two numbers are alike.
@@ -97,8 +99,22 @@ def pad(sentences, left=0, right=0, value=9.0):
     return x, mask
 
 
-def assert_close(actual, expected, tolerance=1e-9, what=""):
-    """Largest difference relative to the largest expected value (or 1)."""
-    assert actual.shape == expected.shape, (what, actual.shape, expected.shape)
-    error = ((actual - expected).abs().max() / expected.abs().max().clamp(min=1)).item()
-    assert error <= tolerance, f"{what}: {error:.2e}"
+def assert_close(actual, expected, tolerance=1e-9):
+    tiny_luna.assert_close(actual, expected, tolerance=tolerance)
+
+
+def beams(model, tolerance):
+    """Pairs of hypotheses that beam search finds for a sentence alone and in a batch, equal within the
+    tolerance."""
+    source, _ = tiny_luna.example()
+    generator = SequenceGenerator([model], tiny_luna.Task().target_dictionary, beam_size=3, max_len_b=12)
+
+    def translate(sentences):
+        inputs = {"src_tokens": tiny_luna.batch(sentences, left=True)}
+        return generator({"net_input": {**inputs, "src_lengths": torch.tensor([*map(len, sentences)])}})
+
+    for tokens, hypotheses in zip(source, translate(source)):
+        (alone,) = translate([tokens])
+        for a, b in zip(alone, hypotheses):
+            assert a["tokens"].tolist() == b["tokens"].tolist() and abs(a["score"] - b["score"]) < tolerance
+            yield len(tokens), a, b

@@ -41,9 +41,8 @@ def self_attention(module, x, mask=None, **kwargs):
 
 
 def gradients(output, leaves):
-    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(
-        output
-    )
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output)
     return torch.autograd.grad((output * weight).sum(), leaves, allow_unused=True)
 
 
@@ -203,9 +202,8 @@ def test_half_precision(name, form, dtype, tolerance):
     if not name.startswith("reformer"):  # a rounded hash is another hash
         exact = module.double()(x.double(), x.double(), x.double(), key_padding_mask=mask)[0]
         real = ~mask.t()
-        assert (output.double() - exact)[real].pow(2).mean().sqrt() < tolerance * exact[real].pow(
-            2
-        ).mean().sqrt()
+        error, size = (x[real].pow(2).mean().sqrt() for x in (output.double() - exact, exact))
+        assert error < tolerance * size
 
 
 @each

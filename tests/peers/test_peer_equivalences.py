@@ -51,9 +51,8 @@ def test_longformer_with_a_window_of_everything_is_softmax_attention(options):
     module = with_weights_of(build("longformer", "bidirectional", **options), softmax)
     if module.tokens:
         for name in "qkv":
-            getattr(module, f"global_{name}_proj").load_state_dict(
-                getattr(softmax, f"{name}_proj").state_dict()
-            )
+            weights = getattr(softmax, f"{name}_proj").state_dict()
+            getattr(module, f"global_{name}_proj").load_state_dict(weights)
     x = sequence(17)
     assert_close(module(x, x, x)[0], softmax(x, x, x)[0])
 
@@ -109,9 +108,8 @@ def test_the_diagonal_prior_is_added_to_the_logits():
     bare = prior.diagonal
     prior.diagonal = None
     _, without = prior(x, context, context, need_head_weights=True)
-    bias = naive_diagonal_bias(
-        bare.strength(), bare.ratio(), torch.arange(5)[None], torch.arange(9)[None] + 0.5
-    )
+    places = torch.arange(5)[None], torch.arange(9)[None] + 0.5
+    bias = naive_diagonal_bias(bare.strength(), bare.ratio(), *places)
     expected = (without.log() + bias.transpose(0, 1)).softmax(dim=-1)
     assert_close(weights, expected)
     assert (weights - without).abs().max() > 0.1
@@ -127,9 +125,8 @@ def error_of_features(name, features, seeds):
         if name == "rfa":
             module.sigma.data.fill_(1.0)
         q, k, v = torch.randn(3, 2, 3, 20, 4, dtype=torch.float64) * 0.4
-        exact = (
-            (q, k) if name == "performer" else (F.normalize(q, dim=-1) * 2, F.normalize(k, dim=-1))
-        )  # times sqrt(K)
+        # Of rfa times sqrt(K).
+        exact = (q, k) if name == "performer" else (F.normalize(q, dim=-1) * 2, F.normalize(k, dim=-1))
         expected, _ = naive_attention(*exact, v)
         total += (module.attend(q, k, v) - expected).pow(2).mean().item() / seeds
     return total

@@ -1,16 +1,16 @@
 """Models of any attention: built from the command line's options, trained a step, decoded, and refused."""
 
 from argparse import Namespace
+from functools import partial
 
 import pytest
 import torch
-from peer_cases import SMALL, VARIANTS, attention_of, cases
+from peer_cases import SMALL, VARIANTS, attention_of, beams, cases
 from tiny_luna import PAD, Task, assert_close, batch, example, moved
 from tiny_masked_lm import Task as LMTask
 
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel, base_architecture
-from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.peers import ATTENTIONS
@@ -91,19 +91,7 @@ def test_step_by_step_equals_all_at_once(name):
 
 @pytest.mark.parametrize("name", [name for name in causal if name in cross])
 def test_beam_search_finds_the_same_alone_and_in_a_batch(name):
-    peer, task = translator(name, name, name), Task()
-    source, _ = example()
-    generator = SequenceGenerator([peer], task.target_dictionary, beam_size=3, max_len_b=12)
-
-    def translate(sentences):
-        lengths = torch.tensor([len(tokens) for tokens in sentences])
-        return generator({"net_input": {"src_tokens": batch(sentences, left=True), "src_lengths": lengths}})
-
-    together = translate(source)
-    for tokens, hypotheses in zip(source, together):
-        (alone,) = translate([tokens])
-        for a, b in zip(alone, hypotheses):
-            assert a["tokens"].tolist() == b["tokens"].tolist() and abs(a["score"] - b["score"]) < 1e-9
+    assert len(list(beams(translator(name, name, name), tolerance=1e-9))) == 4 * 3
 
 
 def test_softmax_attention_is_fairseqs_transformer():
@@ -145,11 +133,8 @@ def test_a_training_step_reaches_every_parameter(family, task, options, name):
 
 def test_roberta_with_softmax_attention_is_fairseqs():
     peer = model(PeerRoberta, task=LMTask())
-    theirs = (
-        RobertaModel.build_model(Namespace(**{**SIZES, "untie_weights_roberta": False}), LMTask())
-        .double()
-        .eval()
-    )
+    options = Namespace(**SIZES, untie_weights_roberta=False)
+    theirs = RobertaModel.build_model(options, LMTask()).double().eval()
     theirs.load_state_dict(peer.state_dict())
     tokens = batch(example()[0])
     real = tokens.ne(PAD)
@@ -161,9 +146,8 @@ def test_roberta_with_softmax_attention_is_fairseqs():
 def test_classifiers_of_tokens_and_pixels(name, pixels):
     dictionary = None if pixels else Task().source_dictionary
     task = Namespace(source_dictionary=dictionary, pairs=not pixels)
-    peer = model(
-        PeerClassifier, torch.float32, task, attention=name, sen_rep_type="mp", tie_layer_weights=True
-    )
+    options = {"attention": name, "sen_rep_type": "mp", "tie_layer_weights": True}
+    peer = model(PeerClassifier, torch.float32, task, **options)
     x = torch.rand(3, 25) if pixels else batch(example()[0])
     logits = peer(x) if pixels else peer(x, src1_tokens=x)
     assert logits.shape == (len(x), 2) and logits.isfinite().all()
@@ -176,8 +160,7 @@ def test_layers_share_linformers_projections_where_asked_to():
     )
     counts = [sum(p.numel() for p in m.parameters()) for m in (separate, shared)]
     assert counts[0] - counts[1] == SMALL["linformer_k"] * 40
-    state = shared.state_dict()
-    shared.load_state_dict(state)
+    shared.load_state_dict(shared.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -202,10 +185,12 @@ def test_alignments_are_refused_where_there_are_no_weights(name):
     if attention_of(name) == "softmax":
         peer.prepare_for_inference_(asked)
     else:
-        with pytest.raises(InputError, match="^--print-alignment and --replace-unk need weights over the"):
-            peer.prepare_for_inference_(asked)
-        with pytest.raises(InputError, match="^--print-alignment and --replace-unk need weights over the"):
-            GeneratorHub.generate(Namespace(models=[peer]), [], print_alignment="hard")
+        hub = partial(GeneratorHub.generate, Namespace(models=[peer]), [], print_alignment="hard")
+        for ask in (partial(peer.prepare_for_inference_, asked), hub):
+            with pytest.raises(
+                InputError, match="^--print-alignment and --replace-unk need weights over the"
+            ):
+                ask()
 
 
 def test_full_context_alignment_is_refused():

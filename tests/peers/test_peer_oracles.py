@@ -31,13 +31,8 @@ def test_longformer_is_that_of_transformers():
     padding = torch.zeros(2, 16, dtype=torch.bool)
     padding[1, 12:] = True
     mask[padding] = -10000.0
-    output = theirs(
-        x,
-        attention_mask=mask,
-        is_index_masked=padding,
-        is_index_global_attn=mask > 0,
-        is_global_attn=True,
-    )[0]
+    which = {"is_index_masked": padding, "is_index_global_attn": mask > 0, "is_global_attn": True}
+    output = theirs(x, attention_mask=mask, **which)[0]
     merged = ours.attend(*ours.project(x.transpose(0, 1)), padding=padding).transpose(1, 2).flatten(2)
     assert_close(merged[~padding], output[~padding], 1e-5)
 

@@ -4,9 +4,9 @@ from argparse import Namespace
 
 import pytest
 import torch
+from peer_cases import beams
 from tiny_luna import PAD, Task, assert_close, batch, dictionary, example
 
-from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.errors import InputError
 from luna_fairseq.peers.rnn_attention import RnnAttentionModel
 
@@ -134,19 +134,10 @@ def test_decoding_step_by_step_equals_all_at_once(variant):
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_beam_search_finds_the_same_alone_and_in_a_batch(variant):
-    rnn, task = model(variant), Task()
-    source, _ = example()
-    generator = SequenceGenerator([rnn], task.target_dictionary, beam_size=3, max_len_b=12)
-
-    def translate(sentences):
-        lengths = torch.tensor([len(tokens) for tokens in sentences])
-        return generator({"net_input": {"src_tokens": batch(sentences, left=True), "src_lengths": lengths}})
-
-    for tokens, hypotheses in zip(source, translate(source)):
-        (alone,) = translate([tokens])
-        for a, b in zip(alone, hypotheses):
-            assert a["tokens"].tolist() == b["tokens"].tolist() and abs(a["score"] - b["score"]) < 1e-6
-            assert_close(a["attention"], b["attention"][-len(tokens) :], tolerance=1e-6)
+    found = list(beams(model(variant), tolerance=1e-6))
+    assert len(found) == 4 * 3
+    for length, alone, together in found:
+        assert_close(alone["attention"], together["attention"][-length:], tolerance=1e-6)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -160,12 +151,8 @@ def test_a_training_step_reaches_every_parameter(variant, shared):
     source, target = example()
     rnn(batch(source), None, batch(target))[0][batch(target).ne(PAD)].pow(2).sum().backward()
     assert [name for name, parameter in rnn.named_parameters() if parameter.grad is None] == []
-    tables = [
-        name
-        for name, _ in rnn.named_parameters()
-        if "embed_tokens" in name or name.endswith("output_projection.weight")
-    ]
-    assert len(tables) == (1 if shared else 3)
+    ends = ("embed_tokens.weight", "output_projection.weight")
+    assert sum(name.endswith(ends) for name, _ in rnn.named_parameters()) == (1 if shared else 3)
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,8 @@ def test_what_is_read_in_causal_attention_makes_its_output():
     torch.manual_seed(0)
     attention = LunaCausalAttention(12, 3, untie_kv=True).double()
     query, packed = torch.randn(7, 1, 12).double(), torch.randn(5, 1, 12).double()
-    layer = torch.nn.Module()
-    layer.self_attn = attention
-    model = torch.nn.Module()
-    model.decoder = torch.nn.Module()
-    model.decoder.layers = torch.nn.ModuleList([layer])
+    layers = torch.nn.ModuleList([torch.nn.ModuleDict({"self_attn": attention})])
+    model = torch.nn.ModuleDict({"decoder": torch.nn.ModuleDict({"layers": layers})})
     with recorded(model) as found:
         output = attention(query, packed)
     pack, unpack = attention.weights(query, packed)
@@ -98,9 +95,8 @@ def test_what_is_read_in_causal_attention_makes_its_output():
 
 def test_maps_of_fairseqs_transformer():
     options = {name: value for name, value in tiny_luna.OPTIONS.items() if "project" not in name}
-    args = Namespace(
-        **options, decoder_embed_dim=12, arch="transformer", share_decoder_input_output_embed=False
-    )
+    options.update(decoder_embed_dim=12, arch="transformer", share_decoder_input_output_embed=False)
+    args = Namespace(**options)
     model = TransformerModel.build_model(args, Task()).eval()
     found, _, extra = run(model, *one_sentence())
     assert set(found["decoder.0.cross"].weights) == {"read"} and len(found) == 2 + 3 + 3
@@ -137,11 +133,7 @@ def test_the_tokens_on_the_axes():
     maps = attention_maps(hub, "w1 w2 w3")
     assert maps.source == ["w1", "w2", "w3", "</s>"]
     assert maps.target == ["w1", "w2", "w3", "</s>"] and maps.target_input == ["</s>", "w1", "w2", "w3"]
-    assert maps["encoder.1.self.pack"].shape == (2, 4, 4) and maps["decoder.2.cross.unpack"].shape == (
-        2,
-        4,
-        4,
-    )
+    assert maps["encoder.1.self.pack"].shape == maps["decoder.2.cross.unpack"].shape == (2, 4, 4)
     assert maps.texts == {"source": "w1 w2 w3", "translation": "w1 w2 w3"}
     given = attention_maps(hub, "w1 w2 w3", target="w4 w5")
     assert given.target == ["w4", "w5", "</s>"] and given["decoder.0.cross.read"].shape == (2, 3, 4)
@@ -161,21 +153,11 @@ def test_maps_of_a_language_model():
 
 
 def test_maps_of_a_masked_language_model():
-    model = tiny_masked_lm.tiny_model(torch.float32)
-
-    class MaskedHub:
-        task = tiny_masked_lm.Task()
-
-        def __init__(self):
-            self.model = model
-
-        def encode(self, text):
-            return self.task.source_dictionary.encode_line(f"<s> {text}", add_if_not_exist=False).long()
-
-        def extract_features(self, tokens):
-            return self.model(tokens.unsqueeze(0), features_only=True)
-
-    maps = attention_maps(MaskedHub(), "w1 w2")
+    hub = Namespace(model=tiny_masked_lm.tiny_model(torch.float32), task=tiny_masked_lm.Task())
+    encode_line = hub.task.source_dictionary.encode_line
+    hub.encode = lambda text: encode_line(f"<s> {text}", add_if_not_exist=False).long()
+    hub.extract_features = lambda tokens: hub.model(tokens.unsqueeze(0), features_only=True)
+    maps = attention_maps(hub, "w1 w2")
     assert maps.source == ["<s>", "w1", "w2", "</s>"] and maps["encoder.1.self.read"].shape == (3, 4, 4)
 
 
@@ -185,15 +167,11 @@ def test_maps_of_a_classifier(layer_type, tied):
     model = classifier(torch.float32, encoder_layers=3, tie_layer_weights=tied, layer_type=layer_type)
     tokens = torch.randint(4, 23, (1, 7))
 
-    class Classifier:
-        def __init__(self):
-            self.model = model
+    def classify_text(text):
+        model(tokens)
+        return [f"w{i}" for i in range(7)], "1"
 
-        def classify_text(self, text):
-            self.model(tokens)
-            return [f"w{i}" for i in range(7)], "1"
-
-    maps = attention_maps(Classifier(), "text")
+    maps = attention_maps(Namespace(model=model, classify_text=classify_text), "text")
     assert {name.split(".")[1] for name in maps} == {"0", "1", "2"}
     assert maps.texts["class"] == "1"
 
@@ -213,14 +191,6 @@ def test_no_text_and_too_much(text, message):
 
 
 def test_a_model_without_attention_is_refused():
-    model = torch.nn.Linear(2, 2)
-
-    class Classifier:
-        def __init__(self):
-            self.model = model
-
-        def classify_text(self, text):
-            return [], ""
-
+    classifier = Namespace(model=torch.nn.Linear(2, 2), classify_text=lambda text: ([], ""))
     with pytest.raises(InputError, match="no attention whose weights can be shown"):
-        attention_maps(Classifier(), "text")
+        attention_maps(classifier, "text")

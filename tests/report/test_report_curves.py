@@ -34,25 +34,21 @@ def test_what_is_no_number_is_no_point():
 
 
 def test_a_chart_for_each_figure():
-    found = {
-        chart["figure"]: chart
-        for chart in charts([read_logs([LOGS / "simple.log"]), read_logs([LOGS / "none.log"])])
-    }
+    logs = [read_logs([LOGS / name]) for name in ("simple.log", "none.log")]
+    found = {chart["figure"]: chart for chart in charts(logs)}
     assert [line["kind"] for line in found["ppl"]["lines"]] == ["train", "valid"] and found["ppl"]["log"]
     assert [line["kind"] for line in found["bleu"]["lines"]] == ["valid"]
     assert [line["run"] for line in found["score"]["lines"]] == [1]
-    assert {"lr", "gnorm", "wps"} <= set(found) and not {"num_updates", "best_loss", "epoch", "wall"} & set(
-        found
-    )
+    assert {"lr", "gnorm", "wps"} <= set(found)
+    assert not {"num_updates", "best_loss", "epoch", "wall"} & set(found)
     assert all(line["kind"] == "train" for line in found["wps"]["lines"])
 
 
 def test_axes_grow_with_the_updates(tmp_path):
     known = axes(read_logs([write_run(tmp_path / "run", updates=5000) / "train.log"]))
     assert known["updates"][-1] == 5000 and known["epochs"][-1] == 5
-    assert known["tokens"][-1] == 5000 * 4000 and known["hours"][-1] == pytest.approx(
-        5000 / 7 / 3600, rel=1e-2
-    )
+    assert known["tokens"][-1] == 5000 * 4000
+    assert known["hours"][-1] == pytest.approx(5000 / 7 / 3600, rel=1e-2)
     assert all(np.all(np.diff(values) >= 0) for values in known.values())
     assert axes(read_logs([LOGS / "none.log"])) == {"updates": [0.0, 7, 12], "epochs": [0.0, 1, 2]}
 

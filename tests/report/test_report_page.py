@@ -13,37 +13,33 @@ from luna_fairseq.report.training import main
 HOSTILE = "<script>document.title='run'</script><img src=x onerror=alert(1)>&\u2028</script>"
 
 
-def data_of(path):
-    text = path.read_text(encoding="utf-8")
+def data_of(text):
+    """The data of a page."""
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
 
 
-def test_three_runs_of_100000_updates_are_small(tmp_path):
-    runs = [write_run(tmp_path / f"run {number}", speed=number) for number in (1, 2, 3)]
-    assert main([*map(str, runs), "--out", str(tmp_path / "report.html"), "--quiet"]) == 0
-    assert (tmp_path / "report.html").stat().st_size < 5e6
-    assert [run["summary"]["Updates"] for run in data_of(tmp_path / "report.html")["runs"]] == ["100,000"] * 3
+def report(out, *words):
+    """The data of the page that the command writes."""
+    assert main([*map(str, words), "--out", str(out), "--quiet"]) == 0
+    return data_of(out.read_text(encoding="utf-8"))
 
 
-def test_a_line_for_every_update_is_thinned(tmp_path):
-    runs = [
-        write_run(tmp_path / f"run {number}", updates=30_000, interval=1, speed=number)
-        for number in (1, 2, 3)
-    ]
-    assert main([*map(str, runs), "--out", str(tmp_path / "report.html"), "--quiet"]) == 0
+@pytest.mark.parametrize("updates, interval", [(100_000, 100), (30_000, 1)])
+def test_three_long_runs_are_small_and_thinned(updates, interval, tmp_path):
+    runs = [write_run(tmp_path / f"run {speed}", updates, interval, speed) for speed in (1, 2, 3)]
+    data = report(tmp_path / "report.html", *runs)
     assert (tmp_path / "report.html").stat().st_size < 5e6
-    charts = data_of(tmp_path / "report.html")["charts"]
-    assert max(len(line["x"]) for chart in charts for line in chart["lines"]) <= 4800
+    assert [run["summary"]["Updates"] for run in data["runs"]] == [f"{updates:,}"] * 3
+    assert max(len(line["x"]) for chart in data["charts"] for line in chart["lines"]) <= 4800
 
 
 def test_text_that_looks_like_html_stays_text(tmp_path):
     folder = write_run(tmp_path / "<img src=x onerror=alert(2)>", updates=2000)
     write_translations(folder, [HOSTILE], [HOSTILE], ["reference"])
     out = tmp_path / "report.html"
-    assert main([str(folder), "--out", str(out), "--title", HOSTILE, "--quiet"]) == 0
-    text = out.read_text(encoding="utf-8")
+    data, text = report(out, folder, "--title", HOSTILE), out.read_text(encoding="utf-8")
     assert text.count("<script") == text.count("</script>") == 1 + 5 and "<img" not in text
-    assert data_of(out)["samples"][0]["source"] == HOSTILE and data_of(out)["title"] == HOSTILE
+    assert data["samples"][0]["source"] == HOSTILE and data["title"] == HOSTILE
 
 
 def test_nothing_in_the_page_asks_for_anything():
@@ -59,23 +55,18 @@ def test_in_a_notebook_a_page_shows_itself():
 
 def test_a_library_that_stands_here_names_its_licence():
     assert "MIT License" in (ASSETS / "uPlot.LICENSE").read_text(encoding="utf-8")
-    assert (
-        (ASSETS / "uPlot.iife.min.js")
-        .read_text(encoding="utf-8")
-        .startswith("/*! https://github.com/leeoniya/uPlot")
-    )
+    script = (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8")
+    assert script.startswith("/*! https://github.com/leeoniya/uPlot")
 
 
 @pytest.mark.parametrize("name", ["simple.log", "json.log", "none.log", "simple.file", "hydra_train.log"])
-def test_a_report_of_every_format(name, tmp_path, capsys):
-    assert main([str(LOGS / name), "--out", str(tmp_path / "report.html"), "--quiet"]) == 0
-    assert data_of(tmp_path / "report.html")["charts"]
+def test_a_report_of_every_format(name, tmp_path):
+    assert report(tmp_path / "report.html", LOGS / name)["charts"]
 
 
 def test_runs_of_different_metrics_share_a_page(tmp_path):
-    out = tmp_path / "report.html"
-    assert main([str(LOGS / "simple.log"), str(LOGS / "hydra_train.log"), "--out", str(out), "--quiet"]) == 0
-    charts = {chart["figure"]: {line["run"] for line in chart["lines"]} for chart in data_of(out)["charts"]}
+    data = report(tmp_path / "report.html", LOGS / "simple.log", LOGS / "hydra_train.log")
+    charts = {chart["figure"]: {line["run"] for line in chart["lines"]} for chart in data["charts"]}
     assert charts["ppl"] == {0, 1} and charts["bleu"] == {0}
 
 
@@ -84,15 +75,13 @@ def test_mean_and_spread_over_seeds(tmp_path):
         folder = write_run(tmp_path / "out" / "text" / "luna-16" / f"seed-{seed}", updates=1000)
         result = {"title": "Text", "model": "luna-16", "seed": seed, "accuracy": accuracy, "options": []}
         (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    assert main([str(tmp_path / "out"), "--out", str(tmp_path / "report.html"), "--quiet"]) == 0
     expected = {"task": "Text", "model": "luna-16", "seeds": 2, "mean": 61.0, "deviation": 1.41}
-    assert data_of(tmp_path / "report.html")["seeds"] == [expected]
+    assert report(tmp_path / "report.html", tmp_path / "out")["seeds"] == [expected]
 
 
 def test_watching_ends_with_the_runs(tmp_path):
     folder = write_run(tmp_path / "run", updates=1000)
-    assert main([str(folder), "--out", str(tmp_path / "report.html"), "--quiet", "--watch", "1"]) == 0
-    assert data_of(tmp_path / "report.html")["watch"] == 1
+    assert report(tmp_path / "report.html", folder, "--watch", "1")["watch"] == 1
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,8 @@ def two(tmp_path):
 
 def test_the_largest_difference_comes_first(two):
     rows = samples(two, 80)
-    assert (
-        len(rows) == 80 and rows[0]["source"] == SOURCES[33] and rows[0]["runs"][0] == [REFERENCES[33], 100.0]
-    )
+    assert len(rows) == 80 and rows[0]["source"] == SOURCES[33]
+    assert rows[0]["runs"][0] == [REFERENCES[33], 100.0]
     differences = [row["runs"][0][1] - row["runs"][1][1] for row in rows]
     assert differences == sorted(differences, reverse=True)
     assert len(samples(two, 10)) == 10
@@ -61,10 +60,8 @@ def test_a_run_without_translations():
 
 def test_only_whole_sentences_of_generated_text_count(tmp_path):
     path = tmp_path / "generate.txt"
-    path.write_text(
-        "S-0\tein\nT-0\ta\nH-0\t-1\ta @@b\nD-0\t-1\ta b\nD-0\t-2\tworse\nS-1\tzwei\nH-1\t-1\tt",
-        encoding="utf-8",
-    )
+    text = "S-0\tein\nT-0\ta\nH-0\t-1\ta @@b\nD-0\t-1\ta b\nD-0\t-2\tworse\nS-1\tzwei\nH-1\t-1\tt"
+    path.write_text(text, encoding="utf-8")
     assert read_generated(path) == ({0: ("ein", "a", "a b")}, "")
 
 

@@ -1,16 +1,13 @@
 """The page of luna-show: its size, what stands in it, and the page in a real browser."""
 
-import json
-import re
-
 import pytest
 import torch
 from browser import fits, opened, shown_in_notebook
+from test_report_page import HOSTILE, data_of
 
 from luna_fairseq.report.attention import AttentionMaps
 from luna_fairseq.report.show import attention_page, main
 
-HOSTILE = "<script>document.title='text'</script><img src=x onerror=alert(1)>"
 SOURCE = [*(f"source{place}" for place in range(58)), HOSTILE, "</s>"]
 TARGET = [*(f"target{place}" for place in range(59)), "</s>"]
 STRENGTHS = {"encoder.0.self": {"pack gamma": torch.arange(1.0, 9), "unpack gamma": torch.ones(8)}}
@@ -36,7 +33,7 @@ def test_it_is_small():
 def test_text_that_looks_like_html_stays_text():
     text = attention_page([maps_of(layers=1)], title=HOSTILE).text
     assert text.count("<script") == text.count("</script>") == 1 + 3 and "<img" not in text
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+    data = data_of(text)
     assert data["texts"][0]["texts"]["source"] == HOSTILE and data["title"] == HOSTILE
 
 

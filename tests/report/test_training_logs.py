@@ -19,17 +19,16 @@ def read(tmp_path, *texts):
     return read_logs(paths)
 
 
+def updates(log):
+    return log.tables["train_inner"]["num_updates"].tolist()
+
+
 def test_json_and_simple_tell_the_same():
     simple, json = (read_logs([LOGS / name]).tables for name in ("simple.log", "json.log"))
     assert set(simple) == set(json) == {"train_inner", "train", "valid", "saved"}
     for kind in simple:
         assert set(simple[kind]) == set(json[kind])
-        for figure in set(simple[kind]) - {
-            "wps",
-            "ups",
-            "wall",
-            "train_wall",
-        }:  # these differ from run to run
+        for figure in set(simple[kind]) - {"wps", "ups", "wall", "train_wall"}:  # which differ each time
             np.testing.assert_allclose(simple[kind][figure], json[kind][figure], atol=1e-3)
 
 
@@ -41,9 +40,8 @@ def test_what_a_log_of_the_tiny_run_says():
     assert inner["epoch"][6] == 1 and inner["epoch"][0] == pytest.approx(1 / 7)
     assert valid["bleu"].tolist() == [0.11, 0.49] and np.isnan(valid["best_loss"][0])
     assert log.parameters == 31912 and log.finished and not log.cut
-    assert (
-        architecture(log.options) == "luna_base_tied" and option(log.options, "pack_activation") == "softplus"
-    )
+    assert architecture(log.options) == "luna_base_tied"
+    assert option(log.options, "pack_activation") == "softplus"
 
 
 @pytest.mark.parametrize("name", ["simple.file", "json.file"])
@@ -55,7 +53,7 @@ def test_a_log_file_without_times_and_names_tells_the_same(name):
 
 def test_hydras_log():
     log = read_logs([LOGS / "hydra_train.log"])
-    assert log.tables["train_inner"]["num_updates"].tolist() == [1, 2, 3]
+    assert updates(log) == [1, 2, 3]
     assert log.tables["valid"]["ppl"].tolist() == [39.88]
     assert option(log.options, "untie_luna_kv") is True
 
@@ -71,9 +69,8 @@ def test_the_bars_of_a_terminal(tmp_path):
     screen = io.StringIO()
     bar = tqdm(range(15), "epoch 002", file=screen, mininterval=0, miniters=1)
     for step in bar:
-        bar.set_postfix(
-            {"loss": f"{9 - step}.5", "ppl": "21.1", "num_updates": str(step + 16)}, refresh=False
-        )
+        shown = {"loss": f"{9 - step}.5", "ppl": "21.1", "num_updates": str(step + 16)}
+        bar.set_postfix(shown, refresh=False)
     inner = read(tmp_path, screen.getvalue() + "\n").tables["train_inner"]
     assert inner["num_updates"][-1] == 30 and inner["loss"][-1] == -5.5
     assert inner["epoch"][-1] == pytest.approx(1 + 14 / 15, abs=0.1)
@@ -88,9 +85,8 @@ def test_the_first_versions_of_fairseq(tmp_path):
         "| epoch 001 | valid on 'valid' subset | loss 8.9 | nll_loss 8.0 | ppl 256.0 | num_updates 100\n"
     )
     log = read(tmp_path, text)
-    assert log.tables["train_inner"]["ppl"].tolist() == [300.5] and log.tables["valid"]["ppl"].tolist() == [
-        256.0
-    ]
+    assert log.tables["train_inner"]["ppl"].tolist() == [300.5]
+    assert log.tables["valid"]["ppl"].tolist() == [256.0]
     assert architecture(log.options) == "transformer" and log.parameters == 12345
 
 
@@ -98,20 +94,13 @@ def test_a_log_cut_in_the_middle_of_a_line_lacks_that_line(tmp_path):
     text = (LOGS / "simple.log").read_text(encoding="utf-8")
     end = text.index("num_updates=9, lr=0.0009") + len("num_updates=9, lr=0.0009")
     log = read(tmp_path, text[:end])
-    assert (
-        log.tables["train_inner"]["num_updates"].tolist() == list(range(1, 9))
-        and log.cut
-        and not log.finished
-    )
+    assert updates(log) == list(range(1, 9)) and log.cut and not log.finished
 
 
 def test_a_line_that_another_process_broke_is_left_out(tmp_path):
     lines = [INNER.format(**figures(update)) for update in (100, 200, 300)]
     broken = lines[1][:150] + "Warning: something else\n"
-    assert read(tmp_path, lines[0] + broken + lines[2]).tables["train_inner"]["num_updates"].tolist() == [
-        100,
-        300,
-    ]
+    assert updates(read(tmp_path, lines[0] + broken + lines[2])) == [100, 300]
 
 
 def test_what_was_done_again_after_a_restart_counts(tmp_path):
@@ -119,28 +108,21 @@ def test_what_was_done_again_after_a_restart_counts(tmp_path):
     again = [INNER.format(**figures(update, speed=2)) for update in (300, 400, 500)]
     together, apart = read(tmp_path, "".join(first + again)), read(tmp_path, "".join(first), "".join(again))
     for log in (together, apart):
-        inner = log.tables["train_inner"]
-        assert inner["num_updates"].tolist() == [100, 200, 300, 400, 500]
-        assert inner["wps"].tolist() == [30000, 30000, 60000, 60000, 60000]
+        assert updates(log) == [100, 200, 300, 400, 500]
+        assert log.tables["train_inner"]["wps"].tolist() == [30000, 30000, 60000, 60000, 60000]
 
 
 def test_the_same_log_twice_is_one_run():
     once, twice = read_logs([LOGS / "json.log"]), read_logs([LOGS / "json.log", LOGS / "json.file"])
-    assert (
-        twice.tables["train_inner"]["num_updates"].tolist()
-        == once.tables["train_inner"]["num_updates"].tolist()
-    )
+    assert updates(twice) == updates(once)
 
 
 def test_what_is_no_number(tmp_path):
     lines = [INNER.format(**figures(update)) for update in (100, 200, 300)]
     gnorm = f"gnorm={figures(100)['gnorm']:.3f}"
-    text = (
-        lines[0].replace(gnorm, "gnorm=nan")
-        + lines[0].replace(gnorm, "gnorm=None").replace("=100,", "=150,")
-        + lines[1]
-    )
-    found = read(tmp_path, text).tables["train_inner"]
+    lines[1:1] = [lines[0].replace(gnorm, "gnorm=None").replace("=100,", "=150,")]
+    lines[0] = lines[0].replace(gnorm, "gnorm=nan")
+    found = read(tmp_path, "".join(lines[:3])).tables["train_inner"]
     assert np.isnan(found["gnorm"]).tolist() == [True, True, False] and np.isfinite(found["loss"]).all()
 
 
@@ -156,7 +138,7 @@ def test_what_is_no_log_is_refused_in_one_line(tmp_path):
 def test_bytes_that_are_no_text_do_no_harm(tmp_path):
     path = tmp_path / "train.log"
     path.write_bytes(b"\x00\xff\xfe\n" + INNER.format(**figures(100)).encode() + b"\xc3\x28\n")
-    assert read_logs([path]).tables["train_inner"]["num_updates"].tolist() == [100]
+    assert updates(read_logs([path])) == [100]
 
 
 def test_options_that_cannot_be_read_are_left_out(tmp_path):
