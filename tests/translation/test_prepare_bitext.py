@@ -38,12 +38,22 @@ def read(path):
     return path.read_bytes().decode("utf-8").split("\n")[:-1]
 
 
+def write(path, lines):
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8"))
+
+
 def contents(folder):
-    return {
-        path.name: path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.suffix != ".json"
-    }
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def vocabulary(folder):
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / MODEL))
+    return [model.id_to_piece(index) for index in range(model.get_piece_size())]
+
+
+def killed(*args):
+    raise KeyboardInterrupt
 
 
 def refuse(*args):
@@ -85,9 +95,7 @@ def test_shards_hold_the_pairs_in_turn(prepare, text, tmp_path):
 
 
 def test_unknown_characters_are_counted_and_refused_above_a_share(prepare, text):
-    (text / "valid.en").write_text(
-        "\u4e2d \u6587\n" + "\n".join(read(text / "valid.en")[1:]) + "\n", encoding="utf-8"
-    )
+    write(text / "valid.en", ["\u4e2d \u6587", *read(text / "valid.en")[1:]])
     _, out, _ = prepare("--max-unknown", "50")
     assert "valid.en: 2 of " in out and "tokens unknown" in out and "train.en" not in out
     for _ in range(2):  # also of data that stands
@@ -97,9 +105,8 @@ def test_unknown_characters_are_counted_and_refused_above_a_share(prepare, text)
 
 def test_every_piece_of_the_model_is_in_the_dictionary(prepare, tmp_path):
     prepare(test=False)
-    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out" / MODEL))
     dictionary = Dictionary.load(str(tmp_path / "out" / "dict.en.txt"))
-    pieces = [model.id_to_piece(index) for index in range(model.get_piece_size())]
+    pieces = vocabulary(tmp_path / "out")
     assert len(pieces) == 200
     assert all(dictionary.index(piece) != dictionary.unk() for piece in pieces if piece != "<unk>")
 
@@ -134,9 +141,6 @@ def test_a_lost_or_shortened_file_is_made_again(prepare, tmp_path, name):
 
 
 def test_a_run_killed_while_encoding_goes_on(prepare, tmp_path, monkeypatch):
-    def killed(*args):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(joint_bpe, "dictionary_of", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -150,11 +154,8 @@ def test_a_run_killed_while_encoding_goes_on(prepare, tmp_path, monkeypatch):
 def test_other_text_and_other_options_are_done_again(prepare, text, tmp_path):
     prepare()
     prepare(vocab_size=210)
-    assert (
-        sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out" / MODEL)).get_piece_size() == 210
-    )
-    lines = read(text / "test.de")
-    (text / "test.de").write_text("\n".join(["Neu.", *lines[1:]]) + "\n", encoding="utf-8")
+    assert len(vocabulary(tmp_path / "out")) == 210
+    write(text / "test.de", ["Neu.", *read(text / "test.de")[1:]])
     _, out, _ = prepare(vocab_size=210)
     assert out.count("finished before") == 1
     assert text_of(tmp_path / "out", "test", "de")[0] == "Neu."
@@ -174,51 +175,31 @@ def test_white_space_and_odd_characters(prepare, text, tmp_path):
 def test_training_pairs_with_an_empty_side_are_dropped(prepare, text, tmp_path):
     english, german = read(text / "train.en"), read(text / "train.de")
     english[3], german[5], english[7], german[7] = "", " \t", "", ""
-    (text / "train.en").write_text("\n".join(english) + "\n", encoding="utf-8")
-    (text / "train.de").write_text("\n".join(german) + "\n", encoding="utf-8")
+    write(text / "train.en", english)
+    write(text / "train.de", german)
     status, out, _ = prepare()
     assert status == 0 and "train: 197 pairs" in out and "3 dropped" in out
     assert text_of(tmp_path / "out", "train", "de") == [german[n] for n in range(200) if n not in (3, 5, 7)]
 
 
-def change(text, name, function):
-    path = text / name
-    path.write_bytes(function(path.read_bytes()))
-
-
 @pytest.mark.parametrize(
-    "damage, message",
+    "name, damage, message",
     [
-        (lambda text: (text / "valid.de").unlink(), "valid.de does not exist"),
-        (lambda text: change(text, "test.en", lambda data: b""), "test.en is empty"),
-        (
-            lambda text: change(text, "train.de", lambda data: data + b"Noch ein Satz.\n"),
-            "train.en has 200 lines and {text}/train.de has 201",
-        ),
-        (
-            lambda text: change(text, "valid.en", lambda data: data.split(b"\n", 2)[2]),
-            "valid.en has 9 lines and {text}/valid.de has 11",
-        ),
-        (
-            lambda text: change(text, "train.en", lambda data: data.replace(b"\n", b"\n\xff\xfe", 1)),
-            "train.en, line 2 is not UTF-8",
-        ),
-        (
-            lambda text: change(text, "test.de", lambda data: b"Eins.\n \n" + data.split(b"\n", 2)[2]),
-            "test.de, line 2 is empty",
-        ),
-        (
-            lambda text: change(text, "valid.de", lambda data: data.decode("utf-8").encode("utf-16-le")),
-            "valid.de, line 1",
-        ),
-        (
-            lambda text: change(text, "train.de", lambda data: b"\n" * 200),
-            "no pair of lines of which neither is empty",
-        ),
+        ("valid.de", None, "valid.de does not exist"),
+        ("test.en", lambda data: b"", "test.en is empty"),
+        ("train.de", lambda data: data + b"x\n", "train.en has 200 lines and {text}/train.de has 201"),
+        ("valid.en", lambda data: data.split(b"\n", 2)[2], "valid.en has 9 lines and {text}/valid.de has 11"),
+        ("train.en", lambda data: data.replace(b"\n", b"\n\xff\xfe", 1), "train.en, line 2 is not UTF-8"),
+        ("test.de", lambda data: b"x\n \n" + data.split(b"\n", 2)[2], "test.de, line 2 is empty"),
+        ("valid.de", lambda data: data.decode("utf-8").encode("utf-16-le"), "valid.de, line 1"),
+        ("train.de", lambda data: b"\n" * 200, "no pair of lines of which neither is empty"),
     ],
 )
-def test_bad_text_is_one_line_before_any_work(prepare, text, tmp_path, damage, message):
-    damage(text)
+def test_bad_text_is_one_line_before_any_work(prepare, text, tmp_path, name, damage, message):
+    if damage is None:
+        (text / name).unlink()
+    else:
+        (text / name).write_bytes(damage((text / name).read_bytes()))
     status, out, err = prepare()
     assert status == 1 and err.count("\n") == 1
     assert err.startswith("luna-prepare-bitext: error: ") and message.format(text=text) in err
@@ -256,8 +237,7 @@ def test_what_else_cannot_be_done(words, record, message, prepare, tmp_path):
 
 def test_moses_tokens_and_merges(prepare, text, tmp_path):
     odd = "Ein Mann & sein „Nord-Hund“\u2028heißt\tfido."
-    lines = read(text / "train.de")
-    (text / "train.de").write_text("\n".join([odd, *lines[1:]]) + "\n", encoding="utf-8")
+    write(text / "train.de", [odd, *read(text / "train.de")[1:]])
     status, out, err = prepare("--subword", "moses", vocab_size=100)
     assert (status, err) == (0, "") and "tokenise ..." in out and "train: 200 pairs" in out
     folder = tmp_path / "out"
@@ -279,9 +259,8 @@ def test_long_and_unequal_pairs_are_dropped_from_training_text_only(prepare, tex
     pairs = list(zip(read(text / "train.en"), read(text / "train.de")))
     pairs[1] = ("No.", pairs[1][1] + " " + pairs[2][1])
     pairs[4] = (" ".join(pair[0] for pair in pairs[5:25]), " ".join(pair[1] for pair in pairs[5:25]))
-    for side, language in enumerate(("en", "de")):
-        lines = "".join(pair[side] + "\n" for pair in pairs)
-        (text / f"train.{language}").write_text(lines, encoding="utf-8")
+    for language, lines in zip(("en", "de"), zip(*pairs)):
+        write(text / f"train.{language}", lines)
     status, out, _ = prepare("--max-length", "250", "--max-ratio", "3")
     assert status == 0 and "train: 198 pairs" in out and "test: 10 pairs" in out
     assert "1 dropped (lengths in a ratio above 3)" in out and "1 dropped (more than 250 pieces)" in out
@@ -296,25 +275,15 @@ def test_nothing_is_left_of_an_earlier_preparation(broken_off, prepare, tmp_path
     assert list((tmp_path / "out").glob("test.*"))
     if broken_off:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(
-                prepare_bitext, "write_checksums", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-            )
+            patch.setattr(prepare_bitext, "write_checksums", killed)
             prepare(test=False, vocab_size=190)
     prepare(test=False, vocab_size=190)
     prepare(test=False, out="fresh", vocab_size=190)
-    assert files(tmp_path / "out") == files(tmp_path / "fresh")
-
-
-def files(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert set(contents(tmp_path / "out")) == set(contents(tmp_path / "fresh"))
 
 
 def test_control_characters_are_read_as_spaces_and_counted(prepare, text, tmp_path):
-    change(
-        text,
-        "train.en",
-        lambda data: b"one\x01two\x7f \xc2\x92three\xe2\x96\x81four\n" + data.split(b"\n", 1)[1],
-    )
+    write(text / "train.en", ["one\x01two\x7f \x92three\u2581four", *read(text / "train.en")[1:]])
     _, out, _ = prepare()
     assert "train: control characters or U+2581 in 1 lines were read as spaces" in out
     assert text_of(tmp_path / "out", "train", "en")[0] == "one two three four"
@@ -323,7 +292,7 @@ def test_control_characters_are_read_as_spaces_and_counted(prepare, text, tmp_pa
 
 
 def test_a_sentence_that_no_preset_reads_is_named(prepare, text):
-    change(text, "train.en", lambda data: b"a " * 5000 + b"\n" + data.split(b"\n", 1)[1])
+    write(text / "train.en", ["a " * 5000, *read(text / "train.en")[1:]])
     _, out, _ = prepare()
     (line,) = (line for line in out.splitlines() if "longest side" in line)
     assert line.startswith("train: the longest side has ") and "--max-source-positions" in line
@@ -332,8 +301,6 @@ def test_a_sentence_that_no_preset_reads_is_named(prepare, text):
 
 
 def test_several_texts_are_named(prepare, text, tmp_path):
-    _, out, _ = prepare(
-        "--validpref", f"{text / 'valid'},{text / 'test'}", "--testpref", f"{text}/test,{text}/valid"
-    )
+    _, out, _ = prepare("--validpref", f"{text}/valid,{text}/test", "--testpref", f"{text}/test,{text}/valid")
     assert "give fairseq-train --valid-subset valid,valid1" in out and "test1: 11 pairs" in out
     assert (tmp_path / "out" / "test1.en-de.de.idx").exists()
