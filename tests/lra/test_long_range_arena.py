@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.errors import InputError
 from luna_fairseq.lra.criterion import LRACrossEntropyCriterion
 from luna_fairseq.lra.task import LRAConfig, LRAImageConfig, LRAImageTask, LRATextTask
@@ -35,24 +35,20 @@ def write_text(folder, pairs=False, labels=(0, 2, 1, 1)):
     return folder
 
 
-def text_task(folder, split="train", **options):
-    cfg = LRAConfig(data=str(folder), no_shuffle=True)
-    cfg.seed = 1
-    task = LRATextTask.setup_task(cfg)
+def read(task_class, cfg, split, options):
+    task = task_class.setup_task(cfg)
     model = task.build_model(Namespace(_name="lra", **{**TINY, **options}))
     task.load_dataset(split)
     return task, model
 
 
-def image_task(folder, **options):
-    cfg = LRAImageConfig(
-        data=str(folder), no_shuffle=True, pixel_normalization=options.pop("normalization", None)
-    )
-    cfg.seed = 1
-    task = LRAImageTask.setup_task(cfg)
-    model = task.build_model(Namespace(_name="lra", **{**TINY, **options}))
-    task.load_dataset("train")
-    return task, model
+def text_task(folder, split="train", **options):
+    return read(LRATextTask, LRAConfig(data=str(folder), no_shuffle=True, seed=1), split, options)
+
+
+def image_task(folder, normalization=None, **options):
+    cfg = LRAImageConfig(data=str(folder), no_shuffle=True, seed=1, pixel_normalization=normalization)
+    return read(LRAImageTask, cfg, "train", options)
 
 
 def collate(task):
@@ -92,10 +88,8 @@ def test_long_text_is_cut_off(tmp_path):
 
 def write_pixels(folder, labels=(0, 1, 2)):
     pixels = np.arange(len(labels) * 9, dtype=np.uint8).reshape(-1, 3, 3)
-    rows = [
-        (split, image, label) for split in ("train", "valid", "test") for image, label in zip(pixels, labels)
-    ]
-    write_images(folder, 3, rows)
+    splits = ("train", "valid", "test")
+    write_images(folder, 3, [(split, *row) for split in splits for row in zip(pixels, labels)])
     return folder, pixels.reshape(-1, 9)
 
 
@@ -139,12 +133,8 @@ def test_refused_text(tmp_path):
     refused("src-bin/dict.txt does not exist", text_task, tmp_path)
     write_text(tmp_path)
     refused("src-bin/other.bin and", text_task, tmp_path, "other")
-    refused(
-        "label-bin/train, line 2: label '2', expected one of the 2 classes",
-        text_task,
-        tmp_path,
-        sentence_class_num=2,
-    )
+    message = "label-bin/train, line 2: label '2', expected one of the 2 classes"
+    refused(message, text_task, tmp_path, sentence_class_num=2)
 
 
 def test_missing_half_of_a_pair(tmp_path):
@@ -161,8 +151,6 @@ def test_missing_half_of_a_pair(tmp_path):
 def test_label_of_two_words(tmp_path):
     write_text(tmp_path)
     labels = Dictionary.load(str(tmp_path / "label-bin" / "dict.txt"))
-    from fairseq.data import indexed_dataset
-
     builder = indexed_dataset.make_builder(str(tmp_path / "label-bin" / "train.bin"), "mmap", len(labels))
     for _ in range(4):
         builder.add_item(torch.IntTensor([4, 5, 2]))

@@ -110,9 +110,8 @@ def test_text(tmp_path, capsys):
         "aclImdb/train/unsup/0_0.txt": b"unused",
         "aclImdb/test/neg/0_2.txt": b"worse, and long",
     }
-    out = prepare(
-        "text", tmp_path, "--mirror", archive(tmp_path / "m", "aclImdb_v1.tar.gz", members), "--max-length", 5
-    )
+    mirror = archive(tmp_path / "m", "aclImdb_v1.tar.gz", members)
+    out = prepare("text", tmp_path, "--mirror", mirror, "--max-length", 5)
     assert texts(out / "src-bin", "train") == [b"gut \xc3", b"bad"] and labels(out, "train") == [1, 0]
     assert texts(out / "src-bin", "valid") == texts(out / "src-bin", "test") == [b"worse"]
     assert len(Dictionary.load(str(out / "src-bin" / "dict.txt"))) == 4 + 256
@@ -132,31 +131,15 @@ def test_retrieval(tmp_path):
     assert texts(out / "src1-bin", "valid") == [b"another", b"y"] and labels(out, "valid") == [1, 0]
 
 
-@pytest.mark.parametrize(
-    "line, message",
-    [
-        (b"1\tA\tB\tx\n", "line 2: 4 columns, expected label, id1, id2, text1, text2"),
-        (b"1\tA\tB\tx\t\n", "line 2: text2 is empty, expected both texts of the pair"),
-        (b"2\tA\tB\tx\ty\n", "line 2: label '2', expected 0 or 1"),
-    ],
-)
-def test_refused_pairs(tmp_path, capsys, line, message):
-    mirror = archive(tmp_path / "m", "lra_release.gz", {f"{AAN}train.tsv": PAIR + line})
-    error = refused(capsys, "retrieval", tmp_path, "--mirror", mirror)
-    assert f"lra_release.gz, {AAN}train.tsv, {message}" in error
-
-
 def cifar_record(label, red, green, blue):
     return bytes([label]) + bytes([red]) * 1024 + bytes([green]) * 1024 + bytes([blue]) * 1024
 
 
 def cifar_members(**changes):
-    members = {
-        f"data_batch_{n}": cifar_record(n, 0, 0, 0) + cifar_record(n, 255, 255, 255) for n in range(1, 6)
-    }
-    members["test_batch"] = (
-        cifar_record(9, 255, 0, 0) + cifar_record(0, 0, 255, 0) + cifar_record(1, 0, 0, 255)
-    )
+    black_and_white = ((n, [cifar_record(n, *[value] * 3) for value in (0, 255)]) for n in range(1, 6))
+    members = {f"data_batch_{n}": b"".join(records) for n, records in black_and_white}
+    colours = ((9, 255, 0, 0), (0, 0, 255, 0), (1, 0, 0, 255))
+    members["test_batch"] = b"".join(cifar_record(*colour) for colour in colours)
     return {f"cifar-10-batches-bin/{name}.bin": data for name, data in {**members, **changes}.items()}
 
 
@@ -166,22 +149,9 @@ def test_image(tmp_path):
     pixels, classes = images(out, "train")
     assert pixels.shape == (9, 1024) and classes == [1, 1, 2, 2, 3, 3, 4, 4, 5]
     assert images(out, "valid")[1] == [5]  # the last tenth of the training images
-    assert images(out, "test")[0][:, 0].tolist() == [
-        76,
-        149,
-        29,
-    ]  # tf.image.rgb_to_grayscale of red, green, blue
+    # tf.image.rgb_to_grayscale of red, green, blue
+    assert images(out, "test")[0][:, 0].tolist() == [76, 149, 29]
     assert not list((out / "input").glob("*.raw"))
-
-
-def test_refused_images(tmp_path, capsys):
-    mirror = archive(tmp_path / "m", "cifar-10-binary.tar.gz", cifar_members(data_batch_2=b"123"))
-    error = refused(capsys, "image", tmp_path, "--mirror", mirror)
-    assert "data_batch_2.bin: 3 bytes, expected images of 3,073 bytes with their label" in error
-    changed = cifar_members(data_batch_2=cifar_record(1, 0, 0, 0) + cifar_record(10, 0, 0, 0))
-    mirror = archive(tmp_path / "m", "cifar-10-binary.tar.gz", changed)
-    error = refused(capsys, "image", tmp_path, "--mirror", mirror)
-    assert "data_batch_2.bin, image 2: label 10, expected 0 to 9" in error
 
 
 def png(side, value):
@@ -215,28 +185,36 @@ def test_pathfinder(tmp_path, side):
     assert sorted(path.name for path in out.iterdir()) == names
 
 
+SAMPLE, METADATA = "imgs/0/sample_3.png", "metadata/1.npy"
+SHORT_HEADER = png(32, 3).replace(b"\0\0\0\rIHDR", b"\0\0\0\x05IHDR")
+OUTSIDE = cifar_record(1, 0, 0, 0) + cifar_record(10, 0, 0, 0)
+
+
 @pytest.mark.parametrize(
-    "changes, message",
+    "task, change, message",
     [
-        ({"imgs/0/sample_3.png": png(31, 0)}, "sample_3.png: 31 x 31 pixels, expected 32 x 32"),
-        ({"imgs/0/sample_3.png": b"junk"}, "imgs/0/sample_3.png: expected an image\n"),
-        (
-            {"imgs/0/sample_3.png": png(32, 3).replace(b"\0\0\0\rIHDR", b"\0\0\0\x05IHDR")},
-            "imgs/0/sample_3.png: expected an image: Truncated IHDR",
-        ),
-        (
-            {"metadata/1.npy": b"imgs/7 no.png 0 1\n"},
-            "metadata/1.npy, line 1: imgs/7/no.png is not in the archive",
-        ),
-        (
-            {"metadata/1.npy": b"imgs/0 sample_0.png 0 2\n"},
-            "metadata/1.npy, line 1: 'imgs/0 sample_0.png 0 2'",
-        ),
+        ("retrieval", b"1\tA\tB\tx\n", "2: 4 columns, expected label, id1, id2, text1, text2"),
+        ("retrieval", b"1\tA\tB\tx\t\n", "2: text2 is empty, expected both texts of the pair"),
+        ("retrieval", b"2\tA\tB\tx\ty\n", "2: label '2', expected 0 or 1"),
+        ("image", b"123", ": 3 bytes, expected images of 3,073 bytes with their label"),
+        ("image", OUTSIDE, ", image 2: label 10, expected 0 to 9"),
+        ("pathfinder32", (SAMPLE, png(31, 0)), f"{SAMPLE}: 31 x 31 pixels, expected 32 x 32"),
+        ("pathfinder32", (SAMPLE, b"junk"), f"{SAMPLE}: expected an image\n"),
+        ("pathfinder32", (SAMPLE, SHORT_HEADER), f"{SAMPLE}: expected an image: Truncated IHDR"),
+        ("pathfinder32", (METADATA, b"imgs/7 no.png 0 1"), "line 1: imgs/7/no.png is not in the archive"),
+        ("pathfinder32", (METADATA, b"imgs/0 sample_0.png 0 2"), "line 1: 'imgs/0 sample_0.png 0 2'"),
     ],
 )
-def test_refused_pathfinder(tmp_path, capsys, changes, message):
-    mirror = archive(tmp_path / "m", "lra_release.gz", pathfinder_members(**changes))
-    assert message in refused(capsys, "pathfinder32", tmp_path, "--mirror", mirror)
+def test_refused_archives(tmp_path, capsys, task, change, message):
+    name = "cifar-10-binary.tar.gz" if task == "image" else "lra_release.gz"
+    if task == "retrieval":
+        members, message = {f"{AAN}train.tsv": PAIR + change}, f"{name}, {AAN}train.tsv, line {message}"
+    elif task == "image":
+        members, message = cifar_members(data_batch_2=change), f"data_batch_2.bin{message}"
+    else:
+        members = pathfinder_members(**dict([change]))
+    mirror = archive(tmp_path / "m", name, members)
+    assert message in refused(capsys, task, tmp_path, "--mirror", mirror)
 
 
 def test_regenerated_pathfinder_says_so(tmp_path, capsys):

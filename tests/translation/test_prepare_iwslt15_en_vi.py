@@ -1,6 +1,8 @@
 """IWSLT'15 English-Vietnamese: from files of the public layout to data that fairseq reads; recipes;
 refusals."""
 
+import re
+
 import pytest
 from iwslt15_files import ENGLISH, VIETNAMESE, write_files
 
@@ -51,29 +53,22 @@ def test_from_files_to_data(run, tmp_path, mirror):
     assert "rare" in Dictionary.load(str(out / "dict.en.txt")).symbols
 
 
-def test_sides_that_do_not_match_are_one_line(run, mirror):
-    with (mirror / "tst2012.vi").open("a", encoding="utf-8") as file:
-        file.write("thêm\n")
-    status, said = run()
-    assert status == 1 and "tst2012.en has 7 lines" in said and "tst2012.vi has 8" in said
-
-
-def test_a_missing_file_is_one_line(run, mirror):
-    (mirror / "tst2013.en").unlink()
-    status, said = run()
-    assert status == 1 and "tst2013.en does not exist: --mirror must be a folder that holds" in said
-
-
 @pytest.mark.parametrize(
-    "words, message",
+    "lost, words, message",
     [
-        (("--max-length", "2"), "--max-length and --max-ratio leave no training pair"),
-        (("--min-count", "999"), "no word occurs 999 times: give a smaller --min-count"),
+        ("tst2012.vi", (), "tst2012.en has 7 lines and .*tst2012.vi has 6"),
+        ("tst2013.en", (), "tst2013.en does not exist: --mirror must be a folder that holds"),
+        (None, ("--max-length", "2"), "--max-length and --max-ratio leave no training pair"),
+        (None, ("--min-count", "999"), "no word occurs 999 times: give a smaller --min-count"),
     ],
 )
-def test_limits_that_leave_nothing_are_one_line(run, words, message):
+def test_what_cannot_be_prepared_is_one_line(run, mirror, lost, words, message):
+    if lost == "tst2012.vi":  # its last line
+        (mirror / lost).write_bytes((mirror / lost).read_bytes().strip().rpartition(b"\n")[0])
+    elif lost:
+        (mirror / lost).unlink()
     status, said = run(*words)
-    assert status == 1 and message in said
+    assert status == 1 and re.search(message, said)
 
 
 def test_other_files_are_not_taken_for_the_published_ones(tmp_path, mirror):

@@ -69,15 +69,8 @@ def test_the_first_of_several_hypotheses_counts(run):
 def test_output_and_samples(run, tmp_path):
     (tmp_path / "test.en").write_text("one\ntwo\nthree\n", encoding="utf-8")
     hypotheses = tmp_path / "hypotheses.de"
-    out = run(
-        generated(HYPOTHESES),
-        "--samples",
-        "2",
-        "--source",
-        str(tmp_path / "test.en"),
-        "--output",
-        str(hypotheses),
-    )
+    words = ["--samples", "2", "--source", str(tmp_path / "test.en"), "--output", str(hypotheses)]
+    out = run(generated(HYPOTHESES), *words)
     assert hypotheses.read_bytes().decode("utf-8").split("\n") == [*HYPOTHESES, ""]
     assert "[1]\n  source     one\n  hypothesis Der Mann" in out
     assert "[2]\n  source     two\n" in out and "[3]" not in out
@@ -99,13 +92,14 @@ def test_empty_hypothesis_and_tabs_and_odd_separators(run, tmp_path):
         (generated(HYPOTHESES, kinds="S"), "no H- or D- lines"),
         ("", "no H- or D- lines"),
         *((generated(HYPOTHESES, kinds=kinds) * 2, "several runs") for kinds in ("STHDP", "HP", "H", "DP")),
-        (
-            generated(HYPOTHESES, targets=REFERENCES[1:] + REFERENCES[:1]),
-            "is another text: 3 of 3 lines differ",
+        *(
+            (generated(HYPOTHESES, targets=targets), "is another text: 3 of 3 lines differ")
+            for targets in (SOURCES, REFERENCES[1:] + REFERENCES[:1])
         ),
-        (generated(HYPOTHESES, targets=SOURCES), "is another text: 3 of 3 lines differ"),
-        (generated(["\u2581Der \u2581Mann", "b", "c"]), "pieces of words"),
-        (generated(["ein H@@ und", "b", "c"]), "pieces of words"),
+        *(
+            (generated([line, "b", "c"]), "pieces of words")
+            for line in ("\u2581Der \u2581Mann", "ein H@@ und")
+        ),
     ],
 )
 def test_bad_input_is_one_line(run, text, message):
