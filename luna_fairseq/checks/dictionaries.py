@@ -44,11 +44,8 @@ def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
 def check_fingerprints(
     path: Any, stored: Optional[Mapping[str, str]], ours: Mapping[str, str], left_out: Sequence[str] = ()
 ) -> None:
-    """Compare those of the checkpoint ``path`` with those of the data; say so where it has none.
-
-    Raises:
-        InputError: a dictionary is another one.
-    """
+    """Raise InputError where a dictionary of the checkpoint ``path`` is another one than the data's; say so
+    where it has none."""
     if stored is None:
         logger.warning(
             f"{path} does not say which dictionaries it was trained with, as an older version or other "

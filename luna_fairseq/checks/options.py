@@ -61,15 +61,8 @@ Faults = Iterator[str]
 
 
 def check_options(args: Namespace) -> None:
-    """Make every check.
-
-    Args:
-        args: the parsed options. --num-shards of fairseq-generate becomes what fairseq reads, and a
-            --replace-unk without a file what it means.
-
-    Raises:
-        InputError: an option cannot be meant
-    """
+    """Raise InputError for a parsed option that cannot be meant. --num-shards of fairseq-generate becomes
+    what fairseq reads, and a --replace-unk without a file what it means."""
     given = Given(args)
     for check in CHECKS:
         for fault in check(given):
@@ -81,11 +74,8 @@ def check_options(args: Namespace) -> None:
 
 
 def check_config(config: Any) -> None:
-    """Make every check of fairseq-hydra-train's configuration.
-
-    Raises:
-        InputError: an option is unknown, or cannot be meant
-    """
+    """Raise InputError for an option of fairseq-hydra-train's configuration that is unknown, or cannot be
+    meant."""
     check_groups(config)
     check_options(flat(config))
 

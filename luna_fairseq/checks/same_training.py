@@ -70,11 +70,8 @@ def _identity(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Compare the task and languages of the checkpoint ``path`` with those it is used for.
-
-    Raises:
-        InputError: it was trained for another task or direction, or reads its input as something else
-    """
+    """Raise InputError where the checkpoint ``path`` was trained for another task or direction than it is
+    used for, or reads its input as something else."""
     kinds = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
     if None not in kinds and kinds[0] != kinds[1]:
         raise InputError(
@@ -161,10 +158,7 @@ def compare_with_run(
 ) -> None:
     """Compare what the checkpoint ``path`` was trained as (its identity and its model's options) with the run
     that loads it; go on under its name, unless ``reset_optimizer`` begins another training with its weights.
-
-    Raises:
-        InputError: going on, it is another task, direction or model
-    """
+    Raises InputError where it goes on as another task, direction or model."""
     ours = plain_options(trainer.cfg.model)
     if dataclass_of(options) is None:  # of fairseq's models every option may have become another
         options = ours

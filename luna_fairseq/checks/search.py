@@ -10,12 +10,8 @@ from luna_fairseq.loggers import warn_once
 
 def check_search(generator: Any, sample: Mapping[str, Any], prefix: Optional[Tensor]) -> None:
     """Look at fairseq's ``generator`` (SequenceGenerator), a batch, and what its outputs are to begin with
-    (tokens [sentences, length], padded on the right).
-
-    Raises:
-        InputError: an output of a model of ours would be cut within its prefix, or samples are drawn from
-            more tokens than the dictionary has
-    """
+    (tokens [sentences, length], padded on the right). Raises InputError where an output of a model of ours
+    would be cut within its prefix, or samples are drawn from more tokens than the dictionary has."""
     candidates = getattr(generator.search, "sampling_topk", 0)
     if candidates > generator.vocab_size:
         raise InputError(f"--sampling-topk {candidates}: the dictionary has {generator.vocab_size} entries")

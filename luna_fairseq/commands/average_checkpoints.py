@@ -71,11 +71,8 @@ def _average(args: argparse.Namespace) -> None:
 
 
 def select_checkpoints(args: argparse.Namespace) -> List[Path]:
-    """Files to average, oldest first: those given, or the latest of a folder.
-
-    Raises:
-        InputError: a path is missing or named twice, options contradict each other, or files are too few.
-    """
+    """Files to average, oldest first: those given, or the latest of a folder. Raises InputError where a path
+    is missing or named twice, options contradict each other, or files are too few."""
     paths, bound = args.inputs, args.checkpoint_upper_bound
     for path in paths:
         if not path.exists():

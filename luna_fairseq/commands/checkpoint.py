@@ -18,14 +18,8 @@ from luna_fairseq.progress import progress
 def checkpoint_script(
     program: str, doc: Optional[str], report: Callable[[argparse.Namespace], Any]
 ) -> Callable[..., int]:
-    """The entry point of a command that gives DATA, ``--path``, ``--valid-subset`` and ``--batch-size`` to
-    ``report``; see :func:`luna_fairseq.commands.reporting.console_script`.
-
-    Args:
-        program: its name.
-        doc: docstring whose first paragraph --help leaves out.
-        report: does it.
-    """
+    """The entry point of the command ``program`` that gives DATA, ``--path``, ``--valid-subset`` and
+    ``--batch-size`` to ``report``; see :func:`luna_fairseq.commands.reporting.console_script`."""
 
     def build_parser() -> CommandParser:
         parser = CommandParser(program, doc)
@@ -40,11 +34,8 @@ def checkpoint_script(
 
 
 def load(args: argparse.Namespace) -> Tuple[Any, Any]:
-    """The model, in evaluation mode and on the GPU where there is one, and its task.
-
-    Raises:
-        InputError: there is no such file.
-    """
+    """The model, in evaluation mode and on the GPU where there is one, and its task. Raises InputError where
+    there is no such file."""
     if not args.path.is_file():
         raise InputError(f"{args.path} does not exist: give --path a checkpoint that fairseq-train wrote")
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
@@ -55,11 +46,7 @@ def load(args: argparse.Namespace) -> Tuple[Any, Any]:
 
 
 def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]:
-    """Number of sequences in the split, and its batches.
-
-    Raises:
-        InputError: the split is empty.
-    """
+    """Number of sequences in the split, and its batches. Raises InputError where it is empty."""
     task.load_dataset(args.valid_subset)
     dataset = task.dataset(args.valid_subset)
     if not len(dataset):

@@ -43,18 +43,9 @@ def _count(args: argparse.Namespace) -> None:
 
 
 def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
-    """Parameters of the recipe's model, those that several parts share counted once.
-
-    Args:
-        recipe: one whose task is translation.
-        dictionary_size: entries of the joined dictionary, special symbols included.
-
-    Returns:
-        part of the model -> number.
-
-    Raises:
-        InputError: the size is smaller than the number of special symbols, or the task is another one.
-    """
+    """Parameters of a translation recipe's model (its part -> number), those that several parts share counted
+    once. Raises InputError where the task is another one, or ``dictionary_size``, entries of the joined
+    dictionary with the special symbols, is smaller than their number."""
     task = recipe.settings["task"]["_name"]
     if task != "translation":
         raise InputError(f"parameters are counted of translation models, not of {task}")

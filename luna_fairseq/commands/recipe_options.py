@@ -24,11 +24,8 @@ HYDRA = "hydra"
 
 
 def load(path: Path) -> Settings:
-    """The groups of a recipe's file.
-
-    Raises:
-        InputError: the file is missing, or is no mapping of groups to options.
-    """
+    """The groups of a recipe's file. Raises InputError where it is missing, or is no mapping of groups to
+    options."""
     try:
         content = OmegaConf.to_container(OmegaConf.load(str(path)))
     except (yaml.YAMLError, OSError, ValueError) as error:
@@ -39,15 +36,13 @@ def load(path: Path) -> Settings:
 
 
 def check_options(path: Path, content: Settings, settings: Settings) -> None:
-    """Refuse what no command line of fairseq would take.
+    """Raise InputError for a group, a name or an option that no command line of fairseq would take, with its
+    line and the nearest known.
 
     Args:
         path: a recipe's file.
         content: its groups.
         settings: those of the whole recipe, which name the task, the model, ...
-
-    Raises:
-        InputError: a group, a name or an option is unknown; the message has the line and the nearest known.
     """
     luna_fairseq.register()
     # What the name of a group can be; a group that is not here has none.

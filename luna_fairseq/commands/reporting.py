@@ -18,16 +18,8 @@ USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
 
 
 def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None) -> int:
-    """Do the work of a command.
-
-    Args:
-        program: its name.
-        work: what raises InputError for bad input.
-        place: what an OSError concerns that names no file, such as a full disk.
-
-    Returns:
-        Exit status: 0, or 1 after one line on stderr.
-    """
+    """Do the work of the command ``program``, which raises InputError for bad input; its exit status: 0, or 1
+    after one line on stderr. ``place`` is what an OSError concerns that names no file, as of a full disk."""
     try:
         with until_nobody_reads():
             work()

@@ -12,14 +12,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Launch the processes, and wait for them.
-
-    Args:
-        argv: command-line arguments, those of this process by default.
-
-    Returns:
-        Exit status: 0, or that of the process that failed first (128 + N when signal N ended it).
-    """
+    """Launch the processes, and wait for them. Exit status: 0, or that of the process that failed first
+    (128 + N when signal N ended it)."""
     logging.disable(logging.ERROR)  # what follows says it
     try:
         run.main(argv)

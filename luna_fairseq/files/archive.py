@@ -20,15 +20,9 @@ LARGEST_EXPANSION = 200
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
-    """Write members to files, reading the archive to its end, so that its checksum is verified.
-
-    Args:
-        archive: a gzipped tar file.
-        members: name in the archive -> file to write.
-
-    Raises:
-        InputError: the archive is damaged or incomplete, or has no such member. Files may have been written.
-    """
+    """Write members (name in the archive -> file) of a gzipped tar file, reading it to its end, so that its
+    checksum is verified. Raises InputError where it is damaged or incomplete, or has no such member; files
+    may have been written."""
     left = dict(members)
     with whole(archive):
         for name, content in stream(archive):

@@ -77,7 +77,8 @@ def intact_neighbour(path: Path) -> str:
 
 
 def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
-    """The checkpoint to go on from where the last one is damaged; None where it is intact or missing.
+    """The checkpoint to go on from where the last one is damaged; None where it is intact or missing. Raises
+    InputError where the last checkpoint is a folder.
 
     Says what it takes. A last one that is intact is what somebody may have put there, and none at all begins
     anew: then a newer one is named only.
@@ -85,9 +86,6 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
     Args:
         folder: where the run writes its checkpoints.
         suffix: of the files' names, before ".pt".
-
-    Raises:
-        InputError: the last checkpoint is a folder
     """
     last = folder / f"checkpoint_last{suffix}.pt"
     there = last.is_file()

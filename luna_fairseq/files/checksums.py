@@ -49,11 +49,8 @@ def check_files(path: Path) -> None:
 
 
 def listed(folder: Path) -> Dict[str, str]:
-    """Relative name -> checksum, of the files that the folder's list names; nothing where it has none.
-
-    Raises:
-        InputError: the list is damaged.
-    """
+    """Relative name -> checksum, of the files that the folder's list names; nothing where it has none. Raises
+    InputError where the list is damaged."""
     path = folder / CHECKSUMS
     if not path.is_file():
         return {}

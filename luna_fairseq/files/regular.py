@@ -40,11 +40,8 @@ def data_alone(place: str) -> Iterator[Callable[[str], bool]]:
 
 
 def regular_file(path: Path) -> Path:
-    """``path``, which is a file that can be read again, as no pipe can.
-
-    Raises:
-        InputError: it does not exist, cannot be looked at, or is a folder, a pipe or a device.
-    """
+    """``path``, which is a file that can be read again, as no pipe can. Raises InputError where it does not
+    exist, cannot be looked at, or is a folder, a pipe or a device."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

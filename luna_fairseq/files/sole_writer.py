@@ -13,13 +13,11 @@ _held: Dict[Tuple[int, int], int] = {}
 
 
 def claim(folder: Path) -> None:
-    """Be the one process that writes to ``folder``, until this process ends.
+    """Be the one process that writes to ``folder``, until this process ends. Raises InputError where another
+    process has claimed the folder.
 
     Nothing is written: the folder itself is locked, and the lock goes with the process, whatever ends it. A
     file system without locks is left as it is.
-
-    Raises:
-        InputError: another process has claimed the folder.
     """
     try:
         import fcntl

@@ -11,12 +11,8 @@ PADDING_FACTOR = 8
 
 
 def dictionary_of(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
-    """All ``pieces``, with those that the training text does not contain: other text may.
-
-    Args:
-        pieces: of an encoding.
-        counts: piece -> how often it occurs in the encoded training text.
-    """
+    """All ``pieces`` of an encoding, with those that the training text does not contain (``counts``, of the
+    encoded text): other text may."""
     dictionary = Dictionary()
     for piece, count in Counter({piece: counts.get(piece, 0) for piece in pieces}).most_common():
         dictionary.add_symbol(piece, n=count)
@@ -25,12 +21,8 @@ def dictionary_of(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionar
 
 
 def dictionary_of_text(counts: Mapping[str, int], least: int = 1) -> Dictionary:
-    """The pieces or words that occur ``least`` times or more; all others are fairseq's unknown word.
-
-    Args:
-        counts: piece -> how often it occurs in the training text.
-        least: how often one of the dictionary occurs.
-    """
+    """The pieces or words that occur ``least`` times or more in the training text; all others are fairseq's
+    unknown word."""
     dictionary = Dictionary()
     for piece, count in counts.items():
         dictionary.add_symbol(piece, n=count)

@@ -25,12 +25,8 @@ WORDS = 100_000  # that are known by heart
 
 
 def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], most: float) -> None:
-    """Raise InputError where more than ``most`` percent of a text's tokens are the unknown word.
-
-    Args:
-        unknown, tokens: name of a text -> how many there are.
-        most: percent.
-    """
+    """Raise InputError where more than ``most`` percent of a text's tokens are the unknown word, given how
+    many each text (its name) has."""
     for name, number in unknown.items():
         if number > most / 100 * tokens[name]:
             raise InputError(
@@ -139,11 +135,8 @@ def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
 
 
 def gpt2_pieces(encoder_json: Path) -> List[str]:
-    """The numbers of all pieces, as text.
-
-    Raises:
-        InputError: the file is missing or is no table of pieces.
-    """
+    """The numbers of all pieces, as text. Raises InputError where the file is missing or is no table of
+    pieces."""
     try:
         table: Dict[str, int] = json.loads(regular_file(encoder_json).read_text(encoding="utf-8"))
         return [str(number) for number in sorted(table.values())]
