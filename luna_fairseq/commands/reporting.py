@@ -92,17 +92,9 @@ def console_script(
 def words_script(
     program: str, usage: str, doc: Optional[str], work: Callable[[List[str]], Any]
 ) -> Callable[..., int]:
-    """The entry point of a command whose words are options of fairseq-train, which are read elsewhere.
-
-    Args:
-        program: its name.
-        usage: what --help begins with.
-        doc: docstring whose first paragraph --help leaves out.
-        work: does it, given the words; raises InputError for bad ones.
-
-    Returns:
-        main(argv), as that of :func:`console_script`.
-    """
+    """The entry point, as that of :func:`console_script`, of a command whose words are options of
+    fairseq-train: ``work`` is given them, and raises InputError for bad ones. --help begins with ``usage``,
+    and goes on with what follows the first paragraph of ``doc``."""
 
     def main(argv: Optional[Sequence[str]] = None) -> int:
         words = list(sys.argv[1:] if argv is None else argv)

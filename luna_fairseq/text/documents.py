@@ -87,14 +87,9 @@ def _numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
 
 
 def cut(documents: Sequence[int], sentences: Iterator[Tuple[int, ...]], limit: int) -> Iterator[Piece]:
-    """Pieces of no more than ``limit`` tokens on a side, separators counted, as long as can be. A longer
-    sentence is a piece of its own.
-
-    Args:
-        documents: sentences of each.
-        sentences: tokens of each sentence, on every side.
-        limit: tokens.
-    """
+    """Pieces of no more than ``limit`` tokens on a side, separators counted, as long as can be, given the
+    number of sentences of each document, and of tokens of each sentence on every side. A longer sentence is a
+    piece of its own."""
     for document, number in enumerate(documents):
         held, lengths = 0, None  # type: int, Optional[Tuple[int, ...]]
         for _ in range(number):

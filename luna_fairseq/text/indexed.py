@@ -58,13 +58,8 @@ class EncodedText:
         return int(self.counts[table[: len(self.counts)] == dictionary.unk()].sum())
 
     def write(self, prefix: Path, table: np.ndarray, dictionary: Dictionary) -> None:
-        """Write ``PREFIX.bin`` and ``PREFIX.idx``, bit for bit as fairseq-preprocess does.
-
-        Args:
-            prefix: path without the ending.
-            table: number of a piece -> index in the dictionary.
-            dictionary: fairseq's.
-        """
+        """Write ``PREFIX.bin`` and ``PREFIX.idx``, bit for bit as fairseq-preprocess does; ``table`` has the
+        index in the dictionary of each piece's number."""
         dtype = best_fitting_int_dtype(len(dictionary))
         table = table.astype(dtype)
         with replacing(Path(f"{prefix}.bin")) as binary, replacing(Path(f"{prefix}.idx")) as index:

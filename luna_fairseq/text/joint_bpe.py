@@ -113,13 +113,8 @@ def _explain(message: str, vocab_size: int) -> str:
 
 
 def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
-    """The dictionary of all pieces of ``model``; see :func:`dictionary_of`.
-
-    Args:
-        model: file of the sentencepiece model.
-        counts: piece -> how often it occurs in the encoded training text.
-        separators: pieces that the model does not know.
-    """
+    """The dictionary of all pieces of a sentencepiece model's file, and of ``separators``, which it does not
+    know; see :func:`dictionary_of`."""
     known = sentencepiece.SentencePieceProcessor(model_file=str(model))
     special = known.is_control, known.is_unknown, known.is_unused
     plain = [i for i in range(known.get_piece_size()) if not any(is_one(i) for is_one in special)]
