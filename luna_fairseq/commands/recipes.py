@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
@@ -115,14 +116,12 @@ def find(name: str, family: Optional[str] = None) -> Path:
     if name.endswith(".yaml") and Path(name).is_file():
         return Path(name).resolve()
     known = names()
-    for candidate in (name, f"{family}/{name}"):
-        if candidate in known:
-            return folder() / f"{candidate}.yaml"
-    of_row = [one for one in known if one.split("/")[1] == name]
-    if len(of_row) == 1:
-        return folder() / f"{of_row[0]}.yaml"
-    if of_row:
-        raise InputError(f"recipe {name} could be any of {', '.join(of_row)}: say which")
+    whole = [one for one in (name, f"{family}/{name}") if one in known]
+    found = whole[:1] or [one for one in known if one.split("/")[1] == name]
+    if len(found) == 1:
+        return folder() / f"{found[0]}.yaml"
+    if found:
+        raise InputError(f"recipe {name} could be any of {', '.join(found)}: say which")
     near = get_close_matches(name, known, 3, 0.5) or [
         one for row in get_close_matches(name, [one.split("/")[1] for one in known], 3, 0.5)
         for one in known if one.endswith(f"/{row}")
@@ -133,13 +132,8 @@ def find(name: str, family: Optional[str] = None) -> Path:
 
 def read_heading(path: Path) -> List[str]:
     """Lines of the comment at a file's top, without hydra's."""
-    lines: List[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        if not line.startswith("# @package"):
-            lines.append(line[1:].strip())
-    return lines
+    lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    return [line[1:].strip() for line in lines if not line.startswith("# @package")]
 
 
 def _gpus(path: Path, heading: List[str]) -> int:

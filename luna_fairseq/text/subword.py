@@ -76,9 +76,9 @@ ROUTES = {
         (sentencepiece.__version__,),
         sentencepiece_encoder,
         bpe_dictionary,
-        "sentencepiece",
-        "sentencepiece.bpe.model",
-        learn_bpe,
+        remove_bpe="sentencepiece",
+        model_file="sentencepiece.bpe.model",
+        learn=learn_bpe,
     ),
     # Normalised, tokenised text with hyphens split: the dictionary and the BLEU of the literature.
     "moses": Route(
@@ -86,9 +86,9 @@ ROUTES = {
         (sacremoses.__version__,),
         subword_nmt_encoder,
         _of_merges,
-        "subword_nmt",
-        "bpe.codes",
-        learn_merges,
-        tokenize_pairs,
+        remove_bpe="subword_nmt",
+        model_file="bpe.codes",
+        learn=learn_merges,
+        tokenize=tokenize_pairs,
     ),
 }

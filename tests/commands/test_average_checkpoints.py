@@ -279,7 +279,14 @@ def test_contradictory_arguments_are_refused(tmp_path, capsys):
     for message, arguments in cases.items():
         assert message in refused(capsys, "--inputs", *arguments, "--output", output)
     assert "one of the checkpoints" in refused(capsys, "--inputs", *paths, "--output", paths[1])
-    assert "does not exist" in refused(capsys, "--inputs", *paths, "--output", tmp_path / "no" / "out.pt")
+    for bad, why in (
+        (tmp_path / "no" / "out.pt", f"({tmp_path / 'no'} does not exist)"),
+        (tmp_path, "is a folder)"),
+    ):
+        said = refused(capsys, "--inputs", *paths, "--output", bad)
+        assert "give --output a file name in a folder that exists and is writable" in said and said.endswith(
+            why
+        )
 
 
 def test_failed_write_leaves_the_old_file(tmp_path, capsys, monkeypatch):
