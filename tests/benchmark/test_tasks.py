@@ -18,7 +18,7 @@ from luna_fairseq.benchmark.task import Row, Section, lay_out
 from luna_fairseq.models.luna_classifier import ARCHITECTURES
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.peers import ATTENTIONS
-from luna_fairseq.peers.peer_lra import ARCHITECTURES as PEER_ARCHITECTURES
+from luna_fairseq.peers.models import ARCHITECTURES as PEER_ARCHITECTURES
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.nn.functional, "scaled_dot_product_attention"),
@@ -318,7 +318,7 @@ def test_models_of_long_range_arena_are_those_that_are_trained():
     for name in ("transformer-sdpa", "luna-16", "peer-linear", "peer-bigbird"):
         model = task.make_model(rows[name], 8)
         architecture = rows[name].architectures["classify"]
-        for option, value in {**ARCHITECTURES, **PEER_ARCHITECTURES}[architecture].items():
+        for option, value in {**ARCHITECTURES, **PEER_ARCHITECTURES["peer_lra"]}[architecture].items():
             assert getattr(model.args, option) == value, option
 
 

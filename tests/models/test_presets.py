@@ -16,7 +16,7 @@ from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel
 from luna_fairseq.checks.model_options import plain_options
 from luna_fairseq.models import luna, luna_classifier, luna_lm, luna_masked_lm
-from luna_fairseq.peers import ATTENTIONS, models, peer_lra, peer_roberta, peer_transformer  # noqa: F401
+from luna_fairseq.peers import ATTENTIONS, models
 from luna_fairseq.peers.config import AttentionConfig, PeerRobertaConfig, PeerTransformerConfig
 
 # The task of each model, and its architectures.
@@ -25,9 +25,9 @@ MODELS = {
     "luna_masked_lm": ("masked_lm", luna_masked_lm.ARCHITECTURES),
     "luna_lm": ("language_modeling", luna_lm.ARCHITECTURES),
     "lra": ("lra-text", luna_classifier.ARCHITECTURES),
-    "peer_transformer": ("translation", peer_transformer.ARCHITECTURES),
-    "peer_roberta": ("masked_lm", peer_roberta.ARCHITECTURES),
-    "peer_lra": ("lra-text", peer_lra.ARCHITECTURES),
+    "peer_transformer": ("translation", models.ARCHITECTURES["peer_transformer"]),
+    "peer_roberta": ("masked_lm", models.ARCHITECTURES["peer_roberta"]),
+    "peer_lra": ("lra-text", models.ARCHITECTURES["peer_lra"]),
     "rnn_attention": ("translation", {"rnn_attention": {}}),
 }
 EVERY = [(model, name) for model, (_, presets) in MODELS.items() for name in presets]
@@ -85,12 +85,12 @@ def test_twins_differ_in_their_layers_alone(task):
     plain, twin = presets[f"luna_lra_{task}"], presets[f"transformer_lra_{task}"]
     assert presets[f"luna_anchored_lra_{task}"] == {**plain, "anchored_packed": True}
     assert plain.pop("untie_luna_kv") and twin.pop("layer_type") == "transformer"
-    assert plain == twin == peer_lra.ARCHITECTURES[f"peer_lra_{task}"]
+    assert plain == twin == models.ARCHITECTURES["peer_lra"][f"peer_lra_{task}"]
 
 
 def test_every_attention_can_be_asked_for():
     parser = ArgumentParser(allow_abbrev=False)
-    peer_transformer.PeerTransformer.add_args(parser)
+    models.PeerTransformer.add_args(parser)
     for name in ATTENTIONS:
         words = ["--attention", name, "--decoder-attention", name, "--cross-attention", name]
         given = parser.parse_args(words)

@@ -11,7 +11,7 @@ from tiny_masked_lm import Task as MaskedTask
 
 from luna_fairseq.models import LunaMaskedLM, LunaModel
 from luna_fairseq.models.authors_checkpoint import translate_name
-from luna_fairseq.peers.peer_roberta import PeerRoberta
+from luna_fairseq.peers.models import PeerRoberta
 
 WIDTH = 512
 

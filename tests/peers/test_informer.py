@@ -8,8 +8,7 @@ from tiny_luna import Task, assert_close, dictionary, moved
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.peers.informer import InformationBlock
-from luna_fairseq.peers.models import PeerTransformer
-from luna_fairseq.peers.peer_transformer import ARCHITECTURES
+from luna_fairseq.peers.models import ARCHITECTURES, PeerTransformer
 
 NAMES = ("linformer_encoder", "conv_linformer_encoder", "informer_encoder")
 SIZES = {
@@ -28,14 +27,16 @@ PUBLISHED = {"conv_linformer_encoder": 135_368_888, "informer_encoder": 126_613_
 
 
 def model(name, dtype=torch.float64, **options):
-    return moved(PeerTransformer, {**ARCHITECTURES[name], **SIZES, **options}, Task(), dtype)
+    return moved(
+        PeerTransformer, {**ARCHITECTURES["peer_transformer"][name], **SIZES, **options}, Task(), dtype
+    )
 
 
 def count(name, rows):
     """Parameters at the published size, with so many rows of embeddings for both languages together."""
     task = Task()
     task.source_dictionary, task.target_dictionary = dictionary(rows - 10), dictionary(10)
-    options = {**ARCHITECTURES[name], "share_decoder_input_output_embed": True}
+    options = {**ARCHITECTURES["peer_transformer"][name], "share_decoder_input_output_embed": True}
     with torch.device("meta"):
         built = PeerTransformer.build_model(Namespace(**options), task)
     return sum(parameter.numel() for parameter in built.parameters())
