@@ -1,5 +1,6 @@
 """Tiny classifiers of long sequences through fairseq's commands, the authors' among them."""
 
+import itertools
 import json
 import random
 import re
@@ -19,20 +20,15 @@ TINY = "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-attention-he
 # As in their README, but for the number of updates and the sizes.
 AUTHORS = (
     "--seed 1 --ddp-backend c10d --find-unused-parameters --task long_range_arena --optimizer adam"
-    " --adam-betas (0.9,0.98) --clip-norm 0.0 --encoder-projection-length 16 --best-checkpoint-metric "
-    "accuracy"
-    " --maximize-best-checkpoint-metric --sentence-avg --update-freq 1 --lr-scheduler inverse_sqrt"
+    " --adam-betas (0.9,0.98) --clip-norm 0.0 --encoder-projection-length 16 --lr-scheduler inverse_sqrt"
+    " --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric --sentence-avg --update-freq 1"
     " --criterion lra_cross_entropy --warmup-init-lr 1e-07 --keep-last-epochs 10 --log-format simple"
     f" --log-interval 100 --num-workers 0 --batch-size 8 --max-update 4 {TINY}"
 )
-LISTOPS = (
-    "-a luna_lra_listop --lr 0.0001 --apply-bert-init --encoder-layers "
-    "1 --weight-decay 0.0001 --warmup-updates 1000"
-)
-CIFAR10 = (
-    "-a luna_lra_cifar10 --lr 0.005 --dropout 0.3 --attention-dropout "
-    "0.1 --weight-decay 0.0 --warmup-updates 4000"
-)
+LISTOPS = "-a luna_lra_listop --lr 0.0001 --apply-bert-init --encoder-layers 1 --weight-decay 0.0001"
+LISTOPS += " --warmup-updates 1000"
+CIFAR10 = "-a luna_lra_cifar10 --lr 0.005 --dropout 0.3 --attention-dropout 0.1 --warmup-updates 4000"
+CIFAR10 += " --weight-decay 0.0"
 AAN = "-a luna_lra_aan --lr 0.0005 --weight-decay 0.0001 --warmup-updates 8000"
 
 
@@ -102,24 +98,16 @@ def test_images(tmp_path, options):
     data = plugin(pixels(tmp_path / "data"))
     log = succeed("train", *data, AUTHORS, "--lr 0.001 --cpu --save-dir", tmp_path, options)
     assert "num_updates: 4 >= max_update: 4" in log
-    words = (
-        f"{options.split(' --input-type')[0]} --valid-subset test --batch-size 8 --log-format simple --cpu"
-    )
-    log = succeed("validate", *data, words, "--path", tmp_path / "checkpoint_best.pt")
+    words = f"{options.split(' --input-type')[0]} --valid-subset test --batch-size 8 --log-format simple"
+    log = succeed("validate", *data, words, "--cpu --path", tmp_path / "checkpoint_best.pt")
     assert 0 <= accuracy(log) <= 100
 
 
 @pytest.mark.slow
 def test_seeds(listops, tmp_path, capsys):
     options = ["--", *TINY.split(), "--max-update", "2", "--num-workers", "0", "--cpu"]
-    words = [
-        "listops",
-        str(listops),
-        "--out",
-        str(tmp_path),
-        *"--models luna-4-p --seeds 1".split(),
-        *options,
-    ]
+    words = ["listops", str(listops), "--out", str(tmp_path), *"--models luna-4-p --seeds 1".split()]
+    words += options
     assert lra_seeds.main(words) == 0
     first = capsys.readouterr().out
     assert re.search(r"\| Luna-4, P \| [\d.]+ \(1\) \|", first)
@@ -130,16 +118,10 @@ def test_seeds(listops, tmp_path, capsys):
 
     costs = {"transformer-softmax": 1.0, "luna-4": 1.5}
     costs_file, figure = tmp_path / "lra.json", tmp_path / "figure.png"
-    records = [
-        {
-            "case": {"T": length},
-            "form": form,
-            "speed_ratio": {"transformer-softmax": {"median": speed * length}},
-            "extra_bytes": 2**20,
-        }
-        for length in (1, 2)
-        for form, speed in costs.items()
-    ]
+    records = []
+    for length, (form, speed) in itertools.product((1, 2), costs.items()):
+        ratio = {"transformer-softmax": {"median": speed * length}}
+        records.append({"case": {"T": length}, "form": form, "speed_ratio": ratio, "extra_bytes": 2**20})
     costs_file.write_text(json.dumps({"lra": {"results": records}}))
     drawing = [*words[: words.index("--")], "--figure", str(figure), "--costs", str(costs_file)]
     curves = tmp_path / "curves.png"

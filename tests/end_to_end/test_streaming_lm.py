@@ -39,12 +39,9 @@ def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, trai
 
 
 def test_the_length_of_segments_does_not_change_the_score(data, trained):
-    words = (
-        "--task streaming_lm --gen-subset valid --path",
-        trained / "checkpoint_last.pt",
-        "--segment-length",
-    )
-    scores = {float(LOSS.search(succeed("eval_lm", *data, *words, n)).group(1)) for n in ("5", "1000")}
+    words = "--task streaming_lm --gen-subset valid --path", trained / "checkpoint_last.pt"
+    said = (succeed("eval_lm", *data, *words, "--segment-length", length) for length in ("5", "1000"))
+    scores = {float(LOSS.search(text).group(1)) for text in said}
     assert len(scores) == 1
 
 

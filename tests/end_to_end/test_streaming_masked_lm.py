@@ -25,12 +25,8 @@ def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, tmp_
     assert kept["state"]["packed"].shape == (8, 4, 32)
     succeed("train", *data, train, "--max-update 5 --save-dir", tmp_path / "resumed")
     assert_same_training(*(load(tmp_path / run / "checkpoint_last.pt") for run in ("straight", "resumed")))
-    checked = succeed(
-        "validate",
-        *data,
-        "--task streaming_masked_lm --batch-size 4 --path",
-        tmp_path / "resumed/checkpoint_last.pt",
-    )
+    words = "--task streaming_masked_lm --batch-size 4 --path", tmp_path / "resumed/checkpoint_last.pt"
+    checked = succeed("validate", *data, *words)
     assert re.search(r"valid on 'valid' subset.* ppl", checked)
     line = refused(
         "train", *data, train, "--segment-length 8 --max-update 6 --save-dir", tmp_path / "resumed"

@@ -82,20 +82,13 @@ def test_another_reference_than_the_test_sets(lines, tokens, split, message):
 
 
 def test_files_and_signature(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(
-        translation_scores.TEST_SETS, "wmt14/full", KnownTestSet("wmt14/full", "en-de", 3, 32, (37, 37))
-    )
-    generated = tmp_path / "generate.txt"
-    generated.write_text(
-        "".join(f"H-{i}\t-0.1\t{moses(line)}\n" for i, line in enumerate(HYPOTHESES)), "utf-8"
-    )
-    (tmp_path / "ref.de").write_text("".join(f"{line}\n" for line in REFERENCES), "utf-8")
-    words = [
-        str(generated),
-        "--reference",
-        str(tmp_path / "ref.de"),
-        *"--detokenize moses --split-compounds".split(),
-    ]
+    toy = KnownTestSet("wmt14/full", "en-de", 3, 32, (37, 37))
+    monkeypatch.setitem(translation_scores.TEST_SETS, "wmt14/full", toy)
+    generated, reference = tmp_path / "generate.txt", tmp_path / "ref.de"
+    lines = "".join(f"H-{i}\t-0.1\t{moses(line)}\n" for i, line in enumerate(HYPOTHESES))
+    generated.write_text(lines, "utf-8")
+    reference.write_text("".join(f"{line}\n" for line in REFERENCES), "utf-8")
+    words = f"{generated} --reference {reference} --detokenize moses --split-compounds".split()
     more = f"--output {tmp_path}/out.de --scores {tmp_path}/scores.json --test-set wmt14/full".split()
     assert score.main(words) == 1
     assert "need --target-lang" in capsys.readouterr().err
