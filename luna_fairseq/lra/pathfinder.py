@@ -50,11 +50,7 @@ _NEAR = [
 
 def draw_example(seed: str) -> Tuple[np.ndarray, int]:
     """A gray image, uint8 [32, 32], and 1 where the two dots are ends of one path, else 0; both are as
-    likely.
-
-    Args:
-        seed: of the random generator.
-    """
+    likely. ``seed`` is that of the random generator."""
     generator = random.Random(seed)
     label = generator.randrange(2)
     while True:
@@ -105,10 +101,8 @@ def _grow(generator: random.Random, start: Point, dashes: int, taken: Set[Cell])
             turned = direction + (generator.uniform(-LARGEST_TURN, LARGEST_TURN) if number else 0.0)
             begin = _ahead(path[-1][1], turned, DASH_GAP) if path else start
             dash = (begin, _ahead(begin, turned, DASH_LENGTH))
-            if all(
-                _is_inside(point) and _cell(point) not in taken and _cell(point) not in own
-                for point in _points(dash)
-            ):
+            cells = set(map(_cell, _points(dash)))
+            if all(map(_is_inside, _points(dash))) and cells.isdisjoint(taken) and cells.isdisjoint(own):
                 break
         else:
             return None

@@ -56,24 +56,19 @@ def build_parser() -> CommandParser:
 def evaluate(
     data: PreparedTask, path: Path, split: str, batch_size: int
 ) -> Tuple[Dict[str, float], List[Any]]:
-    """Metrics by name (none without answers), and the predictions in the order of the data.
-
-    Args:
-        data: the prepared task.
-        path: a checkpoint that was fine-tuned on it.
-        split: fairseq's name of the split.
-        batch_size: examples at a time.
-
-    Raises:
-        InputError: there is no such split or checkpoint, or the checkpoint is of something else.
-    """
+    """Metrics by name (none without answers), and the predictions in the order of the data, of a checkpoint
+    that was fine-tuned on it. Raises InputError where there is no such split or checkpoint, or the checkpoint
+    is of something else."""
     if split not in data.examples:
         raise InputError(f"{data.folder} has no split {split!r}; it has {', '.join(data.examples)}")
     if not path.is_file():
         raise InputError(f"{path} does not exist")
     model, config, task = _load(path, data)
     task.load_dataset(split)
-    published, head = TASKS[data.task], _head(config.criterion, model)
+    asked, published = config.criterion, TASKS[data.task]
+    head = option_of(asked, "classification_head_name") or option_of(asked, "ranking_head_name")
+    if head not in model.classification_heads:
+        raise InputError(f"the checkpoint has no classification head {head!r}")
     predicted: List[Any] = [None] * data.examples[split]
     expected: List[Any] = [None] * data.examples[split]
     batches = -(-data.examples[split] // batch_size)
@@ -104,13 +99,6 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
     models, config, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], state=state)
     model = models[0].eval()
     return (model.cuda() if torch.cuda.is_available() else model), config, task
-
-
-def _head(criterion: Any, model: Any) -> str:
-    name = option_of(criterion, "classification_head_name") or option_of(criterion, "ranking_head_name")
-    if name not in model.classification_heads:
-        raise InputError(f"the checkpoint has no classification head {name!r}")
-    return name
 
 
 def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
