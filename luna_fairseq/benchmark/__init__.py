@@ -1,7 +1,7 @@
 """``python -m luna_fairseq.benchmark``: speed and memory of Luna beside named peers, as ratios measured in
 one run.
 
-- *A row*: a line in the table of its task (``causal.CAUSAL``, ``attention.FORMS``, ``models.MODELS``,
+- *A row*: a line in the table of its task (``attention.CAUSAL``, ``attention.FORMS``, ``models.MODELS``,
   ``apollo.OPTIMIZERS``). ``peer=True`` adds a column with the speed of every row as a multiple of this one's;
   ``optional=True`` leaves the row out unless ``--with`` asks for it.
 - *A task*: a file with a subclass of :class:`~.task.Task`, and its line in ``__main__.TASKS``.

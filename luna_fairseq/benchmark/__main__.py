@@ -8,8 +8,7 @@ from typing import Any, Dict, List, Type
 
 import torch
 
-from luna_fairseq.benchmark.attention import PackAndUnpack
-from luna_fairseq.benchmark.causal import CausalAttention
+from luna_fairseq.benchmark.attention import CausalAttention, PackAndUnpack
 from luna_fairseq.benchmark.measure import compare, profile
 from luna_fairseq.benchmark.page import environment, table, table_of, write_json, write_png
 from luna_fairseq.benchmark.task import Section, Task, lay_out
@@ -51,8 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(TASKS) + "}")
     rows: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
     for name, task in TASKS.items():
-        text, title = " ".join(task.notes.split()), task.notes.splitlines()[0]
-        add = commands.add_parser(name, help=title, description=text, parents=[common]).add_argument
+        title = task.notes.splitlines()[0]
+        add = commands.add_parser(name, help=title, description=task.notes, parents=[common]).add_argument
         for option, words in task.options.items():
             add(option, **words)
         add("--with", dest="with_", help="add these optional rows", **rows)
@@ -93,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     for name in [args.command] if args.command else TASKS:
         given = {**vars(build_parser().parse_args([name])), **vars(args), "command": name}
         task = TASKS[name](argparse.Namespace(**given))
-        sections.append(Section(name, task.length, task.rate, changed=write))
+        sections.append(Section(name, task.rate, changed=write))
         measure(task, sections[-1])
     measured = [section for section in sections if section.results]
     if args.plot is not None and measured:
@@ -107,7 +106,10 @@ def measure(task: Task, section: Section) -> None:
     """Fill the section of a task, printing each case as it comes."""
     cases = lay_out(task, section)
     print("", f"== {task.name} ==", *section.notes, "", sep="\n", flush=True)
-    for case, jobs in () if task.args.check else progress(cases, task.name, "cases"):
+    if task.args.check:
+        say(table([{"row": row, "error, of what is allowed": x} for row, x in section.checks.items()]))
+        cases = []
+    for case, jobs in progress(cases, task.name, "cases"):
         done = len(section.results)
         compare(case, jobs, section, task.args)
         records = section.results[done:]
@@ -117,8 +119,6 @@ def measure(task: Task, section: Section) -> None:
             found = [profile(jobs[record["form"]](), record) for record in records]
             section.profiles += found
             say(table(found))
-    if task.args.check:
-        say(table([{"row": row, "error, of what is allowed": x} for row, x in section.checks.items()]))
     section.begin("")
 
 

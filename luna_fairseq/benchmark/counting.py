@@ -42,22 +42,20 @@ def count_step(
     """Count the training step of what ``build`` makes, given ``dtype``, with its loss of a batch."""
     attention = mock.patch.object(F, "scaled_dot_product_attention", _attention)
     autocast = mock.patch.object(torch, "autocast", lambda *args, **kwargs: nullcontext())  # knows no meta
+    kept: Dict[int, Any] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        kept[x.untyped_storage()._cdata] = x.untyped_storage()
+        return x
+
     with torch.device("meta"), attention, autocast:
         with _Counter():
             model = build().to(dtype).train()
         own = {x.untyped_storage()._cdata for x in model.parameters()}
-        kept: Dict[int, Any] = {}
-
-        def keep(x: Tensor) -> Tensor:
-            storage = x.untyped_storage()
-            if storage._cdata not in own:
-                kept[storage._cdata] = storage
-            return x
-
         with _Counter() as counter:
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
                 value = loss(model)
-            size = sum(storage.nbytes() for storage in kept.values())
+            size = sum(storage.nbytes() for key, storage in kept.items() if key not in own)
             kept.clear()
             value.backward()
     return Step(sum(p.numel() for p in model.parameters()), counter.operations, size, counter.largest)
@@ -75,7 +73,7 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         packet, kwargs = func._overloadpacket, kwargs or {}
-        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        given = _tensors((args, kwargs))
         if all(x.device.type == "cpu" for x in given) and (given or _makes_integers(packet, **kwargs)):
             args, kwargs = _on("cpu", (args, kwargs))
             return func(*args, **kwargs)
@@ -85,19 +83,18 @@ class _Counter(TorchDispatchMode):
             args = (args[0], [y for x in args[1] for y in _places(x)], *args[2:])
         args, kwargs = _on("meta", (args, kwargs))
         out = func(*args, **kwargs)
-        if not (func.is_view or packet in (aten.detach, aten.empty, aten.empty_like, aten.new_empty)):
-            self.note(packet, args, kwargs, out)
+        tensors = _tensors((args, kwargs, out))
+        makes_none = func.is_view or packet in (aten.detach, aten.empty, aten.empty_like, aten.new_empty)
+        if tensors and not makes_none:
+            used = {id(x): min(x.numel() * x.element_size(), x.untyped_storage().nbytes()) for x in tensors}
+            flops = int(self.formulas[packet](*args, **kwargs, out_val=out)) if packet in self.formulas else 0
+            self.largest = max(self.largest, *used.values())
+            self.operations.append(Operation(flops, sum(used.values()), tensors[0].dtype))
         return out
 
-    def note(self, packet: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Of one operation."""
-        tensors = {id(x): x for x in tree_flatten((args, kwargs, out))[0] if isinstance(x, Tensor)}
-        sizes = [min(x.numel() * x.element_size(), x.untyped_storage().nbytes()) for x in tensors.values()]
-        formula = self.formulas.get(packet)
-        flops = int(formula(*args, **kwargs, out_val=out)) if formula else 0
-        if tensors:
-            self.largest = max(self.largest, *sizes)
-            self.operations.append(Operation(flops, sum(sizes), next(iter(tensors.values())).dtype))
+
+def _tensors(tree: Any) -> List[Tensor]:
+    return [x for x in tree_flatten(tree)[0] if isinstance(x, Tensor)]
 
 
 def _on(device: str, tree: Any) -> Any:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, Tuple
 
 import torch
 
@@ -33,15 +33,6 @@ LEAST = 5.0
 TRIES = 3
 
 
-class Piece(NamedTuple):
-    """A command: its name, what follows ``python -m luna_fairseq.benchmark``, and the most seconds it may
-    take."""
-
-    name: str
-    words: str
-    seconds: float = 60.0
-
-
 SETS = {
     "forms": "--without cumsum sdpa --with decay-naive decay-triton",
     "plain": "--without luna-16-untied luna-16-anchored",
@@ -49,39 +40,39 @@ SETS = {
     "tiny": "--batch 1 --heads 2 --head-dim 16 --projection-length 8",
     "small": "--preset small --dictionary-size 40 --repetitions 2",
 }
+# The commands by name: the most seconds each may take, and what follows ``python -m luna_fairseq.benchmark``.
 # {half} is bfloat16, or float16 where the GPU has no other. The most important first: parity, then the
 # headlines against flash, in training, in decoding and on Long Range Arena, all within three minutes.
-ON_GPU = [
-    Piece("parity", "causal --check --tied --dtype {half} --lengths 30 1024 4096 {forms}"),
-    Piece("causal", "causal --tied --dtype {half} --lengths 1024 4096 16384 --repetitions 5", 40),
-    Piece("train", "train --dtype {half} --batch 16x1024 4x4096 1x16384 --repetitions 3 {both}"),
-    Piece("decode", "decode --dtype {half} --batch 32 --lengths 30 --repetitions 2 {plain}", 40),
-    Piece("lra", "lra --dtype {half} --batch 8x1024 8x2048 8x3072 8x4096 --repetitions 2"),
-    Piece("parity-odd", "causal --check --masks --dtype {half} --lengths 1 2 31 33 65 1000 --head-dim 40 "
-          "--projection-length 5 33 128 {forms}"),
-    Piece("parity-float32", "causal --check --masks --lengths 1 31 1000 16384 --projection-length 16 100 "
-          "{forms}"),
-    Piece("parity-float16", "causal --check --dtype float16 --lengths 257 4097 --head-dim 128 "
-          "--projection-length 16 256 {forms}"),
-    Piece("causal-l", "causal --tied --dtype {half} --projection-length 32 64 128 256 --lengths 4096 "
-          "--repetitions 3 --without cumsum --with decay-naive decay decay-triton"),
-    Piece("attention", "attention --dtype {half} --lengths 1024 4096 16384 --repetitions 3 "
-          "--without softmax"),
-    Piece("train-30", "train --dtype {half} --batch 256x30 --repetitions 3 {both}"),
-    Piece("apollo", "apollo --repetitions 3"),
-    Piece("masked-lm", "train --task masked-lm --projection-length 128 --dtype {half} --batch 16x512 2x4096 "
-          "--repetitions 3"),
-    Piece("decode-250", "decode --dtype {half} --batch 32 --lengths 250 --repetitions 2 {plain}", 90),
-    Piece("resources", ".kernels --capability {capability}", 90),
-]  # fmt: skip
-ON_CPU = [
-    Piece("parity", "causal --check --tied --masks --lengths 33 {tiny} {forms}", 120),
-    Piece("causal", "causal --tied --lengths 8 {tiny} --repetitions 2", 120),
-    Piece("train", "train {small} --batch 1x8 {plain} transformer --with luna-16-chunk", 120),
-    Piece("decode", "decode {small} --lengths 4 --beam 2 {plain}", 120),
-    Piece("lra", "lra --batch 1x64 --projection-length 16 --repetitions 2", 120),
-    Piece("resources", ".kernels --capability 80 --shape 4096 64 16", 120),
-]
+ON_GPU = {
+    "parity": (60, "causal --check --tied --dtype {half} --lengths 30 1024 4096 {forms}"),
+    "causal": (40, "causal --tied --dtype {half} --lengths 1024 4096 16384 --repetitions 5"),
+    "train": (60, "train --dtype {half} --batch 16x1024 4x4096 1x16384 --repetitions 3 {both}"),
+    "decode": (40, "decode --dtype {half} --batch 32 --lengths 30 --repetitions 2 {plain}"),
+    "lra": (60, "lra --dtype {half} --batch 8x1024 8x2048 8x3072 8x4096 --repetitions 2"),
+    "parity-odd": (60, "causal --check --masks --dtype {half} --lengths 1 2 31 33 65 1000 --head-dim 40 "
+                   "--projection-length 5 33 128 {forms}"),
+    "parity-float32": (60, "causal --check --masks --lengths 1 31 1000 16384 --projection-length 16 100 "
+                       "{forms}"),
+    "parity-float16": (60, "causal --check --dtype float16 --lengths 257 4097 --head-dim 128 "
+                       "--projection-length 16 256 {forms}"),
+    "causal-l": (60, "causal --tied --dtype {half} --projection-length 32 64 128 256 --lengths 4096 "
+                 "--repetitions 3 --without cumsum --with decay-naive decay decay-triton"),
+    "attention": (60, "attention --dtype {half} --lengths 1024 4096 16384 --repetitions 3 --without softmax"),
+    "train-30": (60, "train --dtype {half} --batch 256x30 --repetitions 3 {both}"),
+    "apollo": (60, "apollo --repetitions 3"),
+    "masked-lm": (60, "train --task masked-lm --projection-length 128 --dtype {half} --batch 16x512 2x4096 "
+                  "--repetitions 3"),
+    "decode-250": (90, "decode --dtype {half} --batch 32 --lengths 250 --repetitions 2 {plain}"),
+    "resources": (90, ".kernels --capability {capability}"),
+}  # fmt: skip
+ON_CPU = {
+    "parity": (120, "causal --check --tied --masks --lengths 33 {tiny} {forms}"),
+    "causal": (120, "causal --tied --lengths 8 {tiny} --repetitions 2"),
+    "train": (120, "train {small} --batch 1x8 {plain} transformer --with luna-16-chunk"),
+    "decode": (120, "decode {small} --lengths 4 --beam 2 {plain}"),
+    "lra": (120, "lra --batch 1x64 --projection-length 16 --repetitions 2"),
+    "resources": (120, ".kernels --capability 80 --shape 4096 64 16"),
+}
 # Headlines: the piece, the row, the peer.
 HEADLINES = [
     ("causal", "triton", "sdpa"),
@@ -105,11 +96,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> None:
     """Do every piece there is time for. Raises InputError where one failed or is wrong, after all of them."""
-    pieces = {piece.name: piece for piece in (ON_CPU if args.device == "cpu" else ON_GPU)}
+    pieces = ON_CPU if args.device == "cpu" else ON_GPU
     if importlib.util.find_spec("fairseq") is None:
         print("there is no fairseq: whole models are left out", flush=True)
         alone = ("causal", "attention", ".kernels")
-        pieces = {name: piece for name, piece in pieces.items() if piece.words.split()[0] in alone}
+        pieces = {name: piece for name, piece in pieces.items() if piece[1].split()[0] in alone}
     if not 0 < args.minutes < float("inf"):
         raise InputError(f"--minutes {args.minutes:g} leaves no time: give more than 0")
     if args.device == "cuda" and torch.cuda.device_count() == 0:
@@ -124,9 +115,10 @@ def run(args: argparse.Namespace) -> None:
     until = time.monotonic() + 60 * args.minutes
     found: Dict[str, Dict[str, Any]] = {}
     for name in args.only or pieces:
-        words = pieces[name].words.format(**SETS, half=half, capability=compiled).split()
+        limit, text = pieces[name]
+        words = text.format(**SETS, half=half, capability=compiled).split()
         words += ["--device", args.device] if words[0] != ".kernels" else []
-        found[name] = do(words, pieces[name].seconds, until)
+        found[name] = do(words, limit, until)
         wrong = (f"  FAILED {row}: {why}" for row, why in found[name]["failed"].items())
         print(name, *wrong, sep="\n", flush=True)
         write_json(args.out / "gpu.json", found)
@@ -144,46 +136,45 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
     values: Dict[str, Any] = {}
     measured: Dict[str, Any] = {}
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        for i in range(TRIES):
-            left = until - time.monotonic()
-            if left < LEAST:
-                failed.setdefault("all", "left out: the time was up")
-                break
-            path = Path(folder) / f"{i}.json"
-            status, said = call([sys.executable, "-m", module, *words, "--json", str(path)], min(limit, left))
-            if not path.exists():
-                failed.setdefault("all", said)
-                break
-            values = json.loads(path.read_text())
-            section = section_of(values)
-            measured.update({f"{x['form']} {x['case']}": x for x in section.get("results", [])})
-            failed.update(section.get("failed", {}))
-            running = section.get("running", "")
-            if status == 0 or not running:
-                failed.update({} if status == 0 or failed else {"all": said})
-                break
-            failed[running] = said  # it died or hung: once more without what was at work
-            words = [*words, "--without", running]
+    for _ in range(TRIES):
+        left = until - time.monotonic()
+        if left < LEAST:
+            failed.setdefault("all", "left out: the time was up")
+            break
+        found, said = call([sys.executable, "-m", module, *words], min(limit, left))
+        values, section = found or values, section_of(found)
+        measured.update({f"{x['form']} {x['case']}": x for x in section.get("results", [])})
+        failed.update(section.get("failed", {}))
+        running = section.get("running", "")
+        if not said or not running:
+            failed.update({"all": said} if said and not section.get("failed") else {})
+            break
+        failed[running] = said  # it died or hung: once more without what was at work
+        words = [*words, "--without", running]
     section_of(values)["results"] = list(measured.values())
     command = " ".join(["python -m", module, *words])
     return {"command": command, "failed": failed, "found": values, "seconds": time.monotonic() - begun}
 
 
-def call(command: List[str], limit: float) -> Tuple[int, str]:
-    """Exit status of a command, and a line that it said of an error: what was raised, else its last."""
-    environment = dict(os.environ)
+def call(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
+    """What a command has written as JSON, and why it failed, if it did: what was raised, else its last
+    line."""
+    given = dict(os.environ)
     if "cpu" in command:
         # The interpreter's products are small: a pool of threads for each would take the time.
-        environment.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired:
-        return -1, f"ended after {limit:.0f} s"
-    if done.returncode < 0:
-        return done.returncode, f"ended by signal {-done.returncode}"
-    raised = re.findall(r"^Traceback.*\n(?: .*\n)*(\S.*)", done.stderr, re.MULTILINE)
-    return done.returncode, ([""] + (raised or done.stderr.strip().splitlines()))[-1]
+        given.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    with tempfile.TemporaryDirectory() as folder:
+        path, said = Path(folder) / "found.json", ""
+        command = [*command, "--json", str(path)]
+        try:
+            subprocess.run(command, env=given, capture_output=True, text=True, timeout=limit, check=True)
+        except subprocess.TimeoutExpired:
+            said = f"ended after {limit:.0f} s"
+        except subprocess.CalledProcessError as error:
+            raised = re.findall(r"^Traceback.*\n(?: .*\n)*(\S.*)", error.stderr, re.MULTILINE)
+            signal, lines = -error.returncode, raised or error.stderr.strip().splitlines() or [str(error)]
+            said = f"ended by signal {signal}" if signal > 0 else lines[-1]
+        return json.loads(path.read_text()) if path.exists() else {}, said
 
 
 def section_of(values: Dict[str, Any]) -> Dict[str, Any]:
@@ -197,9 +188,6 @@ def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
     where: Any = next((e["found"]["environment"] for e in found.values() if "environment" in e["found"]), {})
     failed = [(name, *why) for name, each in found.items() for why in each["failed"].items()]
     equal = sum(len(section.get("checks", {})) for section in sections.values())
-    lines = ["# Measured on a GPU", "", *(f"- {name}: {value}" for name, value in where.items()), ""]
-    lines += [f"{equal} rows are equal to their definitions; {len(failed)} failed.", ""]
-    lines += [*(f"- FAILED {name}, {row}: {why}" for name, row, why in failed), ""]
     rows = []
     for name, row, peer in HEADLINES:
         for record in sections.get(name, {}).get("results", []):
@@ -207,7 +195,9 @@ def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
                 case = ", ".join(f"{key} {value}" for key, value in record["case"].items())
                 ratio = record["speed_ratio"][peer]["median"]
                 rows.append({"task": name, "case": case, "row": row, "peer": peer, "times its speed": ratio})
-    lines += [table(rows)]
+    lines = ["# Measured on a GPU", "", *(f"- {name}: {value}" for name, value in where.items()), ""]
+    lines += [f"{equal} rows are equal to their definitions; {len(failed)} failed.", ""]
+    lines += [*(f"- FAILED {name}, {row}: {why}" for name, row, why in failed), "", table(rows)]
     for name, each in found.items():
         lines += [f"## {name}", "", f"`{each['command']}`, {each['seconds']:.0f} s", ""]
         section = sections[name]

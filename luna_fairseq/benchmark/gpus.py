@@ -1,5 +1,6 @@
 """What the makers say of the GPUs: operations and bytes a second, memory, and what an SM has to share out."""
 
+import math
 from typing import Dict, NamedTuple, Tuple
 
 import torch
@@ -50,14 +51,11 @@ GPUS: Dict[str, Gpu] = {
 def occupancy(gpu: Gpu, registers: int, shared: int, warps: int) -> Tuple[int, str]:
     """Programs of a kernel that a multiprocessor holds at once, and what runs out first: of so many warps,
     registers a thread and bytes of shared memory."""
-    by_warp = _up(registers * WARP, REGISTER_PORTION)
+    of_warp = math.ceil(registers * WARP / REGISTER_PORTION) * REGISTER_PORTION
+    of_program = math.ceil((shared + SHARED_RESERVED) / SHARED_PORTION) * SHARED_PORTION
     possible = {
-        REGISTERS // (by_warp * warps): "registers",
-        gpu.shared // _up(shared + SHARED_RESERVED, SHARED_PORTION): "shared memory",
+        REGISTERS // (of_warp * warps): "registers",
+        gpu.shared // of_program: "shared memory",
         WARPS // warps: "warps",
     }
     return min(possible), possible[min(possible)]
-
-
-def _up(value: int, portion: int) -> int:
-    return -(-value // portion) * portion

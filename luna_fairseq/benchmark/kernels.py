@@ -30,7 +30,8 @@ PROGRAM = "python -m luna_fairseq.benchmark.kernels"
 HEADS = 32
 # T, K, l; the most important first.
 SHAPES = [(4096, K, L) for K in (64, 128) for L in (16, 32, 64, 128)] + [(30, 64, 16)]
-LENGTHS = (1024, 4096, 16384)
+# Of the roofline: T; K and l.
+LENGTHS, WIDTH, ROWS = (1024, 4096, 16384), 64, 16
 
 
 class Launch(NamedTuple):
@@ -90,16 +91,9 @@ def launching_nothing(capability: int, compiling: bool) -> Iterator[List[Launch]
 def launches_of(
     T: int, K: int, L: int, dtype: str, sm: int, decay: bool = False, masks: bool = False, tied: bool = False
 ) -> List[Launch]:
-    """All launches of a forward and a backward pass of HEADS heads, with dropout.
-
-    Args:
-        T, K, L: positions, width of a head, rows of P
-        dtype: of q, k and v
-        sm: compute capability of the GPU, as 80
-        decay: attention forgets
-        masks: positions and rows of P are padded
-        tied: keys are values
-    """
+    """All launches of a forward and a backward pass of HEADS heads with dropout, for a GPU of capability
+    ``sm``, as 80. ``decay``: attention forgets; ``masks``: positions and rows of P are padded; ``tied``: keys
+    are values."""
     with torch.device("meta"):
         q, k, v = (torch.empty(1, HEADS, T, K, dtype=getattr(torch, dtype)) for _ in range(3))
         weights, log_decay = torch.empty(1, HEADS, T, L), torch.empty(HEADS)
@@ -143,19 +137,19 @@ def resources(T: int, K: int, L: int, dtype: str, decay: bool, sm: int) -> List[
     return rows
 
 
-def roofline(T: int, K: int, L: int, dtype: str, gpu: Gpu) -> Dict[str, Any]:
+def roofline(T: int, dtype: str, gpu: Gpu) -> Dict[str, Any]:
     """The least milliseconds, forward and backward, on a GPU: of the bytes that the kernels move; of those
     that the algorithm must move with keys tied to values (q, k, the keys of pack attention and the output,
     the three again with the output's gradient, and the gradients of the three); and of fused causal softmax
     attention (seven products of T x T / 2)."""
-    numbers = HEADS * T * K * torch.empty(0, dtype=getattr(torch, dtype)).element_size()
-    launches = launches_of(T, K, L, dtype, gpu.capability, tied=True)
+    numbers = HEADS * T * WIDTH * torch.empty(0, dtype=getattr(torch, dtype)).element_size()
+    launches = launches_of(T, WIDTH, ROWS, dtype, gpu.capability, tied=True)
     moved, least = sum(launch.bytes for launch in launches), 11 * numbers
-    flash = max(7 * HEADS * T * T * K / gpu.flops["half"], 12 * numbers / gpu.bandwidth)
+    flash = max(7 * HEADS * T * T * WIDTH / gpu.flops["half"], 12 * numbers / gpu.bandwidth)
+    found = {"kernels": moved / gpu.bandwidth, "least": least / gpu.bandwidth, "flash": flash}
     return {
         "T": T, "gpu": gpu.name, "launches": len(launches), "kernels_bytes": moved, "least_bytes": least,
-        "kernels_ms": 1e3 * moved / gpu.bandwidth, "least_ms": 1e3 * least / gpu.bandwidth,
-        "flash_ms": 1e3 * flash,
+        **{f"{name}_ms": 1e3 * seconds for name, seconds in found.items()},
     }  # fmt: skip
 
 
@@ -187,7 +181,7 @@ def run(args: argparse.Namespace) -> None:
     for shape, *kind in itertools.product(args.shape or SHAPES, args.dtype, decays, args.capability):
         note("resources", resources(*shape, *kind))
     gpus = [gpu for gpu in GPUS.values() if gpu.capability in args.capability]
-    note("roofline", [roofline(T, 64, 16, args.dtype[0], gpu) for T in LENGTHS for gpu in gpus])
+    note("roofline", [roofline(T, args.dtype[0], gpu) for T in LENGTHS for gpu in gpus])
 
 
 main = console_script(PROGRAM, build_parser, run)

@@ -17,15 +17,8 @@ SHORTEST_SAMPLE = 0.02
 
 
 def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
-    """Add to a section the records of rows in a case that they have in common: the memory of each first,
-    then rounds of A B C, A B C, ...
-
-    Args:
-        case: what they have in common
-        prepare: by row, what makes inputs and gives the job
-        section: has the peers of whose speed all others are multiples, and is told what is at work and fails
-        args: repetitions (at least 2), threads, device
-    """
+    """Add to a section the records of rows in a case: the memory of each first, then ``args.repetitions`` (at
+    least 2) rounds of A B C, A B C, ... ``prepare`` makes a row's inputs, and gives its job."""
     extra: Dict[str, int] = {}
     timers: Dict[str, Timer] = {}
     for name, make in prepare.items():
@@ -41,13 +34,12 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
             # It warms up before every sample: another row has been at work.
             samples[name].append(timer.blocked_autorange(min_run_time=SHORTEST_SAMPLE))
     seconds = {name: [sample.median for sample in each] for name, each in samples.items()}
-    peers = [name for name in section.peers if name in seconds]
     for name, ours in seconds.items():
         record: Record = {"case": case, "form": name, "seconds": {**spread(ours), "samples": ours}}
         record["calls_per_sample"] = samples[name][0].number_per_run
         # Repetition by repetition: what slows a round slows both.
-        ratios = {peer: [b / a for a, b in zip(ours, seconds[peer])] for peer in peers}
-        record["speed_ratio"] = {peer: spread(each) for peer, each in ratios.items()}
+        ratios = {peer: [b / a for a, b in zip(ours, seconds.get(peer, []))] for peer in section.peers}
+        record["speed_ratio"] = {peer: spread(each) for peer, each in ratios.items() if each}
         record["extra_bytes"] = extra[name]
         if section.rate:
             number = case["sentences"] * (case["T"] if section.rate == "tokens" else 1)
@@ -58,8 +50,7 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
 
 def spread(values: Sequence[float]) -> Dict[str, float]:
     """Median and quartiles of at least two values."""
-    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
-    return {"median": median, "q1": q1, "q3": q3}
+    return dict(zip(("q1", "median", "q3"), statistics.quantiles(values, n=4, method="inclusive")))
 
 
 def extra_bytes(job: Job, device: str) -> int:
@@ -92,8 +83,7 @@ def of_cpu() -> Dict[Any, Any]:
 
 def profile(job: Job, record: Record) -> Record:
     """Operations in products of a row's job (causal attention counts whole, Triton's kernels not at all),
-    the part of its time in them, bytes that results take, and calls; after a job that takes memory and
-    compiles."""
+    the part of its time in them, bytes that results take, and calls."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False, custom_mapping=of_cpu()) as counter:

@@ -17,8 +17,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.modules import MultiheadAttention
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from luna_fairseq.benchmark.attention import luna_attention, written_out
-from luna_fairseq.benchmark.heads import why_no_sdpa
+from luna_fairseq.benchmark.attention import luna_attention, why_no_sdpa, written_out
 from luna_fairseq.benchmark.task import DTYPES, BatchSize, Case, Task, choice
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
@@ -85,14 +84,8 @@ def attention_written_out() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Model:
-    """A row.
-
-    Attributes:
-        architectures: fairseq's name of it in each task where it is a row
-        options: what its command line has besides sizes
-        change: last change to the built model
-        peer, optional: see the package
-    """
+    """A row: fairseq's name of it in each task where it is one, what its command line has besides sizes, the
+    last change to the built model; for ``peer`` and ``optional`` see the package."""
 
     architectures: Names
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -107,9 +100,9 @@ class Model:
 
 
 def luna(architectures: Names, untied: bool = False, change: Change = None, **options: Any) -> Model:
-    """Luna, with l rows of P; rows with a change or options of their own are optional."""
-    of_length = {"projection_length": "{l}", "encoder_projection_length": "{l}", "untie_luna_kv": untied}
-    return Model(architectures, {**of_length, **options}, change, optional=bool(options or change))
+    """Luna; rows with a change or options of their own are optional."""
+    optional = bool(options or change)
+    return Model(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
 def peer(attention: str, **options: Any) -> Model:
@@ -149,14 +142,9 @@ MODELS: Dict[str, Model] = {
 
 
 class ModelTask(Task):
-    """A job of whole models of one size.
-
-    Attributes:
-        task: its models are those of the table that have an architecture for it
-    """
+    """A job of whole models of one size: those of the table that have an architecture for its ``task``."""
 
     task: str
-    length = "T"
     options = {
         "--preset": choice("base", "small", what="size of the models; "),
         "--dictionary-size": dict(type=int, metavar="N", help="(default: 32000, of bytes 260)"),
@@ -166,11 +154,10 @@ class ModelTask(Task):
     @property
     def sizes(self) -> Dict[str, int]:
         """Of all models."""
-        presets = PRESETS[self.task]
-        if self.args.preset not in presets:
-            has = ", ".join(presets)
-            raise InputError(f"--preset {self.args.preset}: --task {self.task} has only {has}")
-        return dict(zip(SIZES, presets[self.args.preset]))
+        presets, preset = PRESETS[self.task], self.args.preset
+        if preset not in presets:
+            raise InputError(f"--preset {preset}: --task {self.task} has only {', '.join(presets)}")
+        return dict(zip(SIZES, presets[preset]))
 
     @property
     def types(self) -> int:
@@ -192,30 +179,26 @@ class ModelTask(Task):
         return task
 
     def rows(self) -> Dict[str, Model]:
-        here = {name: row for name, row in MODELS.items() if self.task in row.architectures}
-        return {
-            name.replace("{l}", str(length)): replace(
-                row, options={k: length if v == "{l}" else v for k, v in row.options.items()}
-            )
-            for length in self.args.projection_length
-            for name, row in here.items()
-        }
+        found = {}
+        for length in self.args.projection_length:
+            of_length = {"projection_length": length, "encoder_projection_length": length}
+            for name, row in MODELS.items():
+                if self.task in row.architectures:
+                    found[name.format(l=length)] = replace(row, options={**of_length, **row.options})
+        return found
 
     def why_not(self, row: Model, case: Case) -> str:
         return why_no_sdpa() if row.change is use_fused_attention else ""
 
     def of_model(self, T: int, dropout: float) -> Dict[str, Any]:
         """What all models have in common, under fairseq's names."""
-        if self.task in ("translate", "decode"):
-            positions = max(1024, T + 2)
-            return {
-                **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in self.sizes.items()},
-                "dropout": dropout, "share_all_embeddings": True,
-                "max_source_positions": positions, "max_target_positions": positions,
-            }  # fmt: skip
-        sizes = {f"encoder_{name}": value for name, value in self.sizes.items()}
-        positions = T if self.task == "masked_lm" else max(1024, T)
-        return {**sizes, "dropout": dropout, "attention_dropout": dropout, "max_positions": positions}
+        of_side = {f"encoder_{name}": number for name, number in self.sizes.items()}
+        if self.task not in ("translate", "decode"):
+            positions = T if self.task == "masked_lm" else max(1024, T)
+            return {**of_side, "dropout": dropout, "attention_dropout": dropout, "max_positions": positions}
+        of_side.update({f"decoder_{name}": number for name, number in self.sizes.items()})
+        of_side.update({f"max_{side}_positions": max(1024, T + 2) for side in ("source", "target")})
+        return {**of_side, "dropout": dropout, "share_all_embeddings": True}
 
     def make_model(self, row: Model, T: int, dropout: float = 0.1) -> BaseFairseqModel:
         """A model with random weights for sentences of that length, in training mode."""

@@ -21,9 +21,13 @@ MIB = 2**20
 
 def environment(args: argparse.Namespace) -> Dict[str, Any]:
     """Where and with what a run takes place."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     on_gpu = args.device.startswith("cuda")
+    processor = [*names, platform.processor() or platform.machine()][0]
     return {
-        "hardware": torch.cuda.get_device_name(args.device) if on_gpu else processor(),
+        "hardware": torch.cuda.get_device_name(args.device) if on_gpu else processor,
         "logical_cpus": os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 2),
         **{name: getattr(args, name) for name in ("repetitions", "threads", "device", "seed")},
@@ -33,14 +37,6 @@ def environment(args: argparse.Namespace) -> Dict[str, Any]:
         "luna_fairseq": luna_fairseq.__version__,
         "commit": commit(Path(luna_fairseq.__file__).resolve().parents[1] / ".git"),
     }
-
-
-def processor() -> str:
-    """Name of the CPU."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def write_json(path: Path, values: Dict[str, Any]) -> None:
@@ -58,17 +54,15 @@ def table_of(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
             row[f"{rate}/s"] = short(record[f"{rate}_per_second"])
         for peer in peers:
             ratio = record["speed_ratio"].get(peer)
-            row[f"/ {peer}"] = (
-                "-" if ratio is None else "1" if record["form"] == peer else with_quartiles(ratio)
-            )
+            row[f"/ {peer}"] = "1" if record["form"] == peer else with_quartiles(ratio) if ratio else "-"
         rows.append({**row, "extra MiB": f"{record['extra_bytes'] / MIB:,.1f}"})
     return table(rows)
 
 
 def with_quartiles(values: Dict[str, float], scale: float = 1.0) -> str:
     """Median [quartile quartile]."""
-    median, *quartiles = (short(scale * values[name]) for name in ("median", "q1", "q3"))
-    return f"{median} [{' '.join(quartiles)}]"
+    median, q1, q3 = (short(scale * values[name]) for name in ("median", "q1", "q3"))
+    return f"{median} [{q1} {q3}]"
 
 
 def short(value: float) -> str:
@@ -90,50 +84,41 @@ def table(rows: Sequence[Dict[str, Any]]) -> str:
 
 
 def write_png(path: Path, sections: Sequence[Section], where: Dict[str, Any]) -> None:
-    """Draw all sections, one below the other, into ``path``, which appears whole or not at all; each has at
-    least one result."""
-    panels = [panels_of(section) for section in sections]
-    columns = max(map(len, panels))
-    figure = new_figure(figsize=(4.6 * columns, 7.2 * len(sections)))
-    axes = figure.subplots(2 * len(sections), columns, squeeze=False)
-    for i, (section, groups) in enumerate(zip(sections, panels)):
-        for column, (title, records) in enumerate(groups.items()):
-            for k, label in enumerate(("ms", "extra MiB")):
-                draw(axes[2 * i + k, column], section, title, records, label)
-        for ax in axes[2 * i : 2 * i + 2, len(groups) :].flat:
-            ax.remove()
+    """Draw sections that have results into ``path``, which appears whole or not at all: times and memory side
+    by side, a row for all that their cases have but length and sentences."""
+    rows: Dict[str, List[Record]] = {}
+    for section in sections:
+        for record in section.results:
+            kind = (f"{name} {x}" for name, x in record["case"].items() if name not in ("T", "sentences"))
+            title = f"{section.name}: {', '.join(kind)}"
+            rows.setdefault(title, []).append({**record, "drawn": heights(record, section.rate)})
+    figure = new_figure(figsize=(9.2, 3.6 * len(rows)))
+    for axes, (title, records) in zip(figure.subplots(len(rows), 2, squeeze=False), rows.items()):
+        for ax, label in zip(axes, records[0]["drawn"]):
+            draw(ax, title, label, records)
     said = ("hardware", "threads", "torch", "commit")
     figure.supxlabel(", ".join(f"{name} {where[name]}" for name in said))
     save_png(figure, path)
 
 
-def panels_of(section: Section) -> Dict[str, List[Record]]:
-    """Results by all that their cases have but length and sentences."""
-    panels: Dict[str, List[Record]] = {}
-    for record in section.results:
-        names = (name for name in record["case"] if name not in (section.length, "sentences"))
-        panels.setdefault(", ".join(f"{name} {record['case'][name]}" for name in names), []).append(record)
-    return panels
+def heights(record: Record, rate: str) -> Dict[str, float]:
+    """Median milliseconds, of one token or sentence where there is a rate, and memory, by their labels."""
+    seconds = 1 / record[f"{rate}_per_second"] if rate else record["seconds"]["median"]
+    # An axis of powers has no zero.
+    memory = max(record["extra_bytes"] / MIB, 1e-3)
+    return {f"ms of one {rate[:-1]}" if rate else "ms": 1000 * seconds, "extra MiB": memory}
 
 
-def draw(ax: Any, section: Section, title: str, records: Sequence[Record], label: str) -> None:
-    """Median milliseconds (of one token or sentence, where there is a rate) or memory, by length."""
-    of_rate = section.rate if label == "ms" else ""
+def draw(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
+    """What is drawn of some records, by length where they have one."""
     for form in dict.fromkeys(record["form"] for record in records):
         points = [record for record in records if record["form"] == form]
-        x = [point["case"][section.length] if section.length else form for point in points]
-        if of_rate:
-            y = [1000 / point[f"{of_rate}_per_second"] for point in points]
-        elif label == "ms":
-            y = [1000 * point["seconds"]["median"] for point in points]
-        else:
-            y = [max(point["extra_bytes"] / MIB, 1e-3) for point in points]  # an axis of powers has no zero
-        ax.plot(x, y, marker="o", markersize=3, label=form)
-    if section.length:
+        x = [point["case"].get("T", form) for point in points]
+        ax.plot(x, [point["drawn"][label] for point in points], marker="o", markersize=3, label=form)
+    has_length = "T" in records[0]["case"]
+    if has_length:
         ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    ylabel = f"{label} of one {of_rate[:-1]}" if of_rate else label
-    ax.set(xlabel=section.length or "row", ylabel=ylabel)
-    ax.set_title(f"{section.name}: {title}", fontsize="small")
-    ax.grid(True, which="major", alpha=0.3)
+    ax.set(xlabel="T" if has_length else "row", ylabel=label, yscale="log")
+    ax.set_title(title, fontsize="small")
+    ax.grid(True, alpha=0.3)
     ax.legend(fontsize="x-small")

@@ -108,13 +108,6 @@ def count(args: Namespace, batch: BatchSize, gpu: Gpu, dtype: torch.dtype, types
     return found._replace(operations=[*found.operations, *(Operation(0, x.bytes, dtype) for x in launches)])
 
 
-def needed_bytes(step: Step, args: Namespace, item: int) -> float:
-    """Of a GPU: parameters and gradients, with a half type those of the optimizer in float32, its state, what
-    is kept for the backward pass, and two tensors of the largest size at work."""
-    of_parameter = 2 * item + KEPT[args.optimizer] + (8 if item < 4 else 0)
-    return step.parameters * of_parameter + step.kept + 2 * step.largest + CUDA_ITSELF
-
-
 def plan(recipe: Recipe, given: Sequence[str], words: Namespace, length: Optional[int] = None) -> Plan:
     """What a recipe needs at a length (default: its own), with options of fairseq-train and of ``luna-plan``.
     Raises InputError when not even one sentence fits; the message says what to lower."""
@@ -128,15 +121,18 @@ def plan(recipe: Recipe, given: Sequence[str], words: Namespace, length: Optiona
     while True:
         batch = BatchSize(math.ceil(wanted / passes), length)
         step = count(args, batch, gpu, dtype, words.dictionary_size)
-        needed = needed_bytes(step, args, dtype.itemsize)
-        if needed <= gpu.memory:
+        # Parameters and gradients, with a half type those of the optimizer in float32, and its state.
+        of_parameter = 2 * dtype.itemsize + KEPT[args.optimizer] + (8 if dtype.itemsize < 4 else 0)
+        # What is kept for the backward pass, and two tensors of the largest size at work.
+        of_batch = step.kept + 2 * step.largest
+        left = gpu.memory - CUDA_ITSELF - step.parameters * of_parameter
+        if of_batch <= left:
             of_all = batch.sentences * length * passes * gpus
             taken = seconds(step, args, gpu, dtype, passes, words)
+            needed = gpu.memory - left + of_batch
             return Plan(batch, passes, needed, of_all, taken, step.parameters, str(dtype)[6:])
-        of_batch = step.kept + 2 * step.largest
-        left = gpu.memory - (needed - of_batch)
         if left <= 0 or batch.sentences == 1:
-            raise InputError(too_large(batch, needed, left / of_batch, gpu, args))
+            raise InputError(too_large(batch, gpu.memory - left + of_batch, left / of_batch, gpu, args))
         passes = max(passes + 1, math.ceil(passes * of_batch / left))
 
 

@@ -20,8 +20,6 @@ Job = Callable[[], Any]
 Case = Dict[str, Any]
 # What was measured of a row in a case, as JSON: seconds, bytes, ratios of speeds.
 Record = Dict[str, Any]
-# The jobs of every case by row, yet to be made.
-Cases = List[Tuple[Case, Dict[str, Callable[[], Job]]]]
 
 
 @dataclass(frozen=True)
@@ -39,23 +37,16 @@ class Row:
 
 
 class Task:
-    """A job that the rows of its table do, with the options of the command line.
-
-    Attributes:
-        name: of the results, which is that of the sub-command
-        notes: what is measured, and how to read it; its first line is the help
-        options: what only this sub-command has, as argparse takes it
-        table: its rows by name, where no option changes them
-        rate: what is counted, ``tokens`` or ``sentences`` of the case (default: the table shows no rate)
-        length: column of the case that the plot has as its abscissa
-    """
+    """A job that the rows of its table do, with the options of the command line. ``name`` is that of the
+    sub-command, ``notes`` what is measured and how to read it (its first line is the help), ``options`` what
+    only this sub-command has, as argparse takes it, and ``rate`` what is counted: ``tokens`` or ``sentences``
+    of the case, where the table shows a rate."""
 
     name: ClassVar[str]
     notes: ClassVar[str]
     options: ClassVar[Dict[str, Any]] = {}
     table: ClassVar[Dict[str, Row]]
     rate: ClassVar[str] = ""
-    length: ClassVar[str] = ""
 
     def __init__(self, args: argparse.Namespace):
         self.args = args
@@ -65,7 +56,7 @@ class Task:
         return self.table
 
     def cases(self) -> List[Case]:
-        """What the rows are compared in, by the table's column names."""
+        """What the rows are compared in."""
         raise NotImplementedError
 
     def why_not(self, row: Any, case: Case) -> str:
@@ -73,8 +64,7 @@ class Task:
         return row.why_not(self.args, case)
 
     def check(self, row: Any) -> float:
-        """The largest error of a row, by what is allowed. Raises InputError when it does not do what it
-        should."""
+        """The largest error of a row, by what is allowed. Raises InputError when it is beyond that."""
         raise NotImplementedError
 
     def job(self, row: Any, case: Case) -> Job:
@@ -84,23 +74,16 @@ class Task:
     def describe(self) -> str:
         """What all cases have in common, in one line: options with one value."""
         values = {option[2:]: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
-        said = (f"{name} {x}" for name, x in values.items() if x and not isinstance(x, list))
-        return ", ".join(said)
+        return ", ".join(f"{name} {x}" for name, x in values.items() if x and not isinstance(x, list))
 
 
 @dataclass
 class Section:
-    """The results of one task.
-
-    Attributes:
-        checks: largest error of each row, by what is allowed
-        failed: why a row that should have been measured was not
-        running: the row at work, for whoever finds the file of a process that died
-        changed: is called whenever there is something new
-    """
+    """The results of one task: beside those of the cases the largest error of each row by what is allowed,
+    why a row that should have been measured was not, and the row at work, for whoever finds the file of a
+    process that died. ``changed`` is called whenever there is something new."""
 
     name: str
-    length: str = ""
     rate: str = ""
     notes: List[str] = field(default_factory=list)
     peers: List[str] = field(default_factory=list)
@@ -123,40 +106,38 @@ class Section:
         self.begin(row)
         try:
             yield
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            self.failed.setdefault(row, "it ran out of memory: ask for smaller sizes")
         except Exception as error:  # a compiler that meets a new device may raise whatever it likes
             if "CUDA error" in str(error):
                 raise
             kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-            said = f"{kind}{next(iter(str(error).splitlines()), '')}"[:300]
-            if isinstance(error, torch.cuda.OutOfMemoryError):
-                torch.cuda.empty_cache()
-                said = "it ran out of memory: ask for smaller sizes"
-            self.failed.setdefault(row, said)
+            self.failed.setdefault(row, (kind + str(error)).split("\n")[0][:300])
 
 
-def lay_out(task: Task, section: Section) -> Cases:
-    """Check a task's rows and lay out what is to be measured. Raises InputError when ``--with`` and
-    ``--without`` name a row that is none, or leave none."""
+def lay_out(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable[[], Job]]]]:
+    """Check a task's rows, and lay out what is to be measured: every case with its jobs by row, yet to be
+    made. Raises InputError when ``--with`` and ``--without`` name a row that is none, or leave none."""
     rows = select(task.rows(), task.args.with_, task.args.without)
     absent: Dict[str, Dict[str, None]] = {}
-    cases: Cases = []
+    cases = []
     for case in task.cases():
         why = {name: task.why_not(row, case) for name, row in rows.items()}
         for name in filter(why.get, why):
             absent.setdefault(why[name], {})[name] = None
-        cases.append((case, {name: partial(task.job, rows[name], case) for name in why if not why[name]}))
+        cases.append((case, [name for name in rows if not why[name]]))
     left_out = [f"left out: {', '.join(names)}, {why}." for why, names in absent.items()]
     section.notes = [*textwrap.wrap(" ".join(task.notes.split()), 118), *left_out, task.describe()]
-    possible = [name for name in rows if any(name in jobs for _, jobs in cases)]
+    possible = [name for name in rows if any(name in names for _, names in cases)]
     if not possible:
         raise InputError(" ".join(["nothing is left to measure.", *left_out]))
     for name in possible:
         with section.trying(name):
             section.checks[name] = task.check(rows[name])
-    section.running = ""
-    section.peers = [name for name in possible if rows[name].peer and name not in section.failed]
-    right = [(case, {n: job for n, job in jobs.items() if n not in section.failed}) for case, jobs in cases]
-    return [(case, jobs) for case, jobs in right if jobs]
+    right = [name for name in possible if name not in section.failed]
+    section.peers = [name for name in right if rows[name].peer]
+    return [(case, {n: partial(task.job, rows[n], case) for n in right if n in can}) for case, can in cases]
 
 
 def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str]) -> Dict[str, Any]:
@@ -165,8 +146,8 @@ def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str])
         for name in names:
             if name not in rows:
                 raise InputError(f"{option} {name}: there is no such row here; choose of {', '.join(rows)}")
-    left = {name: row for name, row in rows.items() if name not in unwanted}
-    return {name: row for name, row in left.items() if name in wanted or not row.optional}
+    always = {name for name, row in rows.items() if not row.optional}
+    return {name: rows[name] for name in rows if name in always.union(wanted).difference(unwanted)}
 
 
 def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:

@@ -11,7 +11,7 @@ import torch
 from forked import TORCH, run_python
 
 from fairseq.modules import MultiheadAttention
-from luna_fairseq.benchmark import apollo, attention, causal, measure, models
+from luna_fairseq.benchmark import apollo, attention, measure, models
 from luna_fairseq.benchmark.__main__ import TASKS, build_parser, main
 from luna_fairseq.benchmark.measure import compare, extra_bytes, spread
 from luna_fairseq.benchmark.task import Row, Section, lay_out
@@ -161,7 +161,7 @@ class WrongGradient(torch.autograd.Function):
 
 
 def chunk(inputs):
-    return causal.form(inputs, "chunk", False)
+    return attention.form(inputs, "chunk", False)
 
 
 def wrong_gradient(inputs):
@@ -188,7 +188,7 @@ WRONG_FORMS = [
 
 @pytest.mark.parametrize("name, form, function, said", WRONG_FORMS)
 def test_a_wrong_form_is_not_timed(name, form, function, said, monkeypatch):
-    table = {"causal": causal.CAUSAL, "attention": attention.FORMS}[name]
+    table = {"causal": attention.CAUSAL, "attention": attention.FORMS}[name]
     monkeypatch.setitem(table, form, replace(table[form], make=function))
     why, jobs = failed(task_of(f"{name} {HEADS}"))
     assert list(why) == [form] and said in why[form]
@@ -199,7 +199,7 @@ def test_what_breaks_the_context_of_all_rows_ends_the_run_and_is_named(monkeypat
     def breaks(inputs):
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with more.")
 
-    monkeypatch.setitem(causal.CAUSAL, "chunk", replace(causal.CAUSAL["chunk"], make=breaks))
+    monkeypatch.setitem(attention.CAUSAL, "chunk", replace(attention.CAUSAL["chunk"], make=breaks))
     path = tmp_path / "found.json"
     with pytest.raises(RuntimeError, match="illegal memory access"):
         main(["causal", *HEADS.split(), "--json", str(path)])
