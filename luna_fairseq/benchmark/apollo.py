@@ -3,7 +3,7 @@ Transformer."""
 
 from argparse import Namespace
 from functools import partial
-from typing import Any, List, Sequence
+from typing import List, Sequence
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from luna_fairseq.optim.apollo import Apollo
 
 STEPS = 3
 SMALL = [torch.Size(shape) for shape in ((33, 7), (5,), (2, 3, 4))]
-# Small enough to leave the parameters where they are.
-RATE = 1e-6
+RATE = 1e-6  # small enough to leave the parameters where they are
 OPTIMIZERS = {
     "adamw": Row(partial(torch.optim.AdamW, foreach=False), peer=True),
     "adamw-foreach": Row(partial(torch.optim.AdamW, foreach=True), equals="adamw", peer=True),
@@ -35,9 +34,7 @@ class OptimizerStep(Task):
     with torch's defaults for the rest. adamw and apollo-single go through the parameters one by one, foreach
     takes many in one operation, fused is torch's one kernel for all, apollo is the default: foreach on a GPU,
     blocks on a CPU. Extra memory is that of the first step: the optimizer's state and what else it needs at a
-    time. Before anything is timed, parameters after three steps were compared between the forms of each
-    optimizer.
-    """
+    time. Before anything is timed, parameters after three steps were compared between all forms of each."""
     table = OPTIMIZERS
     options = {name: ModelTask.options[name] for name in ("--preset", "--dictionary-size")}
 
@@ -63,9 +60,8 @@ class OptimizerStep(Task):
     def check(self, row: Row) -> float:
         if not row.equals:
             return 0.0
-        changes = [self.change_after_steps(r) for r in (row, OPTIMIZERS[row.equals])]
         what = f"after {STEPS} steps the change of its parameters differs from {row.equals}'s"
-        return require_equal(what, *changes)
+        return require_equal(what, *map(self.change_after_steps, (row, OPTIMIZERS[row.equals])))
 
     def change_after_steps(self, row: Row) -> Tensor:
         """What some steps change, with other gradients in each, as one vector."""
@@ -80,11 +76,10 @@ class OptimizerStep(Task):
 
     def parameters(self, shapes: Sequence[torch.Size], more: int = 0) -> List[Tensor]:
         """Random parameters with random gradients, of the seed and ``more``."""
-        options: Any = {"device": self.args.device}
-        options["generator"] = torch.Generator(self.args.device).manual_seed(self.args.seed + more)
-        made = []
+        device = self.args.device
+        generator, made = torch.Generator(device).manual_seed(self.args.seed + more), []
         for shape in shapes:
-            value, gradient = (torch.randn(shape, **options) for _ in range(2))
+            value, gradient = (torch.randn(shape, device=device, generator=generator) for _ in range(2))
             made.append((0.02 * value).requires_grad_())
             made[-1].grad = 0.01 * gradient
         return made

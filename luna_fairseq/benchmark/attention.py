@@ -124,13 +124,7 @@ FORMS = {
 }  # fmt: skip
 
 
-def outputs(row: Row, inputs: Inputs) -> Tensor:
-    """The output alone."""
-    with torch.no_grad():
-        return row.make(inputs)
-
-
-def outputs_and_gradients(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
+def both_passes(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
     """The output, and the gradients of all inputs that the form reads (None for others), by name."""
     output, leaves = row.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
@@ -138,11 +132,7 @@ def outputs_and_gradients(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor
 
 
 class AttentionTask(Task):
-    """Both passes over every form of an attention at every length.
-
-    Attributes:
-        kinds: what is compared at every length and l
-    """
+    """Both passes over every form of an attention, in ``kinds`` of cases at every length and l."""
 
     kinds: ClassVar[List[Case]] = [{}]
     options = {
@@ -161,13 +151,14 @@ class AttentionTask(Task):
 
     def random(self, **lengths: int) -> Inputs:
         """[B, H, length, K] for every length, as a projection leaves them: a view of [length, B, H, K]."""
-        args = self.args
+        args, made = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)
         options: Any = {"generator": generator, "dtype": DTYPES[args.dtype], "device": args.device}
         # Nothing is made that is not kept: freed memory would hide as much of what the job takes.
-        sizes = {name: (length, args.batch, args.heads, args.head_dim) for name, length in lengths.items()}
-        heads = {name: torch.randn(size, **options).permute(1, 2, 0, 3) for name, size in sizes.items()}
-        return {name: x.requires_grad_(name != "gradient") for name, x in heads.items()}
+        for name, length in lengths.items():
+            heads = torch.randn(length, args.batch, args.heads, args.head_dim, **options).permute(1, 2, 0, 3)
+            made[name] = heads.requires_grad_(name != "gradient")
+        return made
 
     def problem(self, case: Case) -> Inputs:
         """The inputs."""
@@ -183,31 +174,30 @@ class AttentionTask(Task):
         return super().why_not(row, case)
 
     def job(self, row: Row, case: Case) -> Job:
-        run = outputs if case["pass"] == PASSES[0] else outputs_and_gradients
-        return partial(run, row, self.problem(case))
+        inputs = self.problem(case)
+        if case["pass"] == PASSES[0]:
+            return partial(torch.no_grad()(row.make), inputs)
+        return partial(both_passes, row, inputs)
 
     def check(self, row: Row) -> float:
         """Output and gradients must be those of the definition in float64; beyond the definition's longest
         sequence, those of the last head."""
-        cases = self.of_lengths(SMALL_LENGTH, *self.args.lengths)
-        here = [case for case in cases if row.equals and not self.why_not(row, case)]
-        return max((self.error(row, case) for case in here), default=0.0)
+        cases = self.of_lengths(SMALL_LENGTH, *self.args.lengths) if row.equals else []
+        return max((self.error(row, case) for case in cases if not self.why_not(row, case)), default=0.0)
 
     def error(self, row: Row, case: Case) -> float:
         """That of one case."""
-        inputs, definition = self.problem(case), self.table[row.equals]
+        inputs, definition, doubled = self.problem(case), self.table[row.equals], {}
         part = slice(-1 if definition.limited and case["T"] > self.limit() else None, None)
-        doubled = {}
         for name, x in inputs.items():
             cut = x[part, part].detach().double() if x.is_floating_point() else x[part]
             doubled[name] = cut.requires_grad_(x.requires_grad)
-        expected, actual = outputs_and_gradients(definition, doubled), outputs_and_gradients(row, inputs)
-        errors = []
+        expected, actual, errors = both_passes(definition, doubled), both_passes(row, inputs), []
         for what, theirs in expected.items():
             if theirs is not None:
                 where = f"at length {case['T']} its {what} differs from {row.equals} in {self.args.dtype}"
-                found = actual[what]
-                ours = theirs * float("nan") if found is None else found[part, part]
+                ours = actual[what]
+                ours = theirs * float("nan") if ours is None else ours[part, part]
                 errors.append(require_equal(where, ours, theirs, TOLERANCES[self.args.dtype]))
         return max(errors)
 
@@ -219,12 +209,10 @@ class CausalAttention(AttentionTask):
     notes = """causal attention: the forms of Luna's beside torch's scaled_dot_product_attention
     of projected heads, Luna's pack weights (softplus) included, the projections themselves left out. cumsum
     sums the outer products of all positions over time: the way the definition is usually trained, and itself
-    the library's naive form. decay and decay-triton are forms that forget, held to decay-naive. sdpa is
-    torch's fused attention with is_causal, a different function of the same inputs. forward: without
-    gradients; forward+backward: gradients of every input. Before anything is timed, output and gradients of
-    the other forms of Luna were compared with those of cumsum in float64, beyond its longest sequence those
-    of one head.
-    """
+    the library's naive form; decay and decay-triton forget. sdpa is a different function of the same inputs.
+    forward: without gradients; forward+backward: gradients of every input. Before anything is timed, output
+    and gradients of Luna's other forms were compared with those of cumsum, or decay-naive, in float64, beyond
+    its longest sequence those of one head."""
     table = CAUSAL
     options = {
         **AttentionTask.options,
@@ -253,9 +241,7 @@ class PackAndUnpack(AttentionTask):
     four segments in unpack attention. softmax is self-attention of the same inputs with the T x T weights
     written out, sdpa torch's scaled_dot_product_attention. padding half: every second sentence is padded in
     its second half, and the pads are masked. forward: without gradients; forward+backward: gradients of every
-    input. Before anything is timed, output and gradients of luna were compared with luna-naive in float64,
-    those of the others with their definitions.
-    """
+    input. Before anything is timed, output and gradients were compared with the definitions' in float64."""
     table = FORMS
     kinds = [{"padding": "none"}, {"padding": "half"}]
 

@@ -23,8 +23,7 @@ class Decode(ModelTask):
     by fairseq's SequenceGenerator and models prepared as fairseq-generate prepares them, with random weights.
     Every hypothesis has exactly T tokens, EOS included, and so has every source sentence: EOS is forbidden
     before and forced there. Before anything is timed, decoding token by token was compared with the decoder
-    on whole sentences.
-    """
+    on whole sentences."""
     task = "decode"
     rate = "sentences"
     options = {**ModelTask.options, **numbers(lengths=[30, 250], batch=1, beam=5, projection_length=[16])}
@@ -63,14 +62,11 @@ class Decode(ModelTask):
         model: Any = self.make_model(row, T).float().eval()
         source, target = (self.random_sentences(BatchSize(2, T)) for _ in range(2))
         encoded = model.encoder(source, src_lengths=torch.full((2,), T, device=source.device))
+        decode = partial(model.decoder, encoder_out=encoded)
         state: Dict[str, Any] = {}
-        steps = [
-            model.decoder(target[:, : t + 1], encoder_out=encoded, incremental_state=state)[0]
-            for t in range(T)
-        ]
-        whole = model.decoder(target, encoder_out=encoded)[0]  # [B, T, V]
+        steps = [decode(target[:, : t + 1], incremental_state=state)[0] for t in range(T)]
         what = "its logits in decoding differ from those for whole sentences"
-        return require_equal(what, torch.cat(steps, dim=1), whole)
+        return require_equal(what, torch.cat(steps, dim=1), decode(target)[0])  # [B, T, V]
 
 
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:

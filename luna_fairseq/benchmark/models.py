@@ -21,9 +21,9 @@ from luna_fairseq.benchmark.attention import luna_attention, why_no_sdpa, writte
 from luna_fairseq.benchmark.task import DTYPES, BatchSize, Case, Task, choice
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
-from luna_fairseq.modules.heads import merge_heads, split_heads
+from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
 from luna_fairseq.peers import ATTENTIONS
-from luna_fairseq.peers.attention import FORMS, PeerAttention
+from luna_fairseq.peers.attention import FORMS, PeerAttention, excluded_keys
 
 Names = Mapping[str, str]
 Change = Optional[Callable[[nn.Module], None]]
@@ -46,12 +46,9 @@ class FusedAttention(MultiheadAttention):
         """query [T, B, C], key and value [S, B, C], key_padding_mask [B, S] -> output [T, B, C]."""
         projected = (self.q_proj(query), self.k_proj(key), self.v_proj(value))
         q, k, v = (split_heads(x, self.num_heads) for x in projected)
-        causal, mask, padding = given.get("attn_mask") is not None, None, given.get("key_padding_mask")
-        if padding is not None:
-            mask = ~padding.bool()[:, None, None, :]
-            if causal:
-                mask, causal = mask & torch.ones(len(query), len(key), device=q.device).bool().tril(), False
-        dropout = self.dropout_module.p if self.training else 0.0
+        padding, causal = given.get("key_padding_mask"), given.get("attn_mask") is not None
+        mask = None if padding is None else torch.logical_not(excluded_keys(padding.bool(), causal, q))
+        dropout, causal = dropout_probability(self.dropout_module), causal and padding is None
         output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.out_proj(merge_heads(output)), None
 

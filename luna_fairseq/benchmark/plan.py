@@ -6,13 +6,13 @@ RECIPE is one of translation or masked language modelling (luna-recipes lists th
 that follow it override the recipe's.
 """
 
-import argparse
 import importlib.util
 import math
 import sys
 import warnings
 from argparse import Namespace
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence
 
 import torch
@@ -26,7 +26,7 @@ from luna_fairseq.benchmark.kernels import Launch, launching_nothing
 from luna_fairseq.benchmark.page import table
 from luna_fairseq.benchmark.task import BatchSize
 from luna_fairseq.benchmark.train import Train
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.count_parameters import PAPER_DICTIONARY_SIZE
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import reported
@@ -60,19 +60,17 @@ class Plan(NamedTuple):
     dtype: str
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command line, without fairseq-train's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    add = parser.add_argument
+    parser = CommandParser(PROGRAM, __doc__)
+    add, of_length = parser.add_argument, f"{SENTENCE}, of masked language models the recipe's"
     add("recipe", metavar="RECIPE", help="of translation or masked language modelling")
     add("--gpu", default="a100", choices=GPUS, type=str.lower, help="(default: a100)")
-    add("--nodes", type=positive, default=1, metavar="N", help="(default: 1)")
-    add("--gpus-per-node", type=positive, default=8, metavar="N", help="(default: 8)")
-    add("--length", type=positive, nargs="+", metavar="T", help="tokens of a sentence, several allowed "
-        f"(default: {SENTENCE}, of masked language models the recipe's)")  # fmt: skip
+    parser.count("--nodes", 1, "machines")
+    parser.count("--gpus-per-node", 8, "GPUs of a machine")
+    parser.count("--length", None, f"of sentences, several allowed (default: {of_length})", nargs="+")
     add("--dtype", choices=["half", "float32"], default="half", help="of the model (default: half)")
-    add("--dictionary-size", type=positive, default=PAPER_DICTIONARY_SIZE, metavar="N",
-        help="(default: %(default)s)")  # fmt: skip
+    parser.count("--dictionary-size", PAPER_DICTIONARY_SIZE, "entries of the dictionary")
     return parser
 
 
@@ -82,11 +80,9 @@ def resolve(recipe: Recipe, given: Sequence[str]) -> Namespace:
         warnings.simplefilter("ignore")
         args = options.parse_args_and_arch(options.get_training_parser(), ["data", *recipe.words(), *given])
     for option, known in (("task", KINDS), ("optimizer", KEPT)):
-        if getattr(args, option) not in known:
-            counted = ", ".join(known)
-            raise InputError(
-                f"--{option} {getattr(args, option)} is not counted; those counted are {counted}"
-            )
+        name = getattr(args, option)
+        if name not in known:
+            raise InputError(f"--{option} {name} is not counted; those counted are {', '.join(known)}")
     return args
 
 
@@ -102,9 +98,8 @@ def count(args: Namespace, batch: BatchSize, gpu: Gpu, dtype: torch.dtype, types
         noting = launching_nothing(gpu.capability, compiling=False)
     build: Any = ARCH_MODEL_REGISTRY[args.arch].build_model
     with noting as launches:
-        found = count_step(
-            lambda: build(args, task.fairseq_task(batch.T)), lambda model: task.loss(model, batch)(), dtype
-        )
+        make = partial(build, args, task.fairseq_task(batch.T))
+        found = count_step(make, lambda model: task.loss(model, batch)(), dtype)
     return found._replace(operations=[*found.operations, *(Operation(0, x.bytes, dtype) for x in launches)])
 
 
@@ -138,8 +133,8 @@ def plan(recipe: Recipe, given: Sequence[str], words: Namespace, length: Optiona
 
 def too_large(batch: BatchSize, needed: float, part: float, gpu: Gpu, args: Namespace) -> str:
     """What to lower, where ``part`` of the activations fits."""
-    what = f"one sequence of {batch.T:,} tokens needs {needed / GIB:.0f} GiB, the {gpu.name} has " \
-           f"{gpu.memory / GIB:.0f}"  # fmt: skip
+    what = f"one sequence of {batch.T:,} tokens needs {needed / GIB:.0f} GiB"
+    what += f", the {gpu.name} has {gpu.memory / GIB:.0f}"
     if part * batch.T < 1:
         return f"{what}, and most go to the parameters: lower --encoder-embed-dim or --encoder-layers"
     more = "" if getattr(args, "checkpoint_activations", False) else ", or add --checkpoint-activations"
@@ -184,8 +179,8 @@ def run(words: Namespace, given: List[str]) -> None:
     finally:  # those that fit, before the error of one that does not
         if rows:
             model = f"{one.parameters / 1e6:.1f}M parameters, {args.optimizer}, {one.dtype}"
-            print(f"{recipe.name} on {words.nodes} x {words.gpus_per_node} {gpu.name}: {model}, "
-                  f"{args.max_update:,} updates")  # fmt: skip
+            machines = f"{words.nodes} x {words.gpus_per_node} {gpu.name}"
+            print(f"{recipe.name} on {machines}: {model}, {args.max_update:,} updates")
             print(table(rows), " ".join(TRUST.split()), sep="\n")
 
 

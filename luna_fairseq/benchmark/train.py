@@ -31,8 +31,7 @@ class Train(ModelTask):
     [CLS], and the architectures of Long Range Arena's Text. transformer is fairseq's, which passes a float
     mask to torch's attention function; -sdpa the same on scaled_dot_product_attention with is_causal;
     -softmax has its weights written out. Extra memory includes the gradients. Before anything is timed, loss
-    and gradients were compared with those of the same model with all attention written out.
-    """
+    and gradients were compared with those of the same model with all attention written out."""
     rate = "tokens"
     options = {
         **ModelTask.options,
@@ -49,29 +48,25 @@ class Train(ModelTask):
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
     def loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
-        """The loss of a random batch, by token or sentence as fairseq divides it.
-
-        Args:
-            model: to train
-            batch: sentences and tokens of each
-            lengths: of each sentence, when some are shorter than the batch; they are padded
-        """
+        """The loss of a random batch, by token or sentence as fairseq divides it; sentences are padded from
+        ``lengths`` on, where these are given."""
         source, target = (self.random_sentences(batch) for _ in range(2))
         previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)
+        pad = task.source_dictionary.pad()
         for tokens in (source, target, previous):
             for row, length in zip(tokens, lengths):
-                row[length:] = task.source_dictionary.pad()
+                row[length:] = pad
         if self.task == "classify":
             labels = torch.arange(batch.sentences, device=source.device) % 2
             return lambda: F.cross_entropy(model(source).float(), labels)
-        counts: List[int] = list(lengths) or [batch.T] * batch.sentences
+        counts = list(lengths) or [batch.T] * batch.sentences
         net_input = {"src_tokens": source}
         if self.task == "translate":
             of_lengths = torch.tensor(counts, device=source.device)
             net_input.update(src_lengths=of_lengths, prev_output_tokens=previous)
             criterion: Any = LabelSmoothedCrossEntropyCriterion(task, sentence_avg=False, label_smoothing=0.1)
         else:
-            masked = torch.full_like(target, task.source_dictionary.pad())
+            masked = torch.full_like(target, pad)
             masked[:, PREDICTED] = target[:, PREDICTED]
             target, criterion = masked, MaskedLmLoss(Namespace(tpu=False), task)
         sizes = {"nsentences": batch.sentences, "ntokens": sum(counts)}
@@ -92,10 +87,8 @@ class Train(ModelTask):
         actual = self.loss_and_gradients(row)
         with attention_written_out():
             expected = self.loss_and_gradients(row.definition())
-        return max(
-            require_equal(f"its {what} differs from that of the written-out model", ours, theirs)
-            for what, ours, theirs in zip(("loss", "gradient"), actual, expected)
-        )
+        said = (f"its {what} differs from that of the written-out model" for what in ("loss", "gradient"))
+        return max(map(require_equal, said, actual, expected))
 
     def loss_and_gradients(self, row: Model) -> Tuple[torch.Tensor, torch.Tensor]:
         """Of a batch with padding, without dropout, in float32; all gradients as one vector."""
