@@ -13,7 +13,7 @@ import warnings
 from argparse import Namespace
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence
+from typing import ContextManager, Dict, List, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -21,14 +21,14 @@ import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from luna_fairseq.benchmark.counting import Operation, Step, count_step
-from luna_fairseq.benchmark.gpus import GIB, GPUS, Gpu
+from luna_fairseq.benchmark.gpus import GIB, GPUS
 from luna_fairseq.benchmark.kernels import Launch, launching_nothing
 from luna_fairseq.benchmark.page import table
 from luna_fairseq.benchmark.task import BatchSize
 from luna_fairseq.benchmark.train import Train
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.count_parameters import PAPER_DICTIONARY_SIZE
-from luna_fairseq.commands.recipes import Recipe, read_recipe
+from luna_fairseq.commands.recipes import read_recipe
 from luna_fairseq.commands.reporting import reported
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
@@ -49,7 +49,7 @@ padding and a slow disk come on top."""
 
 class Plan(NamedTuple):
     """An update: the batch of one GPU and one pass, passes, bytes that a GPU needs, tokens of all GPUs,
-    seconds by what takes them; the model's parameters and their type."""
+    seconds by what takes them, and the model's parameters."""
 
     batch: BatchSize
     passes: int
@@ -57,7 +57,6 @@ class Plan(NamedTuple):
     tokens: int
     seconds: Dict[str, float]
     parameters: int
-    dtype: str
 
 
 def build_parser() -> CommandParser:
@@ -74,8 +73,10 @@ def build_parser() -> CommandParser:
     return parser
 
 
-def resolve(recipe: Recipe, given: Sequence[str]) -> Namespace:
-    """The recipe's options with the architecture's own. Raises InputError for what is not counted."""
+def resolve(words: Namespace, given: Sequence[str]) -> Namespace:
+    """Options of fairseq-train, and those of ``luna-plan`` with recipe, GPU and type in the place of their
+    names. Raises InputError for what is not counted."""
+    recipe, gpu = read_recipe(words.recipe), GPUS[words.gpu]
     with warnings.catch_warnings():  # its parsers warn of hydra's age
         warnings.simplefilter("ignore")
         args = options.parse_args_and_arch(options.get_training_parser(), ["data", *recipe.words(), *given])
@@ -83,69 +84,68 @@ def resolve(recipe: Recipe, given: Sequence[str]) -> Namespace:
         name = getattr(args, option)
         if name not in known:
             raise InputError(f"--{option} {name} is not counted; those counted are {', '.join(known)}")
-    return args
+    dtype = gpu.half if words.dtype == "half" else torch.float32
+    return Namespace(**{**vars(args), **vars(words), "recipe": recipe, "gpu": gpu, "dtype": dtype})
 
 
-def count(args: Namespace, batch: BatchSize, gpu: Gpu, dtype: torch.dtype, types: int) -> Step:
-    """The training step of a model that options of fairseq-train build; causal attention in the fused kernels
-    where the GPU has them."""
+def count(args: Namespace, batch: BatchSize) -> Step:
+    """The training step of the model that resolved options build; causal attention in the fused kernels where
+    the GPU has them."""
     args = Namespace(**vars(args))
     for limit in ("max_source_positions", "max_target_positions", "max_positions", "tokens_per_sample"):
         setattr(args, limit, max(batch.T + 2, getattr(args, limit, None) or 0))
-    task = Train(Namespace(task=KINDS[args.task], dictionary_size=types, device="meta"))
+    known = {"task": KINDS[args.task], "dictionary_size": args.dictionary_size}
+    task = Train(Namespace(**known, device="meta"))
+    make = partial(ARCH_MODEL_REGISTRY[args.arch].build_model, args, task.fairseq_task(batch.T))
     noting: ContextManager[List[Launch]] = nullcontext([])
-    if gpu.capability >= 80 and importlib.util.find_spec("triton") is not None:
-        noting = launching_nothing(gpu.capability, compiling=False)
-    build: Any = ARCH_MODEL_REGISTRY[args.arch].build_model
+    if args.gpu.capability >= 80 and importlib.util.find_spec("triton") is not None:
+        noting = launching_nothing(args.gpu.capability, compiling=False)
     with noting as launches:
-        make = partial(build, args, task.fairseq_task(batch.T))
-        found = count_step(make, lambda model: task.loss(model, batch)(), dtype)
-    return found._replace(operations=[*found.operations, *(Operation(0, x.bytes, dtype) for x in launches)])
+        found = count_step(make, lambda model: task.loss(model, batch)(), args.dtype)
+    fused = (Operation(0, launch.bytes, args.dtype) for launch in launches)
+    return found._replace(operations=[*found.operations, *fused])
 
 
-def plan(recipe: Recipe, given: Sequence[str], words: Namespace, length: Optional[int] = None) -> Plan:
-    """What a recipe needs at a length (default: its own), with options of fairseq-train and of ``luna-plan``.
-    Raises InputError when not even one sentence fits; the message says what to lower."""
-    gpu, args = GPUS[words.gpu], resolve(recipe, given)
-    dtype = gpu.half if words.dtype == "half" else torch.float32
+def plan(args: Namespace, length: Optional[int] = None) -> Plan:
+    """What resolved options need at a length (default: the recipe's). Raises InputError when not even one
+    sentence fits; the message says what to lower."""
+    gpu, item = args.gpu, args.dtype.itemsize
     length = length or (SENTENCE if args.task == "translation" else args.tokens_per_sample)
     each = min(args.max_tokens or math.inf, (args.batch_size or math.inf) * length)
-    gpus, tokens = words.nodes * words.gpus_per_node, length if each == math.inf else each
-    wanted = max(1, round(recipe.gpus * tokens * args.update_freq[0] / gpus / length))
+    gpus, tokens = args.nodes * args.gpus_per_node, length if each == math.inf else each
+    wanted = max(1, round(args.recipe.gpus * tokens * args.update_freq[0] / gpus / length))
     passes = 1
     while True:
         batch = BatchSize(math.ceil(wanted / passes), length)
-        step = count(args, batch, gpu, dtype, words.dictionary_size)
+        step = count(args, batch)
         # Parameters and gradients, with a half type those of the optimizer in float32, and its state.
-        of_parameter = 2 * dtype.itemsize + KEPT[args.optimizer] + (8 if dtype.itemsize < 4 else 0)
+        of_parameter = 2 * item + KEPT[args.optimizer] + (8 if item < 4 else 0)
         # What is kept for the backward pass, and two tensors of the largest size at work.
         of_batch = step.kept + 2 * step.largest
         left = gpu.memory - CUDA_ITSELF - step.parameters * of_parameter
+        needed = gpu.memory - left + of_batch
         if of_batch <= left:
             of_all = batch.sentences * length * passes * gpus
-            taken = seconds(step, args, gpu, dtype, passes, words)
-            needed = gpu.memory - left + of_batch
-            return Plan(batch, passes, needed, of_all, taken, step.parameters, str(dtype)[6:])
+            return Plan(batch, passes, needed, of_all, seconds(step, args, passes), step.parameters)
         if left <= 0 or batch.sentences == 1:
-            raise InputError(too_large(batch, gpu.memory - left + of_batch, left / of_batch, gpu, args))
+            raise InputError(too_large(batch, needed, left / of_batch, args))
         passes = max(passes + 1, math.ceil(passes * of_batch / left))
 
 
-def too_large(batch: BatchSize, needed: float, part: float, gpu: Gpu, args: Namespace) -> str:
+def too_large(batch: BatchSize, needed: float, part: float, args: Namespace) -> str:
     """What to lower, where ``part`` of the activations fits."""
     what = f"one sequence of {batch.T:,} tokens needs {needed / GIB:.0f} GiB"
-    what += f", the {gpu.name} has {gpu.memory / GIB:.0f}"
+    what += f", the {args.gpu.name} has {args.gpu.memory / GIB:.0f}"
     if part * batch.T < 1:
         return f"{what}, and most go to the parameters: lower --encoder-embed-dim or --encoder-layers"
     more = "" if getattr(args, "checkpoint_activations", False) else ", or add --checkpoint-activations"
     return f"{what}: lower --length to {2 ** int(math.log2(part * batch.T)):,}{more}"
 
 
-def seconds(
-    step: Step, args: Namespace, gpu: Gpu, dtype: torch.dtype, passes: int, words: Namespace
-) -> Dict[str, float]:
+def seconds(step: Step, args: Namespace, passes: int) -> Dict[str, float]:
     """Of an update, by what takes them."""
-    bandwidth, item = gpu.reached["bytes"] * gpu.bandwidth, dtype.itemsize
+    gpu, item = args.gpu, args.dtype.itemsize
+    bandwidth = gpu.reached["bytes"] * gpu.bandwidth
     found = {"products": 0.0, "bytes": 0.0}
     for operation in step.operations:
         kind = "float32" if operation.dtype == torch.float32 else "half"
@@ -155,7 +155,7 @@ def seconds(
     work = sum(found.values())
     found["launches"] = max(0.0, passes * len(step.operations) * LAUNCH - work) if gpu.capability else 0.0
     found["optimizer"] = step.parameters * (MOVED[args.optimizer] + 3 * item) / bandwidth
-    nodes, gpus, sent = words.nodes, words.gpus_per_node, 2 * step.parameters * item
+    nodes, gpus, sent = args.nodes, args.gpus_per_node, 2 * step.parameters * item
     ring = sent * ((gpus - 1) / gpus / gpu.link + (nodes - 1) / nodes / gpu.network)
     found["network"] = max(0.0, ring - HIDDEN * work / passes * 2 / 3)
     return found
@@ -163,11 +163,10 @@ def seconds(
 
 def run(words: Namespace, given: List[str]) -> None:
     """Print the table."""
-    recipe, gpu = read_recipe(words.recipe), GPUS[words.gpu]
-    args, rows = resolve(recipe, given), []
+    args, rows = resolve(words, given), []
     try:
-        for length in progress(words.length or [None], PROGRAM, "lengths"):
-            one = plan(recipe, given, words, length)
+        for length in progress(args.length or [None], PROGRAM, "lengths"):
+            one = plan(args, length)
             total = sum(one.seconds.values())
             rows.append({
                 "length": one.batch.T, "sentences x passes": f"{one.batch.sentences:,} x {one.passes}",
@@ -178,9 +177,9 @@ def run(words: Namespace, given: List[str]) -> None:
             })  # fmt: skip
     finally:  # those that fit, before the error of one that does not
         if rows:
-            model = f"{one.parameters / 1e6:.1f}M parameters, {args.optimizer}, {one.dtype}"
-            machines = f"{words.nodes} x {words.gpus_per_node} {gpu.name}"
-            print(f"{recipe.name} on {machines}: {model}, {args.max_update:,} updates")
+            machines = f"{args.nodes} x {args.gpus_per_node} {args.gpu.name}"
+            model = f"{one.parameters / 1e6:.1f}M parameters, {args.optimizer}, {str(args.dtype)[6:]}"
+            print(f"{args.recipe.name} on {machines}: {model}, {args.max_update:,} updates")
             print(table(rows), " ".join(TRUST.split()), sep="\n")
 
 

@@ -19,6 +19,10 @@ pytest.importorskip("torch.utils.flop_counter", reason="needs torch 2.1 or later
 RECORDS = Path(__file__).resolve().parents[2] / "docs" / "results" / "epyc-2-cores"
 
 
+def resolved(words):
+    return plan.resolve(*plan.build_parser().parse_known_args(words.split()))
+
+
 def counted(row, batch, words="train", dtype=torch.float32):
     task = TASKS["train"](build_parser().parse_args([*words.split(), "--device", "meta"]))
     row = task.rows()[row]
@@ -40,16 +44,15 @@ def test_operations_are_those_of_every_weight_that_a_token_meets():
 
 @pytest.mark.parametrize("name", ["luna_16_softplus_tied", "luna_16_anchored", "transformer_base_adam"])
 def test_parameters_are_those_of_the_built_model(name):
-    recipe = read_recipe(name)
-    step = plan.count(plan.resolve(recipe, []), BatchSize(1, 30), GPUS["v100"], torch.float16, 100)
-    assert step.parameters == sum(count_parameters(recipe, 100).values())
+    step = plan.count(resolved(f"{name} --gpu v100 --dictionary-size 100"), BatchSize(1, 30))
+    assert step.parameters == sum(count_parameters(read_recipe(name), 100).values())
 
 
 @pytest.mark.parametrize(
     "name", ["luna_16_anchored_softmax_cross", "rfa_256_adam", "masked_lm/small", "masked_lm/small_anchored"]
 )
 def test_every_kind_of_model_is_counted(name):
-    step = plan.count(plan.resolve(read_recipe(name), []), BatchSize(2, 64), GPUS["v100"], torch.float16, 100)
+    step = plan.count(resolved(f"{name} --gpu v100 --dictionary-size 100"), BatchSize(2, 64))
     assert flops(step) > 1e8 and step.kept > 1e6 and step.parameters > 1e6
 
 
@@ -58,9 +61,8 @@ def test_the_form_of_causal_attention_is_the_fused_one_where_nothing_else_is_sai
     pytest.importorskip("triton", reason="the kernels are noted where triton is")
     counts = []
     for words in ("", "", "--luna-backend triton", "--luna-backend chunk", "--projection-length 300"):
-        args = plan.resolve(read_recipe("luna_16_softplus_tied"), words.split())
-        step = plan.count(args, BatchSize(1, 512), GPUS["a100"], torch.bfloat16, 100)
-        counts.append(len(step.operations))
+        args = resolved(f"luna_16_softplus_tied --gpu a100 --dictionary-size 100 {words}")
+        counts.append(len(plan.count(args, BatchSize(1, 512)).operations))
     assert len(set(counts[:3])) == 1 and min(counts[3:]) > 1.2 * counts[0]
 
 
@@ -74,12 +76,9 @@ def test_luna_is_linear_in_length_and_the_transformer_quadratic():
 
 
 def test_checkpointed_activations_are_fewer_and_computed_again():
-    args = plan.resolve(read_recipe("luna_16_softplus_tied"), [])
-    plain, args.checkpoint_activations = (
-        plan.count(args, BatchSize(4, 64), GPUS["v100"], torch.float16, 100),
-        True,
-    )
-    again = plan.count(args, BatchSize(4, 64), GPUS["v100"], torch.float16, 100)
+    words = "luna_16_softplus_tied --gpu v100 --dictionary-size 100"
+    plain = plan.count(resolved(words), BatchSize(4, 64))
+    again = plan.count(resolved(f"{words} --checkpoint-activations"), BatchSize(4, 64))
     assert again.kept < 0.6 * plain.kept and flops(again) > 1.2 * flops(plain)
 
 
@@ -88,9 +87,8 @@ PUBLIC = [("half", 4, 160_000, 1.2), ("float32", 4, 73_000, 1.1), ("float32", 8,
 
 @pytest.mark.parametrize("dtype, gpus, published, factor", PUBLIC)
 def test_public_figures_come_out_as_the_docs_say(dtype, gpus, published, factor):
-    words = ["transformer_base_adam", "--gpu", "v100", "--gpus-per-node", str(gpus), "--dtype", dtype]
-    parsed, given = plan.build_parser().parse_known_args(words)
-    found = plan.plan(read_recipe(parsed.recipe), given, parsed)
+    words = f"transformer_base_adam --gpu v100 --gpus-per-node {gpus} --dtype {dtype}"
+    found = plan.plan(resolved(words))
     assert 1 / factor < found.tokens / sum(found.seconds.values()) / published < factor
 
 
@@ -99,8 +97,8 @@ def test_recorded_steps_come_out_as_the_docs_say(name):
     for row in json.loads((RECORDS / f"{name}.json").read_text())["train"]["results"]:
         if row["form"] in ("luna-16-tied", "transformer-sdpa"):
             step = counted(row["form"], BatchSize(row["case"]["sentences"], row["case"]["T"]))
-            args, words = plan.Namespace(optimizer="adam"), plan.Namespace(nodes=1, gpus_per_node=1)
-            found = plan.seconds(step, args, GPUS["cpu"], torch.float32, 1, words)
+            words = "transformer_base_adam --gpu cpu --dtype float32 --gpus-per-node 1"
+            found = plan.seconds(step, resolved(words), passes=1)
             assert found["products"] + found["bytes"] == pytest.approx(row["seconds"]["median"], rel=0.08)
             extra = step.kept + 4 * step.parameters + step.largest
             assert extra == pytest.approx(row["extra_bytes"], rel=0.2)
