@@ -23,15 +23,14 @@ PROGRAM = "python -m luna_fairseq.benchmark"
 DESCRIPTION = """Speed and memory of Luna beside named peers. Every figure is a median (with quartiles) of
 interleaved repetitions, every ratio (/ peer) is of speeds in one run, above 1 where the row is faster than
 the peer. All tasks run where none is given. What is measured is printed and written at once."""
-KINDS: List[Type[Task]] = [CausalAttention, PackAndUnpack]
+TASKS: Dict[str, Type[Task]] = {"causal": CausalAttention, "attention": PackAndUnpack}
 if importlib.util.find_spec("fairseq") is not None:  # which whole models need
     from luna_fairseq.benchmark.apollo import OptimizerStep
     from luna_fairseq.benchmark.decode import Decode
     from luna_fairseq.benchmark.train import LongRangeArena, Train
     from luna_fairseq.engine.memory import keep_freed_memory
 
-    KINDS += [Train, LongRangeArena, Decode, OptimizerStep]
-TASKS = {task.name: task for task in KINDS}
+    TASKS.update(train=Train, lra=LongRangeArena, decode=Decode, apollo=OptimizerStep)
 COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
@@ -105,11 +104,11 @@ def run(args: argparse.Namespace) -> None:
 def measure(task: Task, section: Section) -> None:
     """Fill the section of a task, printing each case as it comes."""
     cases = lay_out(task, section)
-    print("", f"== {task.name} ==", *section.notes, "", sep="\n", flush=True)
+    print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)
     if task.args.check:
         say(table([{"row": row, "error, of what is allowed": x} for row, x in section.checks.items()]))
         cases = []
-    for case, jobs in progress(cases, task.name, "cases"):
+    for case, jobs in progress(cases, section.name, "cases"):
         done = len(section.results)
         compare(case, jobs, section, task.args)
         records = section.results[done:]

@@ -28,7 +28,6 @@ OPTIMIZERS = {
 class OptimizerStep(Task):
     """``apollo``."""
 
-    name = "apollo"
     notes = """one optimizer step: Apollo beside torch's AdamW, on the parameters of fairseq's Transformer
     with random gradients that stay the same; float32. Apollo and AdamW (weight decay 0.01)
     with torch's defaults for the rest. adamw and apollo-single go through the parameters one by one, foreach

@@ -205,7 +205,6 @@ class AttentionTask(Task):
 class CausalAttention(AttentionTask):
     """``causal``."""
 
-    name = "causal"
     notes = """causal attention: the forms of Luna's beside torch's scaled_dot_product_attention
     of projected heads, Luna's pack weights (softplus) included, the projections themselves left out. cumsum
     sums the outer products of all positions over time: the way the definition is usually trained, and itself
@@ -234,7 +233,6 @@ class CausalAttention(AttentionTask):
 class PackAndUnpack(AttentionTask):
     """``attention``."""
 
-    name = "attention"
     notes = """pack and unpack attention: Luna's beside softmax self-attention, written out and fused
     of projected heads; the projections, those of the packed sequence too, are left out. luna-naive writes the
     weights out; with --with, anchored adds the places of P's rows to both, and look-up reads the tokens of

@@ -18,7 +18,6 @@ CHECKED_LENGTH = 9
 class Decode(ModelTask):
     """``decode``."""
 
-    name = "decode"
     notes = """beam search: Luna tied and untied beside fairseq's Transformer
     by fairseq's SequenceGenerator and models prepared as fairseq-generate prepares them, with random weights.
     Every hypothesis has exactly T tokens, EOS included, and so has every source sentence: EOS is forbidden

@@ -37,12 +37,11 @@ class Row:
 
 
 class Task:
-    """A job that the rows of its table do, with the options of the command line. ``name`` is that of the
-    sub-command, ``notes`` what is measured and how to read it (its first line is the help), ``options`` what
-    only this sub-command has, as argparse takes it, and ``rate`` what is counted: ``tokens`` or ``sentences``
-    of the case, where the table shows a rate."""
+    """A job that the rows of its table do, with the options of the command line. ``notes`` say what is
+    measured and how to read it (the first line is the help), ``options`` what only this sub-command has, as
+    argparse takes it, and ``rate`` what is counted: ``tokens`` or ``sentences`` of the case, where the table
+    shows a rate."""
 
-    name: ClassVar[str]
     notes: ClassVar[str]
     options: ClassVar[Dict[str, Any]] = {}
     table: ClassVar[Dict[str, Row]]

@@ -23,7 +23,6 @@ TASKS = {"translate": BatchSize(32, 30), "masked-lm": BatchSize(1, 512), "classi
 class Train(ModelTask):
     """``train``: forward, loss, backward."""
 
-    name = "train"
     notes = """training step of a whole model: Luna beside fairseq's Transformer or RoBERTa
     with dropout 0.1: forward, loss as fairseq divides it, backward. The optimizer is left out: it would cost
     all models the same and draw the ratios towards 1. Batches of random tokens without padding, source and
@@ -104,7 +103,6 @@ class Train(ModelTask):
 class LongRangeArena(Train):
     """``lra``: the costs of Long Range Arena's Text task at the lengths of the paper's Table 2."""
 
-    name = "lra"
     notes = """training step of Long Range Arena's byte classifiers, as in the paper's Table 2
     by what train --task classify measures; Luna's keys and values are untied."""
     options = {**Train.options, **numbers(projection_length=[16, 128, 256])}
