@@ -23,7 +23,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
 from luna_fairseq.peers import ATTENTIONS
-from luna_fairseq.peers.attention import FORMS, PeerAttention, excluded_keys
+from luna_fairseq.peers.attention import FORMS, PeerAttention
 
 Names = Mapping[str, str]
 Change = Optional[Callable[[nn.Module], None]]
@@ -46,9 +46,11 @@ class FusedAttention(MultiheadAttention):
         """query [T, B, C], key and value [S, B, C], key_padding_mask [B, S] -> output [T, B, C]."""
         projected = (self.q_proj(query), self.k_proj(key), self.v_proj(value))
         q, k, v = (split_heads(x, self.num_heads) for x in projected)
-        padding, causal = given.get("key_padding_mask"), given.get("attn_mask") is not None
-        mask = None if padding is None else torch.logical_not(excluded_keys(padding.bool(), causal, q))
-        dropout, causal = dropout_probability(self.dropout_module), causal and padding is None
+        padding, later = given.get("key_padding_mask"), given.get("attn_mask")
+        mask = None if padding is None else ~padding.bool()[:, None, None, :]
+        if mask is not None and later is not None:
+            mask = mask & (later == 0)
+        dropout, causal = dropout_probability(self.dropout_module), mask is None and later is not None
         output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.out_proj(merge_heads(output)), None
 
