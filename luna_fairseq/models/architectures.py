@@ -1,5 +1,6 @@
 """Architectures: named sets of model options for ``--arch``."""
 
+from functools import partial
 from typing import Any, Dict
 
 from fairseq.models import register_model_architecture
@@ -14,13 +15,20 @@ def register_architectures(model: str, presets: Presets) -> None:
     """
     for name, preset in presets.items():
         if name != model:
-            _register(model, name, preset)
+            register_model_architecture(model, name)(partial(_fill_in, preset))
 
 
-def _register(model: str, name: str, preset: Dict[str, Any]) -> None:
-    def architecture(args: Any) -> None:
-        for option, value in preset.items():
-            if getattr(args, option, None) is None:
-                setattr(args, option, value)
+def _fill_in(preset: Dict[str, Any], args: Any) -> None:
+    for option, value in preset.items():
+        if getattr(args, option, None) is None:
+            setattr(args, option, value)
 
-    register_model_architecture(model, name)(architecture)
+
+def encoder_sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> Dict[str, int]:
+    """An encoder of so many layers and heads, of these widths."""
+    return {
+        "encoder_layers": layers,
+        "encoder_embed_dim": embed_dim,
+        "encoder_ffn_embed_dim": ffn_embed_dim,
+        "encoder_attention_heads": heads,
+    }

@@ -13,7 +13,12 @@ from fairseq.models.roberta.model import RobertaLMHead
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.authors_checkpoint import check_dictionary, check_positions, refuse_misfit
+from luna_fairseq.models.authors_checkpoint import (
+    check_dictionary,
+    check_positions,
+    refuse_misfit,
+    translate_names,
+)
 from luna_fairseq.models.document_translation import check_separator
 from luna_fairseq.models.few_rows import use_few_rows
 from luna_fairseq.models.int8 import quantise
@@ -51,7 +56,12 @@ class LoadsWhatFits(BaseFairseqModel):
         use_few_rows(self)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """fairseq's. Raises InputError when the checkpoint has other dictionaries."""
+        """fairseq's, for checkpoints of the authors' code, too.
+
+        Raises:
+            InputError: the checkpoint has other dictionaries
+        """
+        translate_names(state_dict)
         check_dictionary(state_dict, self)
         super().upgrade_state_dict_named(state_dict, name)
 

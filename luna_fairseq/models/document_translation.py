@@ -35,13 +35,13 @@ def translate_document(
     encoded = [hub.apply_bpe(hub.tokenize(sentence)) for sentence in sentences]
     lengths = ((len(line.split()),) for line in encoded)
     pieces = list(cut([len(encoded)], lengths, tokens))
-    longest = max((len(line.split()) + 1 for line in map(join, grouped(encoded, pieces))), default=0)
+    groups = grouped(encoded, pieces)
+    longest = max((len(line.split()) + 1 for line in map(join, groups)), default=0)
     if longest > hub.max_positions[0]:
         raise InputError(
             f"a piece has {longest:,} tokens with its end, and the model reads {hub.max_positions[0]:,}: "
             "give fewer tokens, or split the sentence"
         )
-    groups = grouped(encoded, pieces)
     # As long as fairseq allows: a piece has as many tokens as its sentences together.
     length = {"max_len_a": 1.5, "max_len_b": 20}
 

@@ -3,7 +3,7 @@ attention."""
 
 from argparse import Namespace
 from inspect import signature
-from typing import Any, Dict, Iterable, List, Optional, Tuple, Type
+from typing import Any, Iterable, List, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -144,7 +144,7 @@ def from_pretrained(
     checkpoint_file: str = "model.pt",
     data_name_or_path: str = ".",
     *,
-    hub: Type[GeneratorHub] = GeneratorHub,
+    hub: Type[Any] = GeneratorHub,
     **kwargs: Any,
 ) -> Any:
     """fairseq's ``from_pretrained``: folder of the checkpoint, its name, folder of the dictionaries, and
@@ -153,37 +153,20 @@ def from_pretrained(
     Without ``bpe``, the tokenizer is the one whose files are in one of the two folders
     (``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2). Where there is none, text
     is words, or pieces, between spaces.
-    """
-    found = loaded(model_name_or_path, checkpoint_file, data_name_or_path, *hub.reads, **kwargs)
-    return hub(found["args"], found["task"], found["models"])
-
-
-def loaded(
-    model_name_or_path: Any,
-    checkpoint_file: str,
-    data_name_or_path: Any,
-    wanted: Type[Any],
-    name: str,
-    **kwargs: Any,
-) -> Dict[str, Any]:
-    """What fairseq's ``from_pretrained`` makes of the arguments of ours: ``args``, ``task`` and ``models``.
 
     Raises:
-        InputError: a folder does not exist, the model is no ``wanted`` one, ``name`` by name, or ``kwargs``
+        InputError: a folder does not exist, the model is of another kind than ``hub`` reads, or ``kwargs``
             has what is no option
     """
     folders = folders_of(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:
         kwargs = {**find_tokenizer(folders), **kwargs}
     words = str(model_name_or_path), checkpoint_file, str(data_name_or_path)
-    found: Dict[str, Any] = hub_utils.from_pretrained(*words, **kwargs)
-    check_kind(found["models"][0], wanted, name)
+    found = hub_utils.from_pretrained(*words, **kwargs)
+    wanted, kind = hub.reads
+    own = type(found["models"][0])
+    if not issubclass(own, wanted):
+        name = own.__name__
+        raise InputError(f"the checkpoint is no {kind} but {name}: load it by {name}.from_pretrained")
     check_overrides(kwargs, found["args"], "from_pretrained", (*_OF_FROM_PRETRAINED, *tokenizer_options()))
-    return found
-
-
-def check_kind(model: Any, wanted: Type[Any], name: str) -> None:
-    """Raise InputError unless the ``model`` of a checkpoint is a ``wanted`` one, by its ``name``."""
-    if not isinstance(model, wanted):
-        own = type(model).__name__
-        raise InputError(f"the checkpoint is no {name} but {own}: load it by {own}.from_pretrained")
+    return hub(found["args"], found["task"], found["models"])

@@ -4,7 +4,7 @@ from argparse import Namespace
 from typing import Any, Dict
 
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
@@ -14,7 +14,6 @@ from luna_fairseq.anchored.encoder_decoder import decoder_class, encoder_class
 from luna_fairseq.checks.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
-from luna_fairseq.models.authors_checkpoint import translate_names
 from luna_fairseq.models.bases import EncoderDecoder
 from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna_config import LunaConfig
@@ -60,11 +59,6 @@ class LunaModel(EncoderDecoder):
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
         """The decoder that the options ask for; ``cfg`` is nested."""
         return decoder_class(cfg)(cfg, tgt_dict, embed_tokens)
-
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Translate a checkpoint of the authors' code; refuse one with other dictionaries."""
-        translate_names(state_dict)
-        super().upgrade_state_dict_named(state_dict, name)
 
 
 def check_widths(cfg: TransformerConfig, why: str) -> None:

@@ -2,17 +2,17 @@
 head."""
 
 from argparse import Namespace
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
 
-from fairseq.models import BaseFairseqModel, register_model
+from fairseq.models import register_model
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from luna_fairseq.anchored.encoder_decoder import encoder_class
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.architectures import Presets, register_architectures
-from luna_fairseq.models.authors_checkpoint import refuse_misfit
+from luna_fairseq.models.architectures import Presets, encoder_sizes, register_architectures
+from luna_fairseq.models.bases import LoadsWhatFits
 from luna_fairseq.models.carried_packed import carrying
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
@@ -25,7 +25,7 @@ _FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
 
 
 @register_model("lra", dataclass=LunaClassifierConfig)
-class LunaClassifier(BaseFairseqModel):
+class LunaClassifier(LoadsWhatFits):
     """An encoder of tokens or pixels, one vector for each sequence, and a feed-forward classifier on it.
 
     Args:
@@ -96,10 +96,10 @@ class LunaClassifier(BaseFairseqModel):
             InputError: a model of pairs without the second sequences, or one of single sequences with them
         """
         if self.pairs != (src1_tokens is not None):
+            given = "pairs of sequences", "single sequences"
+            model, data = given if self.pairs else (given[1], "pairs")
             raise InputError(
-                f"the model classifies {'pairs of sequences' if self.pairs else 'single sequences'}, the "
-                "data has "
-                f"{'single sequences' if self.pairs else 'pairs'}: train on data of the same kind"
+                f"the model classifies {model}, the data has {data}: train on data of the same kind"
             )
         x = self.represent(src_tokens)
         if src1_tokens is not None:
@@ -135,11 +135,6 @@ class LunaClassifier(BaseFairseqModel):
         prepended = isinstance(embed, PixelEmbedding) and embed.cls is not None
         return self.args.max_positions - prepended
 
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
-        with refuse_misfit():
-            return super().load_state_dict(*args, **kwargs)
-
 
 def check_options(args: Namespace, input_type: str) -> None:
     """Refuse options that do not go together.
@@ -155,16 +150,14 @@ def check_options(args: Namespace, input_type: str) -> None:
         raise InputError(
             f"--input-type {args.input_type}: the task reads {input_type}s; give --task lra-{args.input_type}"
         )
-    if args.use_p and args.layer_type == "transformer":
-        raise InputError(
-            "--use-p: a Transformer has no packed sequence; leave it out, or give --layer-type luna"
-        )
-    if args.anchored_packed and args.layer_type == "transformer":
-        raise InputError(
-            "--anchored-packed: a Transformer has no packed sequence; leave it out, or give --layer-type luna"
-        )
+    twin = args.layer_type == "transformer"
+    for option, given in (("--use-p", args.use_p), ("--anchored-packed", args.anchored_packed)):
+        if given and twin:
+            raise InputError(
+                f"{option}: a Transformer has no packed sequence; leave it out, or give --layer-type luna"
+            )
     one_token = args.sen_rep_type == "cls" and not args.use_p
-    if args.carry_packed and (args.layer_type == "transformer" or one_token):
+    if args.carry_packed and (twin or one_token):
         raise InputError(
             "--carry-packed: a Transformer has no packed sequence, and the first token sees one segment "
             "alone: give --layer-type luna with --use-p or --sen-rep-type mp"
@@ -211,53 +204,29 @@ def build_encoder(
     return transformer(cfg, dictionary, embed_tokens, layer_repeats=repeats)
 
 
-_LISTOP = {
-    "sentence_class_num": 10,
-    "max_positions": 2002,
-    "tie_layer_weights": True,
-    "apply_bert_init": True,
-}
-_IMDB = {
-    "encoder_embed_dim": 256,
-    "encoder_ffn_embed_dim": 1024,
-    "encoder_layers": 4,
-    "encoder_attention_heads": 4,
-    "classifier_out_dim": 1024,
-    "apply_bert_init": True,
-}
-_AAN = {
-    "encoder_embed_dim": 128,
-    "encoder_ffn_embed_dim": 512,
-    "encoder_layers": 4,
-    "encoder_attention_heads": 4,
-    "classifier_out_dim": 512,
-}
-_CIFAR10 = {
-    "encoder_embed_dim": 256,
-    "encoder_ffn_embed_dim": 512,
-    "encoder_layers": 3,
-    "encoder_attention_heads": 8,
-    "classifier_out_dim": 512,
-    "sentence_class_num": 10,
-    "max_positions": 32 * 32 + 2,
-}
 _PF32 = {
-    "encoder_embed_dim": 128,
-    "encoder_ffn_embed_dim": 128,
-    "encoder_layers": 1,
-    "encoder_attention_heads": 4,
+    **encoder_sizes(1, 128, 128, 4),
     "classifier_out_dim": 256,
     "max_positions": 32 * 32 + 2,
     "sen_rep_type": "mp",
 }
-_PF128 = {**_PF32, "max_positions": 128 * 128 + 2}
-_TASKS: Dict[str, Dict[str, Any]] = {
-    "listop": _LISTOP,
-    "imdb": _IMDB,
-    "aan": _AAN,
-    "cifar10": _CIFAR10,
+_TASKS: Presets = {
+    "listop": {
+        "sentence_class_num": 10,
+        "max_positions": 2002,
+        "tie_layer_weights": True,
+        "apply_bert_init": True,
+    },
+    "imdb": {**encoder_sizes(4, 256, 1024, 4), "classifier_out_dim": 1024, "apply_bert_init": True},
+    "aan": {**encoder_sizes(4, 128, 512, 4), "classifier_out_dim": 512},
+    "cifar10": {
+        **encoder_sizes(3, 256, 512, 8),
+        "classifier_out_dim": 512,
+        "sentence_class_num": 10,
+        "max_positions": 32 * 32 + 2,
+    },
     "pf32": _PF32,
-    "pf128": _PF128,
+    "pf128": {**_PF32, "max_positions": 128 * 128 + 2},
 }
 
 # What each architecture sets apart from LunaClassifierConfig's defaults. As in the authors' code, Luna's have

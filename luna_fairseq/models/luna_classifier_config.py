@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Optional
 
-from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
 from luna_fairseq.models.options import (
+    Activation,
     CarryOptions,
     EncoderOptions,
     LayerOptions,
@@ -36,9 +36,7 @@ class ClassifierOptions(LayerOptions, EncoderOptions):
     )
     classifier_layers: int = option(1, "hidden layers of the classifier")
     classifier_out_dim: int = option(2048, "width of the classifier's hidden layers")
-    classifier_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
-        "relu", "activation function of the classifier"
-    )
+    classifier_activation_fn: Activation = option("relu", "activation function of the classifier")
     apply_bert_init: bool = option(
         False, "begin with BERT's weights: normal, standard deviation 0.02", may_change=True
     )
@@ -51,9 +49,7 @@ class ClassifierOptions(LayerOptions, EncoderOptions):
     )
     no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
     max_positions: int = option(4002, "longest sequence; a longer text is cut off there")
-    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
-        "gelu", "activation function to use"
-    )
+    activation_fn: Activation = option("gelu", "activation function to use")
     attention_dropout: float = option(0.1, "dropout probability for attention weights", may_change=True)
     activation_dropout: float = option(
         0.0, "dropout probability after activation in FFN", may_change=True, argparse_alias="--act-dropout"
@@ -69,8 +65,6 @@ class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions, C
     )
     encoder_projection_length: int = option(16, "l, the length of the packed sequence P")
     encoder_projected_attention_heads: Optional[int] = option(
-        None,
-        "heads of pack attention (default: --encoder-attention-heads)",
-        default_from="encoder_attention_heads",
+        None, "heads of pack attention", default_from="encoder_attention_heads"
     )
     use_p: bool = option(False, "a sequence is represented by the mean of the last packed sequence")

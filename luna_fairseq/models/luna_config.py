@@ -43,14 +43,10 @@ class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecode
     """Defaults are the paper's base size with tied keys and values."""
 
     encoder_projected_attention_heads: Optional[int] = option(
-        None,
-        "heads of pack attention in the encoder (default: --encoder-attention-heads)",
-        default_from="encoder_attention_heads",
+        None, "heads of pack attention in the encoder", default_from="encoder_attention_heads"
     )
     decoder_projected_attention_heads: Optional[int] = option(
-        None,
-        "heads of pack attention in the decoder (default: --decoder-attention-heads)",
-        default_from="decoder_attention_heads",
+        None, "heads of pack attention in the decoder", default_from="decoder_attention_heads"
     )
     non_contextual_packed: bool = option(
         False, "give every layer the learned P instead of what the layer before it packed (ablation)"

@@ -11,8 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.models import register_model
 from luna_fairseq.anchored.encoder_decoder import encoder_class
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.architectures import Presets, register_architectures
-from luna_fairseq.models.authors_checkpoint import translate_names
+from luna_fairseq.models.architectures import Presets, encoder_sizes, register_architectures
 from luna_fairseq.models.bases import (
     SentenceModel,
     SentenceModelEncoder,
@@ -20,8 +19,10 @@ from luna_fairseq.models.bases import (
     sentence_encoder_options,
 )
 from luna_fairseq.models.carried_packed import CarriesPacked, PackedStream, carrying
+from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
+from luna_fairseq.models.masked_lm_hub import MaskedLMHub
 from luna_fairseq.modules import LunaEncoder
 from luna_fairseq.modules.classification_heads import PACKED_HEADS
 from luna_fairseq.modules.last_packed_norm import read_packed
@@ -90,11 +91,35 @@ class LunaMaskedLM(SentenceModel):
         return cls(args, LunaMaskedLMEncoder(args, task.source_dictionary))
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """See :func:`luna_fairseq.models.masked_lm_hub.from_pretrained`."""
-        from luna_fairseq.models.masked_lm_hub import from_pretrained
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        checkpoint_file: str = "model.pt",
+        data_name_or_path: str = ".",
+        bpe: Optional[str] = None,
+        **kwargs: Any,
+    ) -> MaskedLMHub:
+        """A checkpoint with its classification heads, in evaluation mode.
 
-        return from_pretrained(*args, **kwargs)
+        Args:
+            model_name_or_path: folder of the checkpoint
+            checkpoint_file: its name
+            data_name_or_path: folder of ``dict.txt`` (of ``input0/dict.txt`` for a fine-tuned model);
+                beginning with ``.``, it is relative to the checkpoint's
+            bpe: fairseq's name of a tokenizer, with its options as further arguments. By default the one
+                whose files are in one of the two folders: ``sentencepiece.bpe.model``, or ``encoder.json``
+                and ``vocab.bpe`` of GPT-2. Where there are none, text is words separated by spaces; where the
+                dictionary is of pieces, plain text is then refused.
+            kwargs: overrides of the checkpoint's options
+
+        Raises:
+            InputError: a folder does not exist, or the dictionary or the tokenizer is another one than the
+                checkpoint's
+        """
+        if bpe is not None:
+            kwargs["bpe"] = bpe
+        names = model_name_or_path, checkpoint_file, data_name_or_path
+        return from_pretrained(*names, hub=MaskedLMHub, load_checkpoint_heads=True, **kwargs)
 
     def forward(
         self,
@@ -178,33 +203,10 @@ class LunaMaskedLM(SentenceModel):
         )
         read_packed(self.encoder.sentence_encoder)
 
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Translate a checkpoint of the authors' code; refuse one with another dictionary or number of
-        positions."""
-        translate_names(state_dict)
-        super().upgrade_state_dict_named(state_dict, name)
 
-
-_LARGE = {
-    "encoder_layers": 24,
-    "encoder_embed_dim": 1024,
-    "encoder_ffn_embed_dim": 4096,
-    "encoder_attention_heads": 16,
-}
-_SMALL = {
-    "projection_length": 32,
-    "encoder_layers": 4,
-    "encoder_embed_dim": 256,
-    "encoder_ffn_embed_dim": 1024,
-    "encoder_attention_heads": 4,
-}
-_TINY = {
-    "projection_length": 16,
-    "encoder_layers": 2,
-    "encoder_embed_dim": 128,
-    "encoder_ffn_embed_dim": 512,
-    "encoder_attention_heads": 2,
-}
+_LARGE = encoder_sizes(24, 1024, 4096, 16)
+_SMALL = {"projection_length": 32, **encoder_sizes(4, 256, 1024, 4)}
+_TINY = {"projection_length": 16, **encoder_sizes(2, 128, 512, 2)}
 _2048 = {"max_positions": 2048, "projection_length": 256}
 _4096 = {"max_positions": 4096, "projection_length": 256}
 _UNTIED = {"untie_luna_kv": True}

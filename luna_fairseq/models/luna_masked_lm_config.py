@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Optional
 
-from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
 from luna_fairseq.models.options import (
+    Activation,
     CarryOptions,
     EncoderOptions,
     LayerOptions,
@@ -26,18 +26,14 @@ class SentenceOptions(LayerOptions, EncoderOptions):
     encoder_ffn_embed_dim: int = option(3072, "encoder embedding dimension for FFN")
     encoder_attention_heads: int = option(12, "number of encoder attention heads")
     max_positions: int = option(512, "number of learned positions, the longest sequence")
-    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
-        "gelu", "activation function to use"
-    )
+    activation_fn: Activation = option("gelu", "activation function to use")
     attention_init: ChoiceEnum([BERT, XAVIER]) = option(
         BERT,
         "weights that attention's projections begin with: normal(0.02) as BERT's, or Xavier's as in "
         "translation, which are larger and let small models learn sooner",
         may_change=True,
     )
-    pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
-        "tanh", "activation function of classification heads"
-    )
+    pooler_activation_fn: Activation = option("tanh", "activation function of classification heads")
     attention_dropout: float = option(0.1, "dropout probability for attention weights", may_change=True)
     activation_dropout: float = option(0.0, "dropout probability after activation in FFN", may_change=True)
     pooler_dropout: float = option(0.0, "dropout probability in classification heads", may_change=True)

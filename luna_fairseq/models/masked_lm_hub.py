@@ -1,7 +1,7 @@
 """A trained masked language model for use from Python: RoBERTa's hub interface, extended to P and to
 batches."""
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Sequence, Tuple, Type, Union
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface, RobertaModel
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.generator_hub import loaded
 from luna_fairseq.modules.classification_heads import mean_of_packed
 from luna_fairseq.text.pieces import MASK, check_encoded, check_tokenizer, is_filler
 
@@ -53,7 +52,7 @@ class AroundMasks:
 
 
 class MaskedLMHub(RobertaHubInterface):
-    """Encode, decode, fill masks, extract features, classify; see :func:`from_pretrained`.
+    """Encode, decode, fill masks, extract features, classify; see :meth:`LunaMaskedLM.from_pretrained`.
 
     A ``<mask>`` in a text is the mask, in :meth:`encode` too.
     ``tokens`` are what :meth:`encode` returns [T], a list of such, or a batch [B, T] padded on the right.
@@ -64,14 +63,16 @@ class MaskedLMHub(RobertaHubInterface):
     """
 
     bpe: Any  # the tokenizer, of which fairseq has no type
+    reads: Tuple[Type[Any], str] = (RobertaModel, "masked language model")
 
-    def __init__(self, cfg: Any, task: Any, model: Any):
-        super().__init__(cfg, task, model)
+    def __init__(self, cfg: Any, task: Any, models: Any):
+        super().__init__(cfg, task, models[0])
         self.dictionary: Dictionary = task.source_dictionary
         if self.bpe is None:
             self.bpe = Words(self.dictionary)
         check_tokenizer(self.bpe, self.dictionary)
         self.bpe = AroundMasks(self.bpe)
+        self.eval()
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
         """The text of ``tokens`` [T]; a list when there are several sentences. Padding is left out."""
@@ -136,7 +137,10 @@ class MaskedLMHub(RobertaHubInterface):
         mask = self.dictionary.index(MASK)
         with torch.no_grad(), utils.model_eval(self.model):
             logits, _ = self._run(tokens, masked_tokens=tokens.eq(mask).unsqueeze(0).to(self.device))
-        probabilities = logits[0].softmax(dim=-1).masked_fill(self._not_words().to(self.device), -1.0)
+        symbols, nspecial = self.dictionary.symbols, self.dictionary.nspecial
+        no_words = [number < nspecial or is_filler(symbol) for number, symbol in enumerate(symbols)]
+        probabilities = logits[0].softmax(dim=-1)
+        probabilities = probabilities.masked_fill(torch.tensor(no_words, device=self.device), -1.0)
         values, indices = probabilities.topk(min(topk, int((probabilities >= 0).sum())))
         target = f" {MASK}" if f" {MASK}" in masked_input else MASK
         filled = []
@@ -150,46 +154,7 @@ class MaskedLMHub(RobertaHubInterface):
         batch = data_utils.collate_tokens(rows, pad_idx=self.dictionary.pad())
         return self.model(batch.to(device=self.device), **options)
 
-    def _not_words(self) -> Tensor:
-        """[V], True at symbols that stand for no text."""
-        dictionary = self.dictionary
-        special = [
-            i < dictionary.nspecial or is_filler(symbol) for i, symbol in enumerate(dictionary.symbols)
-        ]
-        return torch.tensor(special)
-
     def _surface(self, symbol: str) -> str:
         """The text of one symbol, with the space before it if it begins a word."""
         text = self.bpe.decode(symbol)
         return f" {text}" if isinstance(self.bpe.of_text, Words) or symbol.startswith("\u2581") else text
-
-
-def from_pretrained(
-    model_name_or_path: str,
-    checkpoint_file: str = "model.pt",
-    data_name_or_path: str = ".",
-    bpe: Optional[str] = None,
-    **kwargs: Any,
-) -> MaskedLMHub:
-    """A checkpoint of a masked language model, its classification heads included, in evaluation mode.
-
-    Args:
-        model_name_or_path: folder of the checkpoint
-        checkpoint_file: its name
-        data_name_or_path: folder of ``dict.txt`` (of ``input0/dict.txt`` for a fine-tuned model); beginning
-            with ``.``, it is relative to the checkpoint's
-        bpe: fairseq's name of a tokenizer, with its options as further arguments. By default the one whose
-            files are in one of the two folders: ``sentencepiece.bpe.model``, or ``encoder.json`` and
-            ``vocab.bpe`` of GPT-2. Where there are none, text is words separated by spaces; where the
-            dictionary is of pieces, plain text is then refused.
-        kwargs: overrides of the checkpoint's options
-
-    Raises:
-        InputError: a folder does not exist, or the dictionary or the tokenizer is another one than the
-            checkpoint's
-    """
-    if bpe is not None:
-        kwargs["bpe"] = bpe
-    names = model_name_or_path, checkpoint_file, data_name_or_path, RobertaModel, "masked language model"
-    found = loaded(*names, load_checkpoint_heads=True, **kwargs)
-    return MaskedLMHub(found["args"], found["task"], found["models"][0]).eval()

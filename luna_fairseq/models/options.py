@@ -17,6 +17,8 @@ from luna_fairseq.anchored.options import AnchorOptions, DecayOptions
 from luna_fairseq.checks.model_options import DEFAULT_FROM, LEAST, MAY_CHANGE
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
+Activation = ChoiceEnum(utils.get_available_activation_fns())
+
 
 def option(
     default: Any,
@@ -30,13 +32,15 @@ def option(
 
     Args:
         default: the value where none is given
-        help: a line for the command line
+        help: a line for the command line, to which ``default_from`` is added
         may_change: a run may go on with another value, and checkpoints with different ones may be averaged:
             with the same weights a trained model computes the same (dropout, memory, how weights begin)
         default_from: the option that has the value where this one's is None
         least: the smallest value that an attention takes (default: any)
         metadata: fairseq's, such as ``argparse_alias``
     """
+    if default_from is not None:
+        help += f" (default: --{default_from.replace('_', '-')})"
     ours = {MAY_CHANGE: may_change, DEFAULT_FROM: default_from, LEAST: least}
     return field(default=default, metadata={"help": help, **ours, **metadata})
 
@@ -45,9 +49,7 @@ def option(
 class LayerOptions(FairseqDataclass):
     """The Transformer's, of every layer."""
 
-    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
-        "relu", "activation function to use"
-    )
+    activation_fn: Activation = option("relu", "activation function to use")
     dropout: float = option(0.1, "dropout probability", may_change=True)
     attention_dropout: float = option(0.0, "dropout probability for attention weights", may_change=True)
     activation_dropout: float = option(
@@ -132,14 +134,10 @@ class DecoderOptions(FairseqDataclass):
     """The Transformer's, of every model with a decoder."""
 
     decoder_embed_dim: Optional[int] = option(
-        None,
-        "decoder embedding dimension, which must be the encoder's (default: the encoder's)",
-        default_from="encoder_embed_dim",
+        None, "decoder embedding dimension, which must be the encoder's", default_from="encoder_embed_dim"
     )
     decoder_ffn_embed_dim: Optional[int] = option(
-        None,
-        "decoder embedding dimension for FFN (default: the encoder's)",
-        default_from="encoder_ffn_embed_dim",
+        None, "decoder embedding dimension for FFN", default_from="encoder_ffn_embed_dim"
     )
     decoder_layers: int = option(6, "number of decoder layers")
     decoder_attention_heads: int = option(8, "number of decoder attention heads")
@@ -150,10 +148,10 @@ class DecoderOptions(FairseqDataclass):
         None, "which decoder layers to keep when pruning, as 0,2,4", may_change=True
     )
     decoder_input_dim: Optional[int] = option(
-        None, "decoder input dimension (default: --decoder-embed-dim)", default_from="decoder_embed_dim"
+        None, "decoder input dimension", default_from="decoder_embed_dim"
     )
     decoder_output_dim: Optional[int] = option(
-        None, "decoder output dimension (default: --decoder-embed-dim)", default_from="decoder_embed_dim"
+        None, "decoder output dimension", default_from="decoder_embed_dim"
     )
     share_decoder_input_output_embed: bool = option(False, "share decoder input and output embeddings")
     no_token_positional_embeddings: bool = option(False, "disable positional embeddings")

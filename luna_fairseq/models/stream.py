@@ -35,7 +35,7 @@ class Stream:
 
     def keep(self, layers: List[LunaCausalState], tokens: int) -> None:
         """Remember what each layer has summed up after ``tokens`` more."""
-        self.layers = [LunaCausalState(None, *_detached(state)) for state in layers]
+        self.layers = [_without_p(state, Tensor.detach) for state in layers]
         self.position += tokens
 
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
@@ -68,17 +68,12 @@ class Stream:
     def for_rows(self, rows: int) -> Tuple[List[LunaCausalState], int]:
         """The state of a text of one row, for so many continuations of it, and the position."""
         self.check(len(self.layers), 1)
-        layers = [
-            LunaCausalState(
-                None, *(None if x is None else x.repeat_interleave(rows, dim=0) for x in state[1:])
-            )
-            for state in self.layers
-        ]
+        layers = [_without_p(state, lambda x: x.repeat_interleave(rows, dim=0)) for state in self.layers]
         return layers, self.position
 
     def state_dict(self) -> Dict[str, Any]:
         """For a checkpoint: tensors on the CPU, and the position."""
-        layers = [[None if x is None else x.cpu() for x in state[1:]] for state in self.layers]
+        layers = [list(_without_p(state, Tensor.cpu)[1:]) for state in self.layers]
         return {"layers": layers, "position": self.position}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
@@ -87,8 +82,8 @@ class Stream:
         self.position = state["position"]
 
 
-def _detached(state: LunaCausalState) -> List[Optional[Tensor]]:
-    return [None if x is None else x.detach() for x in state[1:]]
+def _without_p(state: LunaCausalState, change: Callable[[Tensor], Tensor]) -> LunaCausalState:
+    return LunaCausalState(None, *(None if x is None else change(x) for x in state[1:]))
 
 
 class ReadsSegments:

@@ -34,10 +34,10 @@ class AttentionConfig(EncoderAttentionConfig):
     """The attentions of an encoder-decoder."""
 
     decoder_attention: Optional[ChoiceEnum(NAMES)] = option(
-        None, "causal attention of the decoder (default: --attention)", default_from="attention"
+        None, "causal attention of the decoder", default_from="attention"
     )
     cross_attention: Optional[ChoiceEnum(NAMES)] = option(
-        None, "attention of the decoder to the source (default: --attention)", default_from="attention"
+        None, "attention of the decoder to the source", default_from="attention"
     )
 
 

@@ -14,7 +14,7 @@ from fairseq.models import register_model
 from luna_fairseq.checks.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import luna_classifier
-from luna_fairseq.models.architectures import Presets, register_architectures
+from luna_fairseq.models.architectures import Presets, encoder_sizes, register_architectures
 from luna_fairseq.models.bases import (
     EncoderDecoder,
     SentenceModel,
@@ -144,7 +144,6 @@ _PUBLISHED = {"decoder_attention": "softmax", "cross_attention": "softmax", "max
 _LINFORMER = {"attention": "linformer", "linformer_k": 8, "linformer_sharing": "layerwise"}
 _CONVOLUTION = {**_PUBLISHED, "attention": "conv_linformer"}
 # The sizes of luna_small_512 and luna_tiny_512.
-_SMALLER = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
 # Of each model, what each architecture sets apart from the defaults of its dataclass.
 ARCHITECTURES: Dict[str, Presets] = {
     "peer_transformer": {
@@ -155,8 +154,8 @@ ARCHITECTURES: Dict[str, Presets] = {
     },
     "peer_roberta": {
         "peer_roberta": {},
-        "peer_roberta_small": dict(zip(_SMALLER, (4, 256, 1024, 4))),
-        "peer_roberta_tiny": dict(zip(_SMALLER, (2, 128, 512, 2))),
+        "peer_roberta_small": encoder_sizes(4, 256, 1024, 4),
+        "peer_roberta_tiny": encoder_sizes(2, 128, 512, 2),
     },
     "peer_lra": {"peer_lra": {}},
 }

@@ -36,12 +36,12 @@ class RnnAttentionConfig(FairseqDataclass):
     encoder_hidden_size: int = option(256, "width of the encoder's states in each direction")
     encoder_layers: int = option(1, "number of encoder layers")
     decoder_embed_dim: Optional[int] = option(
-        None, "decoder embedding dimension (default: --encoder-embed-dim)", default_from="encoder_embed_dim"
+        None, "decoder embedding dimension", default_from="encoder_embed_dim"
     )
     decoder_hidden_size: int = option(512, "width of the decoder's states")
     decoder_layers: int = option(1, "number of decoder layers, as many as of the encoder")
     decoder_out_embed_dim: Optional[int] = option(
-        None, "width of the decoder's output (default: --decoder-embed-dim)", default_from="decoder_embed_dim"
+        None, "width of the decoder's output", default_from="decoder_embed_dim"
     )
     share_decoder_input_output_embed: bool = option(False, "share decoder input and output embeddings")
     share_all_embeddings: bool = option(

@@ -90,7 +90,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
     if isinstance(task, LRATextTask):
         return Classifier(task, model)
     if isinstance(model, RobertaModel):
-        return MaskedLMHub(cfg, task, model).eval()
+        return MaskedLMHub(cfg, task, [model])
     if task.source_dictionary is None or not hasattr(model, "decoder"):
         raise InputError(f"{path} is a model that reads no text: only models of text can be looked at")
     kind = MosesHub if "bpe_codes" in overrides else GeneratorHub

@@ -91,7 +91,7 @@ def test_a_tokenizer_of_another_dictionary_is_refused_by_every_hub(hub, pieces, 
     model.max_positions = model.prepare_for_inference_ = lambda *_: None
     refusal = pytest.raises(InputError, match="is not the one of the dictionary .* is no piece of it")
     with nullcontext() if fits else refusal:
-        hub(cfg, task, [model] if hub is GeneratorHub else model)
+        hub(cfg, task, [model])
 
 
 def test_preparing_a_task_without_the_tokenizer(tmp_path):
