@@ -5,10 +5,12 @@ from argparse import Namespace
 import tiny_luna
 import tiny_masked_lm
 import torch
-from tiny_luna import PAD, batch, dictionary, example, moved, sentences
+from tiny_luna import EOS, PAD, batch, dictionary, example, moved, sentences
 from torch.nn.functional import cross_entropy
 
+from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.models import LunaClassifier, LunaLanguageModel
+from luna_fairseq.models.softmax_ablation import LunaSoftmaxCausal
 from luna_fairseq.modules.sequence_encoder import PixelEmbedding
 
 LM_OPTIONS = {
@@ -55,6 +57,9 @@ CLASSIFIER_VARIANTS = {
     "twin, mean": {"layer_type": "transformer", "sen_rep_type": "mp"},
     "twin, tied layers": {"layer_type": "transformer", "tie_layer_weights": True},
 }
+SOFTMAX_VARIANTS = {
+    name: tiny_luna.VARIANTS[name] for name in ("tied", "untied pre-norm", "non-contextual", "fixed length")
+}
 
 
 def language_model(dtype=torch.float64, **options):
@@ -64,6 +69,26 @@ def language_model(dtype=torch.float64, **options):
 def classifier(dtype=torch.float64, pixels=False, pairs=False, **options):
     task = Namespace(source_dictionary=None if pixels else dictionary(23), pairs=pairs)
     return moved(LunaClassifier, {**CLASSIFIER_OPTIONS, **options}, task, dtype)
+
+
+def softmax_causal(**options):
+    return moved(LunaSoftmaxCausal, {**tiny_luna.OPTIONS, **options}, tiny_luna.Task())
+
+
+def beam_search(model, source, beam, **options):
+    """What fairseq's search finds for ``source`` [B, S]."""
+    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=beam, **options)
+    lengths = source.ne(PAD).sum(dim=1)
+    return generator.generate([model], {"net_input": {"src_tokens": source, "src_lengths": lengths}})
+
+
+def lprobs_of(model, tokens, *source):
+    """Log-probabilities [T] that ``model`` gives ``tokens`` [T], the end among them, all at once; and all
+    else that it gives."""
+    previous = tokens.roll(1).index_fill(0, torch.tensor([0]), EOS)[None]
+    with torch.no_grad():
+        logits, extra = model(*source, previous)
+    return logits[0].log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1), extra
 
 
 def translation_loss(model):

@@ -42,8 +42,7 @@ def outputs(model: Any, exported: Any, kind: Kind) -> Tuple[Tensor, Tensor]:
     longest = min(config.max_position_embeddings, max(3 * config.projection_length, 80))
     tokens = some_tokens(config.vocab_size, 3, longest, config.pad_token_id)
     if kind.model == "LunaForSequenceClassification":
-        head = kind.names[-1][0].split(".")[1]
-        return model(tokens, classification_head_name=head)[0], exported(tokens).logits
+        return model(tokens, classification_head_name=kind.head)[0], exported(tokens).logits
     if kind.model == "LunaForLongSequenceClassification":
         if config.pair_combination:
             second = tokens.flip(0)

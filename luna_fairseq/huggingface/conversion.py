@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 import torch
 from transformers import GenerationConfig
@@ -25,6 +25,102 @@ HEADS = {
 Names = Tuple[Tuple[str, str], ...]
 
 
+def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
+    """Options ``names`` with their values in fairseq's nested config ``cfg``, in which none is open."""
+    found = {}
+    for name in names:
+        side, _, rest = name.partition("_")
+        if name.startswith("quant_noise_"):
+            found[name] = getattr(cfg.quant_noise, name[len("quant_noise_") :])
+        elif side in ("encoder", "decoder") and hasattr(getattr(cfg, side), rest):
+            found[name] = getattr(getattr(cfg, side), rest)
+        elif hasattr(cfg, name):
+            found[name] = getattr(cfg, name)
+    return found
+
+
+def declared_options(model: Any) -> Dict[str, Any]:
+    """The options of the dataclass of a flat model, with their values: a new one reaches config.json by
+    itself."""
+    built = plain_options(getattr(model, "args", {}))
+    declared = fields(type(model).__dataclass) if built else ()
+    return {field.name: built[field.name] for field in declared if field.name in built}
+
+
+def _encoder_options(encoder: Any) -> Dict[str, Any]:
+    norm = encoder.packed_layer_norm
+    packed_is_read = norm is not None and norm.weight is not None
+    return {**resolved_options(encoder.cfg, DEFAULTS), "packed_is_read": packed_is_read}
+
+
+def _masked_lm(model: Any, head: str) -> Dict[str, Any]:
+    options = _encoder_options(model.encoder.sentence_encoder)
+    return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
+
+
+def _fine_tuned(model: Any, head: str) -> Dict[str, Any]:
+    layers = model.classification_heads[head]
+    return {
+        **_encoder_options(model.encoder.sentence_encoder),
+        "classifier_reads": HEADS.get(head, "first"),
+        "classifier_head": head,
+        "classifier_inner_dim": layers.dense.out_features,
+        "pooler_activation_fn": model.args.pooler_activation_fn,
+        "pooler_dropout": model.args.pooler_dropout,
+        "num_labels": layers.out_proj.out_features,
+        "tie_word_embeddings": False,
+    }
+
+
+def _long_classifier(model: Any, head: str) -> Dict[str, Any]:
+    args = model.args
+    reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
+    reads = "first" if args.sen_rep_type == "cls" else "tokens"
+    return {
+        **_encoder_options(model.encoder),
+        "layer_repeats": args.encoder_layers if args.tie_layer_weights else 1,
+        "reads_pixels": reads_pixels,
+        "prepends_cls": args.sen_rep_type == "cls" and not args.use_p,
+        "classifier_reads": "mean" if args.use_p else reads,
+        "pair_combination": args.pair_combination if model.pairs else "",
+        "classifier_layers": args.classifier_layers,
+        "classifier_out_dim": args.classifier_out_dim,
+        "classifier_activation_fn": args.classifier_activation_fn,
+        "num_labels": args.sentence_class_num,
+        "tie_word_embeddings": False,
+        **({"vocab_size": 1, "pad_token_id": 0} if reads_pixels else {}),
+    }
+
+
+def _decoder(model: Any) -> Dict[str, Any]:
+    decoder = model.decoder
+    return {
+        **resolved_options(decoder.cfg, DECODER_DEFAULTS),
+        # fairseq's translation models do not heed the option --decoder-input-dim.
+        "decoder_input_dim": decoder.embed_tokens.embedding_dim,
+        "decoder_output_dim": decoder.output_projection.in_features,
+        "tie_word_embeddings": decoder.output_projection.weight is decoder.embed_tokens.weight,
+        "decoder_start_token_id": decoder.dictionary.eos(),
+        "use_cache": True,
+    }
+
+
+def _causal_lm(model: Any, head: str) -> Dict[str, Any]:
+    return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder(model)}
+
+
+def _translation(model: Any, head: str) -> Dict[str, Any]:
+    source = model.encoder.embed_tokens
+    return {
+        **resolved_options(model.encoder.cfg, DEFAULTS),
+        **_decoder(model),
+        "share_all_embeddings": source is model.decoder.embed_tokens,
+        "separators": getattr(model.decoder, "separators", None),
+        "source_vocab_size": source.num_embeddings,
+        "is_encoder_decoder": True,
+    }
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of model.
@@ -33,14 +129,18 @@ class Kind:
         title: what a person calls it.
         auto: transformers' class that loads it.
         module, model: where the exported class is, and its name.
+        options: of fairseq's model and the name of its head, the configuration of the exported one.
         names: how fairseq's names of parameters begin, and the exported model's.
+        head: the classification head, if it is of one.
     """
 
     title: str
     auto: str
     module: str
     model: str
+    options: Callable[[Any, str], Dict[str, Any]]
     names: Names
+    head: str = ""
 
     def load_class(self) -> Any:
         """The exported model's class."""
@@ -57,6 +157,7 @@ MASKED_LM = Kind(
     "AutoModelForMaskedLM",
     "modeling_luna",
     "LunaForMaskedLM",
+    _masked_lm,
     (
         _ENCODER,
         ("encoder.lm_head.weight", "lm_head.decoder.weight"),
@@ -69,6 +170,7 @@ LONG_CLASSIFIER = Kind(
     "AutoModelForSequenceClassification",
     "modeling_luna_classifier",
     "LunaForLongSequenceClassification",
+    _long_classifier,
     (
         ("encoder.", "luna."),
         ("classifier.", "classifier.layers."),
@@ -80,6 +182,7 @@ CAUSAL_LM = Kind(
     "AutoModelForCausalLM",
     "modeling_luna_lm",
     "LunaForCausalLM",
+    _causal_lm,
     (("decoder.output_projection.", "lm_head."), ("decoder.", "luna.")),
 )
 TRANSLATION = Kind(
@@ -87,12 +190,19 @@ TRANSLATION = Kind(
     "AutoModelForSeq2SeqLM",
     "modeling_luna_translation",
     "LunaForConditionalGeneration",
+    _translation,
     (
         ("encoder.", "luna.encoder."),
         ("decoder.output_projection.", "lm_head."),
         ("decoder.", "luna.decoder."),
     ),
 )
+KINDS = {
+    LunaModel: TRANSLATION,
+    LunaLanguageModel: CAUSAL_LM,
+    LunaMaskedLM: MASKED_LM,
+    LunaClassifier: LONG_CLASSIFIER,
+}
 
 
 def fine_tuned(head: str) -> Kind:
@@ -102,7 +212,9 @@ def fine_tuned(head: str) -> Kind:
         "AutoModelForSequenceClassification",
         "modeling_luna_classifier",
         "LunaForSequenceClassification",
+        _fine_tuned,
         (_ENCODER, (f"classification_heads.{head}.", "classifier.")),
+        head,
     )
 
 
@@ -112,15 +224,9 @@ def kind_of(model: Any, head: Optional[str] = None) -> Kind:
     Raises:
         InputError: none of these, or a part that the exported models do not have
     """
-    kinds = {
-        LunaModel: TRANSLATION,
-        LunaLanguageModel: CAUSAL_LM,
-        LunaMaskedLM: MASKED_LM,
-        LunaClassifier: LONG_CLASSIFIER,
-    }
     options, decoder = getattr(model, "args", None), getattr(model, "decoder", None)
     layers, embedding = getattr(options, "layer_type", "luna"), getattr(decoder, "embed_tokens", None)
-    if type(model) not in kinds or layers != "luna":
+    if type(model) not in KINDS or layers != "luna":
         name = type(model).__name__ + ("" if layers == "luna" else f" with --layer-type {layers}")
         raise InputError(
             f"the checkpoint's model is {name}: Luna's translation models, causal and masked language models "
@@ -134,19 +240,11 @@ def kind_of(model: Any, head: Optional[str] = None) -> Kind:
         if found:
             raise InputError(f"a model {what} cannot be exported: transformers' {reason}")
     if head is None:
-        return kinds[type(model)]
+        return KINDS[type(model)]
     heads = getattr(model, "classification_heads", {})
     if head not in heads:
         raise InputError(f"--head {head}: the model's heads are {', '.join(heads) or 'none'}")
     return fine_tuned(head)
-
-
-def exported_name(name: str, names: Names) -> Optional[str]:
-    """The exported model's name of fairseq's parameter ``name``; None where it has none."""
-    for ours, theirs in names:
-        if name.startswith(ours):
-            return theirs + name[len(ours) :]
-    return None
 
 
 def read_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str, str]:
@@ -160,38 +258,20 @@ def read_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str
         InputError: a configuration that is of no exported model
     """
     architecture = (config.get("architectures") or ["none"])[0]
-    kinds = {kind.model: kind for kind in (MASKED_LM, LONG_CLASSIFIER, CAUSAL_LM, TRANSLATION)}
-    kinds["LunaForSequenceClassification"] = fine_tuned(config.get("classifier_head", ""))
-    if architecture not in kinds:
-        raise InputError(f"the folder's model is {architecture}, which luna-export-huggingface did not write")
-    return _names(fairseq_names, kinds[architecture])
+    for kind in (*KINDS.values(), fine_tuned(config.get("classifier_head", ""))):
+        if kind.model == architecture:
+            return _names(fairseq_names, kind)
+    raise InputError(f"the folder's model is {architecture}, which luna-export-huggingface did not write")
 
 
 def _names(fairseq_names: Iterable[str], kind: Kind) -> Dict[str, str]:
     """Those that a model of this ``kind`` has, and not a buffer that is no parameter, with its names."""
-    names = {name: exported_name(name, kind.names) for name in fairseq_names}
-    computed = "version", "._float_tensor"
-    return {ours: theirs for ours, theirs in names.items() if theirs and not ours.endswith(computed)}
-
-
-def resolved_options(cfg: Any, names: Any) -> Iterator[Tuple[str, Any]]:
-    """Options ``names`` with their values in fairseq's nested config ``cfg``, in which none is open."""
-    for name in names:
-        side, _, rest = name.partition("_")
-        if name.startswith("quant_noise_"):
-            yield name, getattr(cfg.quant_noise, name[len("quant_noise_") :])
-        elif side in ("encoder", "decoder") and hasattr(getattr(cfg, side), rest):
-            yield name, getattr(getattr(cfg, side), rest)
-        elif hasattr(cfg, name):
-            yield name, getattr(cfg, name)
-
-
-def declared_options(model: Any) -> Dict[str, Any]:
-    """The options of the dataclass of a flat model, with their values: a new one reaches config.json by
-    itself."""
-    built = plain_options(getattr(model, "args", {}))
-    declared = fields(type(model).__dataclass) if built else ()
-    return {field.name: built[field.name] for field in declared if field.name in built}
+    found = {}
+    for name in fairseq_names:
+        begins = next((pair for pair in kind.names if name.startswith(pair[0])), None)
+        if begins is not None and not name.endswith(("version", "._float_tensor")):
+            found[name] = begins[1] + name[len(begins[0]) :]
+    return found
 
 
 def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
@@ -205,7 +285,7 @@ def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
     Raises:
         InputError: its activation function has no counterpart there.
     """
-    options = {**declared_options(model), **_CONFIGURATIONS[kind.model](model, kind)}
+    options = {**declared_options(model), **kind.options(model, kind.head)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):
         if options.get(name, "gelu") not in ACTIVATIONS:
             raise InputError(f"transformers has no activation function like {options[name]}")
@@ -250,87 +330,3 @@ def _generation(config: Any, kind: Kind) -> Dict[str, Any]:
         "suppress_tokens": [config.pad_token_id],
         "forced_eos_token_id": config.eos_token_id,
     }
-
-
-def _encoder_options(encoder: Any) -> Dict[str, Any]:
-    norm = encoder.packed_layer_norm
-    packed_is_read = norm is not None and norm.weight is not None
-    return {**dict(resolved_options(encoder.cfg, DEFAULTS)), "packed_is_read": packed_is_read}
-
-
-def _masked_lm(model: Any, kind: Kind) -> Dict[str, Any]:
-    options = _encoder_options(model.encoder.sentence_encoder)
-    return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
-
-
-def _fine_tuned(model: Any, kind: Kind) -> Dict[str, Any]:
-    name = kind.names[-1][0].split(".")[1]
-    head = model.classification_heads[name]
-    return {
-        **_encoder_options(model.encoder.sentence_encoder),
-        "classifier_reads": HEADS.get(name, "first"),
-        "classifier_head": name,
-        "classifier_inner_dim": head.dense.out_features,
-        "pooler_activation_fn": model.args.pooler_activation_fn,
-        "pooler_dropout": model.args.pooler_dropout,
-        "num_labels": head.out_proj.out_features,
-        "tie_word_embeddings": False,
-    }
-
-
-def _long_classifier(model: Any, kind: Kind) -> Dict[str, Any]:
-    args = model.args
-    reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
-    reads = "first" if args.sen_rep_type == "cls" else "tokens"
-    return {
-        **_encoder_options(model.encoder),
-        "layer_repeats": args.encoder_layers if args.tie_layer_weights else 1,
-        "reads_pixels": reads_pixels,
-        "prepends_cls": args.sen_rep_type == "cls" and not args.use_p,
-        "classifier_reads": "mean" if args.use_p else reads,
-        "pair_combination": args.pair_combination if model.pairs else "",
-        "classifier_layers": args.classifier_layers,
-        "classifier_out_dim": args.classifier_out_dim,
-        "classifier_activation_fn": args.classifier_activation_fn,
-        "num_labels": args.sentence_class_num,
-        "tie_word_embeddings": False,
-        **({"vocab_size": 1, "pad_token_id": 0} if reads_pixels else {}),
-    }
-
-
-def _decoder(model: Any) -> Dict[str, Any]:
-    decoder = model.decoder
-    return {
-        **dict(resolved_options(decoder.cfg, DECODER_DEFAULTS)),
-        # fairseq's translation models do not heed the option --decoder-input-dim.
-        "decoder_input_dim": decoder.embed_tokens.embedding_dim,
-        "decoder_output_dim": decoder.output_projection.in_features,
-        "tie_word_embeddings": decoder.output_projection.weight is decoder.embed_tokens.weight,
-        "decoder_start_token_id": decoder.dictionary.eos(),
-        "use_cache": True,
-    }
-
-
-def _causal_lm(model: Any, kind: Kind) -> Dict[str, Any]:
-    return {**dict(resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults)), **_decoder(model)}
-
-
-def _translation(model: Any, kind: Kind) -> Dict[str, Any]:
-    source = model.encoder.embed_tokens
-    return {
-        **dict(resolved_options(model.encoder.cfg, DEFAULTS)),
-        **_decoder(model),
-        "share_all_embeddings": source is model.decoder.embed_tokens,
-        "separators": getattr(model.decoder, "separators", None),
-        "source_vocab_size": source.num_embeddings,
-        "is_encoder_decoder": True,
-    }
-
-
-_CONFIGURATIONS: Dict[str, Callable[[Any, Kind], Dict[str, Any]]] = {
-    "LunaForMaskedLM": _masked_lm,
-    "LunaForSequenceClassification": _fine_tuned,
-    "LunaForLongSequenceClassification": _long_classifier,
-    "LunaForCausalLM": _causal_lm,
-    "LunaForConditionalGeneration": _translation,
-}

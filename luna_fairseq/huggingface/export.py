@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from luna_fairseq.checks.same_training import stored_identity
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing_folder
-from luna_fairseq.huggingface.shipped_code import shipped_code
+from luna_fairseq.huggingface.shipped_code import write_code
 
 PROGRAM = "luna-export-huggingface"
 
@@ -29,21 +30,26 @@ def _export(args: argparse.Namespace) -> None:
     print(f"{args.folder}: {kind.auto}.from_pretrained({str(args.folder)!r}, trust_remote_code=True)")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    add = parser.add_argument
-    add("folder", type=Path, metavar="FOLDER", help="folder to write, which must not exist yet")
-    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint of a Luna model")
-    add("--data", required=True, type=Path, metavar="DIR", help="folder of its dictionaries and tokenizer")
-    add(
+    parser = export_parser(PROGRAM, __doc__)
+    beside = "scores.json of luna-evaluate, for README.md (default: that of the checkpoint's run, if any)"
+    parser.path("--scores", beside)
+    return parser
+
+
+def export_parser(program: str, doc: Optional[str]) -> CommandParser:
+    """The options of every export, of which :func:`converted` takes the last three."""
+    parser = CommandParser(program, doc)
+    parser.path("folder", "folder to write, which must not exist yet", "FOLDER")
+    parser.path("--path", "checkpoint of a Luna model", "CHECKPOINT", required=True)
+    parser.path("--data", "folder of its dictionaries and tokenizer", "DIR", required=True)
+    parser.add_argument(
         "--head",
         metavar="NAME",
         help="of a masked language model: export this classification head (default: the one that it has; "
         "none: the language model)",
     )
-    beside = "scores.json of luna-evaluate, for README.md (default: that of the checkpoint's run, if any)"
-    add("--scores", type=Path, metavar="FILE", help=beside)
     return parser
 
 
@@ -135,20 +141,18 @@ def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
 def write_model(model: Any, folder: Path) -> None:
     """Write the converted ``model``, and its code beside it."""
     model.save_pretrained(str(folder))
-    for name, text in shipped_code(type(model).__module__).items():
-        (folder / name).write_text(text, encoding="utf-8")
+    write_code(type(model).__module__, folder)
 
 
 def write_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Write ``tokenizer``, and its code beside it."""
     tokenizer.save_pretrained(str(folder))
-    module = type(tokenizer).__module__
-    for name, text in shipped_code(module).items():
-        (folder / name).write_text(text, encoding="utf-8")
+    name, module = type(tokenizer).__name__, type(tokenizer).__module__
+    write_code(module, folder)
     path = folder / "tokenizer_config.json"
     content = json.loads(path.read_text(encoding="utf-8"))
-    content["tokenizer_class"] = type(tokenizer).__name__
-    content["auto_map"] = {"AutoTokenizer": [None, f"{module.rpartition('.')[2]}.{type(tokenizer).__name__}"]}
+    content["tokenizer_class"] = name
+    content["auto_map"] = {"AutoTokenizer": [None, f"{module.rpartition('.')[2]}.{name}"]}
     content.pop("backend", None)
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

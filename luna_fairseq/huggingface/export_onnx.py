@@ -25,6 +25,7 @@ from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing_folder
+from luna_fairseq.huggingface.export import converted, export_parser
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 PROGRAM = "luna-export-onnx"
@@ -34,12 +35,7 @@ BATCHES = ((3, 11), (1, 5), (4, 23))  # at export, and those with which it is co
 
 def build_parser() -> CommandParser:
     """The command's options."""
-    parser = CommandParser(PROGRAM, __doc__)
-    parser.path("folder", "folder to write, which must not exist yet", "FOLDER")
-    parser.path("--path", "checkpoint of a Luna model", "CHECKPOINT", required=True)
-    parser.path("--data", "folder of its dictionaries and tokenizer", "DIR", required=True)
-    parser.add_argument("--head", metavar="NAME", help="as of luna-export-huggingface")
-    return parser
+    return export_parser(PROGRAM, __doc__)
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -48,8 +44,6 @@ def _export(args: argparse.Namespace) -> None:
     try:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
-
-        from luna_fairseq.huggingface.export import converted
     except ImportError as error:
         raise MissingRequirementError(
             "the export needs onnx, onnxscript, onnxruntime (CPython 3.11 or later): "

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.checks.same_training import stored_identity
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.average_checkpoints import load
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
@@ -29,13 +30,12 @@ logger = logging.getLogger(__name__)
 PROGRAM = "luna-import-huggingface"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
-    add = parser.add_argument
-    add("folder", type=Path, metavar="FOLDER", help="folder of config.json and model.safetensors")
-    add("--like", required=True, type=Path, metavar="CHECKPOINT", help="the checkpoint that was exported")
-    add("--path", required=True, type=Path, metavar="CHECKPOINT", help="checkpoint to write")
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.path("folder", "folder of config.json and model.safetensors", "FOLDER")
+    parser.path("--like", "the checkpoint that was exported", "CHECKPOINT", required=True)
+    parser.path("--path", "checkpoint to write", "CHECKPOINT", required=True)
     return parser
 
 

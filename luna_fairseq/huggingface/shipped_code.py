@@ -16,15 +16,17 @@ _HERE = __name__.rpartition(".")[0] + "."
 _IMPORT = re.compile(rf"^( *)from ({_PACKAGE}(?:\.\w+)+) import(?: (\w+)$)?", flags=re.MULTILINE)
 
 
-def shipped_code(model: str) -> Dict[str, str]:
-    """Text of each file by its name: of the module ``model`` of this room, and of what it imports."""
+def write_code(model: str, folder: Path) -> None:
+    """Write the module ``model`` of this room, and what it imports, into ``folder``."""
     files: Dict[str, str] = {}
     _collect(model, files)
     entry = f"{_flat(model)}.py"
     # In their order none imports one that is not there yet.
     every = "".join(f"from .{name[:-3]} import __name__ as _  # noqa\n" for name in files if name != entry)
-    files[entry] = _after_docstring(files[entry], every)
-    return files
+    end = files[entry].index('"""\n', 3) + 4
+    files[entry] = f"{files[entry][:end]}\n{every}{files[entry][end:]}"
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _collect(module: str, files: Dict[str, str]) -> None:
@@ -44,11 +46,6 @@ def _collect(module: str, files: Dict[str, str]) -> None:
     text = _IMPORT.sub(flat, _source(module).read_text(encoding="utf-8"))
     del files[name]
     files[name] = text
-
-
-def _after_docstring(text: str, lines: str) -> str:
-    end = text.index('"""\n', 3) + 4
-    return f"{text[:end]}\n{lines}{text[end:]}"
 
 
 def _flat(module: str) -> str:

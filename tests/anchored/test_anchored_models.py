@@ -1,7 +1,5 @@
 """Anchored P in the models: checkpoints, what the layers share, and what is refused."""
 
-from argparse import Namespace
-
 import pytest
 import torch
 from tiny_luna import OPTIONS, Task, assert_close, batch, example, tiny_model
@@ -10,7 +8,6 @@ from tiny_masked_lm import tiny_model as tiny_masked_lm
 from fairseq.data import Dictionary
 from luna_fairseq.anchored import attention
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.luna_classifier import LunaClassifierConfig, check_options
 
 ANCHORED = {"anchored_packed": True}
 
@@ -100,9 +97,3 @@ def test_what_layers_share_is_found_once_a_stack(monkeypatch):
 def test_what_is_refused(options, message):
     with pytest.raises(InputError, match=message):
         tiny_model(**options)
-
-
-def test_a_transformer_has_no_rows_to_anchor():
-    args = Namespace(**{**vars(LunaClassifierConfig()), **ANCHORED, "layer_type": "transformer"})
-    with pytest.raises(InputError, match="--anchored-packed: a Transformer has no packed sequence"):
-        check_options(args, "text")

@@ -39,11 +39,21 @@ def command(name, *words):
     return status
 
 
+def exported(kind, variant, folder):
+    """A checkpoint that was exported to ``folder``/hf, and the words of both commands."""
+    checkpoint, data, _ = save(kind, variant, folder)
+    export = ["--path", checkpoint, "--data", data]
+    assert command("export", folder / "hf", *export, "--head", "none") == 0
+    return checkpoint, export, [folder / "hf", "--like", checkpoint, "--path"]
+
+
+def weights(path):
+    return torch.load(str(path), weights_only=False)["model"]
+
+
 @pytest.mark.parametrize(("kind", "variant", "auto"), CASES)
 def test_there_and_back(kind, variant, auto, tmp_path, capsys):
-    checkpoint, data, _ = save(kind, variant, tmp_path)
-    export = ["--path", checkpoint, "--data", data, "--head", "none"]
-    assert command("export", tmp_path / "hf", *export) == 0
+    checkpoint, (*_, data), _ = exported(kind, variant, tmp_path)
     assert f"{auto}.from_pretrained" in capsys.readouterr().out
     model = getattr(transformers, auto).from_pretrained(str(tmp_path / "hf"), **TRUSTED)
     with torch.no_grad():
@@ -54,7 +64,7 @@ def test_there_and_back(kind, variant, auto, tmp_path, capsys):
     back = [tmp_path / "tuned", "--like", checkpoint, "--path", tmp_path / "back.pt"]
     assert command("import_checkpoint", *back) == 0
     assert not capsys.readouterr().err
-    old, new = (torch.load(str(p), weights_only=False)["model"] for p in (checkpoint, tmp_path / "back.pt"))
+    old, new = weights(checkpoint), weights(tmp_path / "back.pt")
     checkpoint_utils.load_model_ensemble([str(tmp_path / "back.pt")], {"data": str(data)})
     assert sum(not torch.equal(old[name], new[name]) for name in old) == 1
     assert command("import_checkpoint", *back) == 1
@@ -69,41 +79,32 @@ def test_there_and_back(kind, variant, auto, tmp_path, capsys):
 
 def test_the_source_has_an_embedding_of_its_own_in_whatever_file(tmp_path, monkeypatch):
     monkeypatch.setitem(VARIANTS["translation"], "tied output", {"share_decoder_input_output_embed": True})
-    checkpoint, data, _ = save("translation", "tied output", tmp_path)
-    assert command("export", tmp_path / "hf", "--path", checkpoint, "--data", data) == 0
+    checkpoint, _, back = exported("translation", "tied output", tmp_path)
     (whole,) = (tmp_path / "hf").glob("*.safetensors")
-    weights = load_file(str(whole))
+    tensors = load_file(str(whole))
     whole.unlink()
-    for name, value in weights.items():  # the source's comes first
+    for name, value in tensors.items():  # the source's comes first
         number = 0 if name.startswith("luna.encoder.embed") else 1
         folder = tmp_path / "hf" / f"model-{number}.safetensors"
         kept = load_file(str(folder)) if folder.exists() else {}
         save_file({**kept, name: value}, str(folder))
-    assert (
-        command("import_checkpoint", tmp_path / "hf", "--like", checkpoint, "--path", tmp_path / "b.pt") == 0
-    )
-    old, new = (
-        torch.load(str(path), weights_only=False)["model"] for path in (checkpoint, tmp_path / "b.pt")
-    )
+    assert command("import_checkpoint", *back, tmp_path / "b.pt") == 0
+    old, new = weights(checkpoint), weights(tmp_path / "b.pt")
     assert all(torch.equal(old[name], new[name]) for name in old)
 
 
 def test_a_checkpoint_of_another_direction_is_refused(tmp_path, capsys):
-    checkpoint, data, _ = save("translation", "tied", tmp_path)
-    assert command("export", tmp_path / "hf", "--path", checkpoint, "--data", data) == 0
+    checkpoint, _, back = exported("translation", "tied", tmp_path)
     state = torch.load(str(checkpoint), weights_only=False)
     state["args"].source_lang, state["args"].target_lang = "b", "a"
     torch.save(state, str(checkpoint))
-    back = [tmp_path / "hf", "--like", checkpoint, "--path", tmp_path / "back.pt"]
-    assert command("import_checkpoint", *back) == 1
+    assert command("import_checkpoint", *back, tmp_path / "back.pt") == 1
     assert "was exported from another training than --like" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "target_tokenizer.json"])
 def test_another_vocabulary_of_the_same_size_is_refused(name, tmp_path, capsys, caplog):
-    checkpoint, data, _ = save("translation", "tied", tmp_path)
-    assert command("export", tmp_path / "hf", "--path", checkpoint, "--data", data) == 0
-    back = [tmp_path / "hf", "--like", checkpoint, "--path"]
+    _, _, back = exported("translation", "tied", tmp_path)
     path = tmp_path / "hf" / name
     text = path.read_text(encoding="utf-8")
     content = json.loads(text)
@@ -121,13 +122,11 @@ def test_another_vocabulary_of_the_same_size_is_refused(name, tmp_path, capsys, 
 
 
 def test_the_card_has_the_run_and_its_score(tmp_path, capsys):
-    checkpoint, data, _ = save("translation", "tied", tmp_path)
-    export = ["--path", checkpoint, "--data", data]
     scores = tmp_path / "results" / "scores.json"
     scores.parent.mkdir()
     score = {"name": "BLEU", "value": 27.304, "signature": "nrefs:1|tok:13a"}
     scores.write_text(json.dumps([score]), encoding="utf-8")
-    assert command("export", tmp_path / "hf", *export) == 0
+    _, export, _ = exported("translation", "tied", tmp_path)
     card = (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
     assert "| updates | 12 |" in card and "| BLEU | 27.30 (`nrefs:1\\|tok:13a`) |" in card
     scores.write_text("{}", encoding="utf-8")

@@ -10,8 +10,7 @@ import torch
 from every_kind import CASES, small_model
 from tiny_luna import batch, sentences
 from tiny_masked_lm import HEADS
-
-from fairseq.sequence_generator import SequenceGenerator
+from tiny_models import beam_search
 
 pytest.importorskip("transformers")
 
@@ -28,10 +27,14 @@ from luna_fairseq.huggingface.export import write_model, write_tokenizer  # noqa
 from luna_fairseq.huggingface.tokenizer import _template, build_tokenizer  # noqa: E402
 
 
-def loaded_again(model, kind, dictionary, folder):
-    exported = convert(model, kind, dictionary)
-    write_model(exported, folder)
-    return type(exported).from_pretrained(str(folder)).eval()
+def assert_near(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def converted(kind, variant):
+    """fairseq's model, and transformers'."""
+    model, dictionary = small_model(kind, variant)
+    return model, convert(model, kind_of(model), dictionary)
 
 
 @pytest.mark.parametrize(("kind", "variant"), CASES)
@@ -39,11 +42,11 @@ def test_the_same_output_when_loaded_again(kind, variant, tmp_path):
     model, dictionary = small_model(kind, variant)
     for head in (None, *(HEADS if kind == "masked LM" else ())):
         found = kind_of(model, head)
-        folder = tmp_path / str(head)
-        folder.mkdir()
+        exported, folder = convert(model, found, dictionary), tmp_path / str(head)
+        write_model(exported, folder)
         with torch.no_grad():
-            expected, actual = outputs(model, loaded_again(model, found, dictionary, folder), found)
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+            expected, actual = outputs(model, type(exported).from_pretrained(str(folder)).eval(), found)
+        assert_near(actual, expected)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +56,10 @@ def test_the_same_output_when_loaded_again(kind, variant, tmp_path):
 def test_the_same_translations(variant, beam):
     """As fairseq's search; padded on either side, with a cache and without. (Beams may differ
     where a sentence ends by force: fairseq counts the end's probability.)"""
-    model, dictionary = small_model("translation", variant)
-    exported = convert(model, TRANSLATION, dictionary)
+    model, exported = converted("translation", variant)
     sources = sentences((9, 4, 6, 2), 23)
     tokens = batch(sources)
-    generator = SequenceGenerator([model], dictionary, beam_size=beam, max_len_b=12)
-    lengths = tokens.ne(1).sum(dim=1)
-    hypotheses = generator.generate([model], {"net_input": {"src_tokens": tokens, "src_lengths": lengths}})
-    expected = [found[0]["tokens"].tolist() for found in hypotheses]
+    expected = [found[0]["tokens"].tolist() for found in beam_search(model, tokens, beam, max_len_b=12)]
     for left, cached in ((False, True), (True, True), (False, False)):
         ids = batch(sources, left=left)
         options = {"num_beams": beam, "max_new_tokens": 13, "use_cache": cached}
@@ -71,8 +70,7 @@ def test_the_same_translations(variant, beam):
 @pytest.mark.parametrize("variant", ["look-up sentence diagonal", "anchored softmax cross sentence diagonal"])
 def test_sentences_are_counted_on_in_the_cache(variant):
     """A target that is read some tokens at a time, with two separators, in an order that changes."""
-    model, dictionary = small_model("translation", variant)
-    exported = convert(model, TRANSLATION, dictionary)
+    model, exported = converted("translation", variant)
     tokens = batch([[8, 4, 4, 15, 4, 9, 2], [13, 8, 4, 17, 2]], left=True)
     target = torch.tensor([[2, 5, 4, 7, 4, 9, 6], [2, 4, 5, 6, 7, 4, 8]])
     order = torch.tensor([1, 0])
@@ -81,25 +79,22 @@ def test_sentences_are_counted_on_in_the_cache(variant):
         source = exported.get_encoder()(tokens)
         first = {"encoder_outputs": source, "use_cache": True}
         out = exported(decoder_input_ids=target[:, :3], **first)
-        torch.testing.assert_close(out.logits, expected[:, :3], rtol=0, atol=1e-5)
+        assert_near(out.logits, expected[:, :3])
         out.past_key_values.reorder_cache(order)
         source = type(source)(**{name: value[order] for name, value in source.items()})
         rest = target[order, 3:]
         for step in range(rest.size(1)):
             again = {"encoder_outputs": source, "past_key_values": out.past_key_values}
             out = exported(decoder_input_ids=rest[:, step : step + 1], **again)
-            torch.testing.assert_close(out.logits[:, 0], expected[order, 3 + step], rtol=0, atol=1e-5)
-        with pytest.raises(
-            ValueError, match="^give ids, not vectors: sentences are counted by the separators"
-        ):
+            assert_near(out.logits[:, 0], expected[order, 3 + step])
+        with pytest.raises(ValueError, match="^give ids, not vectors: sentences are counted by the sep"):
             exported(inputs_embeds=torch.zeros(1, 2, model.encoder.embed_tokens.embedding_dim))
 
 
 @pytest.mark.parametrize("variant", ["untied", "decay"])
 def test_a_text_goes_on_alike(variant):
     """In a batch padded on the left, greedily and by beams; the cache does not grow."""
-    model, dictionary = small_model("causal LM", variant)
-    exported = convert(model, CAUSAL_LM, dictionary)
+    _, exported = converted("causal LM", variant)
     prompts = [[2, *prompt[:-1]] for prompt in sentences((7, 3, 5), 23)]
     ids = batch(prompts, left=True)
     for beams in (1, 3):
@@ -118,8 +113,7 @@ def test_a_text_goes_on_alike(variant):
 
 
 def test_what_a_call_may_be_given():
-    model, dictionary = small_model("masked LM", "local")
-    exported = convert(model, MASKED_LM, dictionary)
+    model, exported = converted("masked LM", "local")
     tokens = torch.randint(4, 20, (3, 9), generator=torch.Generator().manual_seed(2))
     tokens[1, 4:], tokens[2, 1:] = 1, 1
     mask = tokens.ne(1)
@@ -127,7 +121,7 @@ def test_what_a_call_may_be_given():
         expected, extra = model(tokens)
         out = exported(tokens, labels=tokens.masked_fill(~mask, -100), output_attentions=True)
         packed = exported.luna(tokens).packed
-        torch.testing.assert_close(packed, extra["packed_features"], rtol=0, atol=1e-5)
+        assert_near(packed, extra["packed_features"])
         torch.testing.assert_close(out.loss, torch.nn.functional.cross_entropy(expected[mask], tokens[mask]))
         torch.testing.assert_close(out.attentions[0].sum(-1)[:, 0][mask], torch.ones(mask.sum()))
         places = (mask.cumsum(1) - 1).clamp(min=0)
@@ -137,7 +131,7 @@ def test_what_a_call_may_be_given():
             {"inputs_embeds": embeds, "position_ids": places},
         ):
             found = exported(**options, attention_mask=mask.long()).logits
-            torch.testing.assert_close(found[mask], expected[mask], rtol=0, atol=1e-5)
+            assert_near(found[mask], expected[mask])
         moved = exported(tokens, position_ids=places + 1).logits
         assert not torch.allclose(moved[mask], expected[mask], atol=1e-3)
     with pytest.raises(ValueError, match="has 41 tokens, the model's positions end at 40"):
@@ -147,12 +141,10 @@ def test_what_a_call_may_be_given():
 
 
 def test_a_model_made_on_the_meta_device_begins_as_another():
-    model, dictionary = small_model("translation", "look-up diagonal decay")
-    config = convert(model, TRANSLATION, dictionary).config
-    made = type(convert(model, TRANSLATION, dictionary))
-    expected = made(config)
+    _, one = converted("translation", "look-up diagonal decay")
+    expected = type(one)(one.config)
     with torch.device("meta"):
-        exported = made(config)
+        exported = type(one)(one.config)
     exported.to_empty(device="cpu")
     with torch.no_grad():
         exported.apply(exported._init_weights)
@@ -173,9 +165,8 @@ def test_a_model_made_on_the_meta_device_begins_as_another():
 )
 def test_weights_are_used_in_the_forward_pass_of_their_module(kind, variant):
     """As accelerate's offloading needs it, whose hooks bring them there."""
-    model, dictionary = small_model(kind, variant)
+    model, exported = converted(kind, variant)
     found = kind_of(model)
-    exported = convert(model, found, dictionary)
     with torch.no_grad():
         _, expected = outputs(model, exported, found)
         for module in exported.modules():
@@ -188,8 +179,7 @@ def test_weights_are_used_in_the_forward_pass_of_their_module(kind, variant):
 
 
 def test_another_model_is_seen():
-    model, dictionary = small_model("masked LM", "tied")
-    exported = convert(model, MASKED_LM, dictionary)
+    model, exported = converted("masked LM", "tied")
     with torch.no_grad():
         exported.lm_head.layer_norm.weight.add_(1)
     with pytest.raises(InputError, match="the exported model differs"):
@@ -245,10 +235,8 @@ ELSEWHERE = [
 @pytest.mark.parametrize(("kind", "variant"), ELSEWHERE)
 def test_without_fairseq_and_this_package(kind, variant, transformers_folder, tmp_path):
     model, dictionary = small_model(kind, variant)
-    found = kind_of(model)
+    found, folder = kind_of(model), tmp_path / "hf"
     exported = convert(model, found, dictionary)
-    folder = tmp_path / "hf"
-    folder.mkdir()
     write_model(exported, folder)
     tokenizer = build_tokenizer({}, dictionary, 40, _template(exported.config), "left")
     write_tokenizer(tokenizer, folder)
@@ -263,6 +251,6 @@ def test_without_fairseq_and_this_package(kind, variant, transformers_folder, tm
         expected["generated"] = exported.generate(**inputs["generate"])
     actual = loaded_elsewhere(found.auto, tmp_path, inputs, transformers_folder)
     for name, value in expected.items():
-        torch.testing.assert_close(actual[name], value, rtol=0, atol=1e-5)
+        assert_near(actual[name], value)
     if kind == "masked LM":
         assert not any("causal" in path.name for path in folder.glob("*.py"))

@@ -8,8 +8,8 @@ from checkpoints import save
 from every_kind import small_model
 from test_commands import command
 from tiny_luna import EOS, PAD, batch, sentences
+from tiny_models import beam_search
 
-from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.errors import InputError
 
 for module in ("transformers", "onnxscript", "onnxruntime"):
@@ -20,6 +20,10 @@ import onnxruntime  # noqa: E402
 from luna_fairseq.huggingface import export_onnx  # noqa: E402
 from luna_fairseq.huggingface.conversion import convert, kind_of  # noqa: E402
 from luna_fairseq.huggingface.onnx_parts import Whole  # noqa: E402
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def exported(kind, variant, folder):
@@ -53,11 +57,7 @@ def greedy(step, state, rows, length, search=False):
 
 @pytest.mark.parametrize(
     ("kind", "variant"),
-    [
-        ("masked LM", "one layer"),
-        pytest.param("masked LM", "local", marks=pytest.mark.slow),
-        pytest.param("classifier", "mean", marks=pytest.mark.slow),
-    ],
+    [("masked LM", "one layer"), slow("masked LM", "local"), slow("classifier", "mean")],
 )
 def test_a_model_without_decoder(kind, variant, tmp_path):
     model, folder = exported(kind, variant, tmp_path)
@@ -74,7 +74,7 @@ def test_a_model_without_decoder(kind, variant, tmp_path):
         export_onnx._compare(Whole(other), folder / "model.onnx", [(tokens,)])
 
 
-@pytest.mark.parametrize("variant", ["one layer", pytest.param("decay", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("variant", ["one layer", slow("decay")])
 def test_a_causal_language_model(variant, tmp_path):
     model, folder = exported("causal LM", variant, tmp_path)
     with np.load(str(folder / "start.npz")) as start:
@@ -89,25 +89,14 @@ def test_a_causal_language_model(variant, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "variant",
-    [
-        "one layer",
-        *(
-            pytest.param(variant, marks=pytest.mark.slow)
-            for variant in ("look-up diagonal decay", "anchored softmax cross diagonal")
-        ),
-    ],
+    "variant", ["one layer", slow("look-up diagonal decay"), slow("anchored softmax cross diagonal")]
 )
 def test_a_translation_model(variant, tmp_path):
     model, folder = exported("translation", variant, tmp_path)
     tokens = batch(sentences((9, 4, 6), 23), left=True)
     state = session(folder / "encoder.onnx")({"input_ids": tokens.numpy()})
     found = greedy(session(folder / "decoder.onnx"), state, 3, 8, search=True)
-    dictionary = small_model("translation", variant)[1]
-    generator = SequenceGenerator([model], dictionary, beam_size=1, max_len_b=60)
-    lengths = tokens.ne(1).sum(dim=1)
-    expected = generator.generate([model], {"net_input": {"src_tokens": tokens, "src_lengths": lengths}})
-    for row, best in zip(found, expected):
+    for row, best in zip(found, beam_search(model, tokens, 1, max_len_b=60)):
         words = best[0]["tokens"].tolist()[:8]
         assert row[: len(words)] == words
 

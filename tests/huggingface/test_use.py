@@ -8,7 +8,7 @@ from tiny_luna import batch, sentences
 
 transformers = pytest.importorskip("transformers")
 
-from luna_fairseq.huggingface.conversion import convert, kind_of  # noqa: E402
+from luna_fairseq.huggingface.conversion import CAUSAL_LM, MASKED_LM, convert, kind_of  # noqa: E402
 
 KINDS = [
     ("translation", "look-up diagonal decay", None),
@@ -18,6 +18,7 @@ KINDS = [
     ("classifier", "mean", None),
 ]
 every_kind = pytest.mark.parametrize(("kind", "variant", "head"), KINDS)
+generating = pytest.mark.parametrize(("kind", "variant"), [("translation", "tied"), ("causal LM", "decay")])
 
 
 def exported(kind, variant, head=None):
@@ -91,18 +92,17 @@ def test_gradients_are_the_same_when_checkpointed(kind, variant, head, reentrant
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("base", ["luna", "luna_lm"])
-def test_a_configuration_by_itself_has_all_defaults(base):
-    from luna_fairseq.huggingface.configuration_luna import LunaConfig, LunaDecoderConfig
-    from luna_fairseq.huggingface.modeling_luna import LunaForMaskedLM
-    from luna_fairseq.huggingface.modeling_luna_lm import LunaForCausalLM
-
-    pairs = {"luna": (LunaConfig, LunaForMaskedLM), "luna_lm": (LunaDecoderConfig, LunaForCausalLM)}
-    configuration, model = pairs[base]
+@pytest.mark.parametrize(
+    "kind, more",
+    [
+        (MASKED_LM, {"encoder_projected_attention_heads": 2}),
+        (CAUSAL_LM, {"decoder_input_dim": 8, "decoder_output_dim": 8}),
+    ],
+)
+def test_a_configuration_by_itself_has_all_defaults(kind, more):
+    model = kind.load_class()
     widths = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2}
-    names = ("decoder_input_dim", "decoder_output_dim") if base == "luna_lm" else ()
-    widths.update(dict.fromkeys(names, 8) if names else {"encoder_projected_attention_heads": 2})
-    config = configuration(vocab_size=11, **widths)
+    config = model.config_class(vocab_size=11, **widths, **more)
     assert config.pad_token_id == 1 and config.projection_length == 128
     assert model(config)(torch.tensor([[4, 5]])).logits.shape == (1, 2, 11)
 
@@ -128,7 +128,7 @@ def test_the_compiled_forward(kind, variant, head):
         torch.testing.assert_close(found, model(**given).logits, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "variant"), [("translation", "tied"), ("causal LM", "decay")])
+@generating
 def test_samples_are_the_same_with_a_cache_and_other_padding(kind, variant):
     model = exported(kind, variant)
     rows = [[2, *row[:-1]] if kind == "causal LM" else row for row in sentences((9, 4, 6), 19)]
@@ -144,7 +144,7 @@ def test_samples_are_the_same_with_a_cache_and_other_padding(kind, variant):
     assert all(torch.equal(text, texts[True, 0]) for text in texts.values())
 
 
-@pytest.mark.parametrize(("kind", "variant"), [("translation", "tied"), ("causal LM", "decay")])
+@generating
 @pytest.mark.parametrize("cached", [True, False])
 def test_generate_returns_what_it_is_asked_for(kind, variant, cached):
     model = exported(kind, variant)

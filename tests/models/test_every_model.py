@@ -11,12 +11,14 @@ from tiny_luna import assert_close, marked, tiny_model
 from tiny_models import (
     CLASSIFIER_VARIANTS,
     LM_VARIANTS,
+    SOFTMAX_VARIANTS,
     classifier,
     classifier_loss,
     language_model,
     language_model_loss,
     loss_and_gradients,
     masked_lm_loss,
+    softmax_causal,
     translation_loss,
 )
 
@@ -42,6 +44,7 @@ KINDS = {
         "word_dropout": {"word_dropout": 0.3}, "encoder_layerdrop": {"encoder_layerdrop": 0.5},
         "decoder_layerdrop": {"decoder_layerdrop": 0.5}, "quant": QUANT,
         "untied quant": {**QUANT, "untie_luna_kv": True}}),
+    "softmax causal": Kind(softmax_causal, SOFTMAX_VARIANTS, translation_loss),
     "causal LM": Kind(language_model, LM_VARIANTS, language_model_loss,
                       {"decoder_layerdrop": {"decoder_layerdrop": 0.4}}),
     "masked LM": Kind(partial(tiny_masked_lm.tiny_model, heads=()), MASKED, masked_lm_loss,

@@ -10,7 +10,6 @@ from fairseq.dataclass.configs import FairseqConfig
 from luna_fairseq.engine.entry_points import _overridden
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import int8
-from luna_fairseq.models.int8 import quantise
 
 
 @pytest.mark.parametrize("bits", [7, 8])
@@ -32,17 +31,17 @@ def test_logits_are_nearly_the_same(given, bits, monkeypatch):
     assert 0 < (found - expected).abs().max() < 0.06 * expected.abs().max()
 
 
-def test_another_precision_is_refused():
-    with pytest.raises(
-        InputError, match="int8 is for float32 models on a CPU, this one is in float64 on cpu"
-    ):
-        quantise(tiny_model(torch.float64))
-
-
-def test_a_cpu_without_such_products_is_refused(monkeypatch):
+@pytest.mark.parametrize(
+    "dtype, message",
+    [
+        (torch.float64, "int8 is for float32 models on a CPU, this one is in float64 on cpu"),
+        (torch.float32, "no products in 8 bits for this CPU: leave int8 out"),
+    ],
+)
+def test_another_precision_or_a_cpu_without_such_products_is_refused(dtype, message, monkeypatch):
     monkeypatch.setattr(type(torch.backends.quantized), "supported_engines", ["none"])
-    with pytest.raises(InputError, match="no products in 8 bits for this CPU: leave int8 out"):
-        quantise(tiny_model(torch.float32))
+    with pytest.raises(InputError, match=message):
+        int8.quantise(tiny_model(dtype))
 
 
 @pytest.mark.parametrize("command", ["generation", "interactive_generation", "eval_lm"])

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_luna import PAD, VARIANTS, assert_close, batch, example, marked, tiny_model
+from tiny_models import beam_search, lprobs_of
 
-from fairseq.sequence_generator import SequenceGenerator
-
+LENGTHS = {"max_len_a": 0, "max_len_b": 15}
 variants = pytest.mark.parametrize("variant", [marked(variant) for variant in VARIANTS])
 
 
@@ -31,13 +31,22 @@ def inputs(target_lengths=(8, 8, 8, 8)):
 
 @variants
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_step_by_step_equals_all_at_once(variant, dtype):
-    model = tiny_model(dtype, **VARIANTS[variant])
+def test_step_by_step_equals_all_at_once_with_a_state_of_constant_size(variant, dtype):
+    model, state, sizes = tiny_model(dtype, **VARIANTS[variant]), {}, set()
     source, target = inputs((8, 3, 5, 7))  # shorter ones are padded on the right, as finished hypotheses are
+
+    def counted(*_):
+        kept = [x for entry in state.values() for x in entry.values() if x is not None]
+        sizes.add((len(kept), sum(x.numel() for x in kept)))
+
     with torch.no_grad():
         encoder_out = model.encoder(source)
         expected, extra = model.decoder(target, encoder_out)
-        logits, alignments = step_by_step(model, target, encoder_out, {})
+        model.decoder.register_forward_hook(counted)
+        logits, alignments = step_by_step(model, target, encoder_out, state)
+    causal = [entry["steps"] for name, entry in state.items() if "causal_sums" in name]
+    assert len(sizes) == 1 and len(causal) == 3
+    assert all(steps.dtype == torch.int64 and steps.tolist() == [8, 3, 5, 7] for steps in causal)
     real = target.ne(PAD)
     assert_close(logits[real], expected[real], dtype)
     assert_close(alignments[real], extra["attn"][0][real], dtype)
@@ -105,17 +114,10 @@ def test_reordered_encoder_output_is_that_of_the_reordered_sentences(variant):
         original = model.encoder(source, return_all_hiddens=True)
         untouched = model.encoder(source, return_all_hiddens=True)
         reordered = model.encoder.reorder_encoder_out(original, order)
-    batch_dim = {
-        "encoder_out": 1,
-        "encoder_states": 1,
-        "packed_out": 1,
-        "packed_states": 1,
-        "encoder_padding_mask": 0,
-        "encoder_embedding": 0,
-        "packed_padding_mask": 0,
-        "src_tokens": 0,
-        "src_lengths": 0,
-    }
+    time_first = ["encoder_out", "encoder_states", "packed_out", "packed_states"]
+    masks = ["encoder_padding_mask", "packed_padding_mask"]
+    batch_first = [*masks, "encoder_embedding", "src_tokens", "src_lengths"]
+    batch_dim = {**dict.fromkeys(time_first, 1), **dict.fromkeys(batch_first, 0)}
     (after,), before = reordered.pop("hypotheses"), original.pop("hypotheses")
     assert after.each == 1 and torch.equal(after.sentences, torch.arange(3)) and before == []
     assert reordered.pop("has_padding") == original.pop("has_padding")
@@ -140,53 +142,19 @@ def test_beam_search_packs_every_sentence_once(variant):
     before = model.encoder(source)
     same = model.encoder.reorder_encoder_out(before, torch.arange(len(source)))
     assert same is before
-    generator = SequenceGenerator(
-        [model], model.decoder.dictionary, beam_size=3, max_len_a=0, max_len_b=15, min_len=9
-    )
-    lengths = source.ne(PAD).sum(dim=1)
-    generator.generate([model], {"net_input": {"src_tokens": source, "src_lengths": lengths}})
+    beam_search(model, source, 3, min_len=9, **LENGTHS)
     assert rows == [len(source)] * len(packing)
     assert len(packing) > len(model.decoder.layers)
-
-
-def test_state_does_not_grow():
-    model = tiny_model()
-    source, target = inputs((12, 12, 12, 12))
-    state, sizes = {}, set()
-    with torch.no_grad():
-        encoder_out = model.encoder(source)
-        for t in range(12):
-            step_by_step(model, target, encoder_out, state, t, t + 1)
-            kept = [x for entry in state.values() for x in entry.values() if x is not None]
-            sizes.add((len(kept), sum(x.numel() for x in kept)))
-    assert len(sizes) == 1
-    causal = [entry for name, entry in state.items() if "causal_sums" in name]
-    assert len(causal) == 3
-    assert all(
-        entry["steps"].dtype == torch.int64 and entry["steps"].tolist() == [12] * 4 for entry in causal
-    )
 
 
 @pytest.mark.parametrize("beam, variant", [(1, "tied"), *(marked(variant, 3) for variant in VARIANTS)])
 def test_beam_search_in_a_batch_finds_what_it_finds_alone(beam, variant):
     model = tiny_model(**VARIANTS[variant])
     source, _ = example()
-    generator = SequenceGenerator(
-        [model], model.decoder.dictionary, beam_size=beam, max_len_a=0, max_len_b=15
-    )
-
-    def search(tokens):
-        lengths = tokens.ne(PAD).sum(dim=1)
-        return generator.generate([model], {"net_input": {"src_tokens": tokens, "src_lengths": lengths}})
-
-    for sentence, found in zip(source, search(batch(source, left=True))):
-        (expected,) = search(torch.tensor([sentence]))
+    for sentence, found in zip(source, beam_search(model, batch(source, left=True), beam, **LENGTHS)):
+        (expected,) = beam_search(model, torch.tensor([sentence]), beam, **LENGTHS)
         assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in expected]
         for ours, theirs in zip(found, expected):
             assert float(ours["score"]) == pytest.approx(float(theirs["score"]), abs=1e-5)
-            with torch.no_grad():  # the score is that of the model all at once
-                tokens = ours["tokens"]
-                previous = torch.cat([tokens.new_tensor([2]), tokens[:-1]])[None]
-                logits, _ = model(torch.tensor([sentence]), None, previous)
-                lprobs = logits[0].log_softmax(dim=-1).gather(1, tokens[:, None])
+            lprobs, _ = lprobs_of(model, ours["tokens"], torch.tensor([sentence]), None)
             assert float(ours["score"]) == pytest.approx(lprobs.mean().item(), abs=1e-5)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_luna import PAD, Task, assert_close, batch, sentences
-from tiny_models import LM_OPTIONS
+from tiny_models import LM_OPTIONS, lprobs_of
 from tiny_models import LM_VARIANTS as VARIANTS
 from tiny_models import language_model as tiny_model
 
@@ -76,10 +76,7 @@ def test_beam_search_scores_as_the_model_does_all_at_once_and_projects_P_once(va
     found = generator.generate([model], {"net_input": {"src_tokens": prefix}}, prefix_tokens=prefix)
     assert rows == [1] * len(model.decoder.layers)
     for hypothesis in (h for hypotheses in found for h in hypotheses):
-        tokens = hypothesis["tokens"]
-        previous = torch.cat([tokens.new_tensor([2]), tokens[:-1]])[None]
-        with torch.no_grad():
-            lprobs = model(previous)[0][0].log_softmax(dim=-1).gather(1, tokens[:, None])
+        lprobs, _ = lprobs_of(model, hypothesis["tokens"])
         assert float(hypothesis["score"]) == pytest.approx(lprobs.mean().item(), abs=1e-5)
 
 
@@ -114,8 +111,8 @@ def test_bad_input():
     model = tiny_model(decoder_learned_pos=True)
     with pytest.raises(InputError, match="a sequence has 31 tokens, the model's positions end at 30"):
         model(torch.full((1, 31), 5))
+    other = LunaLanguageModel.build_model(Namespace(**LM_OPTIONS, decoder_learned_pos=True), Task(31, 31))
     with pytest.raises(InputError, match="decoder dictionary has 23 entries, the data's has 31"):
-        other = LunaLanguageModel.build_model(Namespace(**LM_OPTIONS, decoder_learned_pos=True), Task(31, 31))
         other.load_state_dict(model.state_dict())
     with pytest.raises(InputError, match="of another architecture"):
         tiny_model().load_state_dict(model.state_dict())

@@ -11,25 +11,19 @@ from tiny_models import loss_and_gradients, translation_loss
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 
-def test_without_context_every_layer_gets_the_learned_p():
-    model = tiny_model(non_contextual_packed=True)
-    seen = []
+@pytest.mark.parametrize("alone", [True, False])
+def test_every_layer_gets_the_learned_p_or_with_context_another_and_the_decoder_the_encoders(alone):
+    model, seen = tiny_model(non_contextual_packed=alone), []
     for layer in [*model.encoder.layers, *model.decoder.layers]:
         layer.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
-    source, target = example()
-    model(batch(source), None, batch(target))
-    initial, _ = model.encoder.packed_embedding(batch(source).ne(PAD).sum(dim=1))
-    assert len(seen) == 5 and all(torch.equal(packed, initial) for packed in seen)
-
-
-def test_with_context_every_layer_gets_another_p_and_the_decoder_the_encoders():
-    model = tiny_model()
-    seen = []
-    for layer in [*model.encoder.layers, *model.decoder.layers]:
-        layer.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
-    source, target = example()
-    out = model.encoder(batch(source), return_all_hiddens=True)
-    model.decoder(batch(target), out)
+    source, target = (batch(x) for x in example())
+    out = model.encoder(source, return_all_hiddens=True)
+    model.decoder(target, out)
+    assert len(seen) == 5
+    if alone:
+        initial, _ = model.encoder.packed_embedding(source.ne(PAD).sum(dim=1))
+        assert all(torch.equal(packed, initial) for packed in seen)
+        return
     assert all(torch.equal(a, b) for a, b in zip(seen[:3], [*out["packed_states"][:2], out["packed_out"][0]]))
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(seen, 2))
 
@@ -60,12 +54,7 @@ def test_layerdrop_drops_whole_layers():
         out = model.encoder(batch(source), return_all_hiddens=True)
         _, extra = model.decoder(batch(target), out)
         counts.add((len(out["packed_states"]) - 1, len(extra["inner_states"]) - 1))
-    assert {encoder for encoder, _ in counts} == {0, 1, 2} and {decoder for _, decoder in counts} == {
-        0,
-        1,
-        2,
-        3,
-    }
+    assert [set(side) for side in zip(*counts)] == [{0, 1, 2}, {0, 1, 2, 3}]
     model.eval()
     out = model.encoder(batch(source), return_all_hiddens=True)
     assert len(model.decoder(batch(target), out)[1]["inner_states"]) == 4 and len(out["packed_states"]) == 3

@@ -9,7 +9,7 @@ from tiny_models import LM_VARIANTS as VARIANTS
 from tiny_models import language_model as tiny_model
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.stream import Stream, sinusoids
+from luna_fairseq.models.stream import Stream
 
 
 def assert_near(actual, expected, atol=2e-5):
@@ -75,11 +75,6 @@ def test_the_state_does_not_grow():
             model(text(7), stream=stream)
             sizes.add(sum(x.numel() for state in stream.layers for x in state[1:] if x is not None))
     assert len(sizes) == 1 and stream.position == 140  # beyond the 30 positions of the table
-
-
-def test_positions_are_those_of_the_table():
-    table = tiny_model(decoder_embed_dim=14, decoder_attention_heads=2).decoder.embed_positions
-    assert_near(sinusoids(3, 20, 14), table.get_embedding(23, 14, 1)[3:].double())
 
 
 @pytest.mark.parametrize("rows, options", [(3, {}), (2, {"decoder_layers": 3})])

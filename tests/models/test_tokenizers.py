@@ -1,11 +1,13 @@
 """Text is never read as words where the dictionary is of pieces: from Python, exporting, preparing a task."""
 
+import json
 from argparse import Namespace
 from contextlib import nullcontext
 
 import pytest
 import torch
 from omegaconf import OmegaConf
+from tiny_luna import dictionary as tiny_dictionary
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
@@ -13,8 +15,8 @@ from luna_fairseq.masked_lm.prepare_task import _tokenizer
 from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub, Words
-from luna_fairseq.models.tokenizers import folders_of
-from luna_fairseq.text.pieces import check_encoded, encoding_of
+from luna_fairseq.models.tokenizers import find_tokenizer, folders_of
+from luna_fairseq.text.pieces import check_encoded, check_tokenizer, encoding_of
 
 PIECES = {
     "sentencepiece": ["\u2581the", "\u2581c", "at", "a"],
@@ -94,10 +96,37 @@ def test_a_tokenizer_of_another_dictionary_is_refused_by_every_hub(hub, pieces, 
         hub(cfg, task, [model])
 
 
+def test_a_tokenizer_of_another_vocabulary_is_refused():
+    ours, pieces = tiny_dictionary(100), ["<sep>", *(f"w{i}" for i in range(95))]
+    others = [f"x{i}" for i in range(100)]
+    ours.pad_to_multiple_(8)
+    ours.add_symbol("<mask>")
+    check_tokenizer(Pieces(*pieces), ours)
+    check_tokenizer(Pieces(*pieces, "seldom"), ours)
+    with pytest.raises(InputError, match="is not the one of the dictionary .*example 'w94' is no piece"):
+        check_tokenizer(Pieces(*pieces[:-1]), ours)
+    with pytest.raises(InputError, match=r"tokenizer \(199 pieces\) .* \(95 symbols\): it has many more pie"):
+        check_tokenizer(Pieces(*pieces, *others), ours)
+    check_tokenizer(None, ours)
+    # For fairseq-interactive a dictionary may be of the frequent pieces alone, and have some symbols more.
+    check_tokenizer(Pieces(*pieces[:-9], *others), ours, strict=False)
+    with pytest.raises(InputError, match="for example 'w85' is no piece"):
+        check_tokenizer(Pieces(*pieces[:-10]), ours, strict=False)
+
+
 def test_preparing_a_task_without_the_tokenizer(tmp_path):
     with pytest.raises(InputError, match="holds pieces of gpt2, and its tokenizer is not beside it"):
         _tokenizer(tmp_path, dictionary("gpt2"), 1)
     assert _tokenizer(tmp_path, dictionary(None), 1)[1] == []
+
+
+def test_tokenizers_are_found_by_their_files(tmp_path):
+    assert find_tokenizer([tmp_path]) == {}
+    (tmp_path / "vocab.bpe").write_text("#version\n", encoding="utf-8")
+    (tmp_path / "encoder.json").write_text(json.dumps({"a": 0}), encoding="utf-8")
+    assert find_tokenizer([tmp_path / "nowhere", tmp_path])["gpt2_vocab_bpe"] == str(tmp_path / "vocab.bpe")
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
+    assert find_tokenizer([tmp_path])["bpe"] == "sentencepiece"
 
 
 def test_where_a_tokenizer_is_looked_for(tmp_path):

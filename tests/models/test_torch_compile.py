@@ -2,14 +2,19 @@
 checkpoints."""
 
 import copy
-import functools
+from functools import lru_cache, partial
 
 import pytest
 import torch
 from tiny_luna import VARIANTS, assert_close, marked, tiny_model
 from tiny_masked_lm import tiny_model as tiny_masked_lm
-from tiny_models import language_model as tiny_language_model
-from tiny_models import loss_and_gradients, translation_loss
+from tiny_models import (
+    language_model,
+    language_model_loss,
+    loss_and_gradients,
+    masked_lm_loss,
+    translation_loss,
+)
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import compiled_layer
@@ -29,16 +34,22 @@ def compile_by(monkeypatch, **options):
         compiled.append(layer_class)
         return torch.compile(layer_class.forward, **options)
 
-    monkeypatch.setattr(compiled_layer, "_compiled", functools.lru_cache(compile_forward))
+    monkeypatch.setattr(compiled_layer, "_compiled", lru_cache(compile_forward))
     torch._dynamo.reset()
     return compiled
 
 
-def assert_compiled_equals_plain(options):
-    plain, compiled = tiny_model(**options).train(), tiny_model(**options, torch_compile=True).train()
+def plain_and_compiled(build=tiny_model, **options):
+    """Two models of the same weights."""
+    plain, compiled = build(**options).train(), build(**options, torch_compile=True).train()
     compiled.load_state_dict(plain.state_dict())
-    loss, gradients = loss_and_gradients(translation_loss, plain, seed=3)
-    again, again_gradients = loss_and_gradients(translation_loss, compiled, seed=3)
+    return plain, compiled
+
+
+def assert_compiled_equals_plain(options, build=tiny_model, loss_of=translation_loss):
+    plain, compiled = plain_and_compiled(build, **options)
+    loss, gradients = loss_and_gradients(loss_of, plain, seed=3)
+    again, again_gradients = loss_and_gradients(loss_of, compiled, seed=3)
     assert_close(again, loss)
     assert again_gradients.keys() == gradients.keys()
     for name, gradient in gradients.items():
@@ -50,21 +61,13 @@ def assert_compiled_equals_plain(options):
 CONTAINED = ["local parts", "decay untied pre-norm", "tied", "untied pre-norm", "non-contextual", "elu"]
 CONTAINED += ["anchored", "look-up", "look-up by parts", "anchored softmax cross diagonal"]
 CONTAINED += ["anchored softmax cross pre-norm"]
+SLOW = [pytest.param(*each.values, marks=[*each.marks, pytest.mark.slow]) for each in map(marked, CONTAINED)]
 # What torch's default compiler is given, without the compiler: it alone needs a minute.
 LOWERED = {"backend": "aot_eager_decomp_partition", "fullgraph": True}
 
 
 @needs_compile
-@pytest.mark.parametrize(
-    "variant",
-    [
-        marked("look-up by parts diagonal pre-norm"),
-        *(
-            pytest.param(*each.values, marks=[*each.marks, pytest.mark.slow])
-            for each in map(marked, CONTAINED)
-        ),
-    ],
-)
+@pytest.mark.parametrize("variant", [marked("look-up by parts diagonal pre-norm"), *SLOW])
 def test_whole_layers_are_compiled_and_give_the_same(variant, monkeypatch):
     compiled = compile_by(monkeypatch, **LOWERED)
     model = assert_compiled_equals_plain(VARIANTS[variant])
@@ -73,21 +76,14 @@ def test_whole_layers_are_compiled_and_give_the_same(variant, monkeypatch):
 
 
 @needs_compile
-@pytest.mark.parametrize("build", [tiny_language_model, tiny_masked_lm], ids=["causal", "masked"])
-def test_language_models_are_compiled_too(build, monkeypatch):
+@pytest.mark.parametrize(
+    "build, loss",
+    [(language_model, language_model_loss), (partial(tiny_masked_lm, heads=()), masked_lm_loss)],
+)
+def test_language_models_are_compiled_too(build, loss, monkeypatch):
     compiled = compile_by(monkeypatch, **LOWERED)
-    plain, other = build().train(), build(torch_compile=True).train()
-    other.load_state_dict(plain.state_dict())
-    tokens = torch.randint(4, 20, (3, 9), generator=torch.Generator().manual_seed(1))
-    outputs = [model(tokens)[0] for model in (plain, other)]
+    assert_compiled_equals_plain({}, build, loss)
     assert len(compiled) == 1
-    assert_close(outputs[1], outputs[0])
-    for output in outputs:
-        output.square().sum().backward()
-    for (name, ours), theirs in zip(other.named_parameters(), plain.parameters()):
-        assert (ours.grad is None) == (theirs.grad is None), name
-        if ours.grad is not None:
-            assert_close(ours.grad, theirs.grad, tolerance=1e-6)
 
 
 @pytest.mark.slow
@@ -95,18 +91,15 @@ def test_language_models_are_compiled_too(build, monkeypatch):
 def test_dropout_is_compiled_too(monkeypatch):
     """Its draws are others than without compiling: the loss is compared on average."""
     compile_by(monkeypatch, **LOWERED)
-    options = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.1}
-    plain, compiled = tiny_model(**options).train(), tiny_model(**options, torch_compile=True).train()
-    compiled.load_state_dict(plain.state_dict())
-    losses = [
+    models = plain_and_compiled(dropout=0.1, attention_dropout=0.2, activation_dropout=0.1)
+    plain, compiled = (
         torch.stack([loss_and_gradients(translation_loss, model, i)[0] for i in range(60)])
-        for model in (plain, compiled)
-    ]
-    assert all(loss.std() > 1e-3 for loss in losses)
-    assert abs(losses[0].mean() - losses[1].mean()) < 4 * losses[0].std() * (2 / 60) ** 0.5
-    assert all(
-        gradient.isfinite().all() for gradient in loss_and_gradients(translation_loss, compiled)[1].values()
+        for model in models
     )
+    assert plain.std() > 1e-3 and compiled.std() > 1e-3
+    assert abs(plain.mean() - compiled.mean()) < 4 * plain.std() * (2 / 60) ** 0.5
+    _, gradients = loss_and_gradients(translation_loss, models[1])
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
 
 
 @needs_compile
