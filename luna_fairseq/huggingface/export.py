@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional, Tuple
 
 from luna_fairseq.checks.same_training import stored_identity
 from luna_fairseq.commands.arguments import CommandParser
@@ -72,11 +72,9 @@ def export(
         InputError: the checkpoint, the tokenizer or the folder is not what it should be, or transformers is
             missing.
     """
-    if folder.exists():
-        raise InputError(f"{folder} is there already: give another folder, or remove it")
     if scores is not None and not scores.is_file():
         raise InputError(f"--scores {scores} does not exist")
-    checkpoint, kind, model, tokenizer = converted(path, data, head)
+    checkpoint, kind, model, tokenizer = converted(path, data, folder, head)
     from luna_fairseq.huggingface.comparison import compare
     from luna_fairseq.huggingface.model_card import model_card, scores_beside
 
@@ -91,18 +89,11 @@ def export(
     return kind
 
 
-class Converted(NamedTuple):
-    """What is exported: the checkpoint, its kind, transformers' model and its tokenizer, None for pixels."""
-
-    checkpoint: Any
-    kind: Any
-    model: Any
-    tokenizer: Any
-
-
-def converted(path: Path, data: Path, head: Optional[str] = None) -> Converted:
-    """The model of the checkpoint ``path`` as transformers' class; arguments and errors as of
-    :func:`export`."""
+def converted(path: Path, data: Path, folder: Path, head: Optional[str]) -> Tuple[Any, ...]:
+    """The checkpoint ``path``, its kind, transformers' model and its tokenizer, None for pixels; arguments
+    and errors as of :func:`export`."""
+    if folder.exists():
+        raise InputError(f"{folder} is there already: give another folder, or remove it")
     if not path.is_file():
         raise InputError(f"--path {path} does not exist")
     try:
@@ -123,7 +114,7 @@ def converted(path: Path, data: Path, head: Optional[str] = None) -> Converted:
     model.config.trained_as = stored_identity(checkpoint.state)
     tokenizer = tokenizer_of(checkpoint.task, [path.parent, data], model.config)
     model.config.vocabularies = vocabularies(tokenizer)
-    return Converted(checkpoint, kind, model, tokenizer)
+    return checkpoint, kind, model, tokenizer
 
 
 def _dictionary(task: Any) -> Any:

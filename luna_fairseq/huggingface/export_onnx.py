@@ -49,13 +49,11 @@ def _export(args: argparse.Namespace) -> None:
             "the export needs onnx, onnxscript, onnxruntime (CPython 3.11 or later): "
             'pip install "luna_fairseq[onnx]"'
         ) from error
-    if args.folder.exists():
-        raise InputError(f"{args.folder} is there already: give another folder, or remove it")
-    found = converted(args.path, args.data, args.head)
+    _, _, model, tokenizer = converted(args.path, args.data, args.folder, args.head)
     with replacing_folder(args.folder) as temporary:
-        write_onnx(found.model, temporary)
-        if found.tokenizer is not None:
-            found.tokenizer.save_pretrained(str(temporary))
+        write_onnx(model, temporary)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(str(temporary))
     print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.glob('*.onnx')))}")
 
 

@@ -47,14 +47,10 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         return super()._add_tokens(others, special_tokens) if others else 0
 
     def _switch_to_target_mode(self) -> None:
-        self._use(self.target)
+        self._tokenizer = self.target or self._source
 
     def _switch_to_input_mode(self) -> None:
-        self._use(self._source)
-
-    def _use(self, tokenizer: Optional[Tokenizer]) -> None:
-        if tokenizer is not None:
-            self._tokenizer = tokenizer
+        self._tokenizer = self._source
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
         self._switch_to_target_mode()

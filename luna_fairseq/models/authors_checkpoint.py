@@ -1,13 +1,9 @@
-"""Loading: parameter names of the authors' code (fairseq-apollo) become ours, and what does not fit is
-refused."""
+"""Loading: parameter names of the authors' code (fairseq-apollo) become ours."""
 
 import re
-from contextlib import contextmanager
-from typing import Dict, Iterator
+from typing import Dict
 
-from torch import Tensor, nn
-
-from luna_fairseq.errors import InputError
+from torch import Tensor
 
 # (their name, our name) of one attention's projections. "pc" is the packed side's key and value, "c" the
 # unpacked one's.
@@ -70,49 +66,3 @@ def translate_names(state_dict: Dict[str, Tensor]) -> None:
         value = state_dict.pop(old)
         if not (old.endswith("projected_positions") or old.startswith("decoder.proj_layer_norm.")):
             state_dict[translate_name(old)] = value
-
-
-def check_dictionary(state_dict: Dict[str, Tensor], model: nn.Module) -> None:
-    """Raise InputError when the token embeddings of ``state_dict`` belong to dictionaries of another size."""
-    for module, which in (("encoder", "encoder "), ("decoder", "decoder "), ("encoder.sentence_encoder", "")):
-        name = f"{module}.embed_tokens.weight"
-        if name not in state_dict:
-            continue
-        theirs = state_dict[name].size(0)
-        ours = getattr(model.get_submodule(module).embed_tokens, "num_embeddings", theirs)
-        if theirs != ours:
-            raise InputError(
-                f"the checkpoint's {which}dictionary has {theirs} entries, the data's has {ours}: "
-                "use data preprocessed with the dictionaries the model was trained with"
-            )
-
-
-def check_positions(state_dict: Dict[str, Tensor], name: str, positions: nn.Module) -> None:
-    """Raise InputError when ``name`` in ``state_dict`` is a table of another number of learned positions."""
-    if name in state_dict and state_dict[name].size(0) != positions.num_embeddings:
-        surplus = positions.num_embeddings - positions.max_positions
-        theirs = state_dict[name].size(0) - surplus
-        raise InputError(
-            f"the checkpoint has {theirs} positions, the model {positions.max_positions}: give "
-            f"--max-positions {theirs}"
-        )
-
-
-@contextmanager
-def refuse_misfit() -> Iterator[None]:
-    """Raise InputError, naming one of them, in the place of torch's list of parameters that do not fit the
-    model."""
-    try:
-        yield
-    except RuntimeError as error:
-        # The first line names the class; every other is about missing, unexpected or differently shaped
-        # parameters.
-        title, *misfits = str(error).splitlines()
-        if "loading state_dict" not in title or not misfits:
-            raise
-        first = misfits[0].strip().rstrip(".")
-        raise InputError(
-            "the checkpoint is of another architecture than the model: "
-            f"{first if len(first) <= 200 else first[:200] + ' ...'}; give the --arch and model options it "
-            "was trained with, or train into another --save-dir"
-        ) from error

@@ -2,7 +2,8 @@
 Transformer and of its RoBERTa."""
 
 from argparse import Namespace
-from typing import Any, Callable, Dict, Optional
+from functools import lru_cache
+from typing import Any, Callable, Dict, Optional, Type
 
 from torch import Tensor, nn
 
@@ -13,22 +14,17 @@ from fairseq.models.roberta.model import RobertaLMHead
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.authors_checkpoint import (
-    check_dictionary,
-    check_positions,
-    refuse_misfit,
-    translate_names,
-)
+from luna_fairseq.models.authors_checkpoint import translate_names
 from luna_fairseq.models.document_translation import check_separator
 from luna_fairseq.models.few_rows import use_few_rows
 from luna_fairseq.models.int8 import quantise
-from luna_fairseq.models.luna_masked_lm_config import XAVIER
 from luna_fairseq.modules.fairseq_layers import activation_function
 from luna_fairseq.modules.heads import ProjectingAttention
 from luna_fairseq.text.documents import SEPARATOR
 
+_SENTENCE_ENCODER = "encoder.sentence_encoder"
 # What sets a sentence encoder apart from a translation model's, besides its options.
-_SENTENCE_ENCODER = {"encoder_learned_pos": True, "no_scale_embedding": True, "layernorm_embedding": True}
+_OF_SENTENCES = {"encoder_learned_pos": True, "no_scale_embedding": True, "layernorm_embedding": True}
 
 
 class LoadsWhatFits(BaseFairseqModel):
@@ -62,7 +58,16 @@ class LoadsWhatFits(BaseFairseqModel):
             InputError: the checkpoint has other dictionaries
         """
         translate_names(state_dict)
-        check_dictionary(state_dict, self)
+        for part, which in (("encoder", "encoder "), ("decoder", "decoder "), (_SENTENCE_ENCODER, "")):
+            table = state_dict.get(f"{part}.embed_tokens.weight")
+            if table is None:
+                continue
+            ours = getattr(self.get_submodule(part).embed_tokens, "num_embeddings", len(table))
+            if len(table) != ours:
+                raise InputError(
+                    f"the checkpoint's {which}dictionary has {len(table)} entries, the data's has {ours}: "
+                    "use data preprocessed with the dictionaries the model was trained with"
+                )
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
@@ -73,8 +78,20 @@ class LoadsWhatFits(BaseFairseqModel):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq's. Raises InputError when the checkpoint is of another architecture."""
-        with refuse_misfit():
+        try:
             return super().load_state_dict(*args, **kwargs)
+        except RuntimeError as error:
+            # The first line names the class; every other is about missing, unexpected or differently shaped
+            # parameters.
+            title, *misfits = str(error).splitlines()
+            if "loading state_dict" not in title or not misfits:
+                raise
+            first = misfits[0].strip().rstrip(".")
+            raise InputError(
+                "the checkpoint is of another architecture than the model: "
+                f"{first if len(first) <= 200 else first[:200] + ' ...'}; give the --arch and model options "
+                "it was trained with, or train into another --save-dir"
+            ) from error
 
 
 class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
@@ -130,7 +147,7 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
 
     def __init__(self, args: Any, encoder: SentenceModelEncoder):
         super().__init__(args, encoder)
-        if args.attention_init == XAVIER:
+        if args.attention_init == "xavier":
             for module in self.modules():
                 if isinstance(module, ProjectingAttention):
                     module.reset_projections()
@@ -149,12 +166,24 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
         """fairseq's. Raises InputError when the checkpoint has another dictionary or number of positions."""
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions
-        check_positions(state_dict, "encoder.sentence_encoder.embed_positions.weight", positions)
+        table = state_dict.get(f"{_SENTENCE_ENCODER}.embed_positions.weight")
+        if table is not None and len(table) != positions.num_embeddings:
+            theirs = len(table) - (positions.num_embeddings - positions.max_positions)
+            raise InputError(
+                f"the checkpoint has {theirs} positions, the model {positions.max_positions}: give "
+                f"--max-positions {theirs}"
+            )
+
+
+@lru_cache(maxsize=None)
+def extended(whole: Any, part: Any) -> Type[Any]:
+    """The class ``whole`` with what the class ``part`` adds to it or does in its place."""
+    return type(whole.__name__, (part, whole), {"__doc__": whole.__doc__})
 
 
 def sentence_encoder_options(args: Any) -> Namespace:
     """Options of the encoder inside a sentence model of ``args``; flat."""
-    return Namespace(**{**vars(args), **_SENTENCE_ENCODER, "max_source_positions": args.max_positions})
+    return Namespace(**{**vars(args), **_OF_SENTENCES, "max_source_positions": args.max_positions})
 
 
 def check_sequences_fit(task: Any, max_positions: int) -> None:

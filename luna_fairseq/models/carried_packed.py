@@ -2,13 +2,13 @@
 segment before ("a running memory across segments", the outlook of Luna's section 6)."""
 
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.bases import extended
 from luna_fairseq.modules.no_torchscript import REASON
 from luna_fairseq.ops.attention import in_a_graph
 
@@ -154,12 +154,12 @@ def joined(outputs: List[Dict[str, List[Any]]], packed: Tensor) -> Dict[str, Lis
     }
 
 
-def carrying(encoder: Type[Any], cfg: Any) -> Type[Any]:
+def carrying(encoder: Any, cfg: Any) -> Type[Any]:
     """The class ``encoder``, with :class:`CarriesPacked` where the options ask for it."""
     if not cfg.carry_packed:
         return encoder
     check_segments(cfg)
-    return _carrying(encoder)  # type: ignore[arg-type]
+    return extended(encoder, CarriesPacked)
 
 
 def check_segments(cfg: Any) -> None:
@@ -168,8 +168,3 @@ def check_segments(cfg: Any) -> None:
         raise InputError(f"--segment-length is {cfg.segment_length}: it must be 1 or more")
     if cfg.bptt_segments is not None and cfg.bptt_segments < 0:
         raise InputError(f"--bptt-segments is {cfg.bptt_segments}: it must be 0 (none) or more")
-
-
-@lru_cache(maxsize=None)
-def _carrying(encoder: Any) -> Type[Any]:
-    return type(encoder.__name__, (CarriesPacked, encoder), {"__doc__": encoder.__doc__})

@@ -3,7 +3,7 @@ attention."""
 
 from argparse import Namespace
 from inspect import signature
-from typing import Any, Iterable, List, Optional, Tuple, Type
+from typing import Any, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
 
     bpe: Any  # the tokenizer, of which fairseq has no type
     reads: Tuple[Type[Any], str] = (FairseqEncoderDecoderModel, "translation model")
+    translate_document = translate_document
 
     def __init__(self, cfg: Any, task: Any, models: Any):
         super().__init__(cfg, task, models)
@@ -48,12 +49,6 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
         return super().apply_bpe(sentence)
-
-    def translate_document(
-        self, sentences: Iterable[str], tokens: int, beam: int = 5, **kwargs: Any
-    ) -> List[str]:
-        """See :func:`luna_fairseq.models.document_translation.translate_document`."""
-        return translate_document(self, sentences, tokens, beam, **kwargs)
 
     def generate(
         self, tokenized_sentences: Any, beam: int = 5, *args: Any, constraints: Any = None, **kwargs: Any

@@ -14,24 +14,19 @@ from luna_fairseq.models.options import (
     option,
 )
 
-LAYER_TYPES = ("luna", "transformer")
-SENTENCE_REPRESENTATIONS = ("cls", "mp")
-PAIR_COMBINATIONS = ("concat", "nli")
-INPUT_TYPES = ("text", "image")
-
 
 @dataclass
 class ClassifierOptions(LayerOptions, EncoderOptions):
     """The Transformer's, and what is classified by what; defaults are the authors' base architecture."""
 
-    input_type: Optional[ChoiceEnum(INPUT_TYPES)] = option(
+    input_type: Optional[ChoiceEnum(["text", "image"])] = option(
         None, "tokens or pixels (default: what the task reads; anything else is refused)", may_change=True
     )
     sentence_class_num: int = option(2, "number of classes")
-    sen_rep_type: ChoiceEnum(SENTENCE_REPRESENTATIONS) = option(
+    sen_rep_type: ChoiceEnum(["cls", "mp"]) = option(
         "cls", "what represents a sequence: the first token, which is then <CLS>, or the mean of all tokens"
     )
-    pair_combination: ChoiceEnum(PAIR_COMBINATIONS) = option(
+    pair_combination: ChoiceEnum(["concat", "nli"]) = option(
         "concat", "how the two of a pair, u and v, are put together: [u, v], or [u, v, u * v, u - v]"
     )
     classifier_layers: int = option(1, "hidden layers of the classifier")
@@ -60,7 +55,7 @@ class ClassifierOptions(LayerOptions, EncoderOptions):
 class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions, CarryOptions):
     """Defaults are the authors' base architecture for Long Range Arena."""
 
-    layer_type: ChoiceEnum(LAYER_TYPES) = option(
+    layer_type: ChoiceEnum(["luna", "transformer"]) = option(
         "luna", "layers of the encoder: Luna's, or fairseq's Transformer's"
     )
     encoder_projection_length: int = option(16, "l, the length of the packed sequence P")

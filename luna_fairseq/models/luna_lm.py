@@ -8,20 +8,17 @@ from torch import Tensor
 
 from fairseq.data import Dictionary
 from fairseq.models import FairseqLanguageModel, register_model
-from fairseq.models.transformer import Embedding, TransformerConfig
+from fairseq.models.transformer import DEFAULT_MAX_TARGET_POSITIONS, Embedding, TransformerConfig
 from fairseq.modules import AdaptiveInput
 from fairseq.utils import eval_str_list, safe_getattr
 from luna_fairseq.anchored.encoder_decoder import decoder_class
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
-from luna_fairseq.models.bases import LoadsWhatFits
+from luna_fairseq.models.bases import LoadsWhatFits, extended
 from luna_fairseq.models.generator_hub import LanguageModelHub, from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_lm_config import LunaLanguageModelConfig
-from luna_fairseq.models.stream import Stream, reading_segments
-
-# fairseq's, for tasks that know no length.
-DEFAULT_POSITIONS = 1024
+from luna_fairseq.models.stream import ReadsSegments, Stream
 
 
 @register_model("luna_lm", dataclass=LunaLanguageModelConfig)
@@ -64,7 +61,7 @@ class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
             options["decoder_layers"] = len(options["decoder_layers_to_keep"].split(","))
         # Options that are the task's are references to it, which only reading them from ``cfg`` follows.
         lengths = [safe_getattr(cfg, name, None) for name in ("max_target_positions", "tokens_per_sample")]
-        options["max_target_positions"] = next(filter(None, lengths), DEFAULT_POSITIONS)
+        options["max_target_positions"] = next(filter(None, lengths), DEFAULT_MAX_TARGET_POSITIONS)
         nested = nested_config(Namespace(**options))
         dictionary = task.source_dictionary
         if nested.adaptive_input:
@@ -72,7 +69,7 @@ class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
         else:
             embed_tokens = Embedding(len(dictionary), nested.decoder.input_dim, dictionary.pad())
         plain: Any = decoder_class(nested)
-        build = reading_segments(plain)
+        build = extended(plain, ReadsSegments)
         return cls(build(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
 
 

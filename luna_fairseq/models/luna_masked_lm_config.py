@@ -14,8 +14,6 @@ from luna_fairseq.models.options import (
     option,
 )
 
-BERT, XAVIER = "bert", "xavier"
-
 
 @dataclass
 class SentenceOptions(LayerOptions, EncoderOptions):
@@ -27,8 +25,8 @@ class SentenceOptions(LayerOptions, EncoderOptions):
     encoder_attention_heads: int = option(12, "number of encoder attention heads")
     max_positions: int = option(512, "number of learned positions, the longest sequence")
     activation_fn: Activation = option("gelu", "activation function to use")
-    attention_init: ChoiceEnum([BERT, XAVIER]) = option(
-        BERT,
+    attention_init: ChoiceEnum(["bert", "xavier"]) = option(
+        "bert",
         "weights that attention's projections begin with: normal(0.02) as BERT's, or Xavier's as in "
         "translation, which are larger and let small models learn sooner",
         may_change=True,

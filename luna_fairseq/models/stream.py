@@ -2,8 +2,7 @@
 reads it so."""
 
 import math
-from functools import lru_cache
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -146,12 +145,6 @@ class ReadsSegments:
             self._check_positions(end)
             return table.weight[first : first + end - start].unsqueeze(0)
         return sinusoids(first, end - start, table.embedding_dim).to(self.layers[0].fc1.weight).unsqueeze(0)
-
-
-@lru_cache(maxsize=None)
-def reading_segments(decoder: Type[Any]) -> Type[Any]:
-    """The class ``decoder`` with :class:`ReadsSegments`."""
-    return type(decoder.__name__, (ReadsSegments, decoder), {"__doc__": decoder.__doc__})
 
 
 def sinusoids(first: int, number: int, embed_dim: int) -> Tensor:

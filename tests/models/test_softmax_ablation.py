@@ -19,14 +19,15 @@ def test_cross_attention_is_softmax_attention_and_packs_as_luna_does():
     with torch.no_grad():
         output, packed_context, weights = attention(query, packed, context, mask, need_weights=True)
         assert_close(packed_context, luna.pack(packed, context, mask)[0])
-        parts = {"q": attention.unpack_q_proj, "k": attention.context_k_proj, "v": attention.context_v_proj}
-        reference = MultiheadAttention(12, 2, encoder_decoder_attention=True).double().eval()
-        for name, part in {**parts, "out": attention.out_proj}.items():
-            getattr(reference, f"{name}_proj").load_state_dict(part.state_dict())
-        options = {"key_padding_mask": mask, "need_head_weights": True, "static_kv": True}
+        reference = torch.nn.MultiheadAttention(12, 2).double().eval()
+        parts = [attention.unpack_q_proj, attention.context_k_proj, attention.context_v_proj]
+        reference.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        reference.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        reference.out_proj.load_state_dict(attention.out_proj.state_dict())
+        options = {"key_padding_mask": mask, "average_attn_weights": False}
         expected, expected_weights = reference(query, context, context, **options)
     assert_close(output, expected)
-    assert_close(weights, expected_weights)
+    assert_close(weights, expected_weights.transpose(0, 1))
 
 
 def test_causal_attention_is_fairseqs():
