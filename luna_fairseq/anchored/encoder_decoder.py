@@ -4,16 +4,10 @@ from typing import Any, Optional, Tuple, Type
 
 from torch import Tensor
 
-from luna_fairseq.anchored.attention import (
-    QUERY_ORIGIN,
-    QUERY_PLACE,
-    AnchoredCrossAttention,
-    AnchoredSelfAttention,
-    masks_of,
-)
+from luna_fairseq.anchored.attention import QUERY_ORIGIN, QUERY_PLACE, AnchoredSelfAttention, masks_of
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.segments import find_layout
-from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
+from luna_fairseq.anchored.softmax_cross import cross_attention
 from luna_fairseq.anchored.target_places import target_places
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.fairseq_layers import attention_options
@@ -78,15 +72,7 @@ class AnchoredDecoder(LunaDecoder):
 
     def build_encoder_attention(self, cfg: Any, update_packed: bool) -> LunaAttention:
         check_extension(cfg)
-        options = attention_options(cfg, cfg.decoder)
-        if cfg.cross_attention == "softmax":
-            strength = cfg.anchor_strength if cfg.anchored_packed else None
-            anchors = {"anchor_strength": strength, "diagonal": cfg.diagonal_prior}
-            return SoftmaxCrossAttention(**options, **anchors, packs=update_packed)
-        if not cfg.anchored_packed:
-            return super().build_encoder_attention(cfg, update_packed)
-        anchors = {"anchor_strength": cfg.anchor_strength, "diagonal": cfg.diagonal_prior}
-        return AnchoredCrossAttention(**options, **anchors, lookup=cfg.packed_lookup)
+        return cross_attention(cfg, attention_options(cfg, cfg.decoder), update_packed)
 
     def prepare(
         self,

@@ -5,10 +5,11 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from torch import Tensor
 
-from luna_fairseq.anchored.attention import AnchoredAttention, masks_of
+from luna_fairseq.anchored.attention import AnchoredAttention, AnchoredCrossAttention, masks_of
 from luna_fairseq.anchored.places import middles
 from luna_fairseq.modules.decoding_state import select_sentences
 from luna_fairseq.modules.heads import dropout_probability, projection, split_heads
+from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.sentences import Masks, Sentences
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 
@@ -112,3 +113,15 @@ class SoftmaxCrossAttention(AnchoredAttention):
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:
                 del state_dict[name]
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def cross_attention(cfg: Any, options: Dict[str, Any], packs: bool) -> LunaAttention:
+    """Attention to the source as ``cfg`` asks for it, with Luna attention's ``options``; ``packs`` as of
+    :class:`SoftmaxCrossAttention`."""
+    strength = cfg.anchor_strength if cfg.anchored_packed else None
+    anchors = {"anchor_strength": strength, "diagonal": cfg.diagonal_prior}
+    if cfg.cross_attention == "softmax":
+        return SoftmaxCrossAttention(**options, **anchors, packs=packs)
+    if not cfg.anchored_packed:
+        return LunaAttention(**options)
+    return AnchoredCrossAttention(**options, **anchors, lookup=cfg.packed_lookup)

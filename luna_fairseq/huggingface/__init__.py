@@ -1,4 +1,4 @@
 """A trained model as Hugging Face's transformers loads it, and as ONNX.
 
-The files named in ``shipped_code.py`` go into an exported folder, with the plain modules that they import.
+``shipped_code.py`` puts the module of an exported model into its folder, and the plain ones that it imports.
 """

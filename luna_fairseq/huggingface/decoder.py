@@ -5,10 +5,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from luna_fairseq.anchored.attention import QUERY_ORIGIN, QUERY_PLACE, AnchoredCrossAttention
+from luna_fairseq.anchored.attention import QUERY_ORIGIN, QUERY_PLACE
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.sentence_places import Begun, origins, within_sentences
-from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
+from luna_fairseq.anchored.softmax_cross import cross_attention
 from luna_fairseq.huggingface.layers import (
     Embedding,
     GradientCheckpointingLayer,
@@ -19,7 +19,6 @@ from luna_fairseq.huggingface.layers import (
 )
 from luna_fairseq.huggingface.modeling_luna import ASKED, LunaModelOutput, LunaPreTrainedModel
 from luna_fairseq.modules.causal_state import LunaCausalState
-from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 from luna_fairseq.modules.luna_layer import LunaLayer
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
@@ -84,25 +83,15 @@ class LunaDecoderLayer(GradientCheckpointingLayer, LunaLayer):
         self.build_feed_forward(**feed_forward_options(config, "decoder"))
         self.packed_embedding = self.encoder_attn = None
         if config.is_encoder_decoder:
-            self.build_encoder_attention(config, C, not (is_last or config.non_contextual_packed))
+            update_packed = not (is_last or config.non_contextual_packed)
+            options = attention_options(config, "decoder")
+            self.encoder_attn = cross_attention(config, options, update_packed)
+            self.encoder_attn_layer_norm = nn.LayerNorm(C)
+            if self.encoder_attn.packs:
+                self.build_packed_layer_norm(C, update_packed)
         else:
             scale = not config.no_scale_embedding
             self.packed_embedding = PackedEmbedding(config.projection_length, C, scale=scale, fix_length=True)
-
-    def build_encoder_attention(self, config: Any, C: int, update_packed: bool) -> None:
-        """Attention to the source, and the norm of what it packs."""
-        options = attention_options(config, "decoder")
-        strength = config.anchor_strength if config.anchored_packed else None
-        anchors = {"anchor_strength": strength, "diagonal": config.diagonal_prior}
-        if config.cross_attention == "softmax":
-            self.encoder_attn = SoftmaxCrossAttention(**options, **anchors, packs=update_packed)
-        elif config.anchored_packed:
-            self.encoder_attn = AnchoredCrossAttention(**options, **anchors, lookup=config.packed_lookup)
-        else:
-            self.encoder_attn = LunaAttention(**options)
-        self.encoder_attn_layer_norm = nn.LayerNorm(C)
-        if self.encoder_attn.packs:
-            self.build_packed_layer_norm(C, update_packed)
 
     def forward(
         self,

@@ -64,7 +64,7 @@ def write_onnx(model: Any, folder: Path) -> None:
         InputError: a model or an operation that cannot be exported, or other numbers than the model's
     """
     from luna_fairseq.huggingface.decoder import Generates
-    from luna_fairseq.huggingface.onnx_parts import Start, Step, Whole, first_token, source_tokens
+    from luna_fairseq.huggingface.onnx_parts import Start, Step, Whole, source_tokens
 
     if getattr(model.config, "reads_pixels", False) or getattr(model.config, "pair_combination", ""):
         raise InputError(
@@ -87,7 +87,8 @@ def write_onnx(model: Any, folder: Path) -> None:
     else:
         one = [state[:1].numpy() for state in states[0]]
         np.savez(str(folder / "start.npz"), **dict(zip(start.output_names, one)))
-    steps = [(first_token(model, size[0]), *state) for size, state in zip(BATCHES, states)]
+    first = model.config.eos_token_id  # with which texts begin
+    steps = [(torch.full((rows, 1), first), *state) for (rows, _), state in zip(BATCHES, states)]
     _write(Step(model, start), folder / "decoder.onnx", steps)
 
 

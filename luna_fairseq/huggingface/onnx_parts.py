@@ -19,11 +19,6 @@ def source_tokens(model: Any, batch: int, length: int) -> Tensor:
     return some_tokens(size, batch, length, model.config.pad_token_id)
 
 
-def first_token(model: Any, batch: int) -> Tensor:
-    """With which texts begin [B, 1]."""
-    return torch.full((batch, 1), model.config.eos_token_id)
-
-
 class Whole(nn.Module):
     """A model without decoder: input_ids [B, T] -> logits."""
 
@@ -62,8 +57,7 @@ class Start(nn.Module):
         with torch.no_grad():
             cache, _ = self.begin(source_tokens(model, 2, 3))
         self.example = cache
-        self.with_source = model.config.is_encoder_decoder
-        self.output_names = [*tensors_of(cache), SEEN, *([MASK] if self.with_source else [])]
+        self.output_names = [*tensors_of(cache), SEEN, *([MASK] if model.config.is_encoder_decoder else [])]
 
     def begin(self, input_ids: Tensor) -> Tuple[LunaCache, Optional[LunaModelOutput]]:
         source, decoder = None, self.model.luna
@@ -86,7 +80,6 @@ class Step(nn.Module):
         super().__init__()
         self.model = model
         self.example = start.example
-        self.with_source = start.with_source
         self.input_names = ["token", *start.output_names]
         self.changing = [name for name in start.output_names if self.changes(name)]
         self.output_names: List[str] = ["logits", *(f"next_{name}" for name in self.changing)]
@@ -98,7 +91,7 @@ class Step(nn.Module):
     def forward(self, *given: Tensor) -> Tuple[Tensor, ...]:
         token, state = given[0], dict(zip(self.input_names[1:], given[1:]))
         source, decoder = None, self.model.luna
-        if self.with_source:
+        if self.model.config.is_encoder_decoder:
             decoder, mask = self.model.luna.decoder, state[MASK]
             # What was packed is in the state; of the source itself nothing is read any more.
             nothing = decoder.embed_tokens.weight.new_zeros(1, 1, self.model.config.encoder_embed_dim)

@@ -35,9 +35,8 @@ def test_model(case, precision):
     logits, extra = model.decoder(inputs["prev_output_tokens"], encoder_out)
 
     real = inputs["src_tokens"].ne(1).t().unsqueeze(-1)
-    assert_close(
-        encoder_out["encoder_out"][0] * real, outputs["encoder_out"] * real, precision, "encoder_out"
-    )
+    found = encoder_out["encoder_out"][0]
+    assert_close(found * real, outputs["encoder_out"] * real, precision, "encoder_out")
     assert_close(encoder_out["packed_out"][0], outputs["encoder_projected_out"], precision, "packed_out")
     for ours, theirs in zip(encoder_out["packed_states"][1:], outputs["encoder_states_px"]):
         assert_close(ours, theirs, precision, "packed_states")
@@ -96,9 +95,8 @@ def test_beam_search(name, options):
     golden = load("luna_model_tied_dynproj")
     decoding = golden["decoding"]
     model, task = golden_model(golden, decoding["state_dict"], "f32")
-    generator = SequenceGenerator(
-        [model], task.target_dictionary, max_len_a=0, max_len_b=20, min_len=1, **options
-    )
+    lengths = {"max_len_a": 0, "max_len_b": 20, "min_len": 1}
+    generator = SequenceGenerator([model], task.target_dictionary, **lengths, **options)
     inputs = {name: decoding["inputs"][name] for name in ("src_tokens", "src_lengths", "prev_output_tokens")}
     hypotheses = generator.generate([model], {"net_input": inputs})
     for ours, theirs in zip(hypotheses, decoding[name]):

@@ -11,6 +11,7 @@ from tiny_models import classifier as tiny_model
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaClassifier
+from luna_fairseq.models.architectures import encoder_sizes
 
 variants = pytest.mark.parametrize("variant", list(VARIANTS))
 
@@ -101,14 +102,19 @@ def test_what_nothing_reads_is_not_trained():
 def test_bert_weights():
     for layers in ("luna", "transformer"):
         torch.manual_seed(0)
-        sizes = {"encoder_embed_dim": 96, "encoder_ffn_embed_dim": 160, "classifier_out_dim": 64}
-        sizes.update(encoder_layers=1, encoder_attention_heads=4, encoder_projection_length=64)
+        sizes = {**encoder_sizes(1, 96, 160, 4), "classifier_out_dim": 64, "encoder_projection_length": 64}
         options = Namespace(**sizes, apply_bert_init=True, layer_type=layers, sentence_class_num=10)
         model = LunaClassifier.build_model(options, Namespace(source_dictionary=dictionary(300), pairs=False))
         for name, parameter in model.named_parameters():
             if name.endswith("weight") and "norm" not in name:
                 if "out_proj" not in name or layers == "luna":
                     assert parameter.std().item() == pytest.approx(0.02, rel=0.06), name
+
+
+def test_a_checkpoint_with_another_dictionary_is_refused():
+    model, task = tiny_model(), Namespace(source_dictionary=dictionary(31), pairs=False)
+    with pytest.raises(InputError, match="encoder dictionary has 23 entries, the data's has 31"):
+        LunaClassifier.build_model(model.args, task).load_state_dict(model.state_dict())
 
 
 TWIN = {"layer_type": "transformer"}

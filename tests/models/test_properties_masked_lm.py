@@ -9,6 +9,7 @@ from tiny_luna import PAD, assert_close, batch, sentences
 from tiny_masked_lm import BOS, HEADS, VARIANTS, Task, tiny_model
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.architectures import encoder_sizes
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
 from luna_fairseq.modules.fairseq_layers import activation_function
 
@@ -27,10 +28,8 @@ def outputs(model, tokens):
     mask, found = extra["packed_padding_mask"], []
     for b in range(len(tokens)):
         real = tokens[b].ne(PAD)
-        packed = extra["packed_features"][b]
-        found.append(
-            (logits[b, real], features[b, real], packed if mask is None else packed[~mask[b]], heads[b])
-        )
+        packed = extra["packed_features"][b, slice(None) if mask is None else ~mask[b]]
+        found.append((logits[b, real], features[b, real], packed, heads[b]))
     return found
 
 
@@ -65,14 +64,8 @@ def test_gelu_of_half_precision_is_computed_in_float32(dtype):
 
 def test_initial_weights():
     torch.manual_seed(0)
-    sizes = {
-        "encoder_embed_dim": 96,
-        "encoder_ffn_embed_dim": 160,
-        "projection_length": 64,
-        "max_positions": 200,
-    }
-    options = Namespace(**sizes, encoder_layers=1, encoder_attention_heads=4)
-    model = LunaMaskedLM.build_model(options, Task(300, 200))
+    sizes = {**encoder_sizes(1, 96, 160, 4), "projection_length": 64, "max_positions": 200}
+    model = LunaMaskedLM.build_model(Namespace(**sizes), Task(300, 200))
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             assert not parameter.any(), name
@@ -100,19 +93,13 @@ def test_bad_input():
     model = tiny_model()
     with pytest.raises(InputError, match="has 41 tokens, the model's positions end at 40: .*--max-positions"):
         model(torch.full((1, 41), 5))
-    with pytest.raises(
-        InputError, match="no classification head 'sst2'; its heads: sentence_classification_head, mean"
-    ):
+    with pytest.raises(InputError, match="no classification head 'sst2'; its heads: sentence_.*, mean"):
         model(batch(example()), classification_head_name="sst2")
-    with pytest.raises(
-        InputError, match="up to 1024 tokens, the model has 40 positions: give --tokens-per-sample 40"
-    ):
+    with pytest.raises(InputError, match="up to 1024 tokens, .* 40 positions: give --tokens-per-sample 40"):
         LunaMaskedLM.build_model(model.args, Task(23, 1024))
     with pytest.raises(InputError, match="checkpoint's dictionary has 23 entries, the data's has 31"):
         LunaMaskedLM.build_model(model.args, Task(31)).load_state_dict(model.state_dict())
-    with pytest.raises(
-        InputError, match="checkpoint has 40 positions, the model 60: give --max-positions 40"
-    ):
+    with pytest.raises(InputError, match="has 40 positions, the model 60: give --max-positions 40"):
         tiny_model(max_positions=60).load_state_dict(model.state_dict())
     with pytest.raises(InputError, match="of another architecture than the model"):
         tiny_model(encoder_ffn_embed_dim=24).load_state_dict(model.state_dict())
