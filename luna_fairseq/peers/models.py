@@ -143,8 +143,8 @@ class PeerClassifier(LunaClassifier):
 _PUBLISHED = {"decoder_attention": "softmax", "cross_attention": "softmax", "max_source_positions": 200}
 _LINFORMER = {"attention": "linformer", "linformer_k": 8, "linformer_sharing": "layerwise"}
 _CONVOLUTION = {**_PUBLISHED, "attention": "conv_linformer"}
-# The sizes of luna_small_512 and luna_tiny_512.
-# Of each model, what each architecture sets apart from the defaults of its dataclass.
+# Of each model, what each architecture sets apart from the defaults of its dataclass; small and tiny are of
+# luna_small_512's and luna_tiny_512's sizes.
 ARCHITECTURES: Dict[str, Presets] = {
     "peer_transformer": {
         "peer_transformer": {},
