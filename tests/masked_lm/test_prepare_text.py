@@ -30,10 +30,7 @@ def text(tmp_path):
 
 def write_gpt2(folder):
     """A byte-pair encoding in GPT-2's files: characters, and one merge."""
-    characters = sorted(
-        {c for document in DOCUMENTS for line in document for c in line.replace(" ", "\u0120")}
-    )
-    pieces = [*characters, "th"]
+    pieces = [*sorted(set("".join(sum(DOCUMENTS, [])).replace(" ", "\u0120"))), "th"]
     (folder / "encoder.json").write_text(json.dumps({p: i for i, p in enumerate(pieces)}), encoding="utf-8")
     (folder / "vocab.bpe").write_text("#version\nt h\n", encoding="utf-8")
     return len(pieces)
@@ -67,9 +64,7 @@ def test_sentencepiece_in_shards(text, capsys):
     dealt = [[] for _ in range(3)]
     for number, document in enumerate(DOCUMENTS * 5):
         dealt[number % 3] += [*document, ""]
-    assert [[line for line in shard if line] for shard in found] == [
-        [line for line in s if line] for s in dealt
-    ]
+    assert [list(filter(None, shard)) for shard in found] == [list(filter(None, shard)) for shard in dealt]
     assert found[0][2] == ""  # between two documents
     assert [words_of(p) for p in sentences(data / "shard0", "valid") if p] == sum(DOCUMENTS, [])
     assert find_tokenizer([data])["bpe"] == "sentencepiece"

@@ -35,15 +35,9 @@ def test_from_text_to_score_and_on(trained, capfd):
     assert "luna-train: batch: 1 GPU x 1,000 tokens x --update-freq 1" in said and "| valid |" in said
     assert "BLEU = " in said and "signature: " in said and said.count("  reference  ") == 10
     assert len((out / "hypotheses.de").read_text(encoding="utf-8").split("\n")) == 13 + 1
-    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == [
-        "averaged.pt",
-        "checkpoint1.pt",
-        "checkpoint2.pt",
-        "checkpoint_best.pt",
-        "checkpoint_last.pt",
-        "run.json",
-        "sentencepiece.bpe.model",
-    ]
+    checkpoints = {f"checkpoint{name}.pt" for name in ("1", "2", "_best", "_last")}
+    found = {path.name for path in (out / "checkpoints").iterdir()}
+    assert found == {*checkpoints, "averaged.pt", "run.json", "sentencepiece.bpe.model"}
 
     # Started again it goes on.
     assert train(words, "150", "3") == 0
@@ -116,16 +110,11 @@ def test_a_training_that_fails_names_its_log(trained, tmp_path, capfd):
 
 @pytest.mark.parametrize(
     "words, message",
-    [
-        (["--recipe", "huge"], "there is no recipe huge; "),
-        ([], "a.en does not exist"),
-    ],
+    [(["--recipe", "huge"], "there is no recipe huge; "), ([], "a.en does not exist")],
 )
 def test_bad_input_is_one_line(words, message, tmp_path, capsys):
-    prefixes = [
-        item for name in ("train", "valid", "test") for item in (f"--{name}pref", str(tmp_path / "a"))
-    ]
-    given = [*LANGUAGES, "--vocab-size", "100", "--destdir", str(tmp_path / "out"), *prefixes, *words]
+    text = f"--trainpref {tmp_path}/a --validpref {tmp_path}/a --testpref {tmp_path}/a".split()
+    given = [*LANGUAGES, "--vocab-size", "100", "--destdir", str(tmp_path / "out"), *text, *words]
     assert train_bitext.main(given) == 1
     said = capsys.readouterr()
     assert message in said.err and said.err.count("\n") == 1 and "== train" not in said.out
