@@ -67,7 +67,7 @@ def build_parser() -> CommandParser:
     add("--gpu", default="a100", choices=GPUS, type=str.lower, help="(default: a100)")
     parser.count("--nodes", 1, "machines")
     parser.count("--gpus-per-node", 8, "GPUs of a machine")
-    parser.count("--length", None, f"of sentences, several allowed (default: {of_length})", nargs="+")
+    parser.count("--length", None, f"tokens of a sentence (default: {of_length})", nargs="+")
     add("--dtype", choices=["half", "float32"], default="half", help="of the model (default: half)")
     parser.count("--dictionary-size", PAPER_DICTIONARY_SIZE, "entries of the dictionary")
     return parser
