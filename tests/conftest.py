@@ -1,6 +1,7 @@
 """What every test needs: one thread per process, no GPU tests where there is no GPU, no fp16 where torch has
 none."""
 
+import gc
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; tests run side by side
@@ -39,6 +40,16 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish():
+    """What is there by now stays to the end: garbage collection need not look through it every time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)

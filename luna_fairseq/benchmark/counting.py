@@ -99,8 +99,13 @@ def _tensors(tree: Any) -> List[Tensor]:
 
 def _on(device: str, tree: Any) -> Any:
     """Arguments whose tensors and devices are that one."""
-    tree = tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, tree)
-    return tree_map(lambda x: torch.device(device) if isinstance(x, torch.device) else x, tree)
+
+    def moved(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return x.to(device)
+        return torch.device(device) if isinstance(x, torch.device) else x
+
+    return tree_map(moved, tree)
 
 
 def _makes_integers(packet: Any, dtype: Any = None, **unused: Any) -> bool:

@@ -1,9 +1,10 @@
 """Checkpoints of the small models, with the folders of their dictionaries."""
 
-from argparse import Namespace
-
 import torch
 from every_kind import BASE, VARIANTS, small_model
+from omegaconf import OmegaConf
+
+from fairseq.dataclass.configs import FairseqConfig
 
 # fairseq's task, the model's architecture, and the files of dictionaries.
 TASKS = {
@@ -20,11 +21,17 @@ def save(kind, variant, folder):
     """Write model.pt and data/ into ``folder``; return them, and fairseq's model."""
     task, arch, names = TASKS[kind]
     model, _ = small_model(kind, variant)
-    options = {"task": task, "arch": arch, "source_lang": "a", "target_lang": "b", "tokens_per_sample": 40}
-    args = Namespace(criterion="cross_entropy", **{**options, **BASE[kind], **VARIANTS[kind][variant]})
-    state = {"args": args, "model": model.state_dict(), "extra_state": {"best": 3.5}}
-    state["optimizer_history"] = [{"num_updates": 12, "criterion_name": "", "lr_scheduler_state": {}}]
     path, data = folder / "model.pt", folder / "data"
+    cfg = {
+        **OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True),
+        "task": {"_name": task, "data": str(data), "tokens_per_sample": 40},
+        "model": {"_name": arch, "arch": arch, **BASE[kind], **VARIANTS[kind][variant]},
+        "criterion": {"_name": "cross_entropy"},
+    }
+    if task == "translation":
+        cfg["task"].update(source_lang="a", target_lang="b")
+    state = {"args": None, "cfg": cfg, "model": model.state_dict(), "extra_state": {"best": 3.5}}
+    state["optimizer_history"] = [{"num_updates": 12, "criterion_name": "", "lr_scheduler_state": {}}]
     torch.save(state, str(path))
     for name, size in zip(names, sizes(model)):
         (data / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,7 @@
-"""Load an exported folder where neither fairseq nor this package is: ``load_exported.py CLASS FOLDER INPUTS
-OUTPUTS``.
+"""Load exported folders where neither fairseq nor this package is: ``load_exported.py FOLDER=CLASS ...``.
 
-INPUTS are keyword arguments of a call (and of generate, under that name), OUTPUTS get the logits, and what
-was generated. What transformers expects of every model is tried on the way.
+FOLDER.in are keyword arguments of a call (and of generate, under that name), FOLDER.out gets the logits, and
+what was generated. What transformers expects of every model is tried on the way.
 """
 
 import sys
@@ -60,13 +59,13 @@ def check_tokenizer(tokenizer, folder):
     assert old == new
 
 
-def main(auto, folder, inputs, outputs):
+def main(folder, auto):
     """See the module."""
     model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     assert len(tokenizer) == model.config.vocab_size, (len(tokenizer), model.config.vocab_size)
     check_tokenizer(tokenizer, folder)
-    given = torch.load(inputs)
+    given = torch.load(f"{folder}.in")
     generate = given.pop("generate", None)
     with torch.no_grad():
         found = {"logits": model(**given).logits}
@@ -75,8 +74,9 @@ def main(auto, folder, inputs, outputs):
     if auto == "AutoModelForCausalLM":
         check_pipeline(model, tokenizer)
     check_hooks(model, given, found["logits"])
-    torch.save(found, outputs)
+    torch.save(found, f"{folder}.out")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for word in sys.argv[1:]:
+        main(*word.split("="))

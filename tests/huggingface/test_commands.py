@@ -96,7 +96,7 @@ def test_the_source_has_an_embedding_of_its_own_in_whatever_file(tmp_path, monke
 def test_a_checkpoint_of_another_direction_is_refused(tmp_path, capsys):
     checkpoint, _, back = exported("translation", "tied", tmp_path)
     state = torch.load(str(checkpoint), weights_only=False)
-    state["args"].source_lang, state["args"].target_lang = "b", "a"
+    state["cfg"]["task"].update(source_lang="b", target_lang="a")
     torch.save(state, str(checkpoint))
     assert command("import_checkpoint", *back, tmp_path / "back.pt") == 1
     assert "was exported from another training than --like" in capsys.readouterr().err

@@ -209,19 +209,6 @@ def transformers_folder(request, tmp_path_factory):
     return folder
 
 
-def loaded_elsewhere(auto, folder, inputs, transformers_folder):
-    """What ``load_exported.py`` finds, in a process without fairseq and this package."""
-    torch.save(inputs, str(folder / "inputs.pt"))
-    environment = {**os.environ, "PYTHONPATH": str(transformers_folder), "HF_HUB_OFFLINE": "1"}
-    environment["HF_HOME"] = str(folder / "home")
-    script = str(Path(__file__).with_name("load_exported.py"))
-    names = [str(folder / name) for name in ("hf", "inputs.pt", "outputs.pt")]
-    line = [sys.executable, script, auto, *names]
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=str(folder))
-    assert done.returncode == 0, done.stderr[-3000:]
-    return torch.load(names[-1])
-
-
 ELSEWHERE = [
     ("masked LM", "pre-norm"),
     ("masked LM", "local"),
@@ -232,25 +219,47 @@ ELSEWHERE = [
 ]
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """A folder, and (kind, variant) -> what its export there gives, and the class that loads it."""
+    parent, found = tmp_path_factory.mktemp("exported"), {}
+    for number, (kind, variant) in enumerate(ELSEWHERE):
+        model, dictionary = small_model(kind, variant)
+        exported = convert(model, kind_of(model), dictionary)
+        folder = parent / f"hf{number}"
+        write_model(exported, folder)
+        write_tokenizer(build_tokenizer({}, dictionary, 40, _template(exported.config), "left"), folder)
+        tokens = torch.randint(4, 19, (2, 9), generator=torch.Generator().manual_seed(3))
+        inputs = {"input_ids": tokens}
+        if kind_of(model) is TRANSLATION:
+            inputs["decoder_input_ids"] = tokens.flip(0)
+        with torch.no_grad():
+            outputs = {"logits": exported(**inputs).logits}
+        if kind_of(model) in (TRANSLATION, CAUSAL_LM):
+            inputs["generate"] = {"inputs": tokens, "max_new_tokens": 7, "num_beams": 3}
+            outputs["generated"] = exported.generate(**inputs["generate"])
+        torch.save(inputs, f"{folder}.in")
+        found[kind, variant] = folder, kind_of(model).auto, outputs
+    return found
+
+
+@pytest.fixture(scope="module")
+def loaded_elsewhere(expected, transformers_folder):
+    """``load_exported.py`` has run in a process without fairseq and this package."""
+    there = str(transformers_folder)
+    environment = {**os.environ, "PYTHONPATH": there, "HF_HUB_OFFLINE": "1", "HF_HOME": f"{there}/home"}
+    script = str(Path(__file__).with_name("load_exported.py"))
+    line = [sys.executable, script, *(f"{folder}={auto}" for folder, auto, _ in expected.values())]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=there)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.usefixtures("loaded_elsewhere")
 @pytest.mark.parametrize(("kind", "variant"), ELSEWHERE)
-def test_without_fairseq_and_this_package(kind, variant, transformers_folder, tmp_path):
-    model, dictionary = small_model(kind, variant)
-    found, folder = kind_of(model), tmp_path / "hf"
-    exported = convert(model, found, dictionary)
-    write_model(exported, folder)
-    tokenizer = build_tokenizer({}, dictionary, 40, _template(exported.config), "left")
-    write_tokenizer(tokenizer, folder)
-    tokens = torch.randint(4, 19, (2, 9), generator=torch.Generator().manual_seed(3))
-    inputs = {"input_ids": tokens}
-    if found is TRANSLATION:
-        inputs = {**inputs, "decoder_input_ids": tokens.flip(0)}
-    with torch.no_grad():
-        expected = {"logits": exported(**inputs).logits}
-    if found in (TRANSLATION, CAUSAL_LM):
-        inputs["generate"] = {"inputs": tokens, "max_new_tokens": 7, "num_beams": 3}
-        expected["generated"] = exported.generate(**inputs["generate"])
-    actual = loaded_elsewhere(found.auto, tmp_path, inputs, transformers_folder)
-    for name, value in expected.items():
+def test_without_fairseq_and_this_package(kind, variant, expected):
+    folder, _, outputs = expected[kind, variant]
+    actual = torch.load(f"{folder}.out")
+    for name, value in outputs.items():
         assert_near(actual[name], value)
     if kind == "masked LM":
         assert not any("causal" in path.name for path in folder.glob("*.py"))

@@ -53,8 +53,9 @@ def test_step_by_step_equals_all_at_once_with_a_state_of_constant_size(variant, 
 
 
 @variants
-@pytest.mark.parametrize("order", [[3, 0, 0, 2], [1, 1], [2, 1, 0, 3, 3, 0, 0]])
-@pytest.mark.parametrize("return_all_hiddens", [False, True])
+@pytest.mark.parametrize(
+    "order, return_all_hiddens", [([3, 0, 0, 2], True), ([1, 1], False), ([2, 1, 0, 3, 3, 0, 0], False)]
+)
 def test_reordered_decoding_goes_on_as_the_reordered_sentences(variant, order, return_all_hiddens):
     model = tiny_model(**VARIANTS[variant])
     source, target = inputs()

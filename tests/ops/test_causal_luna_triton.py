@@ -106,8 +106,9 @@ CASES = [
     (1, 8, 5, "none", 384),
     (2, 33, 1, "left", 384),
     (33, 33, 16, "both", 4),
+    (35, 8, 20, "both", 8),
+    (60, 8, 5, "none", 384),
     (65, 8, 40, "both", 8),
-    (100, 8, 5, "none", 384),
     (17, 64, 130, "both", 384),
     (33, 64, 40, "none", 1),
     (140, 33, 16, "both", 8),
@@ -131,7 +132,7 @@ def test_equals_naive_in_float32(T, K, L, masks, programs, monkeypatch):
 # The same kinds, but for one chunk of one position, and one more: decay that differs a lot by head.
 FORGETTING = [
     (17, 8, 5, "none", 384),
-    (33, 8, 40, "left", 1),
+    (33, 8, 20, "left", 1),
     (65, 33, 16, "both", 8),
     (70, 8, 40, "none", 8),
 ]
@@ -157,7 +158,7 @@ def test_half_precision_where_it_forgets(dtype, tolerance):
 
 @pytest.mark.parametrize("dtype, tolerance", slow_from(1, [(torch.float16, 1e-3), (torch.bfloat16, 6e-3)]))
 @pytest.mark.parametrize(
-    "T, K, L, masks, programs", slow_from(1, [(33, 33, 40, "both", 384), (70, 64, 16, "left", 8)])
+    "T, K, L, masks, programs", slow_from(1, [(33, 33, 20, "both", 384), (70, 64, 40, "left", 8)])
 )
 def test_half_precision_is_lost_in_input_output_and_tf32(
     T, K, L, masks, programs, dtype, tolerance, monkeypatch
@@ -233,7 +234,7 @@ def test_a_wrong_kernel_is_caught(log_decay, monkeypatch):
             launch(kernel, *args, **tensors)
 
     monkeypatch.setattr(form, "launch", planted)
-    found = errors([*inputs_of(70, 8, 5), *(x.to(DEVICE) for x in log_decay)])
+    found = errors([*inputs_of(40, 8, 5), *(x.to(DEVICE) for x in log_decay)])
     assert all(error > 1e-3 for error in found.values()), found
 
 

@@ -1,15 +1,13 @@
 """The Triton form's tests in Triton's interpreter: in a process of their own, for the setting is read on
-import."""
+import. It has one thread: the interpreter's products are small."""
 
 import importlib.util
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from forked import TORCH, run_code
+from forked import TORCH, run_code, run_python
 
 from luna_fairseq.ops.causal_luna import triton as form
 
@@ -22,18 +20,11 @@ needs_triton = pytest.mark.skipif(
 
 @needs_triton
 @pytest.mark.parametrize("marks", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "name", ["test_causal_luna_triton.py", "test_causal_luna_triton_dropout.py", "test_causal_luna_choice.py"]
-)
-def test_in_the_interpreter(name, marks):
-    # One thread: the interpreter's products are small, and a pool of threads per product is what would take
-    # the time.
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, str(HERE / name)]
-    result = subprocess.run(command, env=environment, cwd=HERE.parents[1], capture_output=True, text=True)
-    if marks == "slow" and result.returncode == 5:  # none was selected
-        pytest.skip(f"{name} has no slow tests")
+def test_in_the_interpreter(marks):
+    names = ("test_causal_luna_triton.py", "test_causal_luna_triton_dropout.py", "test_causal_luna_choice.py")
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marks]
+    paths = [str(HERE / name) for name in names]
+    result = run_python("-m", "pytest", *options, *paths, imported=TORCH, TRITON_INTERPRET="1")
     assert result.returncode == 0 and " passed" in result.stdout, (
         result.stdout[-5000:] + result.stderr[-2000:]
     )
