@@ -1,6 +1,7 @@
 """Exported models against fairseq's, in this process, and loaded by several versions of transformers."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -241,6 +242,17 @@ def expected(tmp_path_factory):
         torch.save(inputs, f"{folder}.in")
         found[kind, variant] = folder, kind_of(model).auto, outputs
     return found
+
+
+def test_shipped_files_do_not_import_in_circles(expected):
+    """transformers 4.46 and older follows relative imports until there are no more."""
+    for folder, _, _ in expected.values():
+        files = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+        left = {name: re.findall(r"^ *from \.(\w+) import", text, re.M) for name, text in files.items()}
+        while left:
+            free = {name for name, needed in left.items() if not left.keys() & set(needed)}
+            assert free, f"in a circle, or above one: {sorted(left)}"
+            left = {name: needed for name, needed in left.items() if name not in free}
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+BLOCK_L = 16  # rows of P that Triton's kernels take at a time
+
 
 def softplus(x: Tensor) -> Tensor:
     """log2(1 + 2^x), any shape. Base 2 makes f(0) = 1."""

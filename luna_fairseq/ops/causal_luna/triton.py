@@ -14,14 +14,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
-from luna_fairseq.ops.causal_luna.inputs import count_steps
+from luna_fairseq.ops.causal_luna.inputs import BLOCK_L, count_steps
 
 MAX_PACKED_LENGTH = 256
 MAX_HEAD_WIDTH = 128
 # A sequence is cut into no more segments than keep this many programs busy: some three on each of 132
 # multiprocessors. A program reads the sums of all segments before its own: no more than MAX_SEGMENTS.
 PROGRAMS, MAX_SEGMENTS = 384, 32
-BLOCK_L = 16  # rows of P at a time
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:

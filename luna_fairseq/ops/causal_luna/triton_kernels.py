@@ -28,7 +28,7 @@ PRECISION; every sum is float32. Names in capitals are constants of compilation.
 import triton
 import triton.language as tl
 
-from luna_fairseq.ops.causal_luna.triton import BLOCK_L as ROWS_AT_A_TIME
+from luna_fairseq.ops.causal_luna.inputs import BLOCK_L as ROWS_AT_A_TIME
 
 # A real logit never comes near it, and unlike -inf it leaves no NaN where every row of P is left out.
 EXCLUDED = tl.constexpr(-1e30)
