@@ -24,12 +24,14 @@ def save(kind, variant, folder):
     path, data = folder / "model.pt", folder / "data"
     cfg = {
         **OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True),
-        "task": {"_name": task, "data": str(data), "tokens_per_sample": 40},
+        "task": {"_name": task, "data": str(data)},
         "model": {"_name": arch, "arch": arch, **BASE[kind], **VARIANTS[kind][variant]},
         "criterion": {"_name": "cross_entropy"},
     }
     if task == "translation":
         cfg["task"].update(source_lang="a", target_lang="b")
+    elif task != "lra-text":
+        cfg["task"]["tokens_per_sample"] = 40
     state = {"args": None, "cfg": cfg, "model": model.state_dict(), "extra_state": {"best": 3.5}}
     state["optimizer_history"] = [{"num_updates": 12, "criterion_name": "", "lr_scheduler_state": {}}]
     torch.save(state, str(path))
