@@ -122,8 +122,8 @@ def plan(args: Namespace, length: Optional[int] = None) -> Plan:
         of_parameter = 2 * item + KEPT[args.optimizer] + (8 if item < 4 else 0)
         # What is kept for the backward pass, and two tensors of the largest size at work.
         of_batch = step.kept + 2 * step.largest
-        left = gpu.memory - CUDA_ITSELF - step.parameters * of_parameter
-        needed = gpu.memory - left + of_batch
+        fixed = CUDA_ITSELF + step.parameters * of_parameter
+        needed, left = fixed + of_batch, gpu.memory - fixed
         if of_batch <= left:
             of_all = batch.sentences * length * passes * gpus
             return Plan(batch, passes, needed, of_all, seconds(step, args, passes), step.parameters)

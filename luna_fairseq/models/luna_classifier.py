@@ -96,8 +96,8 @@ class LunaClassifier(LoadsWhatFits):
             InputError: a model of pairs without the second sequences, or one of single sequences with them
         """
         if self.pairs != (src1_tokens is not None):
-            given = "pairs of sequences", "single sequences"
-            model, data = given if self.pairs else (given[1], "pairs")
+            kinds = "single sequences", "pairs of sequences"
+            model, data = kinds[self.pairs], kinds[not self.pairs]
             raise InputError(
                 f"the model classifies {model}, the data has {data}: train on data of the same kind"
             )

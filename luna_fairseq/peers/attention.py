@@ -112,7 +112,9 @@ class PeerAttention(ProjectingAttention):
         """What cross-attention keeps of context [S, B, C], tensors [B, ..]; ``padding`` [B, S] or None."""
         raise NotImplementedError
 
-    def read(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, Any]:
+    def read(
+        self, query: Tensor, memory: State, need_weights: bool = False
+    ) -> Tuple[Tensor, Optional[Tensor]]:
         """Output [B, H, T, K] of queries [T, B, C] to a digested context; weights [B, H, T, S], or None."""
         raise NotImplementedError
 

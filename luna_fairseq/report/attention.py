@@ -61,7 +61,8 @@ class AttentionMaps(Mapping):
         """The tokens that attend, and those attended to, of an attention such as "decoder.0.cross"."""
         if name.endswith("cross"):
             return self.target, self.source
-        return (self.source if name.startswith("encoder") else self.target_input,) * 2
+        both = self.source if name.startswith("encoder") else self.target_input
+        return both, both
 
     def entropy(self, name: str) -> Tensor:
         """Of each head, the mean entropy of the map's rows [H]: 0 where each weighs one, 1 if all alike."""
@@ -106,6 +107,11 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
         with recorded(hub.model) as found:
             hub.extract_features(tokens)
         return _maps(found, _symbols(hub.task.source_dictionary, tokens), texts={"text": text})
+    return _of_decoder(hub, tokens, text, target, beam)
+
+
+def _of_decoder(hub: Any, tokens: Tensor, text: str, target: Optional[str], beam: int) -> AttentionMaps:
+    """Of a translation model, or of a causal language model, which reads ``tokens`` as its own text."""
     model, translates = hub.models[0], hasattr(hub.models[0], "encoder")
     produced = _target(hub, tokens, target, beam) if translates else tokens
     shifted = torch.cat([produced[-1:], produced[:-1]])  # fairseq's decoders begin with </s>

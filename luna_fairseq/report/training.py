@@ -56,7 +56,8 @@ def build_parser() -> CommandParser:
 
 def _report(args: argparse.Namespace) -> None:
     if not args.watch:
-        return _write(args, find_runs(args.runs))
+        _write(args, find_runs(args.runs))
+        return
     seen: Any = None
     try:
         while True:
@@ -66,7 +67,7 @@ def _report(args: argparse.Namespace) -> None:
                 seen = now
                 _write(args, runs)
             if all(run.log.finished for run in runs):
-                return None
+                return
             time.sleep(args.watch)
     except KeyboardInterrupt:
         print()

@@ -40,6 +40,8 @@ from luna_fairseq.translation.pair_data import PairData
 PROGRAM = "luna-prepare-bitext"
 # Part of every key: a change of what a step does must not take the old output for finished.
 VERSION = 5
+# Options that decide what a model learns.
+DECIDES = ("source_lang", "target_lang", "vocab_size", "subword", "max_length", "max_ratio", "documents")
 # Positions of the presets (--max-source-positions, --max-target-positions), one being the sentence's end.
 POSITIONS = 1024
 SKIP = "--skip-invalid-size-inputs-valid-test"
@@ -126,7 +128,7 @@ class Preparation:
         """What a model that is trained on the text depends on; see
         :func:`luna_fairseq.files.same_run.same_run`."""
         what = {"training text": f"{CONTENT}{self.text['train'].digest}"}
-        for name in "source_lang target_lang vocab_size subword max_length max_ratio documents".split():
+        for name in DECIDES:
             if getattr(self.args, name) is not None:
                 what[f"--{name.replace('_', '-')}"] = str(getattr(self.args, name))
         return what

@@ -66,11 +66,12 @@ def make_text(folder: Path, mirror: Optional[str]) -> None:
     def fetch_all() -> Dict[str, Path]:
         return {part.name: fetch(part.archive, folder / "archives", mirror) for part in PARTS}
 
+    # Archives from the public addresses are known, so that they may be gone once the text stands.
+    archives: Dict[str, Path] = {} if mirror is None else fetch_all()
+
     def make() -> Tuple[List[str], Dict[str, int]]:
         return files, write_text(archives or fetch_all(), folder / "text", mirror is None)
 
-    # Archives from the public addresses are known, so that they may be gone once the text stands.
-    archives: Dict[str, Path] = {} if mirror is None else fetch_all()
     identity: List[Any] = [[part.archive.url, part.archive.size, part.archive.checksum] for part in PARTS]
     if archives:
         identity = [[path.stat().st_size, path.stat().st_mtime_ns] for path in archives.values()]

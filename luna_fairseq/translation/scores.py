@@ -153,18 +153,15 @@ def document_scores(
         joined.append([" ".join(parts) for parts in documents.values()])
     return [
         replace(sentences, name="s-BLEU", details=f"s-{sentences.details}"),
-        _bleu(joined[0], joined[1], "d-BLEU", "", f"documents:{len(joined[0])}", tokenize=tokenizer),
+        _bleu(joined[0], joined[1], "d-BLEU", f"documents:{len(joined[0])}", tokenize=tokenizer),
     ]
 
 
-def _bleu(
-    hypotheses: List[str], references: List[str], name: str, more: str, signed: str, **options: Any
-) -> Score:
-    """sacreBLEU's BLEU with ``options``, as ``name`` and ``more`` after it; its signature ends with
-    ``signed``."""
+def _bleu(hypotheses: List[str], references: List[str], name: str, signed: str, **options: Any) -> Score:
+    """sacreBLEU's BLEU with ``options``, under another ``name``; its signature ends with ``signed``."""
     metric = BLEU(**options)
     score = metric.corpus_score(hypotheses, [references])
-    details = str(score).replace(score.name, name + more, 1)
+    details = str(score).replace(score.name, name, 1)
     return Score(name, score.score, details, f"{metric.get_signature()}|{signed}")
 
 
@@ -176,7 +173,7 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
         tokenizer: sacreBLEU's name of one.
     """
     options = {"tokenize": tokenizer, "max_ngram_order": 1, "force": True}
-    return _bleu(text.hypotheses, text.references, "BLEU-1", "", "order:1", **options)
+    return _bleu(text.hypotheses, text.references, "BLEU-1", "order:1", **options)
 
 
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
@@ -200,8 +197,9 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
             )
     hypotheses = text.tokens or [_split(line, language) for line in progress(text.hypotheses, "tokenise")]
     signed = f"moses:{language},sacremoses{sacremoses.__version__}"
-    names = "BLEU of tokens", ", hyphens split"
-    return _bleu(hypotheses, references, *names, signed, tokenize="none", force=True)
+    name = "BLEU of tokens, hyphens split"
+    found = _bleu(hypotheses, references, name, signed, tokenize="none", force=True)
+    return replace(found, name="BLEU of tokens")
 
 
 def _split(line: str, language: str) -> str:

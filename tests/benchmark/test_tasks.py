@@ -10,6 +10,7 @@ import pytest
 import torch
 from forked import TORCH, run_python
 
+from fairseq.modules import MultiheadAttention
 from luna_fairseq.benchmark import apollo, attention, measure, models
 from luna_fairseq.benchmark.__main__ import TASKS, build_parser, main
 from luna_fairseq.benchmark.measure import compare, extra_bytes, spread
@@ -231,8 +232,11 @@ WRONG_MODELS = {
 @pytest.mark.parametrize("name, row", [(name, row) for name, rows in WRONG_MODELS.items() for row in rows])
 def test_a_wrong_model_is_not_timed(name, row, monkeypatch):
     forward, product = models.FusedAttention.forward, torch.bmm
-    monkeypatch.setattr(models.FusedAttention, "forward", lambda *a, **k: (1.01 * forward(*a, **k)[0], None))
-    monkeypatch.setattr(torch, "bmm", lambda *args: 1.01 * product(*args))
+    if row.endswith("sdpa"):
+        wrong = models.FusedAttention, "forward", lambda *a, **k: (1.01 * forward(*a, **k)[0], None)
+    else:
+        wrong = torch, "bmm", lambda *args: 1.01 * product(*args)
+    monkeypatch.setattr(*wrong)
     task = task_of(COMMANDS[name])
     with pytest.raises(ValueError, match="differs from that of the written-out model"):
         task.check(task.rows()[row])
@@ -277,6 +281,27 @@ def test_inputs_are_tied_and_padded_as_asked():
     assert "v" in task_of("causal").problem({"l": 3, "T": 5})
     inputs = task_of("attention --batch 4").problem({"l": 3, "T": 9, "padding": "half"})
     assert inputs["mask"].sum(dim=1).tolist() == [0, 4, 0, 4]
+
+
+@pytest.mark.parametrize("kwargs", [{"self_attention": True}, {"encoder_decoder_attention": True}])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_fused_attention_is_fairseqs(kwargs, padded, is_causal):
+    if is_causal and "encoder_decoder_attention" in kwargs:
+        pytest.skip("no decoder has such an attention")
+    module = MultiheadAttention(12, 3, dropout=0.3, **kwargs).double().eval()
+    query = torch.randn(6, 2, 12, dtype=torch.double)
+    key = query if "self_attention" in kwargs else torch.randn(5, 2, 12, dtype=torch.double)
+    mask = torch.zeros(2, key.size(0), dtype=torch.bool)
+    mask[1, 4:] = True
+    options = {"key_padding_mask": mask if padded else None}
+    if is_causal:
+        options["attn_mask"] = torch.full((6, 6), float("-inf"), dtype=torch.double).triu(1)
+    expected = module(query, key, key, need_weights=False, **options)[0]
+    for change in (models.write_weights_out, models.use_fused_attention):
+        change(module)
+        actual = module(query, key, key, need_weights=False, **options)[0]
+        torch.testing.assert_close(actual, expected)
 
 
 def test_models_of_long_range_arena_are_those_that_are_trained():

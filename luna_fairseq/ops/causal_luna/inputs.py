@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-BLOCK_L = 16  # rows of P that Triton's kernels take at a time
+# Rows of P that Triton's kernels take at a time: here, since kernels and what launches them both read it, and
+# neither may import the other (an exported model's files are followed import by import).
+BLOCK_L = 16
 
 
 def softplus(x: Tensor) -> Tensor:
