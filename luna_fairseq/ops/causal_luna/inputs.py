@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Rows of P that Triton's kernels take at a time: here, since kernels and what launches them both read it, and
-# neither may import the other (an exported model's files are followed import by import).
-BLOCK_L = 16
+BLOCK_L = 16  # rows of P at a time in Triton's kernels; here, so that they import no circle with triton.py
 
 
 def softplus(x: Tensor) -> Tensor:
