@@ -156,10 +156,14 @@ def _read(place: str, files: List[Path]) -> Run:
     options = log.options or hydra_options(folder)
     run = Run(place, folder, log, files, options, _result(folder / "result.json"))
     if run.options is None:
-        for found in _from_checkpoint(folder):
-            run.options = found.options
-    if run.options is None:
-        run.notes.append("The log does not tell the options, and no checkpoint lies beside it.")
+        why = "no checkpoint lies beside it"
+        try:
+            for found in _from_checkpoint(folder):
+                run.options = found.options
+        except InputError as error:  # the log's curves can be shown without
+            why = str(error)
+        if run.options is None:
+            run.notes.append(f"The log does not tell the options, and {why}.")
     if log.cut:
         run.notes.append("The log ends in the middle of a line, which was left out.")
     if not log.training:

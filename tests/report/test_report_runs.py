@@ -130,6 +130,15 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_a_damaged_checkpoint_beside_a_log_is_a_note(tmp_path):
+    log = write_run(tmp_path / "run", 3000) / "train.log"
+    log.write_text(log.read_text(encoding="utf-8").split("\n", 1)[1], encoding="utf-8")
+    log.with_name("checkpoint_last.pt").write_bytes(b"PK\x03\x04 and nothing more")
+    (run,) = find_runs([tmp_path])
+    assert run.options is None and run.updates == 3000
+    assert "checkpoint_last.pt cannot be read: it is truncated" in run.notes[0]
+
+
 def test_only_options_that_differ():
     rates = {"optimization": {"lr": [0.1]}, "lr_scheduler": {"lr": [0.1], "_name": "x"}}
     one = flat({"common": {"seed": 1, "save_dir": "a"}, **rates})
