@@ -20,7 +20,7 @@ class Layout(NamedTuple):
             as they stand, because a context is short
         empty: True at places of a segment without a token [B, L, W]; of tokens as they stand, at padding [B,
             S]
-        segment: see :class:`luna_fairseq.anchored.Tokens`
+        segment: see :class:`luna_fairseq.anchored.dense.Tokens`
     """
 
     position: Optional[Tensor]

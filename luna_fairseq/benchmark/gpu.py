@@ -1,7 +1,7 @@
 """``python -m luna_fairseq.benchmark.gpu``: tries and times everything on a GPU within minutes.
 
 Every piece is a command of its own in a process of its own: what fails, hangs or breaks the GPU's context
-ends that piece, is reported, and is tried once more without the row that was at work. ``gpu.json`` and
+ends that piece, is reported, and is tried again without the row that was at work. ``gpu.json`` and
 ``gpu.md`` are written after each. On a CPU the same pieces run at small sizes, the kernels in Triton's
 interpreter.
 """

@@ -29,9 +29,9 @@ from luna_fairseq.benchmark.train import Train
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.count_parameters import PAPER_DICTIONARY_SIZE
 from luna_fairseq.commands.recipes import read_recipe
-from luna_fairseq.commands.reporting import reported
+from luna_fairseq.commands.reporting import offer_quiet, reported
 from luna_fairseq.errors import InputError
-from luna_fairseq.progress import progress
+from luna_fairseq.progress import progress, quietly
 
 PROGRAM = "luna-plan"
 SENTENCE = 30  # tokens of a sentence of WMT'14, about
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 
 def build_parser() -> CommandParser:
     """The command line, without fairseq-train's options."""
-    parser = CommandParser(PROGRAM, __doc__)
+    parser = CommandParser(PROGRAM, __doc__, usage="%(prog)s RECIPE [options] [fairseq-train options]")
     add, of_length = parser.add_argument, f"{SENTENCE}, of masked language models the recipe's"
     add("recipe", metavar="RECIPE", help="of translation or masked language modelling")
     add("--gpu", default="a100", choices=GPUS, type=str.lower, help="(default: a100)")
@@ -70,6 +70,7 @@ def build_parser() -> CommandParser:
     parser.count("--length", None, f"tokens of a sentence (default: {of_length})", nargs="+")
     add("--dtype", choices=["half", "float32"], default="half", help="of the model (default: half)")
     parser.count("--dictionary-size", PAPER_DICTIONARY_SIZE, "entries of the dictionary")
+    offer_quiet(parser)
     return parser
 
 
@@ -186,7 +187,8 @@ def run(words: Namespace, given: List[str]) -> None:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Console entry point: 0, or 1 after one line on stderr."""
     words, given = build_parser().parse_known_args(argv)
-    return reported(PROGRAM, lambda: run(words, given))
+    with quietly(words.quiet):
+        return reported(PROGRAM, lambda: run(words, given))
 
 
 if __name__ == "__main__":

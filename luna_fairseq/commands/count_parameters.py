@@ -20,7 +20,7 @@ from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 
-PROGRAM = "count_parameters"
+PROGRAM = "python -m luna_fairseq.commands.count_parameters"
 PAPER_DICTIONARY_SIZE = 40544
 
 

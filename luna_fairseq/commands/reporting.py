@@ -36,6 +36,11 @@ def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None
     return 0
 
 
+def offer_quiet(parser: argparse.ArgumentParser) -> None:
+    """``--quiet``, which every command with a bar has."""
+    parser.add_argument("--quiet", action="store_true", help="no progress bars, even on a terminal")
+
+
 # Of fairseq-train: where the checkpoints are that a command reads afterwards.
 OWN_FOLDER = ("--save-dir", "--no-save", "--checkpoint-suffix")
 
@@ -70,7 +75,7 @@ def console_script(
             end = words.index("--")
             words, extra = words[:end], words[end + 1 :]
         parser = build_parser()
-        parser.add_argument("--quiet", action="store_true", help="no progress bars, even on a terminal")
+        offer_quiet(parser)
         args = parser.parse_args(words)
         if hides_log:
             logging.disable(logging.INFO)

@@ -43,7 +43,8 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
     """Write the checkpoint ``path``: the parameters of ``folder``, all else of the checkpoint ``like``.
 
     Raises:
-        InputError: a file is missing or there already, or the folder is of another model or vocabulary
+        InputError: a file is missing or there already, or the folder is of another model or vocabulary, or
+            transformers is missing
     """
     if path.exists():
         raise InputError(f"--path {path} is there already: give another name, or remove it")

@@ -66,7 +66,7 @@ def build_parser() -> CommandParser:
     parser.count(
         "--max-length",
         None,
-        "of generated expressions, exclusive, (default: 2000); text and retrieval: bytes that are kept "
+        "of generated expressions, exclusive (default: 2000); text and retrieval: bytes that are kept "
         f"(default: {MAX_BYTES})",
     )
     parser.workers("processes that generate")

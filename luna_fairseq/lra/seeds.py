@@ -61,7 +61,8 @@ class Result:
 
 def build_parser() -> CommandParser:
     """The command's options."""
-    parser = CommandParser(PROGRAM, __doc__)
+    usage = "%(prog)s RECIPE DATA --out DIR [options] [-- fairseq-train options]"
+    parser = CommandParser(PROGRAM, __doc__, usage=usage)
     add = parser.add_argument
     add("recipe", metavar="RECIPE", help="of Long Range Arena, as listops")
     parser.path("data", "folder that luna-prepare-lra wrote", "DATA")

@@ -22,7 +22,7 @@ from fairseq.models.roberta import RobertaModel
 from luna_fairseq.commands.checkpoint import checkpoint_script, load, load_split, on_device_of
 from luna_fairseq.errors import InputError
 
-PROGRAM = "context_use"
+PROGRAM = "python -m luna_fairseq.masked_lm.context_use"
 # What is done to tokens [B, T], given what must stay in place [B, T], the targets' places [B, T], <mask>,
 # randomness.
 Change = Callable[[Tensor, Tensor, Tensor, int, torch.Generator], Tensor]

@@ -201,7 +201,7 @@ class LunaDecoder(NoTorchScript, IncrementalDecoder, TransformerDecoderBase):
             prev_output_tokens: target shifted right [B, T]
             encoder_out: what :class:`LunaEncoder` returned; None without an encoder
             incremental_state: fairseq's store for decoding; the last token alone is new then
-            full_context_alignment: must be False: Luna's causal attention has no such form
+            full_context_alignment: must be False, or NotImplementedError is raised: there is no such form
             alignment_layer: the layer whose weights over the source are returned (default: the last)
             alignment_heads: average over the first of its heads only (default: all)
 

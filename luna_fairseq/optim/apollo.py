@@ -59,16 +59,16 @@ class Apollo(Optimizer):
 
     Args:
         params: parameters, or dicts of parameter groups (each may override any option).
-        lr: peak learning rate, > 0 or 0. It goes with ``sigma`` (see there): 0.1 for translation with large
+        lr: learning rate, >= 0. It goes with ``sigma`` (see there): 0.1 for translation with large
             batches, 0.003 to 0.03 for small data.
-        beta: decay rate of the moving average of gradients, in [0, 1).
-        eps: keeps the first directions finite, > 0.
+        beta: decay rate of the moving average of gradients, in [0, 1) (default: 0.9).
+        eps: keeps the first directions finite, > 0 (default: 1e-4).
         rebound: lower bound of the curvature: "constant" (sigma) or "belief" (the largest deviation of the
-            gradient from its moving average).
-        sigma: the constant rebound, > 0; unused with "belief". ``lr`` with sigma 0.01 is the same as 100
-            times ``lr`` with sigma 1.0, so both conventions are in circulation: lr 0.1 with 0.01, and lr 10
-            with 1.0. A learning rate of the other convention brings a warning, once.
-        weight_decay: coefficient, >= 0.
+            gradient from its moving average) (default: "constant").
+        sigma: the constant rebound, > 0; unused with "belief" (default: 0.01). ``lr`` with sigma 0.01 is the
+            same as 100 times ``lr`` with sigma 1.0, so both conventions are in circulation: lr 0.1 with 0.01,
+            and lr 10 with 1.0. A learning rate of the other convention brings a warning, once.
+        weight_decay: coefficient, >= 0 (default: 0).
         weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient; "decoupled" adds it to the
             direction; "stable" adds it to the direction divided by the mean curvature. Default: "L2" for
             "constant", "decoupled" for "belief".

@@ -22,11 +22,12 @@ def milestone_lr(
     Args:
         num_updates: finished updates, >= 0.
         peak_lr: rate at the end of the warm-up, reached after exactly ``warmup_updates`` updates.
-        warmup_updates: length of the warm-up in updates; 0 starts at ``peak_lr``.
-        warmup_init_lr: rate of the very first update, from which the warm-up rises linearly.
+        warmup_updates: length of the warm-up in updates; 0 starts at ``peak_lr`` (default: 0).
+        warmup_init_lr: rate of the very first update, from which the warm-up rises linearly (default: 0).
         milestones: numbers of finished updates after which the rate is multiplied by ``lr_decay_rate``. Those
-            within the warm-up (<= ``warmup_updates``) have no effect: the warm-up always ends at ``peak_lr``.
-        lr_decay_rate: the factor.
+            within the warm-up (<= ``warmup_updates``) have no effect: the warm-up always ends at ``peak_lr``
+            (default: none).
+        lr_decay_rate: the factor (default: 0.1).
     """
     if num_updates < warmup_updates:
         return warmup_init_lr + (peak_lr - warmup_init_lr) * num_updates / warmup_updates

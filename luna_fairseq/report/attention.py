@@ -1,4 +1,4 @@
-"""``model.attention_maps("text")``: what each attention of a model weighs in a text, as named tensors."""
+"""``attention_maps(model, "text")``: what each attention of a model weighs in a text, as named tensors."""
 
 from __future__ import annotations
 

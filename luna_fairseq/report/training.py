@@ -4,8 +4,8 @@ translations.
 RUN is the folder or the log of a run of fairseq-train or fairseq-hydra-train, or a folder of several, such as
 luna-lra-seeds and luna-finetune fill; NAME=RUN gives it a name. Logs of every --log-format will do, and a run
 that is not finished gives a report of what there is. Translations are what luna-evaluate or fairseq-generate
-left in the run's folder, or in the folders of
---results. The file needs nothing beside it: it opens from disk, and asks the network for nothing.
+left in the run's folder, or in the folders of --results. The file needs nothing beside it: it opens from
+disk, and asks the network for nothing.
 """
 
 from __future__ import annotations

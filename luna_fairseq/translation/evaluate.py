@@ -2,9 +2,9 @@
 
 Translates with beam search, puts the hypotheses into plain text and scores them with luna-score. With
 --tune-lenpen the length penalty is chosen first, by BLEU on the validation text. DATA is what
-luna-prepare-bitext or luna-prepare-wmt14-en-de made, with either encoding. RESULTS then holds
-hypotheses.LANG, scores.json, and what fairseq-generate printed. Started again with the same checkpoint, it
-does only what is left. Options after -- go to fairseq-generate (as -- --fp16).
+luna-prepare-bitext or luna-prepare-wmt14-en-de made, with either encoding. DIR then holds hypotheses.LANG,
+scores.json, and what fairseq-generate printed. Started again with the same checkpoint, it does only what is
+left. Options after -- go to fairseq-generate (as -- --fp16).
 """
 
 from __future__ import annotations

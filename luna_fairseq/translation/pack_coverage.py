@@ -25,7 +25,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.modules import LunaAttention
 
-PROGRAM = "pack_coverage"
+PROGRAM = "python -m luna_fairseq.translation.pack_coverage"
 
 
 def _report(args: argparse.Namespace) -> None:

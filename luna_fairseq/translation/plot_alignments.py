@@ -19,7 +19,7 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.translation.generated import SENTENCEPIECE_SPACE, labelled_lines
 
-PROGRAM = "plot_alignments"
+PROGRAM = "python -m luna_fairseq.translation.plot_alignments"
 EOS = "</s>"
 COLUMNS = 3
 SHORTENED = 12  # characters of a label

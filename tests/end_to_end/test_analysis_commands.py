@@ -25,7 +25,7 @@ def coverage(data, capsys):
             return captured.out.splitlines()
         assert captured.out == ""
         (line,) = captured.err.splitlines()
-        assert line.startswith("pack_coverage: error: ")
+        assert line.startswith("python -m luna_fairseq.translation.pack_coverage: error: ")
         return line
 
     yield coverage
