@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional
 from omegaconf import II
 
 from fairseq.dataclass import FairseqDataclass
+from fairseq.distributed.utils import get_global_rank, get_global_world_size
 from fairseq.tasks import FairseqTask
 from luna_fairseq.errors import InputError
 from luna_fairseq.streaming.streams import StreamDataset, StreamIterator
@@ -18,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RowOptions(FairseqDataclass):
-    """What says how many rows there are, and which are this process's."""
+    """What says how many rows a process has, and in which split. How many processes there are, and which is
+    this one, no option knows before they are started."""
 
     batch_size: Optional[int] = II("dataset.batch_size")
     batch_size_valid: Optional[int] = II("dataset.batch_size_valid")
-    data_parallel_rank: int = II("distributed_training.distributed_rank")
-    data_parallel_size: int = II("distributed_training.distributed_world_size")
+    train_subset: str = II("dataset.train_subset")
 
 
 class StreamingTask(FairseqTask):
@@ -60,9 +61,9 @@ class StreamingTask(FairseqTask):
         options = self.options
         path, dictionary = Path(options.data) / split, self.source_dictionary
         text = read_indexed(path, dictionary, combine)
-        training = split == "train"
+        training = split == options.train_subset
         rows = (options.batch_size if training else options.batch_size_valid) or 1
-        all_rows, first_row = rows * options.data_parallel_size, rows * options.data_parallel_rank
+        all_rows, first_row = rows * get_global_world_size(), rows * get_global_rank()
         again = bptt_segments if training else 0
         ends = dictionary.pad(), dictionary.eos()
         dataset = streams(text, rows, segment_length, *ends, again, all_rows, first_row)
@@ -77,10 +78,11 @@ class StreamingTask(FairseqTask):
         self, dataset: Any, num_workers: int = 0, epoch: int = 1, data_buffer_size: int = 0, **kwargs: Any
     ) -> StreamIterator:
         """Segments in their order, whatever the limits of a batch are."""
+        dataset.set_epoch(epoch)
         return StreamIterator(
             dataset,
             self.new_stream(),
-            self.options.data_parallel_size,
+            get_global_world_size(),
             num_workers=num_workers,
             epoch=epoch,
             buffer_size=data_buffer_size,

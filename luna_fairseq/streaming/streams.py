@@ -39,7 +39,7 @@ class StreamDataset(FairseqDataset):
         first_row: int,
     ):
         super().__init__()
-        self.dataset, self.rows, self.first_row = dataset, rows, first_row
+        self.dataset, self.rows, self.all_rows, self.first_row = dataset, rows, all_rows, first_row
         self.segment_length, self.context_segments = segment_length, context_segments
         self.pad, self.eos = pad, eos
         self.ends = np.cumsum(np.asarray(dataset.sizes, dtype=np.int64))
@@ -135,7 +135,8 @@ class MaskedStreamDataset(StreamDataset):
         return {**sample, "tokens": torch.cat(read, dim=1), "target": self._rows(self.targets, index)}
 
     def _rows(self, pieces: Any, index: int) -> Tensor:
-        return torch.stack([pieces[index * self.rows + row] for row in range(self.rows)])
+        first = index * self.all_rows + self.first_row
+        return torch.stack([pieces[first + row] for row in range(self.rows)])
 
     def collater(self, samples: List[Dict[str, Any]]) -> Dict[str, Any]:
         """fairseq's sample of the one item of ``samples``."""
@@ -145,21 +146,23 @@ class MaskedStreamDataset(StreamDataset):
 
 
 class _Pieces(FairseqDataset):
-    """One row's segments after the other's."""
+    """Segments of all processes' rows, one row's after the other's: no two are masked alike."""
 
     def __init__(self, streams: StreamDataset):
         self.streams = streams
 
     def __len__(self) -> int:
-        return len(self.streams) * self.streams.rows
+        return len(self.streams) * self.streams.all_rows
 
     def __getitem__(self, index: int) -> Tensor:
-        return self.streams.segment(*divmod(index, self.streams.rows))
+        segment, row = divmod(index, self.streams.all_rows)
+        return self.streams.segment(segment, row - self.streams.first_row)
 
 
 class StreamIterator(EpochBatchIterator):
-    """Batches in their order. Each carries the stream that the model goes on from; a checkpoint
-    holds it, so that a resumed run goes on in the middle of the text.
+    """Batches in their order. Each carries the stream that the model goes on from; a checkpoint holds it, so
+    that a resumed run goes on in the middle of the text. Of several processes the first one alone writes
+    checkpoints, and does not know the others' rows: what is remembered of all rows begins anew.
 
     Args:
         dataset: the streams
@@ -192,7 +195,8 @@ class StreamIterator(EpochBatchIterator):
         """fairseq's, with what the model remembers of the rows, and how they were cut."""
         state = super().state_dict()
         if state["iterations_in_epoch"]:
-            state["stream"] = {**self._cut(), "state": self.stream.state_dict()}
+            kept = self.stream.state_dict() if self.processes == 1 else None
+            state["stream"] = {**self._cut(), "state": kept}
         return state
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
@@ -206,7 +210,7 @@ class StreamIterator(EpochBatchIterator):
                     "--reset-dataloader"
                 )
         super().load_state_dict(state_dict)
-        if kept is not None:
+        if kept is not None and self.processes == 1:
             self.stream.load_state_dict(kept["state"])
 
     def _cut(self) -> Dict[str, int]:
