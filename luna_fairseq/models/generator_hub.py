@@ -108,13 +108,13 @@ class LanguageModelHub(GeneratorHub):
     @torch.no_grad()
     def read(self, text: str, stream: Optional[Stream] = None) -> Stream:
         """Read a line of ``text``, after the lines that ``stream`` has read (default: none), and return what
-        the model remembers."""
-        stream = Stream() if stream is None else stream
+        the model remembers. Raises InputError for several models."""
+        model, stream = self._one_model(), Stream() if stream is None else stream
         tokens = self.encode(text).to(self.device)
         # What is read before a token is the one before it, and at the beginning of a line its end.
         before = torch.cat([tokens[-1:], tokens[:-1]])[None]
         for segment in before.split(self.SEGMENT, dim=1):
-            self.models[0](segment, stream=stream)
+            model(segment, stream=stream)
         return stream
 
     def sample(
@@ -125,13 +125,22 @@ class LanguageModelHub(GeneratorHub):
         stream: Optional[Stream] = None,
         **kwargs: Any,
     ) -> Any:
-        """fairseq's; with a ``stream`` as if the model had just read what that has, which stays as it is."""
-        decoder = self.models[0].decoder
-        decoder.begin_from = None if stream is None else stream.for_rows
+        """fairseq's; with a ``stream`` as if the model had just read what that has, which stays as it is.
+        Raises InputError for a stream and several models."""
+        if stream is None or isinstance(sentences, str):  # fairseq's calls this method again for a text
+            given = kwargs if stream is None else {**kwargs, "stream": stream}
+            return super().sample(sentences, beam, verbose, **given)
+        decoder = self._one_model().decoder
+        decoder.begin_from = stream.for_rows
         try:
             return super().sample(sentences, beam, verbose, **kwargs)
         finally:
             decoder.begin_from = None
+
+    def _one_model(self) -> Any:
+        if len(self.models) > 1:
+            raise InputError("a stream is what one model remembers: load one checkpoint, not several")
+        return self.models[0]
 
 
 def from_pretrained(

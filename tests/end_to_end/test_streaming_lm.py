@@ -7,7 +7,9 @@ from commands import plugin, refused, succeed
 from copying import ADAM
 from saved_training import assert_same_training, load
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaLanguageModel
+from luna_fairseq.models.stream import Stream
 
 MODEL = "--decoder-layers 2 --decoder-embed-dim 32 --decoder-ffn-embed-dim 48 --decoder-attention-heads 4"
 TRAIN = f"--task streaming_lm -a luna_lm {MODEL} {ADAM} --projection-length 8 --causal-decay --dropout 0.1"
@@ -69,3 +71,21 @@ def test_reading_and_going_on_from_python(data, trained):
     one = hub.sample(["w7", "w7 w8"], beam=2, max_len_b=6, stream=stream)
     assert one == hub.sample(["w7", "w7 w8"], beam=2, max_len_b=6, stream=stream) and stream.position == 8
     assert one[0].startswith("w7") and one[1].startswith("w7 w8")
+
+
+def test_a_text_goes_on_as_a_list_of_it_does(data, trained):
+    hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data[-1]))
+    for text in ("w1 w2 w3 w4", "w9 w12 w15"):
+        stream, options = hub.read(text), {"max_len_b": 9}
+        (listed,) = hub.sample(["w7"], stream=stream, **options)
+        assert hub.sample("w7", stream=stream, **options) == hub.translate("w7", 1, stream=stream, **options)
+        assert hub.sample("w7", stream=stream, **options) == listed != hub.sample("w7", **options)
+
+
+@pytest.mark.parametrize("use", [lambda hub: hub.read("w1"), lambda hub: hub.sample("w1", stream=Stream())])
+def test_several_models_have_no_stream(use, data, trained):
+    path = trained / "checkpoint_last.pt"
+    hub = LunaLanguageModel.from_pretrained(str(trained), f"{path.name}:{path.name}", str(data[-1]))
+    assert hub.sample("w1", max_len_b=3)
+    with pytest.raises(InputError, match="a stream is what one model remembers"):
+        use(hub)
