@@ -161,8 +161,8 @@ class AnchoredAttention(LunaAttention):
     def diagonal_of(
         self, q: Tensor, sentences: Sentences, key_place: Tensor, left_out: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """The prior for queries [B, H, n T, K] and keys with these places and mask [B, N], if there is
-        one."""
+        """The prior for queries [B, H, n T, K] and keys with these places and mask [B, N], if there is one.
+        Raises InputError where nothing says the queries' places."""
         if self.diagonal is None:
             return None
         place = sentences.shared.get(QUERY_PLACE)
@@ -310,7 +310,8 @@ class AnchoredCrossAttention(AnchoredAttention):
         sentences: Optional[Sentences] = None,
     ) -> Any:
         """As :meth:`LunaAttention.cache`, with the tokens that a look-up may read and the places of a
-        diagonal: by segments, or as they stand where all are read."""
+        diagonal: by segments, or as they stand where all are read. Raises InputError where these are to be
+        read and the context is missing."""
         cache = AnchoredCache(*super().cache(packed_context, pack_weights))
         if context is None or sentences is None:
             if self.lookup or self.diagonal is not None:

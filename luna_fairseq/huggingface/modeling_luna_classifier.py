@@ -170,7 +170,7 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
         **asked: Optional[bool],
     ) -> SequenceClassifierOutput:
         """As :meth:`LunaModel.forward`; the second sequences of pairs; normalised pixels [B, T] in place of
-        tokens."""
+        tokens. Raises ValueError, too, for pairs of a model of single sequences, or the reverse."""
         if pixel_values is not None:
             inputs_embeds = self.luna.embed_tokens(pixel_values)
         if bool(self.config.pair_combination) != (second_input_ids is not None):

@@ -2,7 +2,7 @@
 
 RECIPE is a recipe of Long Range Arena, as listops (luna-recipes lists them); DATA is what luna-prepare-lra
 made for that task. Each model is trained with each seed, its checkpoint of the highest validation accuracy is
-tested, and the accuracy goes to DIR/<task>/<model>/<seed>/result.json. The table is of all results under DIR,
+tested, and the accuracy goes to DIR/RECIPE/MODEL/seed-N/result.json. The table is of all results under DIR,
 whatever runs made them: for each model and task the mean, the sample standard deviation, and how many seeds
 there were. Started again, it does only what is left, and goes on with a training that broke off. Options
 after -- go to fairseq-train, and override the recipe's. With --figure and --costs it also draws accuracy

@@ -94,7 +94,8 @@ class CarriesPacked:
         token_embeddings: Optional[Tensor] = None,
     ) -> Dict[str, List[Any]]:
         """What the encoder returns for ``src_tokens`` [B, S], padded on the right, read segment by segment;
-        ``packed_out`` is that of each text where it ends. Positions begin anew with each segment."""
+        ``packed_out`` is that of each text where it ends. Positions begin anew with each segment. Raises
+        InputError in torch.jit.trace and torch.export."""
         if in_a_graph("is_exporting"):
             raise InputError(REASON)
         S, k = self.cfg.segment_length, getattr(self.cfg, "bptt_segments", None)  # fairseq leaves out None

@@ -164,7 +164,8 @@ class LunaMaskedLM(SentenceModel):
         return x, extra
 
     def classify(self, head: str, features: Tensor, extra: Dict[str, Any]) -> Tensor:
-        """Logits [B, classes] of ``head`` for what :meth:`forward` returned with ``features_only``."""
+        """Logits [B, classes] of ``head`` for what :meth:`forward` returned with ``features_only``. Raises
+        InputError where there is no such head."""
         if head not in self.classification_heads:
             there = ", ".join(self.classification_heads) or "none"
             raise InputError(f"the model has no classification head {head!r}; its heads: {there}")

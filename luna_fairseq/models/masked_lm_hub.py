@@ -75,7 +75,8 @@ class MaskedLMHub(RobertaHubInterface):
         self.eval()
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
-        """The text of ``tokens`` [T]; a list when there are several sentences. Padding is left out."""
+        """The text of ``tokens`` [T]; a list when there are several sentences. Padding is left out. Raises
+        InputError for a batch of tokens."""
         if tokens.dim() != 1:
             raise InputError(f"decode takes one sentence [T], not a tensor of shape {tuple(tokens.shape)}")
         tokens = tokens[tokens.ne(self.dictionary.pad())]

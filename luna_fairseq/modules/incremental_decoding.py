@@ -35,8 +35,8 @@ class IncrementalLayer(FairseqIncrementalState):
         sentences: Sentences,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """Attention to a context that is packed at the first step; P may be None, and the packed context is,
-        from then on."""
+        """Attention to a context that is packed at the first step, which raises InputError without P; P may
+        be None, and the packed context is, from then on."""
         attention, packed_context = self.encoder_attn, None
         cache = self.stored(sentences.incremental_state, "packed_context", attention.cache_type)
         if cache is None:

@@ -74,7 +74,8 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
 
 
 def draw(args: argparse.Namespace) -> None:
-    """Write the picture; arguments are those of the command line."""
+    """Write the picture; arguments are those of the command line. Raises InputError as
+    :func:`read_alignment`, and for another number of titles than outputs."""
     titles = args.titles or [path.stem for path in args.outputs]
     if len(titles) != len(args.outputs):
         raise InputError(

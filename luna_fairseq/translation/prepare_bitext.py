@@ -94,6 +94,9 @@ class Preparation:
     Args:
         args: the parsed command line.
         route: from text to pieces (default: the one of ``--subword``).
+
+    Raises:
+        InputError: source and target are one language.
     """
 
     def __init__(self, args: argparse.Namespace, route: Any = None) -> None:

@@ -67,8 +67,8 @@ def build_parser() -> CommandParser:
     add("--target-lang", metavar="LANG", help="language, for --detokenize and --split-compounds")
     parser.path(
         "--documents",
-        "the text has documents, whose pieces this file of luna-prepare-bitext --documents names: print "
-        "BLEU of sentences (s-BLEU) and of documents, each joined to a line (d-BLEU)",
+        "of what luna-evaluate made of documents, whose pieces this file of luna-prepare-bitext --documents "
+        "names: print BLEU of sentences (s-BLEU) and of documents, each joined to a line (d-BLEU)",
     )
     add_shown(parser)
     return parser
@@ -93,6 +93,12 @@ def score(args: argparse.Namespace) -> None:
         raise InputError("--detokenize and --split-compounds need --target-lang")
     references = list(read_lines(args.reference))
     generated = Generated(args.generated)
+    pieces = read_pieces(args.documents) if args.documents else []
+    if pieces and len(generated.best) == len(pieces) < len(references):
+        raise InputError(
+            f"{args.generated} has a translation of each piece, not of each sentence: give what "
+            "luna-evaluate made of them, generate-test-lenpen*.txt in its --results"
+        )
     hypotheses = generated.hypotheses(references)
     sources = list(read_lines(args.source)) if args.source else None
     if sources is not None and len(sources) != len(references):
@@ -106,7 +112,7 @@ def score(args: argparse.Namespace) -> None:
     test_set = TEST_SETS.get(args.test_set)
     scores = plain_scores(text, args.tokenize, test_set)
     if args.documents:
-        scores[:1] = document_scores(text, read_pieces(args.documents), scores[0], args.tokenize)
+        scores[:1] = document_scores(text, pieces, scores[0], args.tokenize)
     if args.bleu_1:
         scores.append(unigram_score(text, args.tokenize))
     if args.split_compounds:

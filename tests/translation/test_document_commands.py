@@ -11,7 +11,7 @@ from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.text.documents import Piece, in_pieces, read_pieces
-from luna_fairseq.translation import evaluate, train_bitext
+from luna_fairseq.translation import evaluate, score, train_bitext
 from luna_fairseq.translation.document_output import misdivided, sizes, write_sentences, write_singly
 from luna_fairseq.translation.scores import Translations, document_scores, plain_scores
 
@@ -114,6 +114,18 @@ def test_bleu_of_documents_is_that_of_their_joined_lines():
     assert of_documents.signature.endswith("documents:2")
     with pytest.raises(InputError, match="the documents have 4 sentences and the reference 3 lines"):
         document_scores(Translations(references[:3], references[:3]), pieces, sentences, "none")
+
+
+def test_pieces_are_not_scored_as_sentences(tmp_path, capsys):
+    files = {"plain.de": "a b\nc\n", "test.pieces": "0\t2\n", "pieces.txt": "H-0\t-1\ta b <sep> c\n"}
+    files["sentences.txt"] = "H-0\t-\ta b\nH-1\t-\tc\n"
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    words = ["--reference", str(tmp_path / "plain.de"), "--documents", str(tmp_path / "test.pieces")]
+    assert score.main([str(tmp_path / "sentences.txt"), *words]) == 0
+    assert "d-BLEU = " in capsys.readouterr().out
+    assert score.main([str(tmp_path / "pieces.txt"), *words]) == 1
+    assert "pieces.txt has a translation of each piece, not of each sentence" in capsys.readouterr().err
 
 
 def test_pieces_of_numbers():
