@@ -109,8 +109,11 @@ class CarriesPacked:
         for number, (tokens, embedding) in enumerate(zip(src_tokens.split(S, dim=1), embeddings)):
             if number and k is not None and (count - number) % (k + 1) == 0:
                 packed = packed.detach()
-            out, packed = self._read(tokens, embedding, packed, return_all_hiddens)
-            outputs.append(out)
+            if number and bool(tokens.eq(self.padding_idx).all()):
+                outputs.append(padding_after(outputs[-1], tokens))
+            else:
+                out, packed = self._read(tokens, embedding, packed, return_all_hiddens)
+                outputs.append(out)
             read += tokens.size(1)
             if self.stream is not None and read == keep_after:
                 self.stream.packed = packed.detach()
@@ -129,14 +132,24 @@ class CarriesPacked:
                 out[name] = [
                     x.new_zeros(x.size(0), len(going), x.size(2)).index_copy(1, rows, x) for x in out[name]
                 ]
-            mask = tokens.eq(self.padding_idx)
-            return {**out, "encoder_padding_mask": [mask]}, packed.index_copy(1, rows, new.to(packed))
+            out["packed_states"] = [packed.index_copy(1, rows, p.to(packed)) for p in out["packed_states"]]
+            out["encoder_padding_mask"] = [tokens.eq(self.padding_idx)]
+            return out, packed.index_copy(1, rows, new.to(packed))
         self.first = packed
         try:
             out = super().forward(tokens, None, all_hiddens, embedding)  # type: ignore[misc]
         finally:
             self.first = None
         return out, out["packed_out"][0]
+
+
+def padding_after(out: Dict[str, List[Any]], tokens: Tensor) -> Dict[str, List[Any]]:
+    """What an encoder returns for ``tokens`` [B, S] that all are padding, after a segment with ``out``."""
+    zeros = {
+        name: [x.new_zeros(tokens.size(1), *x.shape[1:]) for x in out[name]]
+        for name in ("encoder_out", "encoder_states")
+    }
+    return {**out, **zeros, "encoder_padding_mask": [torch.ones_like(tokens, dtype=torch.bool)]}
 
 
 def joined(outputs: List[Dict[str, List[Any]]], packed: Tensor) -> Dict[str, List[Any]]:
@@ -150,6 +163,7 @@ def joined(outputs: List[Dict[str, List[Any]]], packed: Tensor) -> Dict[str, Lis
         "has_padding": [bool(masks.any())],
         "encoder_states": states,
         "encoder_embedding": [],
+        "src_tokens": [],
         "packed_out": [packed],
         "src_lengths": [(~masks).sum(dim=1, keepdim=True)],
     }

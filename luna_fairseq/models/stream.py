@@ -144,7 +144,7 @@ class ReadsSegments:
         if isinstance(table, torch.nn.Embedding):
             self._check_positions(end)
             return table.weight[first : first + end - start].unsqueeze(0)
-        return sinusoids(first, end - start, table.embedding_dim).to(self.layers[0].fc1.weight).unsqueeze(0)
+        return sinusoids(first, end - start, table.embedding_dim).to(next(self.parameters())).unsqueeze(0)
 
 
 def sinusoids(first: int, number: int, embed_dim: int) -> Tensor:

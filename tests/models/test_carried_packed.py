@@ -50,6 +50,22 @@ def test_a_shorter_text_of_a_batch_keeps_its_p(model):
         torch.testing.assert_close(model(tokens)[row], model(tokens[row : row + 1, :length])[0])
 
 
+@pytest.mark.parametrize("extra", [0, 9])
+def test_states_of_texts_that_have_ended(extra):
+    """Those of a text are the same in a batch; after its end P stays as it is."""
+    model, lengths = tiny_model(carry_packed=True, segment_length=6), (10, 8, 3)
+    tokens = batch(sentences(lengths, 23), extra=extra)
+    x, found = model(tokens, return_all_hiddens=True)
+    for row, length in enumerate(lengths):
+        alone, of_text = model(tokens[row : row + 1, :length], return_all_hiddens=True)
+        torch.testing.assert_close(x[row, :length], alone[0])
+        for state, expected in zip(found["inner_states"], of_text["inner_states"]):
+            torch.testing.assert_close(state[:length, row], expected[:, 0])
+        kept = found["packed_features"][row]
+        for state, expected in zip(found["packed_states"], of_text["packed_states"]):
+            torch.testing.assert_close(state[:, row], kept if length <= 6 else expected[:, 0])
+
+
 @pytest.mark.parametrize("segments, reached", [(0, 1), (1, 2), (2, 3), (None, 3)])
 def test_gradients_go_through_so_many_segments(segments, reached):
     model, embedded = classifier(bptt_segments=segments), []

@@ -9,6 +9,7 @@ from tiny_models import LM_VARIANTS as VARIANTS
 from tiny_models import language_model as tiny_model
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.int8 import quantise
 from luna_fairseq.models.stream import Stream
 
 
@@ -83,6 +84,16 @@ def test_the_state_of_other_rows_or_another_model_is_refused(rows, options):
     tiny_model()(text(5), stream=stream)
     with pytest.raises(InputError, match="the state that is carried on is of 2 layers and 2 rows"):
         tiny_model(**options)(text(5, rows), stream=stream)
+
+
+def test_weights_in_8_bits_read_on():
+    """To the rounding of what comes in, whose scale is a call's."""
+    model, tokens, stream = tiny_model(torch.float32), text(9), Stream()
+    quantise(model)
+    with torch.no_grad():
+        assert_near(model(tokens, stream=Stream())[0], model(tokens)[0])
+        read = torch.cat([model(part, stream=stream)[0] for part in tokens.split(4, dim=1)], dim=1)
+        assert_near(read, model(tokens)[0], 0.1)
 
 
 def test_learned_positions_end():
