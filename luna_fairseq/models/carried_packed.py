@@ -105,7 +105,8 @@ class CarriesPacked:
         packed = self.packed_embedding(src_tokens.ne(self.padding_idx).sum(dim=1))[0]
         if self.stream is not None:
             packed = self.stream.for_batch(packed)
-        outputs, read = [], 0
+        outputs: List[Dict[str, List[Any]]] = []
+        read = 0
         for number, (tokens, embedding) in enumerate(zip(src_tokens.split(S, dim=1), embeddings)):
             if number and k is not None and (count - number) % (k + 1) == 0:
                 packed = packed.detach()
