@@ -44,6 +44,7 @@ def run_logged(
     """Run ``command``, add what it says to ``log``, and print the lines that contain one of ``shown``.
 
     Args:
+        command: its words
         log: file for standard output and error
         shown: parts of lines to print
         output: file for standard output alone (default: that goes to the log, too)

@@ -115,6 +115,7 @@ def in_pieces(
         documents: sentences of each.
         limit: tokens of a piece.
         separator: its number.
+        alone: whether sentences of a piece that has others are given, too.
 
     Returns:
         piece and its numbers on each side; None for a sentence of a piece that has others
