@@ -225,7 +225,7 @@ install_project() {
   link_beside_fairseq
   logged "importing fairseq" "$VENV/bin/python" -c 'import fairseq_cli.train, fairseq_cli.generate'
   if has_gpu && ! "$VENV/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-    say "warning: there is a GPU, but this torch cannot use it (README, Installation, names the builds for older cards)"
+    say "warning: there is a GPU, but this torch cannot use it (docs/engines.md names the builds for older cards)"
   fi
 }
 
