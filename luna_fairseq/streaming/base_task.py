@@ -74,18 +74,27 @@ class StreamingTask(FairseqTask):
         logger.info(f"{split}: {all_rows} rows of {dataset.row_length:,} tokens, {len(dataset):,} segments")
         return dataset
 
-    def get_batch_iterator(
-        self, dataset: Any, num_workers: int = 0, epoch: int = 1, data_buffer_size: int = 0, **kwargs: Any
-    ) -> StreamIterator:
-        """Segments in their order, whatever the limits of a batch are."""
+    def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
+        """Segments in their order, whatever else the limits of a batch are; of sentences that each stand for
+        themselves, as from Python and of fairseq-interactive, fairseq's iterator, and of any length. Raises
+        InputError where a batch is to have other rows than were read: fairseq-validate has their number from
+        the checkpoint."""
+        if not isinstance(dataset, StreamDataset):
+            return super().get_batch_iterator(dataset, **{**kwargs, "max_positions": None})
+        rows, epoch = kwargs.get("max_sentences"), kwargs.get("epoch", 1)
+        if rows is not None and rows != dataset.rows:
+            raise InputError(
+                f"--batch-size {rows}: the text is read in {dataset.rows} rows, as in training: give "
+                f"--batch-size-valid {rows}, too"
+            )
         dataset.set_epoch(epoch)
         return StreamIterator(
             dataset,
             self.new_stream(),
             get_global_world_size(),
-            num_workers=num_workers,
+            num_workers=kwargs.get("num_workers", 0),
             epoch=epoch,
-            buffer_size=data_buffer_size,
+            buffer_size=kwargs.get("data_buffer_size", 0),
             skip_remainder_batch=kwargs.get("skip_remainder_batch", False),
         )
 

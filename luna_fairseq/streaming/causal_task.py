@@ -77,4 +77,5 @@ class StreamingLMTask(StreamingTask, LanguageModelingTask):
         """What fairseq-eval-lm reads. Raises InputError for a window: the whole past is read already."""
         if context_window:
             raise InputError("--context-window: --task streaming_lm remembers the whole text, leave it out")
-        return self.get_batch_iterator(dataset, kwargs.get("num_workers", 0)).next_epoch_itr(shuffle=False)
+        batches = self.get_batch_iterator(dataset, num_workers=kwargs.get("num_workers", 0))
+        return batches.next_epoch_itr(shuffle=False)

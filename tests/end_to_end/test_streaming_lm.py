@@ -63,6 +63,12 @@ def test_what_cannot_be(data, tmp_path, words, message):
     assert message in refused("train", *data, train, words, "--max-update 1 --save-dir", tmp_path)
 
 
+def test_validation_has_the_rows_that_it_is_asked_for(data, trained):
+    words = *data, "--task streaming_lm --path", trained / "checkpoint_last.pt", "--batch-size 1"
+    assert "read in 4 rows, as in training: give --batch-size-valid 1" in refused("validate", *words)
+    assert "valid: 1 rows" in succeed("validate", *words, "--batch-size-valid 1")
+
+
 def test_reading_and_going_on_from_python(data, trained):
     hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data[-1]))
     stream = hub.read("w1 w2 w3 w4")
@@ -71,6 +77,13 @@ def test_reading_and_going_on_from_python(data, trained):
     one = hub.sample(["w7", "w7 w8"], beam=2, max_len_b=6, stream=stream)
     assert one == hub.sample(["w7", "w7 w8"], beam=2, max_len_b=6, stream=stream) and stream.position == 8
     assert one[0].startswith("w7") and one[1].startswith("w7 w8")
+
+
+def test_sentences_are_scored_each_by_itself(data, trained):
+    hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data[-1]))
+    sentences = ["w1 w2 w3", "w9 w12 w15 w18", " ".join(["w3 w4"] * 20)]  # longer than a segment
+    alone = [hub.score(sentence)["score"].item() for sentence in sentences]
+    assert [found["score"].item() for found in hub.score(sentences)] == pytest.approx(alone, abs=1e-5)
 
 
 def test_a_text_goes_on_as_a_list_of_it_does(data, trained):
