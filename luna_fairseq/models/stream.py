@@ -114,9 +114,12 @@ class ReadsSegments:
     def go_on_from(
         self: Any, store: IncrementalState, layers: Sequence[Any], before: int, segment: bool = False
     ) -> None:
-        """Begin decoding, or a ``segment`` all of whose tokens are new, after a text of ``before`` tokens."""
+        """Begin decoding, or a ``segment`` all of whose tokens are new, after a text of ``before`` tokens;
+        what a checkpoint held is on the CPU."""
+        device = next(self.parameters()).device
         for layer, state in zip(self.layers, layers):
-            layer.set_incremental_state(store, "causal_sums", state._asdict())
+            here = _without_p(state, lambda x: x.to(device))
+            layer.set_incremental_state(store, "causal_sums", here._asdict())
         self.set_incremental_state(store, "begun", {"tokens": before, "segment": segment})
 
     def begin_decoding(

@@ -11,6 +11,7 @@ from tiny_models import language_model as tiny_model
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.models.stream import Stream
+from luna_fairseq.modules import LunaCausalState
 
 
 def assert_near(actual, expected, atol=2e-5):
@@ -67,6 +68,17 @@ def test_a_saved_state_goes_on_to_the_last_bit():
         saved.load_state_dict(straight.state_dict())
         one, other = (model(tokens[:, 5:], stream=stream)[0] for stream in (straight, saved))
     assert torch.equal(one, other)
+
+
+def test_a_saved_state_goes_to_where_the_model_is():
+    """As on a GPU, after a checkpoint was read on the CPU."""
+    model, stream, saved, store = tiny_model(), Stream(), Stream(), {}
+    model(text(5), stream=stream)
+    saved.load_state_dict(stream.state_dict())
+    decoder = model.to("meta").decoder
+    decoder.go_on_from(store, saved.layers, saved.position)
+    states = [layer.stored(store, "causal_sums", LunaCausalState) for layer in decoder.layers]
+    assert {x.device.type for state in states for x in state if x is not None} == {"meta"}
 
 
 def test_the_state_does_not_grow():
