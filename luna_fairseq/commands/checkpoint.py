@@ -46,7 +46,13 @@ def load(args: argparse.Namespace) -> Tuple[Any, Any]:
 
 
 def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]:
-    """Number of sequences in the split, and its batches. Raises InputError where it is empty."""
+    """Number of sequences in the split, and its batches. Raises InputError where it is empty, or a text that
+    does not end."""
+    if hasattr(task, "new_stream"):
+        raise InputError(
+            f"{args.path} was trained to read on where a batch before ended, and here every sequence stands "
+            "for itself: give a checkpoint of a task of sequences, such as masked_lm"
+        )
     task.load_dataset(args.valid_subset)
     dataset = task.dataset(args.valid_subset)
     if not len(dataset):

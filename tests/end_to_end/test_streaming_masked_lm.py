@@ -7,6 +7,8 @@ from commands import plugin, refused, succeed
 from copying import ADAM, MODEL
 from saved_training import assert_same_training, load
 
+from luna_fairseq.masked_lm import context_use
+
 TRAIN = f"--task streaming_masked_lm --criterion masked_lm -a luna_bert {MODEL} {ADAM} --batch-size 4"
 TRAIN += " --carry-packed --segment-length 16 --no-epoch-checkpoints --save-interval-updates 3"
 
@@ -17,7 +19,7 @@ def data(text):
 
 
 @pytest.mark.parametrize("segments", ["1", "0"])
-def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, tmp_path, segments):
+def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, tmp_path, segments, capsys):
     train = f"{TRAIN} --bptt-segments {segments}"
     succeed("train", *data, train, "--max-update 5 --save-dir", tmp_path / "straight")
     succeed("train", *data, train, "--max-update 3 --save-dir", tmp_path / "resumed")
@@ -28,6 +30,8 @@ def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, tmp_
     words = "--task streaming_masked_lm --batch-size 4 --path", tmp_path / "resumed/checkpoint_last.pt"
     checked = succeed("validate", *data, *words)
     assert re.search(r"valid on 'valid' subset.* ppl", checked)
+    assert context_use.main([str(data[-1]), "--path", str(words[-1])]) == 1
+    assert "here every sequence stands for itself" in capsys.readouterr().err
     line = refused(
         "train", *data, train, "--segment-length 8 --max-update 6 --save-dir", tmp_path / "resumed"
     )
