@@ -3,6 +3,8 @@
 import pytest
 import torch
 from copying import ADAM, MODEL
+from saved_training import load
+from test_two_processes import start
 
 import luna_fairseq
 from fairseq import options, tasks
@@ -48,6 +50,24 @@ def test_processes_read_together_what_one_reads(task, text):
     two = zip(*(batches(iterator(text, task, "--batch-size 2", rank, 2)) for rank in (0, 1)))
     for expected, parts in zip(one, two):
         assert torch.equal(torch.cat(list(map(shown, parts))), shown(expected))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", list(TASKS))
+def test_two_processes_train_as_one_with_twice_the_rows(task, text, tmp_path):
+    """Started by fairseq-train, to rounding."""
+    words = (
+        f"{text} --task {task} {TASKS[task]} {ADAM} --dropout 0 --attention-dropout 0 --max-update 4 --cpu"
+    )
+    runs = {"one": "--batch-size 4", "two": "--batch-size 2 --distributed-world-size 2"}
+    for name, rows in runs.items():
+        last = f"--cpu --find-unused-parameters --disable-validation --save-dir {tmp_path / name}"
+        with start(f"{words} {rows} {last}") as process:
+            log = process.communicate(timeout=300)[0]
+        assert process.returncode == 0, log[-3000:]
+    one, two = (load(tmp_path / name / "checkpoint_last.pt")["model"] for name in runs)
+    for key, expected in one.items():
+        assert (two[key] - expected).abs().max() < 1e-5, key
 
 
 @pytest.mark.parametrize(
