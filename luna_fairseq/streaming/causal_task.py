@@ -1,5 +1,6 @@
 """``--task streaming_lm``: language modelling of contiguous text."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -15,6 +16,8 @@ from luna_fairseq.models.options import option
 from luna_fairseq.models.stream import Stream
 from luna_fairseq.streaming.base_task import RowOptions, StreamingTask, check_text
 from luna_fairseq.streaming.streams import StreamDataset
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -44,6 +47,7 @@ class StreamingLMTask(StreamingTask, LanguageModelingTask):
     """
 
     new_stream = Stream
+    has_positions = False
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":
@@ -62,6 +66,7 @@ class StreamingLMTask(StreamingTask, LanguageModelingTask):
                     f"--{name.replace('_', '-')}: --task streaming_lm carries the state of every layer, leave"
                     " it out"
                 )
+        self.has_positions = model.decoder.embed_positions is not None
         return model
 
     def max_positions(self) -> None:
@@ -71,7 +76,12 @@ class StreamingLMTask(StreamingTask, LanguageModelingTask):
         """Load train, valid or test. Raises InputError where the file is missing, or has fewer tokens than
         there are rows."""
         lengths = self.args.segment_length, self.args.bptt_segments
-        self.datasets[split] = self.read_streams(StreamDataset, split, combine, *lengths)
+        dataset = self.datasets[split] = self.read_streams(StreamDataset, split, combine, *lengths)
+        if self.has_positions and split == self.args.train_subset:
+            logger.warning(
+                f"positions count from the beginning of a row, to {dataset.row_length:,}: a longer text will "
+                "be read badly; give --no-token-positional-embeddings and --causal-decay"
+            )
 
     def eval_lm_dataloader(self, dataset: Any, context_window: int = 0, **kwargs: Any) -> Any:
         """What fairseq-eval-lm reads. Raises InputError for a window: the whole past is read already."""
