@@ -288,7 +288,7 @@ def evaluation(given: Given) -> Faults:
     """Commands that read a model need its path; blocks and words of fairseq-eval-lm; what divides data."""
     if "path" in given.all and not given.trains and not given.path:
         yield "--path is missing: give the checkpoint, such as checkpoints/checkpoint_best.pt"
-    eval_lm = "context_window" in given.all
+    eval_lm = "context_window" in given.all and not given.trains  # hydra's training has it, too
     window, length = given.context_window or 0, given.tokens_per_sample
     if length is not None and window >= length > 0:
         yield f"--context-window {window} must be below --tokens-per-sample {length}, of which it is a part"
@@ -297,7 +297,14 @@ def evaluation(given: Given) -> Faults:
             "fairseq-eval-lm joins no pieces of sentencepiece: leave out --remove-bpe (the perplexity of "
             "words is 2 to the loss times tokens over words)"
         )
-    shards, shard = given.num_shards or 1, given.shard_id or 0
+    processes, shards, shard = given.distributed_world_size or 1, given.num_shards or 1, given.shard_id or 0
+    if eval_lm and processes > 1:
+        yield (
+            f"--distributed-world-size {processes}: fairseq-eval-lm would print the score of the first "
+            "process's part of the text: leave it out (--num-shards divides the text)"
+        )
+    if eval_lm and shards > 1 and given.task == "streaming_lm":
+        yield f"--num-shards {shards}: --task streaming_lm reads the whole text in one go, leave it out"
     if not 0 <= shard < shards:
         yield f"--shard-id {shard}: must be at least 0 and below --num-shards {shards}"
     if shards > 1 and "path" in given.all and not (given.from_file or eval_lm or given.trains):

@@ -128,6 +128,8 @@ GPU = torch.cuda.is_available()
         ({**GENERATE, "task": "streaming_lm"}, "fairseq-generate goes on with one prompt a line"),
         ({**EVAL_LM, "context_window": 8, "tokens_per_sample": 8}, "--context-window 8 must be below"),
         ({**EVAL_LM, "post_process": "sentencepiece"}, "fairseq-eval-lm joins no pieces"),
+        ({**EVAL_LM, "distributed_world_size": 2}, "--distributed-world-size 2: fairseq-eval-lm would print"),
+        ({**EVAL_LM, "task": "streaming_lm", "num_shards": 2}, "--num-shards 2: --task streaming_lm reads"),
         ({**GENERATE, "num_shards": 2, "shard_id": 2}, "--shard-id 2: must be at least 0 and below"),
         (
             {**INTERACTIVE, "num_shards": 2},
@@ -163,7 +165,8 @@ def test_what_cannot_be(given, message):
         PROMPTS,
         {**INTERACTIVE, "task": "language_modeling", "add_bos_token": True},
         {**INTERACTIVE, "constraints": "ordered"},
-        {**EVAL_LM, "num_shards": 2, "shard_id": 1},
+        {**EVAL_LM, "num_shards": 2, "shard_id": 1, "distributed_world_size": 1},
+        {**EVAL_LM, **TRAIN, "distributed_world_size": 2},
         {**TRAIN, "criterion": "composite_loss", "adaptive_softmax_cutoff": "5", "arch": "luna"},
         {**TRAIN, "criterion": "cross_entropy", "adaptive_softmax_cutoff": "5", "arch": "lstm"},
         {**TRAIN, "criterion": "adaptive_loss_of_ones_own", "adaptive_softmax_cutoff": "5", "arch": "luna"},
