@@ -30,7 +30,9 @@ _READING = (
 KINDS = {
     "translation": "translation",
     "language_modeling": "language modelling",
+    "streaming_lm": "language modelling",
     "masked_lm": "masked language modelling",
+    "streaming_masked_lm": "masked language modelling",
     "sentence_prediction": "sentence prediction",
     "sentence_ranking": "sentence ranking",
     "lra-text": "classifying sequences of tokens",

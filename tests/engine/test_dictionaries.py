@@ -8,10 +8,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from fairseq.data import Dictionary, TruncatedDictionary
+from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.fairseq_task import LegacyFairseqTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from luna_fairseq.checks.dictionaries import check_fingerprints, fingerprint, fingerprints_of
+from luna_fairseq.checks.same_training import is_known
 from luna_fairseq.engine import checkpoint_contents
 from luna_fairseq.errors import InputError
 
@@ -39,6 +41,12 @@ def test_what_a_task_has():
     task = SimpleNamespace(source_dictionary=a, target_dictionary=None, label_dictionary=b)
     assert fingerprints_of(task) == {"source": fingerprint(a), "label": fingerprint(b)}
     assert fingerprints_of(LegacyFairseqTask(None)) == {}
+
+
+def test_of_every_task_of_this_package_the_dictionaries_are_kept_and_compared():
+    ours = [name for name, task in TASK_REGISTRY.items() if task.__module__.startswith("luna_fairseq.")]
+    assert {"streaming_lm", "lra-text"} <= {*ours}
+    assert not [name for name in ours if not is_known({"task": name})]
 
 
 def saved(task, **state):
