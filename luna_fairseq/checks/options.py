@@ -60,6 +60,12 @@ class Given:
 Faults = Iterator[str]
 
 
+def launched() -> int:
+    """How many processes torchrun started, of which this is one; 1 if it did not."""
+    names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in names) else 1
+
+
 def check_options(args: Namespace) -> None:
     """Raise InputError for a parsed option that cannot be meant. --num-shards of fairseq-generate becomes
     what fairseq reads, and a --replace-unk without a file what it means."""
@@ -297,11 +303,12 @@ def evaluation(given: Given) -> Faults:
             "fairseq-eval-lm joins no pieces of sentencepiece: leave out --remove-bpe (the perplexity of "
             "words is 2 to the loss times tokens over words)"
         )
-    processes, shards, shard = given.distributed_world_size or 1, given.num_shards or 1, given.shard_id or 0
+    processes = max(given.distributed_world_size or 1, launched())
+    shards, shard = given.num_shards or 1, given.shard_id or 0
     if eval_lm and processes > 1:
         yield (
-            f"--distributed-world-size {processes}: fairseq-eval-lm would print the score of the first "
-            "process's part of the text: leave it out (--num-shards divides the text)"
+            f"--distributed-world-size {processes}, or torchrun: fairseq-eval-lm would print the score of "
+            "the first process's part of the text: start one (--num-shards divides the text)"
         )
     if eval_lm and shards > 1 and given.task == "streaming_lm":
         yield f"--num-shards {shards}: --task streaming_lm reads the whole text in one go, leave it out"

@@ -14,6 +14,7 @@ from typing import Any, Iterator, Set
 
 import torch
 
+from luna_fairseq.checks.options import launched
 from luna_fairseq.engine.mend import RUNS, Function, Mend
 from luna_fairseq.engine.termination import TERMINATED
 from luna_fairseq.errors import InputError, in_command, one_line_of_another_process
@@ -30,12 +31,6 @@ PROCESSES = Mend(
 )
 
 
-def _launched() -> bool:
-    """Whether torchrun started this process as one of several."""
-    names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
-    return all(name in os.environ for name in names) and int(os.environ["WORLD_SIZE"]) > 1
-
-
 @PROCESSES.around("fairseq.distributed.utils:call_main")
 def _with_its_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
     distributed = cfg.distributed_training
@@ -46,9 +41,9 @@ def _with_its_processes(call_main: Function, cfg: Any, main: Function, **kwargs:
         )
     if cfg.common.bf16 and "--tpu" not in sys.argv and importlib.util.find_spec("torch_xla") is None:
         cfg.common.tpu = False
-    if _launched() and distributed.distributed_init_method is None:
+    if launched() > 1 and distributed.distributed_init_method is None:
         distributed.distributed_init_method = "env://"
-        distributed.distributed_world_size = int(os.environ["WORLD_SIZE"])
+        distributed.distributed_world_size = launched()
         distributed.distributed_rank = int(os.environ["RANK"])
         distributed.device_id = int(os.environ.get("LOCAL_RANK", 0))
         distributed.distributed_no_spawn = True
@@ -66,10 +61,10 @@ def _with_its_processes(call_main: Function, cfg: Any, main: Function, **kwargs:
 def refuse_to_train_apart(cfg: Any) -> None:
     """Raise InputError where fairseq-hydra-train, which imports a plugin when call_main is over, would train
     one model in each process."""
-    if in_command() and _launched() and cfg.distributed_training.distributed_world_size == 1:
+    if in_command() and launched() > 1 and cfg.distributed_training.distributed_world_size == 1:
         raise InputError(
             "each of the processes that torchrun started would train a model of its own: "
-            f"give distributed_training.distributed_world_size={os.environ['WORLD_SIZE']}"
+            f"give distributed_training.distributed_world_size={launched()}"
         )
 
 

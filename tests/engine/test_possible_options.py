@@ -128,7 +128,7 @@ GPU = torch.cuda.is_available()
         ({**GENERATE, "task": "streaming_lm"}, "fairseq-generate goes on with one prompt a line"),
         ({**EVAL_LM, "context_window": 8, "tokens_per_sample": 8}, "--context-window 8 must be below"),
         ({**EVAL_LM, "post_process": "sentencepiece"}, "fairseq-eval-lm joins no pieces"),
-        ({**EVAL_LM, "distributed_world_size": 2}, "--distributed-world-size 2: fairseq-eval-lm would print"),
+        ({**EVAL_LM, "distributed_world_size": 2}, "--distributed-world-size 2, or torchrun: fairseq-eval"),
         ({**EVAL_LM, "task": "streaming_lm", "num_shards": 2}, "--num-shards 2: --task streaming_lm reads"),
         ({**GENERATE, "num_shards": 2, "shard_id": 2}, "--shard-id 2: must be at least 0 and below"),
         (
@@ -174,6 +174,14 @@ def test_what_cannot_be(given, message):
 )
 def test_what_can_be(given):
     check_options(Namespace(**given))
+
+
+def test_processes_of_torchrun_count(monkeypatch):
+    check_options(Namespace(**EVAL_LM))
+    for name, value in {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "4", "RANK": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="^--distributed-world-size 4, or torchrun: "):
+        check_options(Namespace(**EVAL_LM))
 
 
 def test_options_that_become_what_is_meant():
