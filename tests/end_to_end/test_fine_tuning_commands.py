@@ -88,6 +88,8 @@ def test_prepared(sst2):
     assert prepared.examples == {"train": 40, "valid": 12} and prepared.labelled == ["train", "valid"]
     assert prepared.longest["train"] == 10  # eight words, <s> and </s>
     assert (sst2 / "label" / "dict.txt").read_text(encoding="utf-8") == "0 1\n1 1\n"
+    _, *written, _ = json.loads((sst2 / "prepare_task.json").read_text("utf-8"))["prepare"]["files"]
+    assert written == sorted(written) and len(written) > 8  # not as the folder happens to list them
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ class PreparedWriter:
 
     def finish(self) -> List[str]:
         """Put all in the place of what an earlier preparation left; the files, relative to the folder."""
-        files = [path for path in self.temporary.rglob("*") if path.is_file()]
+        files = sorted(path for path in self.temporary.rglob("*") if path.is_file())
         for path in [*self.folder.glob("input*"), self.folder / "label"]:
             shutil.rmtree(str(path), ignore_errors=True)
         for name in self.names:
