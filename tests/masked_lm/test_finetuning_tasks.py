@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.metrics import score
+from luna_fairseq.masked_lm.finetuning.prepared import PreparedWriter
 from luna_fairseq.masked_lm.finetuning.settings import (
     accumulation,
     all_settings,
@@ -194,3 +196,10 @@ def test_accumulation():
     assert accumulation(16, 32) == ["--batch-size", "16", "--update-freq", "1"]
     with pytest.raises(InputError, match="--at-a-time 12 does not divide the batch size 16"):
         accumulation(16, 12)
+
+
+def test_what_was_written_and_has_vanished_is_named(tmp_path):
+    """So that recording it finds that it is gone."""
+    writer = PreparedWriter(tmp_path, TASKS["SST-2"], Dictionary())
+    (writer.temporary / "input0" / "dict.txt").unlink()
+    assert writer.finish() == ["task.json", "input0/dict.txt"]

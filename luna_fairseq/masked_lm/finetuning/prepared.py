@@ -80,8 +80,10 @@ class PreparedWriter:
         self.names = [*(f"input{number}" for number in range(task.inputs)), "label"]
         for name in self.names:
             (self.temporary / name).mkdir(parents=True)
-        for name in self.names[:-1]:
-            dictionary.save(str(self.temporary / name / DICTIONARY))
+        # Not what lies there at the end: a folder that vanished would be made again without its dictionary.
+        self.written = {f"{name}/{DICTIONARY}" for name in self.names[:-1]}
+        for name in self.written:
+            dictionary.save(str(self.temporary / name))
 
     def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
         """One split, by fairseq's name, whose texts ``encoder`` encodes."""
@@ -90,6 +92,7 @@ class PreparedWriter:
             texts = progress([example.inputs[number] for example in examples], f"encode {split}")
             path = self.temporary / f"input{number}" / split
             found, unknown = _binarise(path, texts, encoder, self.dictionary)
+            self.written |= {f"{path.parent.name}/{split}.{ending}" for ending in ("bin", "idx")}
             lengths.append(found)
             self.tokens[split] += int(found.sum())
             self.unknown[split] += unknown
@@ -102,14 +105,13 @@ class PreparedWriter:
 
     def finish(self) -> List[str]:
         """Put all in the place of what an earlier preparation left; the files, relative to the folder."""
-        files = sorted(path for path in self.temporary.rglob("*") if path.is_file())
         for path in [*self.folder.glob("input*"), self.folder / "label"]:
             shutil.rmtree(str(path), ignore_errors=True)
         for name in self.names:
             os.replace(str(self.temporary / name), str(self.folder / name))
         shutil.rmtree(str(self.temporary))
         write_text(self.folder / DESCRIPTION, json.dumps(self.facts, indent=1))
-        return [DESCRIPTION, *(str(path.relative_to(self.temporary)) for path in files)]
+        return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
         """Tokens of examples [B] from the pieces of their inputs [inputs, B]: with ``<s>``, ends, and
@@ -129,8 +131,10 @@ class PreparedWriter:
                 dictionary.add_symbol(label)
             dictionary.save(str(path.with_name(DICTIONARY)))
             _binarise(path, labels, words_encoder(), dictionary)
+            self.written |= {f"label/{name}" for name in (DICTIONARY, f"{path.name}.bin", f"{path.name}.idx")}
             return
         path.with_name(f"{path.name}.label").write_text("".join(f"{v}\n" for v in values), encoding="utf-8")
+        self.written.add(f"label/{path.name}.label")
 
 
 def _binarise(
