@@ -16,27 +16,25 @@ import torch
 
 import luna_fairseq  # noqa: F401
 from fairseq.models import register_model
+from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import register_architectures
 from luna_fairseq.models.bases import extended, sentence_encoder_options
 from luna_fairseq.models.carried_packed import CarriesPacked
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM, LunaMaskedLMEncoder
-from luna_fairseq.models.luna_masked_lm_config import SentenceOptions
 from luna_fairseq.models.options import CarryOptions, option
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.peers.config import EncoderAttentionConfig
+from luna_fairseq.peers.config import PeerRobertaConfig
 from luna_fairseq.peers.layers import PeerEncoder
 
 
 @dataclass
-class MemoryRobertaConfig(EncoderAttentionConfig, SentenceOptions, CarryOptions):
+class MemoryRobertaConfig(PeerRobertaConfig, CarryOptions):
     """RoBERTa's options; with ALiBi, and carrying."""
 
     projection_length: int = option(32, "vectors of memory")
     alibi: bool = option(True, "ALiBi's bias against distance between tokens")
     carry_packed: bool = option(True, "carry the memory on")
-    untie_weights_roberta: bool = option(False, "an output projection of its own, not the token embedding")
-    no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
 
 
 class MemoryEncoder(PeerEncoder):
@@ -89,7 +87,10 @@ class MemoryRoberta(LunaMaskedLM):
 
     @classmethod
     def build_model(cls, cfg, task):
+        """Raises InputError for another attention, which has no bias to leave out."""
         args = Namespace(**flat_options(cfg, MemoryRobertaConfig()))
+        if args.attention != "softmax":
+            raise InputError(f"--attention {args.attention}: memory_roberta has softmax attention alone")
         return cls(args, MemoryRobertaEncoder(args, task.source_dictionary))
 
 

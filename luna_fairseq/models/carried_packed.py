@@ -102,7 +102,8 @@ class CarriesPacked:
         count = max(1, -(-src_tokens.size(1) // S))
         embeddings = [None] * count if token_embeddings is None else token_embeddings.split(S, dim=1)
         keep_after = src_tokens.size(1) if self.keep_after is None else self.keep_after
-        packed = self.packed_embedding(src_tokens.ne(self.padding_idx).sum(dim=1))[0]
+        lengths = src_tokens.ne(self.padding_idx).sum(dim=1)
+        packed, longest = self.packed_embedding(lengths)[0], int(lengths.max())
         if self.stream is not None:
             packed = self.stream.for_batch(packed)
         outputs: List[Dict[str, List[Any]]] = []
@@ -110,7 +111,7 @@ class CarriesPacked:
         for number, (tokens, embedding) in enumerate(zip(src_tokens.split(S, dim=1), embeddings)):
             if number and k is not None and (count - number) % (k + 1) == 0:
                 packed = packed.detach()
-            if number and bool(tokens.eq(self.padding_idx).all()):
+            if number and number * S >= longest:
                 outputs.append(padding_after(outputs[-1], tokens))
             else:
                 out, packed = self._read(tokens, embedding, packed, return_all_hiddens)

@@ -61,7 +61,7 @@ def test_two_processes_train_as_one_with_twice_the_rows(task, text, tmp_path):
     )
     runs = {"one": "--batch-size 4", "two": "--batch-size 2 --distributed-world-size 2"}
     for name, rows in runs.items():
-        last = f"--cpu --find-unused-parameters --disable-validation --save-dir {tmp_path / name}"
+        last = f"--find-unused-parameters --disable-validation --save-dir {tmp_path / name}"
         with start(f"{words} {rows} {last}") as process:
             log = process.communicate(timeout=300)[0]
         assert process.returncode == 0, log[-3000:]

@@ -3,18 +3,20 @@
 from argparse import Namespace
 
 import memory_roberta
+import pytest
 import torch
 from tiny_luna import batch, sentences
 from tiny_masked_lm import OPTIONS, Task
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.models.carried_packed import PackedStream
 
 SEGMENT = 6
 
 
-def tiny_model(layers=2):
+def tiny_model(**options):
     torch.manual_seed(0)
-    options = {**OPTIONS, "encoder_layers": layers, "segment_length": SEGMENT, "attention_init": "xavier"}
+    options = {**OPTIONS, "segment_length": SEGMENT, "attention_init": "xavier", **options}
     model = memory_roberta.MemoryRoberta.build_model(Namespace(**options), Task())
     return model.double().eval()
 
@@ -46,6 +48,11 @@ def test_memory_is_at_no_distance_and_tokens_are_at_theirs():
     tokens = torch.zeros(2, 3, SEGMENT, 4).double()
     assert torch.equal(bias[:, rows:, rows:], type(attention).bias(attention, tokens, tokens))
     assert (bias[:, rows, rows + 1 :] < 0).all()
+
+
+def test_another_attention_is_refused():
+    with pytest.raises(InputError, match="--attention linear: memory_roberta has softmax attention"):
+        tiny_model(attention="linear")
 
 
 def test_gradients_go_into_the_segment_before():
