@@ -9,7 +9,7 @@ ORDER = $(if $(filter fairseq,$(ENGINE)),,--no-loadscope-reorder)
 PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile $(ORDER)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fairseq-0.12 test-slow faults lint docs wheel clean
+.PHONY: help venv demo test coverage test-fairseq-0.12 test-slow faults lint docs wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ demo: venv ## train a small Luna on an English-German corpus it writes, translat
 
 test: venv ## tests without the slow ones
 	$(PYTEST) -m "not slow"
+
+coverage: venv ## the tests of make test, with a report of covered lines in coverage/
+	$(PYTEST) -m "not slow" --cov luna_fairseq --cov-report term --cov-report html:coverage
 
 test-fairseq-0.12: ## the same on fairseq 0.12.2 and CPython 3.8 to 3.10, in VENV_0_12=.venv-fairseq-0.12
 	@$(MAKE) --no-print-directory test ENGINE=fairseq VENV="$(VENV_0_12)"
@@ -47,5 +50,5 @@ wheel: venv ## the wheel, into dist/
 
 clean: ## remove .venv, .venv-fairseq-0.12 and what builds and tests leave behind
 	rm -rf .venv .venv.lock .venv-fairseq-0.12 .venv-fairseq-0.12.lock
-	rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site coverage .coverage *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,8 @@
 """Packaging of luna_fairseq.
 
-fairseq is an extra (``pip install "luna_fairseq[engine]"``), not a requirement: many users have a fork or a
-checkout of it already, known to pip under another name, and a requirement would put a second copy over it.
+``ops``, ``modules`` and ``optim`` need torch alone, so torch is the only requirement. Everything else is an
+extra. fairseq is one too (``pip install "luna_fairseq[fairseq]"``): many users have a fork or a checkout of
+fairseq, known to pip under another name, and a requirement would install a second copy over it.
 """
 
 import re
@@ -27,12 +28,21 @@ def read_readme() -> str:
     return readme.read_text(encoding="utf-8") if readme.exists() else ""
 
 
-ENGINE = [
+# luna_fairseq/requirements.py has the names of these extras for messages about missing packages.
+FAIRSEQ = [
     'fairseq-fixed==0.12.3.1; python_version >= "3.11"',
     'fairseq==0.12.2; python_version < "3.11"',
-    "scikit-learn",
-    "tensorboardX",  # for --tensorboard-logdir; without it fairseq asks for it at every start
+    "numpy",
+    "PyYAML",
+    "sacrebleu>=2.0",
+    "scikit-learn",  # metrics of fine-tuned tasks
+    "sentencepiece",
+    "tensorboardX",  # --tensorboard-logdir; without it fairseq prints a request for it at every start
+    "tqdm",
 ]
+MOSES = ["sacremoses>=0.0.53", "subword-nmt>=0.3.8"]
+LRA = ["pillow"]
+REPORT = ["matplotlib"]
 HUGGINGFACE = ["safetensors", "tokenizers", "transformers>=4.40"]
 ONNX = [
     *HUGGINGFACE,
@@ -40,7 +50,6 @@ ONNX = [
     'onnxruntime; python_version >= "3.11"',
     'onnxscript; python_version >= "3.11"',
 ]
-PLOT = ["matplotlib"]
 DOCS = [
     'mkdocs-material>=9.5; python_version >= "3.10"',
     'mkdocstrings[python]>=0.24; python_version >= "3.10"',
@@ -48,6 +57,7 @@ DOCS = [
 # Triton's interpreter runs the GPU kernels on a CPU.
 TEST = [
     "pytest>=7",
+    "pytest-cov",
     "pytest-xdist",
     "hypothesis",
     "scikit-learn",
@@ -68,6 +78,11 @@ setup(
     long_description=read_readme(),
     long_description_content_type="text/markdown",
     author="the luna_fairseq authors",
+    project_urls={
+        "Paper": "https://arxiv.org/abs/2106.01540",
+        "Authors' code": "https://github.com/XuezheMax/fairseq-apollo",
+        "fairseq": "https://github.com/facebookresearch/fairseq",
+    },
     license="MIT",
     python_requires=">=3.8",
     # Recipes and examples lie beside the package in a checkout, and within it where it is installed.
@@ -77,24 +92,16 @@ setup(
         "luna_fairseq": ["py.typed", "*.md", "*/*.md", "*/*/*.md", "report/assets/*"],
         "luna_fairseq.configs": ["*.md", "*.yaml", "*/*.yaml"],
     },
-    install_requires=[
-        "numpy",
-        "pillow",
-        "sacrebleu>=2.0",
-        "sacremoses>=0.0.53",
-        "sentencepiece",
-        "subword-nmt>=0.3.8",
-        "torch>=1.13",
-        "tqdm",
-    ],
+    install_requires=["torch>=1.13"],
     extras_require={
-        "engine": ENGINE,
+        "fairseq": FAIRSEQ,
+        "moses": MOSES,
+        "lra": LRA,
+        "report": REPORT,
         "huggingface": HUGGINGFACE,
         "onnx": ONNX,
-        "plot": PLOT,
-        "docs": DOCS,
-        "test": TEST,
-        "dev": TEST + PLOT + DOCS + ["ruff", "mypy"],
+        # Without fairseq itself, which scripts/setup_venv.sh installs first and keeps if it is a fork.
+        "dev": [*FAIRSEQ[2:], *MOSES, *LRA, *REPORT, *TEST, *DOCS, "ruff", "mypy"],
     },
     entry_points={
         "console_scripts": [
@@ -125,7 +132,9 @@ setup(
     },
     classifiers=[
         "License :: OSI Approved :: MIT License",
+        "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(8, 14)),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     zip_safe=False,

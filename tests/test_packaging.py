@@ -71,19 +71,10 @@ def test_recipes_are_installed(installed, tmp_path):
     assert set(names) == {name for name in mine if not name.startswith("model/")} and int(words) > 20
 
 
-def test_fairseq_is_not_a_requirement(installed):
+def test_torch_is_the_only_requirement(installed):
     required = re.findall(r"(?m)^Requires-Dist: ([\w-]+)(.*)$", metadata(installed, "METADATA"))
     names = [name for name, rest in required if "extra ==" not in rest]
-    assert sorted(names) == [
-        "numpy",
-        "pillow",
-        "sacrebleu",
-        "sacremoses",
-        "sentencepiece",
-        "subword-nmt",
-        "torch",
-        "tqdm",
-    ]
+    assert names == ["torch"]
 
 
 def test_console_scripts_name_existing_functions(installed, tmp_path):

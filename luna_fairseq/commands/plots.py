@@ -4,8 +4,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from luna_fairseq.errors import MissingRequirementError
 from luna_fairseq.files.writing import check_writable, replacing
+from luna_fairseq.requirements import import_package
 
 
 def check_plot(path: Path, option: str) -> None:
@@ -14,10 +14,7 @@ def check_plot(path: Path, option: str) -> None:
     check_writable(path, option)
     # Importing fairseq may turn every library's debugging messages on.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingRequirementError(f"{option} needs matplotlib: pip install matplotlib") from None
+    import_package("matplotlib", option)
 
 
 def new_figure(**options: Any) -> Any:

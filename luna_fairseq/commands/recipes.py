@@ -88,7 +88,7 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
     try:
         from luna_fairseq.commands.recipe_options import check_options, load
     except ImportError as error:
-        needed = 'reading a recipe needs fairseq: pip install "luna_fairseq[engine]"'
+        needed = 'reading a recipe needs fairseq: pip install "luna_fairseq[fairseq]"'
         raise MissingRequirementError(f"{needed} ({error})") from error
     path = find(name, family)
     beside = path.parent.with_name(path.parent.name + ".yaml")

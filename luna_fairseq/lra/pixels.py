@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fairseq.data import FairseqDataset
-from luna_fairseq.errors import InputError, MissingRequirementError
+from luna_fairseq.errors import InputError
+from luna_fairseq.requirements import import_package
 
 INTENSITIES = 256
 
@@ -42,13 +43,9 @@ class PixelSequenceDataset(FairseqDataset):
 
 
 def pillow() -> Any:
-    """The package that draws and reads images. Raises MissingRequirementError where it is missing."""
-    try:
-        import PIL.Image
-        import PIL.ImageDraw
-    except ImportError as error:
-        raise MissingRequirementError("images need Pillow: pip install pillow") from error
-    return PIL
+    """Import Pillow, which draws and reads images. Raises MissingRequirementError if it is not installed."""
+    import_package("PIL.ImageDraw", "reading and drawing images")
+    return import_package("PIL")
 
 
 def read_pixels(stem: Path) -> np.ndarray:

@@ -11,12 +11,12 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Seque
 
 import numpy as np
 import sentencepiece
-from subword_nmt.apply_bpe import BPE
 
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.regular import regular_file
+from luna_fairseq.requirements import import_package
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.indexed import Encoded, EncodedText, flat
 
@@ -99,7 +99,7 @@ def foreign_sentencepiece_encoder(model: Path, workers: int) -> Encoder:
 def subword_nmt_encoder(codes: Path) -> Encoder:
     """Tokenised text, by subword-nmt's file of merges."""
     with codes.open(encoding="utf-8") as file:
-        merges = BPE(file)
+        merges = import_package("subword_nmt.apply_bpe").BPE(file)
     merges.cache = _Nothing()
     return _numbered(lambda word: merges.segment_tokens([word]))
 

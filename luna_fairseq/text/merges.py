@@ -8,10 +8,9 @@ from collections import Counter
 from itertools import chain
 from typing import Iterable
 
-from subword_nmt.learn_bpe import learn_bpe
-
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import is_shown
+from luna_fairseq.requirements import import_package
 
 
 def learn_merges(lines: Iterable[str], merges: int) -> bytes:
@@ -36,7 +35,9 @@ def learn_merges(lines: Iterable[str], merges: int) -> bytes:
     # subword-nmt draws its progress bar into log files, too.
     quiet = contextlib.nullcontext() if is_shown() else contextlib.redirect_stderr(io.StringIO())
     with quiet:
-        learn_bpe([f"{word} {count}" for word, count in words.items()], codes, merges, is_dict=True)
+        import_package("subword_nmt.learn_bpe").learn_bpe(
+            [f"{word} {count}" for word, count in words.items()], codes, merges, is_dict=True
+        )
     learnt = codes.getvalue().count("\n") - 1
     if learnt < merges:
         raise InputError(

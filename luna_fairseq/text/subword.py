@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-import sacremoses
-import sentencepiece
-
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
+from luna_fairseq.requirements import import_package
 from luna_fairseq.text.dictionaries import dictionary_of_text
 from luna_fairseq.text.encoders import Encoder, sentencepiece_encoder, subword_nmt_encoder, words_encoder
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
@@ -26,7 +24,7 @@ class Route:
 
     Attributes:
         name: value of --subword.
-        versions: of the libraries that the output depends on.
+        packages: libraries whose versions the output depends on.
         encoder: makes the encoder, given the model file.
         dictionary: makes fairseq's dictionary, given the model file, how often each piece occurs in the
             training text, and separators, which the model does not know.
@@ -35,11 +33,12 @@ class Route:
         learn: makes the contents of the model file, given lines and the number of pieces (of merges, in
             Moses).
         tokenize: what is done to pairs of lines in two languages before anything is learnt, if anything.
-        is_joint: whether both languages have one dictionary.
+        is_joint: True if both languages share one dictionary.
+        settings: further values that the output depends on.
     """
 
     name: str
-    versions: Tuple[Any, ...]
+    packages: Tuple[str, ...]
     encoder: Callable[[Path], Encoder]
     dictionary: Callable[[Path, Counts, Sequence[str]], Dictionary]
     remove_bpe: str = ""
@@ -47,6 +46,12 @@ class Route:
     learn: Optional[Callable[[Iterable[str], int], bytes]] = None
     tokenize: Optional[Callable[[Sequence[str], Sequence[Tuple[str, str]]], List[Tuple[str, ...]]]] = None
     is_joint: bool = True
+    settings: Tuple[Any, ...] = ()
+
+    @property
+    def versions(self) -> Tuple[Any, ...]:
+        """Versions of the packages and the settings that the output depends on."""
+        return (*(import_package(name).__version__ for name in self.packages), *self.settings)
 
 
 def _of_merges(model: Path, counts: Counts, separators: Sequence[str]) -> Dictionary:
@@ -66,14 +71,14 @@ def words(least: int) -> Route:
             raise InputError(f"no word occurs {least} times: give a smaller --min-count")
         return found
 
-    return Route("words", (least,), lambda model: words_encoder(), dictionary, is_joint=False)
+    return Route("words", (), lambda model: words_encoder(), dictionary, is_joint=False, settings=(least,))
 
 
 ROUTES = {
     # Raw text, reversible.
     "sentencepiece": Route(
         "sentencepiece",
-        (sentencepiece.__version__,),
+        ("sentencepiece",),
         sentencepiece_encoder,
         bpe_dictionary,
         remove_bpe="sentencepiece",
@@ -83,7 +88,7 @@ ROUTES = {
     # Normalised, tokenised text with hyphens split: the dictionary and the BLEU of the literature.
     "moses": Route(
         "moses",
-        (sacremoses.__version__,),
+        ("sacremoses",),
         subword_nmt_encoder,
         _of_merges,
         remove_bpe="subword_nmt",

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-import sacremoses
 from sacrebleu.metrics import BLEU, CHRF
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
+from luna_fairseq.requirements import import_package
 from luna_fairseq.text.documents import Piece
 from luna_fairseq.text.moses import HYPHEN, detokenize, tokenize
 
@@ -196,7 +196,7 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
                 f"it is not that of {test_set.name}, or another Moses tokenised it"
             )
     hypotheses = text.tokens or [_split(line, language) for line in progress(text.hypotheses, "tokenise")]
-    signed = f"moses:{language},sacremoses{sacremoses.__version__}"
+    signed = f"moses:{language},sacremoses{import_package('sacremoses').__version__}"
     name = "BLEU of tokens, hyphens split"
     found = _bleu(hypotheses, references, name, signed, tokenize="none", force=True)
     return replace(found, name="BLEU of tokens")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Sequence
 
-from luna_fairseq.errors import MissingRequirementError
 from luna_fairseq.masked_lm.finetuning.task import FineTuningTask
+from luna_fairseq.requirements import import_package
 
 
 def score(task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any]) -> Dict[str, float]:
@@ -19,17 +19,14 @@ def score(task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any
     Raises:
         MissingRequirementError: scikit-learn, which brings scipy, is not installed.
     """
-    try:
-        from scipy.stats import pearsonr, spearmanr
-        from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-    except ImportError as error:
-        raise MissingRequirementError("the metrics need scikit-learn: pip install scikit-learn") from error
+    metrics = import_package("sklearn.metrics", f"the metric of {task.name}")
+    stats = import_package("scipy.stats", f"the metric of {task.name}")
     known: Dict[str, Callable[[], float]] = {
-        "accuracy": lambda: accuracy_score(expected, predicted),
-        "f1": lambda: f1_score(expected, predicted, pos_label="1"),
-        "matthews": lambda: matthews_corrcoef(expected, predicted),
-        "pearson": lambda: pearsonr(expected, predicted)[0],
-        "spearman": lambda: spearmanr(expected, predicted)[0],
+        "accuracy": lambda: metrics.accuracy_score(expected, predicted),
+        "f1": lambda: metrics.f1_score(expected, predicted, pos_label="1"),
+        "matthews": lambda: metrics.matthews_corrcoef(expected, predicted),
+        "pearson": lambda: stats.pearsonr(expected, predicted)[0],
+        "spearman": lambda: stats.spearmanr(expected, predicted)[0],
         "pearson_spearman": lambda: (known["pearson"]() + known["spearman"]()) / 2,
     }
     return {name: 100.0 * float(known[name]()) for name in task.metrics}
