@@ -2,7 +2,7 @@
 architectures."""
 
 from argparse import Namespace
-from typing import Any, Optional
+from typing import Any, Optional, Type
 
 from torch import Tensor
 
@@ -17,17 +17,52 @@ from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import LoadsWhatFits, extended
 from luna_fairseq.models.generator_hub import LanguageModelHub, from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
-from luna_fairseq.models.luna_lm_config import LunaLanguageModelConfig
+from luna_fairseq.models.luna_lm_config import LanguageModelOptions, LunaLanguageModelConfig
 from luna_fairseq.models.stream import ReadsSegments, Stream
 
 
+class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
+    """fairseq's Transformer language model with another decoder."""
+
+    config_class: Type[LanguageModelOptions]
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "LanguageModel":
+        """Build the model for the dictionaries of ``task``; ``cfg`` is flat, as :attr:`config_class` is.
+
+        Raises:
+            InputError: widths, heads, options of attention or cutoffs that cannot be
+        """
+        options = flat_options(cfg, cls.config_class())
+        if options["decoder_layers_to_keep"]:
+            options["decoder_layers"] = len(options["decoder_layers_to_keep"].split(","))
+        # Options that are the task's are references to it, which only reading them from ``cfg`` follows.
+        lengths = [safe_getattr(cfg, name, None) for name in ("max_target_positions", "tokens_per_sample")]
+        options["max_target_positions"] = next(filter(None, lengths), DEFAULT_MAX_TARGET_POSITIONS)
+        nested = nested_config(Namespace(**options))
+        dictionary = task.source_dictionary
+        if nested.adaptive_input:
+            embed_tokens = adaptive_input(nested, dictionary)
+        else:
+            embed_tokens = Embedding(len(dictionary), nested.decoder.input_dim, dictionary.pad())
+        build = cls.choose_decoder_class(nested)
+        return cls(build(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
+
+    @classmethod
+    def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
+        """Return the class of the decoder for the nested options ``cfg``."""
+        raise NotImplementedError
+
+
 @register_model("luna_lm", dataclass=LunaLanguageModelConfig)
-class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
+class LunaLanguageModel(LanguageModel):
     """Luna causal attention and feed-forward layers; decoding step by step keeps a state of constant size.
 
     ``LunaLanguageModel.from_pretrained(dir, checkpoint_file, data, bpe=..)`` gives fairseq's generator
     interface, with :meth:`luna_fairseq.models.generator_hub.LanguageModelHub.read`.
     """
+
+    config_class = LunaLanguageModelConfig
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
@@ -49,28 +84,9 @@ class LunaLanguageModel(LoadsWhatFits, FairseqLanguageModel):
         return stream.read(self.decoder, src_tokens, keep_after)
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> "LunaLanguageModel":
-        """Build the model for the dictionaries of ``task``; ``cfg`` is flat, as
-        :class:`LunaLanguageModelConfig` is.
-
-        Raises:
-            InputError: widths, heads, projection length or cutoffs that cannot be
-        """
-        options = flat_options(cfg, LunaLanguageModelConfig())
-        if options["decoder_layers_to_keep"]:
-            options["decoder_layers"] = len(options["decoder_layers_to_keep"].split(","))
-        # Options that are the task's are references to it, which only reading them from ``cfg`` follows.
-        lengths = [safe_getattr(cfg, name, None) for name in ("max_target_positions", "tokens_per_sample")]
-        options["max_target_positions"] = next(filter(None, lengths), DEFAULT_MAX_TARGET_POSITIONS)
-        nested = nested_config(Namespace(**options))
-        dictionary = task.source_dictionary
-        if nested.adaptive_input:
-            embed_tokens = adaptive_input(nested, dictionary)
-        else:
-            embed_tokens = Embedding(len(dictionary), nested.decoder.input_dim, dictionary.pad())
-        plain: Any = decoder_class(nested)
-        build = extended(plain, ReadsSegments)
-        return cls(build(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
+    def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
+        """Return Luna's decoder for the nested options ``cfg``, which can also read a text by segments."""
+        return extended(decoder_class(cfg), ReadsSegments)
 
 
 def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveInput:

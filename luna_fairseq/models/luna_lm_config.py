@@ -1,4 +1,4 @@
-"""Options of the Luna causal language model."""
+"""Options of causal language models: those of any decoder, and Luna's own."""
 
 from dataclasses import dataclass, field
 from typing import Optional
@@ -6,12 +6,19 @@ from typing import Optional
 from omegaconf import II
 
 from luna_fairseq.checks.model_options import MAY_CHANGE
-from luna_fairseq.models.options import LunaDecoderOptions, LunaOptions, option
+from luna_fairseq.models.options import (
+    DecoderOptions,
+    LayerOptions,
+    LunaDecoderOptions,
+    LunaOptions,
+    option,
+)
 
 
 @dataclass
-class LunaLanguageModelConfig(LunaOptions, LunaDecoderOptions):
-    """Defaults are the size of the base translation model's decoder. Every layer has a P of its own."""
+class LanguageModelOptions(LayerOptions, DecoderOptions):
+    """Options of a Transformer language model under fairseq's names. Defaults are the size of the base
+    translation model's decoder."""
 
     decoder_embed_dim: int = option(512, "decoder embedding dimension")
     decoder_ffn_embed_dim: int = option(2048, "decoder embedding dimension for FFN")
@@ -30,3 +37,8 @@ class LunaLanguageModelConfig(LunaOptions, LunaDecoderOptions):
     max_target_positions: Optional[int] = field(
         default=II("task.max_target_positions"), metadata={MAY_CHANGE: True}
     )
+
+
+@dataclass
+class LunaLanguageModelConfig(LanguageModelOptions, LunaOptions, LunaDecoderOptions):
+    """Options of the Luna causal language model. Every layer has a P of its own."""

@@ -6,6 +6,7 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum
 from luna_fairseq.models.luna_classifier_config import ClassifierOptions
 from luna_fairseq.models.luna_config import TranslationOptions
+from luna_fairseq.models.luna_lm_config import LanguageModelOptions
 from luna_fairseq.models.luna_masked_lm_config import SentenceOptions
 from luna_fairseq.models.options import option
 from luna_fairseq.peers.options import PeerOptions
@@ -44,6 +45,13 @@ class AttentionConfig(EncoderAttentionConfig):
 @dataclass
 class PeerTransformerConfig(AttentionConfig, TranslationOptions):
     """Of the Transformer for translation."""
+
+
+@dataclass
+class PeerLanguageModelConfig(PeerOptions, LanguageModelOptions):
+    """Options of the causal language model."""
+
+    decoder_attention: ChoiceEnum(NAMES) = option("softmax", "causal attention of every layer")
 
 
 @dataclass

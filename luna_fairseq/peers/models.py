@@ -1,16 +1,18 @@
 """The models that Luna's are compared with, with any attention; registered with fairseq by being imported.
 
 ``--arch peer_transformer`` for translation, ``peer_roberta`` for masked language modelling and
-``peer_lra_<task>`` for Long Range Arena, all with ``--attention NAME``; ``rnn_attention`` has its own file.
+``peer_lra_<task>`` for Long Range Arena take ``--attention NAME``. ``--arch peer_lm`` for causal language
+modelling takes ``--decoder-attention NAME``. ``rnn_attention`` has its own file.
 """
 
 from argparse import Namespace
-from typing import Any, Dict
+from typing import Any, Dict, Type
 
 from torch import nn
 
 from fairseq.data import Dictionary
 from fairseq.models import register_model
+from fairseq.models.transformer import TransformerConfig
 from luna_fairseq.checks.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import luna_classifier
@@ -25,11 +27,17 @@ from luna_fairseq.models.bases import (
 from luna_fairseq.models.luna import check_widths, flat_options, nested_config
 from luna_fairseq.models.luna_classifier import LunaClassifier, build_encoder, check_options
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
-from luna_fairseq.peers.config import PeerClassifierConfig, PeerRobertaConfig, PeerTransformerConfig
+from luna_fairseq.models.luna_lm import LanguageModel
+from luna_fairseq.peers.config import (
+    PeerClassifierConfig,
+    PeerLanguageModelConfig,
+    PeerRobertaConfig,
+    PeerTransformerConfig,
+)
 from luna_fairseq.peers.layers import PeerDecoder, PeerEncoder
 from luna_fairseq.peers.rnn_attention import RnnAttentionModel
 
-__all__ = ["PeerClassifier", "PeerRoberta", "PeerTransformer", "RnnAttentionModel"]
+__all__ = ["PeerClassifier", "PeerLanguageModel", "PeerRoberta", "PeerTransformer", "RnnAttentionModel"]
 
 
 @register_model("peer_transformer", dataclass=PeerTransformerConfig)
@@ -83,6 +91,32 @@ class PeerTransformer(EncoderDecoder):
                 f"--print-alignment and --replace-unk need weights over the source, which {attention} "
                 "attention does not compute: leave them out, or train with --cross-attention softmax"
             )
+
+
+@register_model("peer_lm", dataclass=PeerLanguageModelConfig)
+class PeerLanguageModel(LanguageModel):
+    """fairseq's Transformer language model; nothing but its attention differs from one peer to another.
+
+    Args:
+        decoder: :class:`PeerDecoder` without attention to a source
+    """
+
+    config_class = PeerLanguageModelConfig
+
+    @classmethod
+    def choose_decoder_class(cls, cfg: TransformerConfig) -> Type[PeerDecoder]:
+        """Return :class:`PeerDecoder`.
+
+        Raises:
+            InputError: the nested options ``cfg`` ask for attention to a source
+        """
+        for name in ("diagonal_prior", "sentence_diagonal"):
+            if getattr(cfg, name):
+                raise InputError(
+                    f"--{name.replace('_', '-')} needs a source, and a causal language model has none: "
+                    "leave it out"
+                )
+        return PeerDecoder
 
 
 class PeerRobertaEncoder(SentenceModelEncoder):
@@ -157,6 +191,7 @@ ARCHITECTURES: Dict[str, Presets] = {
         "peer_roberta_small": encoder_sizes(4, 256, 1024, 4),
         "peer_roberta_tiny": encoder_sizes(2, 128, 512, 2),
     },
+    "peer_lm": {"peer_lm": {}},
     "peer_lra": {"peer_lra": {}},
 }
 for _name, _preset in luna_classifier.ARCHITECTURES.items():

@@ -19,6 +19,7 @@ OPTIONS = [
     ("luna_lra_imdb", "classifier_activation_fn", "relu", "gelu"),
     ("peer_transformer", "cross_attention", None, "linear"),
     ("peer_transformer", "performer_features", 64, 32),
+    ("peer_lm", "rfa_dim", 64, 32),
     ("peer_roberta", "rfa_dim", 64, 32),
     ("peer_lra_imdb", "longformer_global_tokens", 1, 2),
     ("rnn_attention", "score", None, "dot"),

@@ -76,3 +76,16 @@ def test_from_python(trained, text):
         hub.sample("w1 w2", print_alignment="hard")
     score = hub.score("w1 w2 w3")["positional_scores"]
     assert score.exp().lt(1).all() and score.isfinite().all()
+
+
+def test_a_peer_is_trained_scored_and_generates(text, tmp_path):
+    """``--arch peer_lm`` goes through the same commands as Luna's model."""
+    options = "--decoder-attention softmax --alibi --no-token-positional-embeddings"
+    train = TRAIN.replace("luna_lm", "peer_lm").replace("--projection-length 8", options)
+    succeed("train", *plugin(text), train, "--max-update 4 --save-dir", tmp_path)
+    path = ("--path", tmp_path / "checkpoint_last.pt")
+    scored = succeed("eval_lm", *plugin(text), *path, "--batch-size 8 --tokens-per-sample 64")
+    assert "Perplexity" in scored
+    words = "--task language_modeling --beam 3 --max-len-b 12 --batch-size 4 --gen-subset test"
+    output = succeed("generate", *plugin(text), *path, words, "--sample-break-mode eos")
+    assert len(lines(output, "H")) == 12

@@ -14,10 +14,16 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel
+from fairseq.models.transformer_lm import TransformerLanguageModel
 from luna_fairseq.checks.model_options import plain_options
 from luna_fairseq.models import luna, luna_classifier, luna_lm, luna_masked_lm
 from luna_fairseq.peers import ATTENTIONS, models
-from luna_fairseq.peers.config import AttentionConfig, PeerRobertaConfig, PeerTransformerConfig
+from luna_fairseq.peers.config import (
+    AttentionConfig,
+    PeerLanguageModelConfig,
+    PeerRobertaConfig,
+    PeerTransformerConfig,
+)
 
 # The task of each model, and its architectures.
 MODELS = {
@@ -26,12 +32,17 @@ MODELS = {
     "luna_lm": ("language_modeling", luna_lm.ARCHITECTURES),
     "lra": ("lra-text", luna_classifier.ARCHITECTURES),
     "peer_transformer": ("translation", models.ARCHITECTURES["peer_transformer"]),
+    "peer_lm": ("language_modeling", models.ARCHITECTURES["peer_lm"]),
     "peer_roberta": ("masked_lm", models.ARCHITECTURES["peer_roberta"]),
     "peer_lra": ("lra-text", models.ARCHITECTURES["peer_lra"]),
     "rnn_attention": ("translation", {"rnn_attention": {}}),
 }
 EVERY = [(model, name) for model, (_, presets) in MODELS.items() for name in presets]
-ASKED = {"luna": {"encoder_layers": 3, "pack_activation": "elu"}, "peer_transformer": {"attention": "rfa"}}
+ASKED = {
+    "luna": {"encoder_layers": 3, "pack_activation": "elu"},
+    "peer_transformer": {"attention": "rfa"},
+    "peer_lm": {"decoder_attention": "rfa"},
+}
 LRA = ("listop", "imdb", "aan", "cifar10", "pf32", "pf128")
 TRANSLATION = "luna luna_base luna_base_tied luna_base_untied luna_softmax_cross luna_anchored"
 OTHERS = "luna_bert luna_base_512 luna_base_tied_512 luna_base_untied_512 luna_lm luna_lm_small luna_lm_big"
@@ -104,6 +115,7 @@ OF_ROBERTA = "attention_init checkpoint_activations int8 no_token_positional_emb
     "config, model, more",
     [
         (PeerTransformerConfig, TransformerModel, "decoder_input_dim int8"),
+        (PeerLanguageModelConfig, TransformerLanguageModel, "int8 max_target_positions tokens_per_sample"),
         (PeerRobertaConfig, RobertaModel, OF_ROBERTA),
     ],
 )
