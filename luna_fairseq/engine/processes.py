@@ -1,5 +1,6 @@
 """Several processes: without a GPU, under torchrun, and what becomes of the others when one of them ends."""
 
+import functools
 import importlib.util
 import math
 import multiprocessing
@@ -17,7 +18,7 @@ import torch
 from luna_fairseq.checks.options import launched
 from luna_fairseq.engine.mend import RUNS, Function, Mend
 from luna_fairseq.engine.termination import TERMINATED
-from luna_fairseq.errors import InputError, in_command, one_line_of_another_process
+from luna_fairseq.errors import InputError, in_command, one_line_for
 
 # Seconds that processes are given to end by themselves after one of them failed.
 PATIENCE = 60
@@ -54,8 +55,30 @@ def _with_its_processes(call_main: Function, cfg: Any, main: Function, **kwargs:
         distributed.distributed_backend = "gloo"
     if distributed.distributed_no_spawn:
         return call_main(cfg, main, **kwargs)
-    with _in_charge_of_children():
+    reported = torch.multiprocessing.get_context("spawn").Value("b", 0)
+    if in_command():
+        main = functools.partial(_report_in_child, main, reported)
+    with _in_charge_of_children(reported):
         return _spawn(cfg, main, kwargs) if on_cpu else call_main(cfg, main, **kwargs)
+
+
+def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> None:
+    """Run ``main`` in a spawned process, and print one line for an error of the user.
+
+    reported: value that all processes share. The first process that prints a line sets it to 1, so that an
+        error of all processes is printed once.
+    """
+    try:
+        main(cfg, **kwargs)
+    except Exception as error:
+        line = one_line_for(error)
+        if line is None:
+            raise
+        with reported.get_lock():
+            if not reported.value:
+                print(f"luna_fairseq: error: {line}", file=sys.stderr, flush=True)
+            reported.value = 1
+        sys.exit(1)
 
 
 def refuse_to_train_apart(cfg: Any) -> None:
@@ -98,9 +121,12 @@ def _ended_for_certain(watched: Function, module: Any, timeout: int, *args: Any,
 
 
 @contextmanager
-def _in_charge_of_children() -> Iterator[None]:
-    """Hand SIGTERM on to the processes that are started here, end all when one fails."""
-    from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+def _in_charge_of_children(reported: Any) -> Iterator[None]:
+    """Context manager that passes SIGTERM on to the processes started in it, and ends all when one fails.
+
+    reported: shared value that is 1 when a process has printed its error.
+    """
+    from torch.multiprocessing import ProcessExitedException
 
     def terminate(*_: Any) -> None:
         for process in multiprocessing.active_children():
@@ -114,12 +140,9 @@ def _in_charge_of_children() -> Iterator[None]:
     except ProcessExitedException as error:
         if error.exit_code in (TERMINATED, -signal.SIGTERM):
             sys.exit(TERMINATED)
+        if reported.value:
+            sys.exit(1)
         sys.exit(f"luna_fairseq: error: {error}; the others were ended too: start again to go on")
-    except ProcessRaisedException as error:
-        said = one_line_of_another_process(str(error))
-        if said is None:
-            raise
-        raise InputError(said) from None
     finally:
         ended.set()
         signal.signal(signal.SIGTERM, previous)

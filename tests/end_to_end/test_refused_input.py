@@ -1,7 +1,5 @@
 """Bad input ends fairseq's commands with one line that names it, and a status other than zero."""
 
-import shutil
-
 import pytest
 import torch
 from commands import lines, plugin, refused, succeed
@@ -16,12 +14,11 @@ REFUSED_CLASS = "holds what torch.load refuses: .*ExitCode" if CHECKED else "no 
 @pytest.mark.parametrize(
     "words, message",
     [
-        # Said by a model's configuration, by a module, by the parser, by a check, by fairseq, by Hydra.
+        # Said by a model's configuration, by a module, by the parser, by a check.
         ("--decoder-embed-dim 16", "--decoder-embed-dim 16 differs from --encoder-embed-dim 32"),
         ("--decoder-projected-attention-heads 3", "width 32 is not divisible by 3"),
         ("--pack-activation gelu", "argument --pack-activation: invalid choice: 'gelu'"),
         ("--dropout 1.5", "--dropout 1.5: a probability is between 0 and 1"),
-        ("--max-tokens-valid 3", "more than the 3 tokens of a batch: give a larger --max-tokens (for valid"),
         pytest.param(
             "--luna-backend triton",
             "--luna-backend triton cannot be used here: ",
@@ -39,22 +36,12 @@ def test_options(words, message, data, tmp_path):
     "words, message",
     [
         ("--constraints", "fairseq-generate reads no constraints"),
-        ("--bpe sentencepiece", "--sentencepiece-model is missing"),
         ("--num-shards 3 --shard-id 2", "nothing is left for it, as there are 2 batches"),
     ],
 )
 def test_decoding_options(words, message, trained, data):
     path = ("--path", trained / "checkpoint_last.pt")
     assert message in refused("generate", *plugin(data), *path, GENERATE, words)
-
-
-def test_an_entry_twice_in_a_dictionary(trained, data, tmp_path):
-    shutil.copytree(data, tmp_path / "bin")
-    dictionary = tmp_path / "bin" / "dict.src.txt"
-    symbols = dictionary.read_text(encoding="utf-8")
-    dictionary.write_text(symbols + symbols.split("\n", 1)[0] + "\n", encoding="utf-8")
-    line = refused("generate", *plugin(tmp_path / "bin"), "--path", trained / "checkpoint_last.pt", GENERATE)
-    assert line.startswith(f"luna_fairseq: error: {dictionary} holds 'w") and line.endswith(" twice")
 
 
 @pytest.mark.slow

@@ -126,6 +126,17 @@ def test_a_process_that_dies_or_hangs_ends_the_job(end, data, tmp_path):
 
 
 @pytest.mark.slow
+def test_an_error_of_the_user_in_both_processes_is_one_line(data, tmp_path):
+    """Each of the two processes meets the error; the parent adds nothing."""
+    words = (data, AUTHORS_COMMAND, ENDLESS, "--decoder-embed-dim 16 --save-dir", tmp_path)
+    with start(*words) as process:
+        log = process.communicate(timeout=120)[0]
+    errors = [line for line in log.splitlines() if "error: " in line]
+    assert process.returncode == 1 and "Traceback" not in log, log[-3000:]
+    assert len(errors) == 1 and errors[0].startswith("luna_fairseq: error: --decoder-embed-dim 16 differs")
+
+
+@pytest.mark.slow
 def test_terminating_the_parent(data, tmp_path):
     """Both stop after the same update, having saved."""
     with start(data, AUTHORS_COMMAND, ENDLESS, "--save-dir", tmp_path) as process:

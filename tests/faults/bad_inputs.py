@@ -6,7 +6,7 @@ from typing import Callable, Iterator, List, NamedTuple
 
 from bad_archives import archives
 from fault_world import World
-from flips import in_one_line
+from flips import is_refused
 from tallies import FAILED, REFUSED, Tally
 from warmed import run, seeded
 
@@ -60,7 +60,7 @@ def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: in
             out = world.anew()
             ended = run(case.words, world.log)
             left = half_written(out) + [name for name in evil(world)]
-            good = in_one_line(ended) and not left
+            good = is_refused(ended) and not left
             detail = f"{case.what}: status {ended.status}, left {left[:5]}: {ended.output[-500:]}"
             kind, _, where = case.where.partition(":")
             tally.note(kind, where, REFUSED if good else FAILED, detail)

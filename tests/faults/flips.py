@@ -149,11 +149,17 @@ def harm(path: Path, generator: random.Random, cut: bool) -> str:
 def outcome_of(ended: Ended, equal: bool) -> str:
     if ended.status == 0:
         return EQUAL if equal else FAILED
-    return REFUSED if in_one_line(ended) else FAILED
+    return REFUSED if is_refused(ended) else FAILED
+
+
+def is_refused(ended: Ended) -> bool:
+    """Return True if a command of this package ended with one line. A command of fairseq may end with a
+    traceback."""
+    return ended.status > 0 if ended.program.startswith("fairseq-") else in_one_line(ended)
 
 
 def in_one_line(ended: Ended) -> bool:
-    """Whether a command said what was wrong in one line and ended."""
+    """Return True if a command ended with one line that says what is wrong."""
     lines = [line for line in ended.output.splitlines() if line.strip()]
     errors = [line for line in lines if "error: " in line]
     return (

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import numpy
 import torch
 from fault_world import UPDATES, World, meaning
-from flips import in_one_line, said
+from flips import is_refused, said
 from tallies import EQUAL, FAILED, OPEN, PICKLES_CHECKED, REFUSED, Tally
 from warmed import USER_DIR, run
 
@@ -37,7 +37,7 @@ def pickles(world: World, tally: Tally, times: Callable[[int], int], seed: int) 
         executed = trace.exists()
         if executed:
             trace.rmdir()
-        harmless = EQUAL if ended.status == 0 else REFUSED if in_one_line(ended) else FAILED
+        harmless = EQUAL if ended.status == 0 else REFUSED if is_refused(ended) else FAILED
         outcome = harmless if not executed else FAILED if PICKLES_CHECKED else OPEN
         detail = f"executed: {executed}, {said(ended)}"
         tally.note(f"a malicious pickle, {form}", door, outcome, detail)
@@ -122,7 +122,7 @@ def losses(world: World, tally: Tally, times: Callable[[int], int], seed: int) -
         out = world.anew()
         words = world.train(out)
         ended = run(words, world.log, first=partial(losing, float(value), update))
-        good = in_one_line(ended) and f"update {update}: " in ended.output
+        good = ended.status > 0 and "Nan/Inf" in ended.output
         tally.note(f"a loss of {value}", "fairseq-train", REFUSED if good else FAILED, said(ended))
         for crash in out.glob("crash.pt"):
             crash.unlink()

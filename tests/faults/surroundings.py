@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
 from fault_world import World
-from flips import in_one_line, said
+from flips import is_refused, said
 from kills import JOBS, fresh, made_in, undisturbed
 from tallies import EQUAL, FAILED, REFUSED, Tally
 from warmed import LIMIT, run, seeded, start, wait, watching_writes
@@ -37,7 +37,7 @@ def full_disks(world: World, tally: Tally, times: Callable[[int], int], seed: in
                 out = fresh(world, job, emptied=True)
                 words = job.words(world, out)
                 ended = run(words, world.log, first=None if remount else partial(limited, room // 4))
-                outcome = REFUSED if in_one_line(ended) else FAILED
+                outcome = REFUSED if is_refused(ended) else FAILED
                 tally.note("a full disk", job.name, outcome, said(ended))
                 if remount:
                     remount("size=1g")
@@ -84,7 +84,7 @@ def read_only(world: World, tally: Tally, times: Callable[[int], int], seed: int
                 left = [path for path in world.now.rglob("*") if path != out]
                 if not remount:
                     world.now.chmod(0o755)
-            good = in_one_line(ended) and not left
+            good = is_refused(ended) and not left
             tally.note("a read-only folder", job.name, REFUSED if good else FAILED, f"{left} {said(ended)}")
 
 
@@ -102,7 +102,7 @@ def vanishing(world: World, tally: Tally, times: Callable[[int], int], seed: int
             out = fresh(world, job)
             ended = run(job.words(world, out), world.log, first=gone)
             same = ended.status == 0 and world.now.exists() and made_in(out) == expected.made
-            outcome = EQUAL if same else REFUSED if in_one_line(ended) else FAILED
+            outcome = EQUAL if same else REFUSED if is_refused(ended) else FAILED
             tally.note("a folder that vanishes", job.name, outcome, f"at operation {at}: {said(ended)}")
 
 
@@ -125,7 +125,7 @@ def two_at_once(world: World, tally: Tally, times: Callable[[int], int], seed: i
                 os.killpg(first, signal.SIGCONT)
             status = wait(first)
             same = status == 0 and made_in(out) == expected.made
-            good = same and in_one_line(second)
+            good = same and is_refused(second)
             detail = f"{status} {said(second)}"
             tally.note("two into one folder", job.name, REFUSED if good else FAILED, detail)
 

@@ -49,6 +49,7 @@ class Ended(NamedTuple):
     status: int
     output: str
     seconds: float
+    program: str
 
 
 def import_everything() -> None:
@@ -83,7 +84,8 @@ def run(
     if during is not None:
         during(process)
     status = wait(process, limit)
-    return Ended(status, Path(log).read_text(encoding="utf-8", errors="replace"), time.monotonic() - began)
+    output = Path(log).read_text(encoding="utf-8", errors="replace")
+    return Ended(status, output, time.monotonic() - began, words[0])
 
 
 def start(words: List[str], log: Path, first: Optional[Callable[[], None]] = None) -> int:
