@@ -311,8 +311,12 @@ def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
 
 
 def _generation(config: Any, kind: Kind) -> Dict[str, Any]:
-    """What ``generate`` does unless told otherwise: for a translation model the search of fairseq-generate,
-    which never ends a sentence before its first word and never writes padding."""
+    """Return the defaults of ``generate``. A translation model searches as fairseq-generate does: it writes
+    at least one word and never padding.
+
+    Limits are ``max_length`` and ``min_length``, which count the start token and a decoder prompt. A caller's
+    ``max_new_tokens`` and ``min_new_tokens`` take precedence over these, but not the other way round.
+    """
     options = {
         "bos_token_id": config.eos_token_id,
         "eos_token_id": config.eos_token_id,
@@ -325,8 +329,8 @@ def _generation(config: Any, kind: Kind) -> Dict[str, Any]:
         "decoder_start_token_id": config.eos_token_id,
         "num_beams": 5,
         "early_stopping": True,
-        "min_new_tokens": 1,
-        "max_new_tokens": min(201, config.max_target_positions),
+        "min_length": 2,
+        "max_length": 1 + min(201, config.max_target_positions),
         "suppress_tokens": [config.pad_token_id],
         "forced_eos_token_id": config.eos_token_id,
     }

@@ -1,7 +1,8 @@
-"""Luna's decoder for transformers, with or without an encoder, and what it keeps while it generates."""
+"""Luna's decoder for transformers, with or without an encoder, and its cache for ``generate``."""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
+import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
@@ -26,41 +27,48 @@ from luna_fairseq.modules.sentences import Sentences
 
 
 class LayerState(NamedTuple):
-    """What one layer keeps: the sums of causal attention, and the packed source."""
+    """Decoding state of one layer: the sums of causal attention, and the packed source if there is one."""
 
     causal: LunaCausalState
     source: Any = None
 
     def select(self, rows: Tensor) -> "LayerState":
-        """That of the hypotheses ``rows`` [B'], in their order."""
+        """Return the state of the hypotheses ``rows`` [B'], in the order of ``rows``."""
         causal = self.causal.reorder(rows).select(rows)
         return LayerState(causal, None if self.source is None else self.source.select(rows))
 
 
 class LunaCache:
-    """What a decoder keeps between steps of ``generate``: constant in size, however long the text.
+    """Decoding state of all layers. Its size does not depend on the length of the text.
+
+    Each forward pass returns a new cache, so that a caller can continue from one cache several times.
 
     Attributes:
-        layers: of each layer
-        seen: number of tokens so far, padding not counted [B]
-        length: number of positions so far
-        begun: the sentence that they end in, where sentences are counted
+        layers: state of each layer
+        seen: number of tokens read so far, padding not counted [B]
+        length: number of positions read so far, padding counted
+        begun: current sentence of each text, if the model counts sentences
     """
 
     is_compileable = False
+    is_croppable = False  # a sum over positions cannot be cut
 
     def __init__(self, layers: List[LayerState], seen: Tensor, length: int, begun: Optional[Begun] = None):
         self.layers, self.seen, self.length, self.begun = layers, seen, length, begun
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions so far, as transformers asks for them."""
+        """Return the number of positions read so far."""
         return self.length
 
+    def select(self, rows: Tensor) -> "LunaCache":
+        """Return the cache of the hypotheses ``rows`` [B'], in the order of ``rows``."""
+        begun = None if self.begun is None else self.begun.select(rows)
+        layers = [layer.select(rows) for layer in self.layers]
+        return LunaCache(layers, self.seen.index_select(0, rows), self.length, begun)
+
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Hypothesis i goes on where ``beam_idx[i]`` was."""
-        self.layers = [layer.select(beam_idx) for layer in self.layers]
-        self.seen = self.seen.index_select(0, beam_idx)
-        self.begun = None if self.begun is None else self.begun.select(beam_idx)
+        """Let hypothesis i continue hypothesis ``beam_idx[i]``, in place."""
+        vars(self).update(vars(self.select(beam_idx)))
 
 
 class LunaDecoderLayer(GradientCheckpointingLayer, LunaLayer):
@@ -190,12 +198,13 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
             seen, length = past_key_values.seen[:, None], past_key_values.length + length
         self.check_length(length)
         places = places_of(mask, seen)
+        seen = seen + mask.sum(dim=1, keepdim=True)
         x = self.embed(x, mask, places if position_ids is None else position_ids)
         context, first, sentences = self.read(encoder_outputs)
         sentences.target_padding_mask = ~mask
         sentences.shared[QUERY_PLACE], begun = places, None
         if encoder_outputs is not None and self.config.separators:
-            begins = separators_in(input_ids, self.config.separators[1])
+            begins = separators_in(input_ids, self.config.separators[1]) & mask
             before = None if past_key_values is None else past_key_values.begun
             sentences.shared[QUERY_PLACE], sentence, begun = within_sentences(places, begins, before)
             sentences.shared[QUERY_ORIGIN] = origins(sentence, encoder_outputs.source_mask)
@@ -216,7 +225,7 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
             x = self.layer_norm(x)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x.transpose(0, 1)).transpose(0, 1)
-        cache: Any = LunaCache(kept, places[:, -1] + 1, length, begun) if keeps else None
+        cache: Any = LunaCache(kept, seen[:, 0], length, begun) if keeps else None
         out = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=x.transpose(0, 1),
             past_key_values=cache,
@@ -237,7 +246,7 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
 
 
 class Generates(nn.Module):
-    """What ``generate`` asks of a model with a :class:`LunaCache`, and its output projection ``lm_head``."""
+    """Methods that ``generate`` calls on a model with a :class:`LunaCache` and a layer ``lm_head``."""
 
     _is_stateful = True
 
@@ -254,21 +263,58 @@ class Generates(nn.Module):
         inputs_embeds: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Dict[str, Any]:
-        """Of the decoder's tokens ``input_ids`` the last where there is a cache; otherwise all, or vectors in
-        their place."""
+        """Return the arguments of the next forward pass: the positions beyond the cache.
+
+        Args:
+            input_ids: all tokens of the text [B, T], or of its translation. In a language model they may be
+                the new tokens alone, if the attention mask covers the whole text.
+            past_key_values: cache of the first positions, with B rows or with one row for each group of beams
+            inputs_embeds: vectors [B, T, C] in place of the first tokens of a language model
+            kwargs: all other arguments that ``generate`` carries from step to step
+
+        Raises:
+            ValueError: no position lies beyond the cache
+        """
         with_source = self.config.is_encoder_decoder
-        names = ["attention_mask", "use_cache", *ASKED[:2]]
-        names += ["decoder_attention_mask", "encoder_outputs"] if with_source else []
+        names = ["use_cache", *ASKED[:2], *(["attention_mask", "encoder_outputs"] if with_source else [])]
         inputs = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
-        inputs["past_key_values"] = past_key_values
-        if past_key_values is None and inputs_embeds is not None and not with_source:
-            return {**inputs, "inputs_embeds": inputs_embeds}
-        name = "decoder_input_ids" if with_source else "input_ids"
-        return {**inputs, name: input_ids if past_key_values is None else input_ids[:, -1:]}
+        side = "decoder_" if with_source else ""
+        mask = kwargs.get(f"{side}attention_mask")
+        use_embeds = inputs_embeds is not None and not with_source
+        use_embeds = use_embeds and (past_key_values is None or input_ids.size(1) == 0)
+        rows: Any = inputs_embeds if use_embeds else input_ids
+        if past_key_values is not None:
+            places = kwargs.get(f"{side}position_ids")
+            whole = next((x for x in (places, mask) if x is not None), rows)
+            new = whole.size(1) - past_key_values.length
+            if not 1 <= new <= rows.size(1):
+                raise ValueError(
+                    f"past_key_values holds {past_key_values.length} positions, the text has {whole.size(1)} "
+                    f"and {rows.size(1)} of them were given. Give the ids of the whole text, with at least "
+                    "one beyond the cache."
+                )
+            rows = rows[:, -new:]
+            past_key_values = _expand_rows(past_key_values, rows.size(0))
+        if mask is not None:
+            mask = mask[:, -rows.size(1) :]
+            # A text that has ended is padded while others go on, which generate's mask does not say.
+            inputs[f"{side}attention_mask"] = mask if use_embeds else mask * rows.ne(self.config.pad_token_id)
+        inputs["inputs_embeds" if use_embeds else f"{side}input_ids"] = rows
+        return {**inputs, "past_key_values": past_key_values}
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
-        """The first step makes the cache."""
+        """Do nothing: the first forward pass creates the cache."""
 
     def _reorder_cache(self, past_key_values: LunaCache, beam_idx: Tensor) -> LunaCache:
         past_key_values.reorder_cache(beam_idx)
         return past_key_values
+
+
+def _expand_rows(cache: LunaCache, rows: int) -> LunaCache:
+    """Return a cache of ``rows`` hypotheses, in which each row of ``cache`` is repeated for its beams."""
+    own = cache.seen.size(0)
+    if own == rows:
+        return cache
+    if rows % own:
+        raise ValueError(f"past_key_values has {own} rows, the batch has {rows}: give a cache of this batch")
+    return cache.select(torch.arange(own, device=cache.seen.device).repeat_interleave(rows // own))

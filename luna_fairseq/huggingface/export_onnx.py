@@ -1,12 +1,14 @@
 """``luna-export-onnx``: a trained model as ONNX, for onnxruntime.
 
-FOLDER then holds the tokenizer, and for a masked language model or a classifier model.onnx (input_ids ->
-logits). For a translation model encoder.onnx takes input_ids [batch, length], padded on either side, and
-gives the state with which decoding begins; decoder.onnx takes one token of each sentence [batch, 1] (at first
-the end of a sentence) and a state, and gives logits [batch, vocabulary] and what has changed of the state, as
-next_NAME. For a causal language model start.npz holds the state of one text, to be repeated for a batch. The
-state of a Luna decoder is constant in size. What was written is compared with the model on other batches and
-lengths. Needs the extra "onnx": pip install "luna_fairseq[onnx]".
+FOLDER then holds the tokenizer and the graphs. A masked language model or a classifier is model.onnx, which
+maps input_ids to logits. A translation model is encoder.onnx and decoder.onnx. encoder.onnx takes input_ids
+[batch, length], padded on either side, and returns the initial state of decoding. decoder.onnx takes one
+token of each sentence [batch, 1] and the state, and returns logits [batch, vocabulary] and the changed part
+of the state as next_NAME. The first token is the end of a sentence. A row whose token is padding keeps its
+state, so prompts may be padded on either side. A causal language model is decoder.onnx and start.npz, the
+initial state of one text, to be repeated for a batch. The state of a Luna decoder is constant in size. The
+graphs are compared with the model on other batches and lengths. Needs the extra "onnx": pip install
+"luna_fairseq[onnx]".
 """
 
 from __future__ import annotations

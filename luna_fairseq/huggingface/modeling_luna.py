@@ -148,7 +148,7 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         first, left_out = self.packed_embedding(mask.sum(dim=1))
         sentences, numbers = Sentences(~mask, left_out), None
         if getattr(self.config, "separators", None):
-            numbers = sentence_numbers(separators_in(input_ids, self.config.separators[0]), ~mask)
+            numbers = sentence_numbers(separators_in(input_ids, self.config.separators[0]) & mask, ~mask)
         packed = first
         hidden_states, attentions = [x.transpose(0, 1)], []
         for layer in [layer for _ in range(self.repeats) for layer in self.layers]:

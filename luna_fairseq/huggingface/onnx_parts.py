@@ -44,9 +44,9 @@ def tensors_of(cache: LunaCache) -> Dict[str, Tensor]:
 
 
 class Start(nn.Module):
-    """The state with which decoding begins: that after nothing but padding.
+    """Graph that computes the initial decoding state, which is the state after nothing but padding.
 
-    input_ids [B, T] of the source (without an encoder: only their number counts) -> the state's tensors.
+    It maps input_ids [B, T] of the source to the tensors of the state. Without an encoder only B matters.
     """
 
     input_names = ["input_ids"]
@@ -70,11 +70,12 @@ class Start(nn.Module):
     def forward(self, *given: Tensor) -> Tuple[Tensor, ...]:
         cache, source = self.begin(given[0])
         masks = () if source is None else (source.packed_mask,)
-        return (*tensors_of(cache).values(), torch.zeros_like(cache.seen), *masks)
+        return (*tensors_of(cache).values(), cache.seen, *masks)
 
 
 class Step(nn.Module):
-    """One token: token [B, 1] and the state -> logits [B, V] and what of the state is another now."""
+    """Graph of one decoding step. It maps token [B, 1] and the state to logits [B, V] and the tensors of the
+    state that have changed. A row whose token is padding keeps its state."""
 
     def __init__(self, model: Any, start: Start):
         super().__init__()

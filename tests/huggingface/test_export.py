@@ -1,5 +1,6 @@
 """Exported models against fairseq's, in this process, and loaded by several versions of transformers."""
 
+import functools
 import os
 import re
 import subprocess
@@ -66,6 +67,28 @@ def test_the_same_translations(variant, beam):
         options = {"num_beams": beam, "max_new_tokens": 13, "use_cache": cached}
         written = exported.generate(ids, attention_mask=ids.ne(1).long(), **options)
         assert [[token for token in row[1:] if token != 1] for row in written.tolist()] == expected
+
+
+def test_a_caller_overrides_the_limits_of_generate():
+    """Every default gives way, and a decoder prompt may end at once, as in fairseq's search."""
+    model, exported = converted("translation", "tied")
+    tokens = batch(sentences((9, 4, 6), 23))
+    generate = functools.partial(exported.generate, tokens)
+    end = exported.config.eos_token_id
+    for given in ({"max_length": 6}, {"max_new_tokens": 5}):
+        found = generate(**given, min_length=6)
+        assert found.size(1) == 6 and found[:, -1].eq(end).all()
+        assert not generate(**given, min_length=6, forced_eos_token_id=None)[:, -1].eq(end).all()
+    for given in ({"min_length": 20}, {"min_new_tokens": 19}):
+        found = generate(**given, max_length=22)
+        assert found.size(1) >= 20 and not found[:, 1:19].eq(end).any()
+    assert not torch.equal(generate(num_beams=1, max_length=12), generate(max_length=12))
+    with torch.no_grad():  # an end that is better than any word
+        exported.luna.decoder.layers[-1].final_layer_norm.weight.zero_()
+        exported.luna.decoder.layers[-1].final_layer_norm.bias.copy_(exported.lm_head.weight[end])
+    assert generate().size(1) == 3
+    prompt = torch.tensor([[end, 5, 6]] * 3)
+    assert generate(decoder_input_ids=prompt).tolist() == [[end, 5, 6, end]] * 3
 
 
 @pytest.mark.parametrize("variant", ["look-up sentence diagonal", "anchored softmax cross sentence diagonal"])

@@ -86,6 +86,16 @@ def test_a_causal_language_model(variant, tmp_path):
             last = model(torch.tensor(expected))[0][:, -1].argmax(dim=1).tolist()
             expected = [[*row, token] for row, token in zip(expected, last)]
     assert found == [row[1:] for row in expected]
+    step = session(folder / "decoder.onnx")
+    prompts, rows = batch([[EOS, 5, 6, 7], [EOS, 8]], left=True).numpy(), []
+    for ids in (prompts, np.array([[EOS, 8]])):
+        now = {name: np.repeat(value[:1], len(ids), axis=0) for name, value in state.items()}
+        for token in ids.T:
+            after = step({"token": token[:, None], **now})
+            logits = after.pop("logits")
+            now.update({name[len("next_") :]: value for name, value in after.items()})
+        rows.append(logits[-1])
+    np.testing.assert_allclose(*rows, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

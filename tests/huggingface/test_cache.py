@@ -1,0 +1,169 @@
+"""The cache of exported decoders: texts in chunks, padding of every kind, prefixes and second turns."""
+
+import pytest
+import torch
+from every_kind import small_model
+from tiny_luna import EOS, PAD, batch, sentences
+
+pytest.importorskip("transformers")
+
+from luna_fairseq.huggingface.conversion import convert, kind_of  # noqa: E402
+
+DECODERS = [
+    ("translation", "tied"),
+    ("translation", "untied pre-norm"),
+    ("translation", "softmax cross"),
+    ("translation", "look-up diagonal decay"),
+    ("translation", "look-up sentence diagonal"),
+    ("causal LM", "tied"),
+    ("causal LM", "untied"),
+    ("causal LM", "decay"),
+    ("causal LM", "learned"),
+]
+every_decoder = pytest.mark.parametrize(("kind", "variant"), DECODERS)
+SEPARATOR = 4
+
+
+def exported(kind, variant):
+    model, dictionary = small_model(kind, variant)
+    return convert(model, kind_of(model), dictionary).double()
+
+
+def texts(lengths=(7, 3, 5), seed=0):
+    """What a decoder reads: EOS, then tokens without EOS, a separator among them."""
+    rows = [[EOS, *row[:-1]] for row in sentences(lengths, 19, seed)]
+    return [[SEPARATOR if place == 2 else token for place, token in enumerate(row)] for row in rows]
+
+
+def source_of(model, rows):
+    """Keyword arguments of the source of ``rows`` sentences; none for a language model."""
+    if not model.config.is_encoder_decoder:
+        return {}
+    return {"encoder_outputs": model.get_encoder()(batch(sentences((9, 4, 6)[:rows], 19), left=True))}
+
+
+def read(model, ids, cache=None, **given):
+    name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+    return model(**{name: ids}, past_key_values=cache, use_cache=True, **given)
+
+
+def logits_alone(model, rows):
+    """Logits [T, V] of each of the ``rows`` at its tokens, read at once without padding."""
+    found = []
+    for number, row in enumerate(rows):
+        source = source_of(model, 3)
+        for outputs in source.values():
+            alone = {name: value[number : number + 1] for name, value in outputs.items()}
+            source = {"encoder_outputs": type(outputs)(**alone)}
+        found.append(read(model, torch.tensor([row]), **source).logits[0])
+    return found
+
+
+@every_decoder
+@torch.no_grad()
+def test_padding_in_chunks_changes_nothing(kind, variant):
+    """Whole chunks of padding before, behind and between the tokens of a row."""
+    model, rows = exported(kind, variant), texts()
+    source = source_of(model, 3)
+    alone = logits_alone(model, rows)
+    between = batch([[x for token in row for x in (PAD, PAD, token)] for row in rows])
+    for ids in (batch(rows, left=True, extra=4), batch(rows, extra=4), between):
+        for size in (1, 3):
+            cache, logits = None, []
+            for chunk in ids.split(size, dim=1):
+                out = read(model, chunk, cache, **source)
+                cache = out.past_key_values
+                logits.append(out.logits)
+            found = torch.cat(logits, dim=1)
+            for tokens, row, expected in zip(ids, found, alone):
+                torch.testing.assert_close(row[tokens.ne(PAD)], expected, rtol=0, atol=1e-10)
+            assert cache.seen.tolist() == [len(row) for row in rows]
+
+
+@every_decoder
+@torch.no_grad()
+def test_a_chunk_of_padding_leaves_the_state_alone(kind, variant):
+    model, rows = exported(kind, variant), texts()
+    source = source_of(model, 3)
+    before = read(model, batch(rows, left=True), **source).past_key_values
+    masks = {"attention_mask": torch.zeros(3, 2, dtype=torch.long)} if kind == "causal LM" else {}
+    chunks = [(torch.full((3, 2), PAD), {})] + [(torch.full((3, 2), SEPARATOR), masks)] * bool(masks)
+    for chunk, mask in chunks:
+        after = read(model, chunk, before, **source, **mask).past_key_values
+        assert torch.equal(after.seen, before.seen) and after.length == before.length + 2
+        for one, other in zip(after.layers, before.layers):
+            for x, y in zip(one.causal, other.causal):
+                assert (x is None and y is None) or torch.equal(x, y)
+        assert (before.begun is None) or all(map(torch.equal, after.begun, before.begun))
+
+
+def generate(model, ids, source, cache=None, **options):
+    """Continuations of ``ids`` [B, T] with what ``generate`` returns beside them."""
+    name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+    options = {"do_sample": False, "max_new_tokens": 6, "num_beams": 1, **options}
+    options = {"suppress_tokens": [0, PAD], "return_dict_in_generate": True, **options}
+    mask = "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
+    copies = {key: type(value)(**value) for key, value in source.items()}  # generate changes them
+    given = {name: ids, mask: ids.ne(PAD).long(), **copies, **options}
+    return model.generate(**given, **({} if cache is None else {"past_key_values": cache}))
+
+
+@every_decoder
+@pytest.mark.parametrize(("prefix", "beams"), [(3, 1), (6, 3)])
+@torch.no_grad()
+def test_generation_goes_on_from_a_prefix(kind, variant, prefix, beams):
+    """With the cache of the first tokens, all are given; as without a cache. The cache stays as it was."""
+    model, ids = exported(kind, variant), batch(texts(), left=True)
+    source = source_of(model, 3)
+    expected = generate(model, ids, source, num_beams=beams, use_cache=False).sequences
+    cache = read(model, ids[:, :prefix], **source).past_key_values
+    for _ in range(2):
+        assert torch.equal(generate(model, ids, source, cache, num_beams=beams).sequences, expected)
+        assert cache.get_seq_length() == prefix
+    with pytest.raises(ValueError, match="^past_key_values holds 7 positions, the text has 7 and 7 of them"):
+        generate(model, ids, source, read(model, ids, **source).past_key_values)
+
+
+@every_decoder
+@torch.no_grad()
+def test_a_second_turn(kind, variant):
+    """The first turn's cache, and texts of which some have ended before others."""
+    model, ids = exported(kind, variant), batch(texts(), left=True)
+    source = source_of(model, 3)
+    length = ids.size(1) + 3
+
+    def end_first_row(ids, scores):
+        if ids.size(1) == length:
+            scores[0] = scores[0].index_fill(0, torch.tensor([EOS]), 1e4)
+        return scores
+
+    options = {"eos_token_id": EOS, "logits_processor": [end_first_row]}
+    first = generate(model, ids, source, **options)
+    assert first.sequences[0, -1] == PAD
+    more = torch.cat([first.sequences, batch(texts((4, 2, 3), 5), left=True)], dim=1)
+    expected = generate(model, more, source, use_cache=False).sequences
+    assert torch.equal(generate(model, more, source, first.past_key_values).sequences, expected)
+    logits = read(model, more, **source).logits
+    beyond = first.past_key_values.get_seq_length()
+    found = read(model, more[:, beyond:], first.past_key_values, **source).logits
+    there = more[:, beyond:].ne(PAD)
+    torch.testing.assert_close(found[there], logits[:, beyond:][there], rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
+def test_vectors_in_place_of_a_prompt():
+    model, ids = exported("causal LM", "decay"), batch(texts((5, 5, 5)))
+    vectors = model.get_input_embeddings()(ids)
+    options = {"max_new_tokens": 6, "do_sample": False, "suppress_tokens": [0, PAD]}
+    mask = {"attention_mask": ids.ne(PAD).long()}
+    expected = model.generate(ids, **mask, **options)[:, ids.size(1) :]
+    for cached in (True, False):
+        found = model.generate(inputs_embeds=vectors, **mask, **options, use_cache=cached)
+        assert torch.equal(found, expected)
+
+
+@torch.no_grad()
+def test_a_cache_of_another_batch_is_refused():
+    model, ids = exported("causal LM", "tied"), batch(texts(), left=True)
+    with pytest.raises(ValueError, match="^past_key_values has 2 rows, the batch has 3"):
+        generate(model, ids, {}, read(model, ids[:2, :3]).past_key_values)
