@@ -89,8 +89,3 @@ def test_what_the_text_names_exists(path):
         assert command in MODULES or command == "luna-demo-corpus", f"{path}: {command}"
     for place in re.findall(r"`((?:scripts|configs|examples|luna_fairseq)/[\w./]+)`", text):
         assert (ROOT / place).exists(), f"{path}: {place}"
-
-
-def test_the_readme_stays_short():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 150 and len(text) <= 10_000
