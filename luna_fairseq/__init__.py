@@ -31,8 +31,7 @@ _REGISTERING = (
     "optim.fairseq_milestone",
     "lra.criterion",
     "lra.task",
-    "streaming.causal_task",
-    "streaming.masked_task",
+    "streaming.task",
     "peers.models",
 )
 

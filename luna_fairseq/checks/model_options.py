@@ -10,9 +10,13 @@ from argparse import ArgumentParser
 from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Tuple
 
+from luna_fairseq.errors import InputError
+
 MAY_CHANGE = "may_change"
 DEFAULT_FROM = "default_from"  # the option whose value is the default of one whose own default is None
 LEAST = "least"  # the smallest value of a number
+# Options of earlier versions without which a model computes something else.
+REMOVED = ("carry_packed",)
 _OURS = "luna_fairseq."
 
 
@@ -86,6 +90,24 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
             if name not in model:
                 model[name] = default
     overwrite_args_by_name(state["cfg"], overrides)
+
+
+def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of a model that uses an option of earlier versions.
+
+    Args:
+        path: name of the checkpoint
+        options: the options of its model
+
+    Raises:
+        InputError: one of the options in ``REMOVED`` is on
+    """
+    for name in REMOVED:
+        if options.get(name):
+            raise InputError(
+                f"{path} was trained with --{name.replace('_', '-')}, which has been removed. Load it with "
+                "the code at commit 2c9cbee"
+            )
 
 
 def lasting(model: str) -> List[str]:

@@ -32,7 +32,6 @@ KINDS = {
     "language_modeling": "language modelling",
     "streaming_lm": "language modelling",
     "masked_lm": "masked language modelling",
-    "streaming_masked_lm": "masked language modelling",
     "sentence_prediction": "sentence prediction",
     "sentence_ranking": "sentence ranking",
     "lra-text": "classifying sequences of tokens",

@@ -18,7 +18,7 @@ import torch
 import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
 from fairseq import checkpoint_utils
 from luna_fairseq.checks.dictionaries import stored_fingerprints
-from luna_fairseq.checks.model_options import differences, plain_options
+from luna_fairseq.checks.model_options import check_removed_options, differences, plain_options
 from luna_fairseq.checks.same_training import check_identity, stored_identity, stored_options
 from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
@@ -166,6 +166,7 @@ def load(path: Path) -> Dict[str, Any]:
     model = state.get("model") if isinstance(state, dict) else None
     if not isinstance(model, dict) or not model or not stored_options(state):
         raise InputError(f"{path} is no fairseq checkpoint: it lacks the model or its configuration")
+    check_removed_options(path, stored_options(state))
     state.pop("last_optimizer_state", None)
     for entry in ("ema", "ema_fp32_params"):
         state.get("extra_state", {}).pop(entry, None)

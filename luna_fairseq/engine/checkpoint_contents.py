@@ -9,7 +9,7 @@ from typing import Any, Dict, Sequence
 from luna_fairseq import provenance
 from luna_fairseq.checks import same_training
 from luna_fairseq.checks.dictionaries import KEY, check_fingerprints, fingerprints_of, stored_fingerprints
-from luna_fairseq.checks.model_options import dataclass_of, fill_in_options
+from luna_fairseq.checks.model_options import check_removed_options, dataclass_of, fill_in_options
 from luna_fairseq.checks.names import check_optimizer_overrides
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
 from luna_fairseq.errors import InputError
@@ -49,6 +49,7 @@ def _read(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw
         "options": same_training.stored_options(state),
         "dictionaries": stored_fingerprints(state),
     }
+    check_removed_options(path, found["options"])
     # A task is given its own state alone when a model is loaded for use, the trainer gets extra_state back.
     if same_training.is_known(found["identity"]):
         state["task_state"] = {**(state.get("task_state") or {}), _FOUND: found}

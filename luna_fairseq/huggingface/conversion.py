@@ -235,7 +235,6 @@ def kind_of(model: Any, head: Optional[str] = None) -> Kind:
     for what, reason, found in (
         ("with adaptive softmax", "have logits", getattr(decoder, "adaptive_softmax", None) is not None),
         ("with adaptive input", "have one embedding", isinstance(embedding, AdaptiveInput)),
-        ("that carries P", "read a text at once", getattr(options, "carry_packed", False)),
     ):
         if found:
             raise InputError(f"a model {what} cannot be exported: transformers' {reason}")

@@ -13,7 +13,6 @@ from luna_fairseq.anchored.encoder_decoder import encoder_class
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, encoder_sizes, register_architectures
 from luna_fairseq.models.bases import LoadsWhatFits
-from luna_fairseq.models.carried_packed import carrying
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
 from luna_fairseq.modules.classification_heads import mean_of_packed
@@ -156,12 +155,6 @@ def check_options(args: Namespace, input_type: str) -> None:
             raise InputError(
                 f"{option}: a Transformer has no packed sequence; leave it out, or give --layer-type luna"
             )
-    one_token = args.sen_rep_type == "cls" and not args.use_p
-    if args.carry_packed and (twin or one_token):
-        raise InputError(
-            "--carry-packed: a Transformer has no packed sequence, and the first token sees one segment "
-            "alone: give --layer-type luna with --use-p or --sen-rep-type mp"
-        )
     for name in ("encoder_layers", "classifier_layers", "classifier_out_dim", "max_positions"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}: it must be 1 or more")
@@ -199,7 +192,7 @@ def build_encoder(
     )
     if args.layer_type == "luna":
         reads = {"sentence_encoder": True, "packed_is_read": args.use_p}
-        build = carrying(encoder_class(cfg), args)
+        build = encoder_class(cfg)
         return build(cfg, dictionary, embed_tokens, **reads, layer_repeats=repeats)
     return transformer(cfg, dictionary, embed_tokens, layer_repeats=repeats)
 

@@ -6,7 +6,6 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum
 from luna_fairseq.models.options import (
     Activation,
-    CarryOptions,
     EncoderOptions,
     LayerOptions,
     LunaEncoderOptions,
@@ -52,7 +51,7 @@ class ClassifierOptions(LayerOptions, EncoderOptions):
 
 
 @dataclass
-class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions, CarryOptions):
+class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions):
     """Defaults are the authors' base architecture for Long Range Arena."""
 
     layer_type: ChoiceEnum(["luna", "transformer"]) = option(

@@ -2,7 +2,6 @@
 architectures."""
 
 from argparse import Namespace
-from contextlib import nullcontext
 from typing import Any, Dict, Optional, Tuple
 
 from torch import Tensor, nn
@@ -18,7 +17,6 @@ from luna_fairseq.models.bases import (
     check_sequences_fit,
     sentence_encoder_options,
 )
-from luna_fairseq.models.carried_packed import CarriesPacked, PackedStream, carrying
 from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
@@ -33,7 +31,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> LunaEncoder:
         cfg = nested_config(sentence_encoder_options(args))
-        build = carrying(encoder_class(cfg), args)
+        build = encoder_class(cfg)
         return build(cfg, dictionary, embed_tokens, sentence_encoder=True, packed_is_read=False)
 
     def extract_features(
@@ -127,8 +125,6 @@ class LunaMaskedLM(SentenceModel):
         features_only: bool = False,
         return_all_hiddens: bool = False,
         classification_head_name: Optional[str] = None,
-        stream: Optional[PackedStream] = None,
-        keep_after: Optional[int] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """
@@ -138,27 +134,20 @@ class LunaMaskedLM(SentenceModel):
             return_all_hiddens: also return X and P after every layer
             classification_head_name: apply this head
             masked_tokens: [B, T], True where the LM head's output is wanted (default: everywhere)
-            stream: of a model that carries P: the tokens go on where it stands, and it stands after them
-                then, or after ``keep_after`` of them, a whole number of segments
 
         Returns:
             logits [B, T, V] ([N, V] with ``masked_tokens``), features [B, T, C] or the head's logits [B,
             classes]; and what :meth:`LunaMaskedLMEncoder.extract_features` describes
 
         Raises:
-            InputError: a head that the model does not have, a sequence longer than the positions, or a stream
-                of another model or batch
+            InputError: a head that the model does not have, or a sequence longer than the positions
         """
-        encoder = self.encoder.sentence_encoder
-        if stream is not None and not isinstance(encoder, CarriesPacked):
-            raise InputError("a stream was given, and the model does not carry P: give --carry-packed")
-        with nullcontext() if stream is None else encoder.going_on(stream, keep_after):
-            x, extra = super().forward(
-                src_tokens,
-                features_only or classification_head_name is not None,
-                return_all_hiddens,
-                **kwargs,
-            )
+        x, extra = super().forward(
+            src_tokens,
+            features_only or classification_head_name is not None,
+            return_all_hiddens,
+            **kwargs,
+        )
         if classification_head_name is not None:
             x = self.classify(classification_head_name, x, extra)
         return x, extra

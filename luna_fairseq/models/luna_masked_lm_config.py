@@ -6,7 +6,6 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum
 from luna_fairseq.models.options import (
     Activation,
-    CarryOptions,
     EncoderOptions,
     LayerOptions,
     LunaEncoderOptions,
@@ -48,7 +47,7 @@ class SentenceOptions(LayerOptions, EncoderOptions):
 
 
 @dataclass
-class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions, CarryOptions):
+class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions):
     """Defaults are the base size of Luna, table 8."""
 
     projection_length: int = option(128, "l, the length of the packed sequence P")

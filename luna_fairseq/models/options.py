@@ -114,22 +114,6 @@ class LunaEncoderOptions(AnchorOptions, EncoderOptions):
 
 
 @dataclass
-class CarryOptions(FairseqDataclass):
-    """Of the encoders that can carry P through a long text."""
-
-    carry_packed: bool = option(
-        False, "read segment by segment, each beginning with the last P of the one before"
-    )
-    segment_length: int = option(512, "tokens of a segment, with --carry-packed")
-    bptt_segments: Optional[int] = option(
-        None,
-        "earlier segments that gradients go through, with --carry-packed (default: 1 of a stream, all of a "
-        "classifier's text)",
-        may_change=True,
-    )
-
-
-@dataclass
 class DecoderOptions(FairseqDataclass):
     """The Transformer's, of every model with a decoder."""
 

@@ -1,1 +1,1 @@
-"""Text that does not end: tasks whose models carry their state from segment to segment."""
+"""Language modelling of unlimited text: the model carries its state from segment to segment."""

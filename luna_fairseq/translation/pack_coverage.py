@@ -18,18 +18,33 @@ from typing import Any, Iterable, List, Optional, Tuple
 import torch
 from torch import Tensor
 
+import luna_fairseq.models  # noqa: F401  (registers the models that a checkpoint may name)
+from fairseq import checkpoint_utils, utils
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.anchored.strengths import DiagonalPrior, LearnedStrength, LookupGate
-from luna_fairseq.commands.checkpoint import checkpoint_script, load, load_split, on_device_of
+from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.modules import LunaAttention
+from luna_fairseq.progress import progress
 
 PROGRAM = "python -m luna_fairseq.translation.pack_coverage"
 
 
+def build_parser() -> CommandParser:
+    """Build the parser of the command line."""
+    parser = CommandParser(PROGRAM, __doc__)
+    parser.path("data", "folder of the data that fairseq-train had", "DATA")
+    parser.path("--path", "a trained model", "CHECKPOINT", required=True)
+    split = "split to read (default: %(default)s)"
+    parser.add_argument("--valid-subset", default="valid", metavar="NAME", help=split)
+    parser.count("--batch-size", 64, "number of sentences at a time")
+    return parser
+
+
 def _report(args: argparse.Namespace) -> None:
-    model, task = load(args)
+    model, task = load_model(args)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.
     if not attentions or any(isinstance(attention, SoftmaxCrossAttention) for attention in attentions):
@@ -44,6 +59,35 @@ def _report(args: argparse.Namespace) -> None:
         print(f"{depth:13d}  {layer.maxima:16.2f}  {layer.largest:14.2f}")
     for name, values in learned_anchors(model):
         print(f"{name}: {' '.join(f'{value:.2f}' for value in values)}")
+
+
+def load_model(args: argparse.Namespace) -> Tuple[Any, Any]:
+    """Return the model, in evaluation mode and on the GPU if there is one, and its task.
+
+    Raises:
+        InputError: the checkpoint does not exist
+    """
+    if not args.path.is_file():
+        raise InputError(f"{args.path} does not exist: give --path a checkpoint that fairseq-train wrote")
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(args.path)], {"data": str(args.data)}
+    )
+    model = models[0].eval()
+    return (model.cuda() if torch.cuda.is_available() else model), task
+
+
+def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]:
+    """Return the number of sentences in the split, and its batches.
+
+    Raises:
+        InputError: the split is empty
+    """
+    task.load_dataset(args.valid_subset)
+    dataset = task.dataset(args.valid_subset)
+    if not len(dataset):
+        raise InputError(f"{args.data} has no sentences in {args.valid_subset}")
+    batches = task.get_batch_iterator(dataset, max_sentences=args.batch_size)
+    return len(dataset), progress(batches.next_epoch_itr(shuffle=False), args.valid_subset, "batches")
 
 
 def cross_attentions(model: LunaModel) -> List[LunaAttention]:
@@ -111,9 +155,11 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
         attention.register_forward_hook(partial(_add, layer))
         for attention, layer in zip(cross_attentions(model), layers)
     ]
+    device = next(model.parameters()).device
     with torch.no_grad():
         for batch in batches:
-            model(**on_device_of(model, batch)["net_input"])
+            batch = utils.move_to_cuda(batch, device) if device.type == "cuda" else batch
+            model(**batch["net_input"])
     for hook in hooks:
         hook.remove()
     return layers
@@ -125,7 +171,7 @@ def _add(layer: Coverage, attention: LunaAttention, inputs: Tuple[Any, ...], _ou
     layer.add(weights, sentences.padding_mask, sentences.packed_padding_mask)
 
 
-main = checkpoint_script(PROGRAM, __doc__, _report)
+main = console_script(PROGRAM, build_parser, _report, place="data", hides_log=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
 """A tiny masked language model through fairseq's commands: pretrained, validated, fine-tuned, used from
 Python."""
 
-import logging
 import re
-import warnings
 
 import pytest
 import torch
@@ -12,7 +10,6 @@ from copying import ADAM, MODEL, PRETRAIN, preprocess, write_labelled
 from saved_training import classes_in
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.masked_lm import context_use
 from luna_fairseq.models import LunaMaskedLM
 
 FINE_TUNE = (
@@ -115,15 +112,3 @@ def test_use_from_python(pretrained, fine_tuned, text, labelled):
     for row, sentence in zip(together, tokens):
         alone = hub.predict("attention_classification_head", sentence)
         torch.testing.assert_close(row, alone[0], rtol=1e-4, atol=1e-5)
-
-
-def test_context_use(pretrained, text, capsys):
-    with warnings.catch_warnings():
-        words = [str(text), "--path", str(pretrained / "checkpoint_last.pt")]
-        assert context_use.main(words) == 0
-        first, *perplexities = capsys.readouterr().out.splitlines()
-        assert "sequences; perplexity of masked tokens" in first and len(perplexities) == 3
-        words[-1] = str(pretrained / "none.pt")
-        assert context_use.main(words) == 1
-    assert "none.pt does not exist" in capsys.readouterr().err
-    logging.disable(logging.NOTSET)

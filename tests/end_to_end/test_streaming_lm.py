@@ -41,7 +41,7 @@ def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, trai
 
 
 @pytest.mark.parametrize("words, warned", [("", True), ("--no-token-positional-embeddings", False)])
-def test_positions_that_end_with_the_rows_are_warned_of(words, warned, data, tmp_path):
+def test_positions_that_end_with_the_stream_are_warned_of(words, warned, data, tmp_path):
     said = succeed("train", *data, TRAIN, words, "--max-update 1 --no-save --save-dir", tmp_path)
     assert said.count("a longer text will be read badly") == warned
 
@@ -58,7 +58,7 @@ def test_the_length_of_segments_does_not_change_the_score(data, trained):
     [
         ("--segment-length 0", "--segment-length is 0: it must be 1 or more"),
         ("--bptt-segments -1", "--bptt-segments is -1: it must be 0 (none) or more"),
-        ("--batch-size 100000", "fewer tokens than there are rows (100000)"),
+        ("--batch-size 100000", "fewer tokens than there are streams (100000)"),
         ("-a transformer_lm", "--task streaming_lm is for luna_lm"),
         ("--decoder-layerdrop 0.5", "--decoder-layerdrop"),
         ("--checkpoint-activations", "--checkpoint-activations"),
@@ -71,8 +71,8 @@ def test_what_cannot_be(data, tmp_path, words, message):
 
 def test_validation_has_the_rows_that_it_is_asked_for(data, trained):
     words = *data, "--task streaming_lm --path", trained / "checkpoint_last.pt", "--batch-size 1"
-    assert "read in 4 rows, as in training: give --batch-size-valid 1" in refused("validate", *words)
-    assert "valid: 1 rows" in succeed("validate", *words, "--batch-size-valid 1")
+    assert "read in 4 streams, as in training: give --batch-size-valid 1" in refused("validate", *words)
+    assert "valid: 1 streams" in succeed("validate", *words, "--batch-size-valid 1")
 
 
 def test_reading_and_going_on_from_python(data, trained):

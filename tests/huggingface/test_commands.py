@@ -7,7 +7,6 @@ import re
 from argparse import Namespace
 
 import pytest
-import tiny_masked_lm
 import torch
 from checkpoints import save
 from every_kind import VARIANTS
@@ -153,7 +152,6 @@ REFUSED = {
     ),
     "softmax": (lambda: language_model(adaptive_softmax_cutoff="5,9"), "adaptive softmax cannot be exported"),
     "input": (lambda: language_model(**LM_VARIANTS["adaptive input"]), "adaptive input cannot be exported"),
-    "P": (lambda: tiny_masked_lm.tiny_model(carry_packed=True), "that carries P cannot be exported"),
 }
 
 

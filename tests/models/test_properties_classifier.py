@@ -125,8 +125,6 @@ TWIN = {"layer_type": "transformer"}
     [
         ({"use_p": True, **TWIN}, "--use-p: a Transformer has no packed sequence"),
         ({"anchored_packed": True, **TWIN}, "--anchored-packed: a Transformer has no packed sequence"),
-        ({"carry_packed": True, **TWIN}, "--carry-packed: a Transformer has no packed sequence"),
-        ({"carry_packed": True}, "--carry-packed: .* the first token sees one segment alone"),
         ({"input_type": "image"}, "--input-type image: the task reads texts; give --task lra-image"),
         ({"sentence_class_num": 1}, "--sentence-class-num is 1"),
         ({"encoder_layers": 0}, "--encoder-layers is 0: it must be 1 or more"),

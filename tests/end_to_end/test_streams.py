@@ -1,0 +1,78 @@
+"""Streams of ``--task streaming_lm``: what each process reads and what a checkpoint keeps."""
+
+import pytest
+import torch
+from copying import ADAM
+from saved_training import load
+from test_two_processes import start
+
+import luna_fairseq
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+TASK = "--task streaming_lm -a luna_lm --segment-length 16 --decoder-layers 1 --decoder-attention-heads 2"
+TASK += " --decoder-embed-dim 8 --decoder-ffn-embed-dim 8"
+
+
+def iterator(text, words, rank=0, processes=1, split="train"):
+    """Return the iterator of process ``rank``, which learns its rank after the options were read."""
+    luna_fairseq.register()
+    line = f"{text} {TASK} {ADAM} {words} --distributed-world-size {processes}"
+    cfg = convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(options.get_training_parser(), line.split())
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        if processes > 1:
+            patch.setattr(torch.distributed, "is_initialized", lambda: True)
+            patch.setattr(torch.distributed, "get_rank", lambda: rank)
+            patch.setattr(torch.distributed, "get_world_size", lambda: processes)
+        found = tasks.setup_task(cfg.task)
+        found.build_model(cfg.model)
+        found.load_dataset(split)
+        return found.get_batch_iterator(found.dataset(split))
+
+
+def batches(found):
+    return list(found.next_epoch_itr(shuffle=False))
+
+
+def shown(batch):
+    return torch.cat([batch["net_input"]["src_tokens"], batch["target"]], dim=1)
+
+
+def test_processes_read_together_what_one_reads(text):
+    one = batches(iterator(text, "--batch-size 4"))
+    two = zip(*(batches(iterator(text, "--batch-size 2", rank, 2)) for rank in (0, 1)))
+    for expected, parts in zip(one, two):
+        assert torch.equal(torch.cat(list(map(shown, parts))), shown(expected))
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_with_twice_the_batch_size(text, tmp_path):
+    """Both runs are started by fairseq-train and have equal weights up to rounding."""
+    words = f"{text} {TASK} {ADAM} --dropout 0 --attention-dropout 0 --max-update 4 --cpu"
+    runs = {"one": "--batch-size 4", "two": "--batch-size 2 --distributed-world-size 2"}
+    for name, batch_size in runs.items():
+        last = f"--find-unused-parameters --disable-validation --save-dir {tmp_path / name}"
+        with start(f"{words} {batch_size} {last}") as process:
+            log = process.communicate(timeout=300)[0]
+        assert process.returncode == 0, log[-3000:]
+    one, two = (load(tmp_path / name / "checkpoint_last.pt")["model"] for name in runs)
+    for key, expected in one.items():
+        assert (two[key] - expected).abs().max() < 1e-5, key
+
+
+def test_the_stream_of_the_first_of_several_processes_is_not_restored_in_the_others(text):
+    state = {"layers": [], "position": 16}
+    for rank, processes in ((0, 1), (1, 2)):
+        read, resumed = (iterator(text, "--batch-size 2", rank, processes) for _ in range(2))
+        next(read.next_epoch_itr(shuffle=False))
+        read.stream.load_state_dict(state)
+        resumed.load_state_dict(read.state_dict())
+        assert resumed.iterations_in_epoch == 1
+        assert (resumed.stream.state_dict() == state) == (processes == 1)
+
+
+def test_the_training_split_may_have_another_name(text):
+    words = "--batch-size 3 --batch-size-valid 2 --bptt-segments 1 --train-subset valid"
+    assert shown(batches(iterator(text, words, split="valid"))[1]).shape == (3, 64)
