@@ -1,9 +1,12 @@
 """Optional packages and the extras of this package that install them."""
 
+import importlib.util
+import re
+import sys
 from importlib import import_module
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
-from luna_fairseq.errors import MissingRequirementError
+from luna_fairseq.errors import InputError, MissingRequirementError
 
 # Module that is imported -> extra in setup.py that installs its package.
 EXTRAS = {
@@ -54,6 +57,32 @@ def import_package(name: str, needed_by: str = "this") -> Any:
         if advice is None:
             raise
         raise MissingRequirementError(f"{needed_by} needs {advice}") from error
+
+
+def require_fairseq() -> None:
+    """Check that fairseq is installed and recent enough.
+
+    Raises:
+        MissingRequirementError: fairseq is not installed; the message names the engine for this Python
+        InputError: fairseq is older than 0.12
+    """
+    engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
+    if importlib.util.find_spec("fairseq") is None:
+        raise MissingRequirementError(
+            f"luna_fairseq works inside fairseq, which this Python does not have: pip install {engine}"
+        )
+    found = str(getattr(import_module("fairseq"), "__version__", "unknown"))
+    # A fork may state any version, even one without numbers.
+    if () < version_numbers(found) < (0, 12):
+        raise InputError(
+            f"luna_fairseq works with fairseq 0.12 or later, this is {found}: pip install {engine}"
+        )
+
+
+def version_numbers(text: str) -> Tuple[int, ...]:
+    """Return the leading numbers of a version, such as (2, 13, 0) for "2.13.0+cpu"."""
+    found = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 
 def install_advice(module: Optional[str]) -> Optional[str]:

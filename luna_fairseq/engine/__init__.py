@@ -8,8 +8,8 @@ import os
 import sys
 
 from luna_fairseq.engine.table import mend_fairseq
-from luna_fairseq.engine.underneath import require_fairseq
 from luna_fairseq.errors import in_command, in_one_line
+from luna_fairseq.requirements import require_fairseq
 
 if in_command():
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # otherwise Hydra prints it

@@ -42,6 +42,7 @@ from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.sentences import Sentences
+from luna_fairseq.requirements import require_fairseq
 
 _WITH_FAIRSEQ = {
     "LunaDecoder": "luna_decoder",
@@ -54,7 +55,7 @@ _WITH_FAIRSEQ = {
 def __getattr__(name: str) -> Any:
     if name not in _WITH_FAIRSEQ:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module("luna_fairseq.engine")  # says what to install where there is no fairseq
+    require_fairseq()
     return getattr(import_module(f"{__name__}.{_WITH_FAIRSEQ[name]}"), name)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.optim.milestone_schedule import milestone_lr
+from luna_fairseq.requirements import require_fairseq
 
 _WITH_FAIRSEQ = {
     "ApolloConfig": "fairseq_apollo",
@@ -18,7 +19,7 @@ _WITH_FAIRSEQ = {
 def __getattr__(name: str) -> Any:
     if name not in _WITH_FAIRSEQ:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module("luna_fairseq.engine")  # says what to install where there is no fairseq
+    require_fairseq()
     return getattr(import_module(f"{__name__}.{_WITH_FAIRSEQ[name]}"), name)
 
 

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 import fairseq
-from luna_fairseq.engine.underneath import at_least, require_fairseq
+from luna_fairseq.engine.underneath import at_least
 from luna_fairseq.errors import InputError, MissingRequirementError
+from luna_fairseq.requirements import require_fairseq
 
 ENGINE = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
 
