@@ -44,7 +44,8 @@ class AnchoredCache(NamedTuple):
         pack_weights: mean over the pack heads [B, L, S], or None where weights are not wanted
         token_key, token_value: with a look-up, the tokens of each segment [B, H, L, W, K]; where they are
             read as they stand, and with a window, [B, H, S, K]
-        empty, position, segment: with a look-up, see :class:`luna_fairseq.anchored.segments.Layout`
+        empty, position, segment, is_short: with a look-up, see
+            :class:`luna_fairseq.anchored.segments.Layout`
         row_place, token_place: with a diagonal, the middle of rows [B, L] and, with a look-up, of tokens [B,
             L, W] or [B, S], in tokens
     """
@@ -57,6 +58,7 @@ class AnchoredCache(NamedTuple):
     empty: Optional[Tensor] = None
     position: Optional[Tensor] = None
     segment: Optional[Tensor] = None
+    is_short: Optional[Tensor] = None
     row_place: Optional[Tensor] = None
     token_place: Optional[Tensor] = None
 
@@ -325,18 +327,17 @@ class AnchoredCrossAttention(AnchoredAttention):
         if not self.lookup:
             return cache
         key, value = self.token_heads(context)
-        position, empty, segment = sentences.once("layout", lambda: find_layout(*masks))
+        layout = sentences.once("layout", lambda: find_layout(*masks, self.lookup))
+        position = layout.position
         if position is not None:
-            key, value, _, _ = by_segments(key, value, position, empty)
+            key, value = by_segments(key, value, layout)[:2]
             if token_place is not None:
                 token_place = token_place.gather(1, position.flatten(1)).view_as(position)
         return cache._replace(
             token_key=key,
             token_value=value,
-            empty=empty,
-            position=position,
-            segment=segment,
             token_place=token_place,
+            **layout._asdict(),
         )
 
     def read(
@@ -363,7 +364,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             dense = Tokens(*tokens, cache.segment, cache.token_place)
             output, weights = dense_attention(q, cache.key, cache.value, dense, *settings, need_weights)
             return output, weights_of_dense(weights, self.pack_weights_of(cache)) if need_weights else None
-        segments = Segments(*tokens, cache.token_place)
+        segments = Segments(*tokens, cache.token_place, cache.is_short)
         read = lookup_attention(q, cache.key, cache.value, segments, *settings)
         if not need_weights:
             return read.output, None

@@ -1,7 +1,6 @@
-"""The segments that each query chooses, and its products with their tokens.
+"""Choice of the segments that each query reads, and products of the query with their tokens.
 
-Of what was ``chosen`` [B, H, T, N] :class:`ChosenTokens` is what a query meets, M = N W tokens. How its
-products are made: ``pairs.py``.
+A query reads N segments of W tokens, M = N W tokens in all. ``pairs.py`` computes the products.
 """
 
 from typing import NamedTuple, Optional
@@ -10,61 +9,96 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.anchored.pairs import Pairs, mixture, pair_up, scores
-from luna_fairseq.anchored.segments import Segments
+from luna_fairseq.anchored.segments import Segments, segments_read
 
 
-def chosen_segments(rows: Tensor, packed_padding_mask: Optional[Tensor], number: int) -> Tensor:
-    """The segments with the largest of the logits ``rows`` [B, H, T, L]: [B, H, T, N]. No gradient passes
-    through the choice."""
+def chosen_segments(
+    rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
+) -> Tensor:
+    """Return the segments with the largest logits. No gradient passes through the choice.
+
+    Args:
+        rows: logits of the rows of P [B, H, T, L]
+        packed_padding_mask: [B, L], True at masked rows of P; None if no row is masked
+        number: how many segments to choose; all if there are fewer
+        best_first: sort the chosen segments by falling logits (default: False, in any order)
+
+    Returns:
+        indices of segments [B, H, T, N]
+    """
     rows = rows.detach()
     if packed_padding_mask is not None:
         rows = rows.masked_fill(packed_padding_mask[:, None, None, :], float("-inf"))
-    return rows.topk(min(number, rows.size(-1)), dim=-1, sorted=False).indices
+    return rows.topk(min(number, rows.size(-1)), dim=-1, sorted=best_first).indices
 
 
-def read_chosen(segments: Segments, chosen: Tensor) -> "ChosenTokens":
-    """The tokens of the ``segments`` that were ``chosen`` [B, H, T, N]."""
-    B, H, L = segments.key.shape[:3]
+def read_chosen(
+    segments: Segments, rows: Tensor, packed_padding_mask: Optional[Tensor], number: int
+) -> "ChosenTokens":
+    """Choose the segments that each query reads.
+
+    A query to a short context reads the first segments, which hold all of its tokens, whatever its logits
+    are. If these are more than ``number`` segments, queries to long contexts get as many segments, and all
+    tokens of the surplus are masked.
+
+    Args:
+        segments: tokens of all segments
+        rows, packed_padding_mask, number: arguments of :func:`chosen_segments`
+    """
+    B, H, L, W = segments.key.shape[:4]
+    N = segments_read(number, L, W, segments.is_short is not None)
+    chosen = chosen_segments(rows, packed_padding_mask, N, best_first=N > number)
+    unread = None
+    if segments.is_short is not None:
+        slot, is_short = torch.arange(N, device=chosen.device), segments.is_short[:, None]
+        chosen = torch.where(is_short[:, :, None, None], slot, chosen)
+        unread = (slot >= number) & ~is_short if N > number else None
     heads = torch.arange(B * H, device=chosen.device) * L
-    rows = chosen + heads.view(B, H, 1, 1)  # of a table of the segments of all sentences and heads
-    return ChosenTokens(segments, chosen, pair_up(rows.flatten(0, 2), B * H * L))
+    table_rows = chosen + heads.view(B, H, 1, 1)  # in a table of the segments of all sentences and heads
+    return ChosenTokens(segments, chosen, pair_up(table_rows.flatten(0, 2), B * H * L), unread)
 
 
 class ChosenTokens(NamedTuple):
-    """Every query meets the tokens of the segments that it chose.
+    """Tokens that each query reads.
 
     Attributes:
-        segments: the tokens of all segments
-        segment: what was chosen [B, H, T, N]
-        pairs: queries with a segment of the table of all segments
+        segments: tokens of all segments
+        segment: chosen segments [B, H, T, N]
+        pairs: pairs of a query and a segment, in the table of all segments
+        unread: mask [B, N], True at chosen segments whose tokens are masked; None if no segment is
     """
 
     segments: Segments
     segment: Tensor
     pairs: Pairs
+    unread: Optional[Tensor] = None
 
     @property
-    def left_out(self) -> Tensor:
-        """True at tokens that are not there [B, H, T, M]."""
-        return self._of_tokens(self.segments.empty)
+    def masked(self) -> Tensor:
+        """Mask of the tokens [B, H, T, M], True where there is no token or the segment is unread."""
+        empty = self._gather(self.segments.empty)
+        if self.unread is None:
+            return empty
+        unread = self.unread.repeat_interleave(self.segments.empty.size(2), dim=1)
+        return empty | unread[:, None, None, :]
 
     @property
     def place(self) -> Tensor:
-        """Where the tokens stand, for a diagonal [B, H, T, M]."""
-        return self._of_tokens(self.segments.place)
+        """Places of the tokens, for a diagonal [B, H, T, M]."""
+        return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
-        """Products of queries [B, H, T, K] with keys [B, H, T, M]."""
-        of_pairs = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
-        return of_pairs.view(*self.segment.shape[:3], -1)
+        """Compute the products of queries [B, H, T, K] with the keys of their tokens: [B, H, T, M]."""
+        products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
+        return products.view(*self.segment.shape[:3], -1)
 
     def mixture(self, weights: Tensor) -> Tensor:
-        """Values by weights [B, H, T, M]: [B, H, T, K]."""
+        """Compute the weighted sum of the tokens' values: weights [B, H, T, M] -> [B, H, T, K]."""
         read = mixture(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
-    def _of_tokens(self, x: Tensor) -> Tensor:
-        """What ``x`` [B, L, W] says of the tokens that are met [B, H, T, M]."""
+    def _gather(self, x: Tensor) -> Tensor:
+        """Gather ``x`` [B, L, W] at the chosen segments: [B, H, T, M]."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

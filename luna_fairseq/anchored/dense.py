@@ -1,7 +1,8 @@
-"""A look-up in short contexts: every query reads all of their tokens beside the rows of P.
+"""Look-up that reads every token of the context beside the rows of P.
 
-Of few tokens a choice would save next to nothing, and what was not chosen learns nothing. The number that is
-few is fixed, so that the cost of a query has a bound.
+A choice among few tokens would save next to nothing, and tokens that are not chosen learn nothing. So a batch
+of contexts of at most 64 tokens is read whole. An exported graph uses this form for contexts of every length,
+and masks the tokens that a query has not chosen.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -16,20 +17,20 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
 class Tokens(NamedTuple):
-    """The tokens of the context as they stand.
+    """Tokens of the context in their order.
 
     Attributes:
         key: [B, H, S, K]
         value: [B, H, S, K]
-        left_out: [B, S], True at padding
-        segment: for a batch in which some contexts are long, the row of P that a query must choose to read a
-            token [B, S], -1 in the short ones
+        padding_mask: [B, S], True at padding
+        segment: segment that a query must choose to read a token [B, S], -1 if every query reads the token;
+            None if all tokens are read
         place: for a diagonal, the middle of each token, in tokens from the beginning [B, S]
     """
 
     key: Tensor
     value: Tensor
-    left_out: Tensor
+    padding_mask: Tensor
     segment: Optional[Tensor] = None
     place: Optional[Tensor] = None
 
@@ -46,11 +47,16 @@ def dense_attention(
     diagonal: Optional[Diagonal] = None,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """What :func:`naive_lookup_attention` defines, at the cost of L + S keys a query. Arguments as there,
-    with the tokens and a diagonal as they are here.
+    """Compute what :func:`naive_lookup_attention` defines, at the cost of L + S keys a query.
+
+    Args:
+        q, k, v, gate, number, packed_padding_mask, dropout: those of :func:`naive_lookup_attention`
+        tokens: the context's tokens
+        diagonal: bias of rows and tokens; its keys are the rows (default: no bias)
+        need_weights: also return the weights (default: False)
 
     Returns:
-        output [B, H, T, K]; where asked for the weights before dropout [B, H, T, L + S], rows first
+        output [B, H, T, K], and weights before dropout [B, H, T, L + S], rows first, or None
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
     if diagonal is not None and tokens.place is not None:
@@ -64,21 +70,25 @@ def dense_attention(
     widths = k.size(2), tokens.key.size(2)
     bias = torch.cat([x.expand(*shape, n) for x, n in zip((row_bias, token_bias), widths)], dim=-1)
     inputs = q, torch.cat([k, tokens.key], dim=2), torch.cat([v, tokens.value], dim=2)
-    rows_left_out = packed_padding_mask
-    if rows_left_out is None:
-        rows_left_out = torch.zeros_like(k[:, 0, :, 0], dtype=torch.bool)
-    mask = torch.cat([rows_left_out, tokens.left_out], dim=1)
+    rows_mask = packed_padding_mask
+    if rows_mask is None:
+        rows_mask = torch.zeros_like(k[:, 0, :, 0], dtype=torch.bool)
+    mask = torch.cat([rows_mask, tokens.padding_mask], dim=1)
     if need_weights:
         return naive_attention(*inputs, mask, dropout, bias)
     return luna_attention(*inputs, mask, dropout, bias), None
 
 
 def weights_of_dense(weights: Tensor, pack_weights: Tensor) -> Tensor:
-    """Weights over the context [B, H, T, S]: what was read through the rows, and beside them.
+    """Compute a query's total weight for each token: through the rows of P, and beside them.
 
     Args:
-        weights: those of :func:`dense_attention` [B, H, T, L + S]
-        pack_weights: the rows' own weights over the context, and over whatever else [B, H or 1, L, S or more]
+        weights: weights returned by :func:`dense_attention` [B, H, T, L + S]
+        pack_weights: weights of the rows over the context [B, H or 1, L, S]; columns beyond S get no other
+            weight
+
+    Returns:
+        weights [B, H, T, S], or as wide as ``pack_weights``
     """
     L = pack_weights.size(-2)
     through_rows, of_tokens = weights[..., :L] @ pack_weights, weights[..., L:]
@@ -86,10 +96,15 @@ def weights_of_dense(weights: Tensor, pack_weights: Tensor) -> Tensor:
 
 
 def _read(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
-    """True at the tokens [B, H, T, S] of the segments ``chosen`` [B, H, T, N], and at those that need no
-    choice."""
-    of_part = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device).scatter(
-        3, chosen, True
-    )
+    """Return a mask of the tokens that each query reads [B, H, T, S].
+
+    Args:
+        chosen: segments that each query chose [B, H, T, N]
+        segment: segment of each token [B, S], -1 if every query reads the token
+        L: number of segments
+    """
+    # A tensor of ones, as a tracer does not know how to scatter a Python truth value.
+    is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)
+    is_chosen = is_chosen.scatter(3, chosen, torch.ones_like(chosen, dtype=torch.bool))
     segment = segment[:, None, None, :]
-    return of_part.gather(3, segment.clamp(min=0, max=L - 1).expand(*chosen.shape[:3], -1)) | (segment < 0)
+    return is_chosen.gather(3, segment.clamp(min=0, max=L - 1).expand(*chosen.shape[:3], -1)) | (segment < 0)

@@ -86,7 +86,7 @@ class AnchoredDecoder(LunaDecoder):
         # In decoding the first step finds it, and the cache keeps what it was needed for.
         if self.cfg.packed_lookup and context is not None and sentences.incremental_state is None:
             masks = masks_of(packed, context, sentences)
-            sentences.once("layout", lambda: find_layout(*masks))
+            sentences.once("layout", lambda: find_layout(*masks, self.cfg.packed_lookup))
         if self.cfg.diagonal_prior:
             source, new = sentences.source_tokens, prev_output_tokens.size(1)
             new = new if sentences.incremental_state is None else 1

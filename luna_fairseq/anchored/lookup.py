@@ -103,19 +103,22 @@ def lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> LookedUp:
-    """What :func:`naive_lookup_attention` defines of long contexts, at the cost of L + number W tokens a
-    query; of others :func:`dense_attention`.
+    """Compute what :func:`naive_lookup_attention` defines, at the cost of L + max(number W, 64) keys a query.
 
-    Arguments as there, but the tokens by segments, and the biases of rows and tokens by a diagonal, whose
-    keys are the rows. How tokens are read: ``chosen.py``.
+    The bound holds in every batch. A query reads 64 tokens where it chose fewer only if short contexts, of at
+    most 64 tokens, stand beside longer ones.
+
+    Args:
+        q, k, v, gate, number, packed_padding_mask, dropout: those of :func:`naive_lookup_attention`
+        segments: the context's tokens by segment
+        diagonal: bias of rows and tokens; its keys are the rows (default: no bias)
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
     rows = (scaled @ k.transpose(-2, -1)).to(dtype)
     if diagonal is not None:
         rows = rows + diagonal.bias()
-    chosen = chosen_segments(rows, packed_padding_mask, number)
-    read = read_chosen(segments, chosen)
+    read = read_chosen(segments, rows, packed_padding_mask, number)
     tokens = read.scores(scaled).to(dtype) + gate.to(dtype)[:, None, None]
     if diagonal is not None:
         tokens = tokens + diagonal.bias_at(read.place)
@@ -124,7 +127,7 @@ def lookup_attention(
     else:
         rows_left_out = torch.zeros_like(rows, dtype=torch.bool)
     sizes = [rows.size(-1), tokens.size(-1)]
-    left_out = torch.cat([rows_left_out, read.left_out], dim=-1)
+    left_out = torch.cat([rows_left_out, read.masked], dim=-1)
     weights = masked_softmax(torch.cat([rows, tokens], dim=-1), left_out).to(q.dtype)
     of_rows, of_tokens = F.dropout(weights, dropout).split(sizes, dim=-1)
     row_weights, token_weights = weights.split(sizes, dim=-1)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from luna_fairseq.anchored.dense import Tokens, dense_attention
 from luna_fairseq.anchored.lookup import lookup_attention, naive_lookup_attention
 from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, distance_bias
-from luna_fairseq.anchored.segments import by_segments, find_layout
+from luna_fairseq.anchored.segments import Layout, by_segments, find_layout
 from luna_fairseq.benchmark.task import DTYPES, Case, Job, Row, Task, choice, numbers, require_equal
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
@@ -68,9 +68,10 @@ def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_
     heads, gate = (q, packed, packed), torch.zeros_like(strength)
     if look_up == "naive":
         return naive_lookup_attention(*heads, k, v, gate, LOOK_UP, x["padding"], x["rows"])[0]
-    if "position" not in x:
-        return dense_attention(*heads, Tokens(k, v, x["empty"], x.get("segment")), gate, LOOK_UP)[0]
-    return lookup_attention(*heads, by_segments(k, v, x["position"], x["empty"]), gate, LOOK_UP).output
+    layout = Layout(*(x.get(name) for name in Layout._fields))
+    if layout.position is None:
+        return dense_attention(*heads, Tokens(k, v, layout.empty), gate, LOOK_UP)[0]
+    return lookup_attention(*heads, by_segments(k, v, layout), gate, LOOK_UP).output
 
 
 def softmax(x: Inputs) -> Tensor:
@@ -255,5 +256,5 @@ class PackAndUnpack(AttentionTask):
         x.update(padding=padding, rows=torch.zeros_like(padding[:, :1]).repeat(1, L))
         x["pack"] = beyond_nearest(anchor_distances(padding, x["rows"], H))
         x["unpack"] = beyond_nearest(anchor_distances(padding, x["rows"]).transpose(2, 3))
-        layout = find_layout(padding, x["rows"])._asdict()
+        layout = find_layout(padding, x["rows"], LOOK_UP)._asdict()
         return {**x, **{name: part for name, part in layout.items() if part is not None}}

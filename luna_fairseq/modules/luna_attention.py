@@ -87,16 +87,17 @@ class LunaAttention(PackReportingAttention):
             context: what is packed [S, B, C]
             context_padding_mask: [B, S], True at padding; or :class:`Sentences`, as layers give it, which has
                 both masks
-            packed_padding_mask: [B, L], True at rows of P that are left out
+            packed_padding_mask: [B, L], True at rows of P that are left out; not beside :class:`Sentences`
             need_weights: also return weights over the context
+
+        Raises:
+            InputError: ``packed_padding_mask`` beside :class:`Sentences`
 
         Returns:
             output Y_X, shaped as X; packed context Y_P [L, B, C]; weights over the context per unpack head
             [H, B, T, S] (unpack weights times the pack heads' mean), or None
         """
-        sentences = context_padding_mask
-        if not isinstance(sentences, Sentences):
-            sentences = Sentences(sentences, packed_padding_mask)
+        sentences = Sentences.of(context_padding_mask, packed_padding_mask)
         packed_context, pack_weights = self.pack(packed, context, sentences, need_weights)
         cache = self.cache(packed_context, pack_weights, context, sentences)
         output, weights = self.unpack(query, cache, sentences, need_weights)
@@ -111,9 +112,7 @@ class LunaAttention(PackReportingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Pack attention: packed [L, B, C], context [S, B, C] and its mask as in :meth:`forward` -> Y_P [L,
         B, C] and weights [B, H, L, S] or None."""
-        sentences = context_padding_mask
-        if not isinstance(sentences, Sentences):
-            sentences = Sentences(sentences)
+        sentences = Sentences.of(context_padding_mask)
         q = packed_heads(self.pack_q_proj, packed, self.num_pack_heads)
         k, v = self.keys_and_values("pack", context, self.num_pack_heads)
         bias = self.pack_bias(packed, context, sentences)

@@ -5,6 +5,8 @@ from typing import Any, Callable, Dict, Optional, Union
 
 from torch import Tensor
 
+from luna_fairseq.errors import InputError
+
 # fairseq's store for decoding step by step.
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
 
@@ -32,8 +34,21 @@ class Sentences:
 
     @classmethod
     def of(cls, padding_mask: "Masks", packed_padding_mask: Optional[Tensor] = None) -> "Sentences":
-        """What attention is called with: the two masks, or all in the place of the first."""
+        """Return the description of the batch that an attention is called with.
+
+        Args:
+            padding_mask: padding mask of the context [B, S], or the whole description
+            packed_padding_mask: [B, L], True at masked rows of P; belongs to a mask of the context alone
+
+        Raises:
+            InputError: both a description, which has a mask of its own for P, and ``packed_padding_mask``
+        """
         if isinstance(padding_mask, Sentences):
+            if packed_padding_mask is not None:
+                raise InputError(
+                    "packed_padding_mask was given beside Sentences, which have a mask for P themselves: "
+                    "set Sentences.packed_padding_mask instead"
+                )
             return padding_mask
         return cls(padding_mask, packed_padding_mask)
 

@@ -243,6 +243,15 @@ def test_what_is_refused(options, message):
         attention(**options)
 
 
+@pytest.mark.parametrize("kind", ["plain", *marked(KINDS)])
+@pytest.mark.parametrize("method", ["forward", "statistics"])
+def test_a_second_mask_for_p_is_refused(kind, method):
+    module = attention(**KINDS.get(kind, {}))
+    x, packed, mask, packed_mask = sentences([5, 3], [3, 2])
+    with pytest.raises(InputError, match="packed_padding_mask was given beside Sentences"):
+        getattr(module, method)(x, packed, x, Sentences(mask), packed_mask)
+
+
 def test_pack_and_unpack_need_the_same_sentences():
     module = attention(**KINDS["anchored self"])
     x, packed, _, _ = sentences([5], [3])

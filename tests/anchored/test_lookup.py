@@ -1,10 +1,14 @@
 """Unpack attention with a look-up of tokens: all forms against the definition."""
 
+import itertools
+import warnings
+
 import pytest
 import torch
 from attention_inputs import output_and_gradients, relative_rms
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from luna_fairseq.anchored import chosen, pairs
 from luna_fairseq.anchored import segments as segments_module
@@ -12,7 +16,13 @@ from luna_fairseq.anchored.dense import Tokens, dense_attention, weights_of_dens
 from luna_fairseq.anchored.diagonal import find_diagonal, naive_diagonal_bias
 from luna_fairseq.anchored.lookup import lookup_attention, naive_lookup_attention, weights_of_context
 from luna_fairseq.anchored.places import middles
-from luna_fairseq.anchored.segments import by_segments, find_layout, segment_of_tokens, token_positions
+from luna_fairseq.anchored.segments import (
+    Layout,
+    by_segments,
+    find_layout,
+    segment_of_tokens,
+    token_positions,
+)
 from luna_fairseq.ops.attention import naive_attention
 
 B, H, K, L, S, T = 3, 2, 5, 4, 11, 9
@@ -32,12 +42,15 @@ def inputs(dtype=torch.float64, seed=0):
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-@pytest.fixture(params=["whole", "mixed", "fetched", "one by one", 1, 3, 16])
+@pytest.fixture(params=["whole", "mixed", "mixed fetched", "graph", "fetched", "one by one", 1, 3, 16])
 def form(request, monkeypatch):
-    """Contexts are read whole, the shorter ones of a batch are, or none; then how chosen tokens are read:
-    fetched, or in blocks of so many, one by one or all at once."""
-    threshold(monkeypatch, {"whole": S, "mixed": 7}.get(request.param, 0))
-    if request.param == "fetched":
+    """Read all contexts whole, the short ones of a batch (by segments or as in an exported graph), or none.
+    Then how
+    chosen tokens are read: fetched, or in blocks of so many, one by one or all at once."""
+    threshold(monkeypatch, {"whole": S, "mixed": 7, "mixed fetched": 7, "graph": 7}.get(request.param, 0))
+    if request.param == "graph":
+        monkeypatch.setattr(segments_module, "in_a_graph", lambda *which: True)
+    elif request.param in ("fetched", "mixed fetched"):
         monkeypatch.setattr(chosen, "pair_up", lambda part, R: pairs.Fetched(part))
     elif request.param == "one by one":
         monkeypatch.setattr(pairs, "BLOCK", 2)
@@ -58,13 +71,13 @@ def looking_up(number, context, packed, diagonal=None, token_place=None, pack_we
     """A function of the inputs: the output, and where pack weights are given the weights over the context."""
 
     def form(q, k, v, token_k, token_v, gate):
-        position, empty, part = find_layout(context, packed)
-        how = gate, number, packed, 0.0, diagonal
+        layout = find_layout(context, packed, number)
+        position, how = layout.position, (gate, number, packed, 0.0, diagonal)
         if position is None:
-            tokens = Tokens(token_k, token_v, empty, part, token_place)
+            tokens = Tokens(token_k, token_v, layout.empty, layout.segment, token_place)
             output, weights = dense_attention(q, k, v, tokens, *how, pack_weights is not None)
             return output if pack_weights is None else (output, weights_of_dense(weights, pack_weights))
-        parts = by_segments(token_k, token_v, position, empty)
+        parts = by_segments(token_k, token_v, layout)
         if token_place is not None:
             parts = parts._replace(place=token_place.gather(1, position.flatten(1)).view_as(position))
         read = lookup_attention(q, k, v, parts, *how)
@@ -83,8 +96,8 @@ def defined(number, context, packed):
 def test_the_form_goes_by_the_number_of_queries(queries, expected):
     mask, rows = torch.zeros(1, 65, dtype=torch.bool), torch.zeros(1, 8, dtype=torch.bool)
     key = torch.zeros(1, 1, 65, 2)
-    parts = by_segments(key, key, *token_positions(mask, rows))
-    found = chosen.read_chosen(parts, torch.zeros(1, 1, queries, 2, dtype=torch.long))
+    parts = by_segments(key, key, Layout(*token_positions(mask, rows)))
+    found = chosen.read_chosen(parts, torch.zeros(1, 1, queries, 8), None, 2)
     assert type(found.pairs).__name__ == expected
 
 
@@ -101,18 +114,141 @@ def test_nothing_is_kept_for_the_gradient_but_the_inputs(queries):
     assert numbers == [x.data_ptr() for x in (q, keys, weights, keys)]
 
 
-@pytest.mark.parametrize("lengths, whole", [((64, 3), "all"), ((65, 64), "the second"), ((70, 65), "none")])
-def test_contexts_of_no_more_than_64_tokens_are_read_whole(lengths, whole):
-    context = torch.arange(max(lengths))[None, :] >= torch.tensor(lengths)[:, None]
-    packed = torch.zeros(2, 8, dtype=torch.bool)
-    position, empty, part = find_layout(context, packed)
-    assert (position is None) == (whole != "none")
-    if whole == "the second":
-        assert (part[1] == -1).all() and torch.equal(part[0], segment_of_tokens(context, packed)[0])
+@pytest.mark.parametrize("lengths, short", [((64, 3), "all"), ((65, 64), "the second"), ((70, 65), "none")])
+def test_contexts_of_no_more_than_64_tokens_are_read_whole(lengths, short):
+    context, packed = right_padding(*lengths), torch.zeros(2, 8, dtype=torch.bool)
+    layout = find_layout(context, packed, 2)
+    assert layout.segment is None
+    if short == "all":
+        assert layout.position is None and torch.equal(layout.empty, context)
+    elif short == "none":
+        assert layout.is_short is None
     else:
-        assert part is None
-    if whole != "none":
-        assert torch.equal(empty, context)
+        assert layout.is_short.tolist() == [False, True]
+        assert layout.position[1][~layout.empty[1]].tolist() == list(range(64))
+
+
+def right_padding(*lengths):
+    return torch.arange(max(lengths))[None, :] >= torch.tensor(lengths)[:, None]
+
+
+def in_the_middle(*lengths, before, after):
+    """Padding masks with padding on both sides of the longest context, and more on the left of others."""
+    S = before + max(lengths) + after
+    position, n = torch.arange(S)[None, :], torch.tensor(lengths)[:, None]
+    return (position >= S - after) | (position < S - after - n)
+
+
+def of_lengths(context, L=16, T=3, dtype=torch.float64):
+    """Random inputs for contexts with this mask."""
+    generator = torch.Generator().manual_seed(1)
+    B, S = context.shape
+    shapes = [(B, H, T, K), (B, H, L, K), (B, H, L, K), (B, H, S, K), (B, H, S, K), (H,)]
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+MIXED = {
+    "odd": right_padding(1, 63, 64, 65, 200),
+    "both sides": in_the_middle(65, 64, 1, 90, before=2, after=3),
+    "little padding": in_the_middle(64, 30, before=1, after=1),
+    "an empty one": right_padding(100, 0, 64),
+}
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("kind", list(MIXED))
+@pytest.mark.parametrize("number, L", [(1, 16), (4, 16), (4, 64), (20, 16)])
+def test_short_and_long_contexts_of_a_batch_equal_the_definition(kind, number, L, in_graph, monkeypatch):
+    context = MIXED[kind]
+    monkeypatch.setattr(segments_module, "in_a_graph", lambda *which: in_graph)
+    packed = torch.arange(L)[None, :] >= (~context).sum(dim=1)[:, None].clamp(min=1)
+    row_place, token_place = middles(context, packed)
+    query_place = torch.arange(3).expand(len(context), -1)
+
+    def form(*x):
+        *rest, gamma, r = x
+        diagonal = find_diagonal(gamma, r, query_place, row_place, packed)
+        return looking_up(number, context, packed, diagonal, token_place)(*rest)
+
+    def definition(*x):
+        *rest, gamma, r = x
+        biases = [naive_diagonal_bias(gamma, r, query_place, place) for place in (row_place, token_place)]
+        return naive_lookup_attention(*rest, number, context, packed, 0.0, *biases)[0]
+
+    x = [*of_lengths(context, L), torch.tensor([0.7, 2.0]).double(), torch.tensor([1.0, 0.8]).double()]
+    expected = output_and_gradients(definition, x)
+    for name, a, b in zip((*NAMES, "gamma", "ratio"), output_and_gradients(form, x), expected):
+        assert relative_rms(a, b) < 1e-12, name
+
+
+@pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.float32, 5e-6), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)]
+)
+def test_short_and_long_contexts_in_other_precisions(dtype, tolerance):
+    context, packed = MIXED["odd"], torch.zeros(5, 16, dtype=torch.bool)
+    x = of_lengths(context, dtype=dtype)
+    number = 2 if dtype == torch.float32 else 16  # with all segments, rounding cannot change the choice
+    expected = output_and_gradients(defined(number, context, packed), [i.double() for i in x])
+    for name, a, b in zip(NAMES, output_and_gradients(looking_up(number, context, packed), x), expected):
+        assert a.dtype == dtype
+        assert relative_rms(a, b) < tolerance, name
+
+
+class LargestTensor(TorchDispatchMode):
+    """Counts the elements of the largest tensor that an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for x in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(x, torch.Tensor) and x._base is None:
+                self.elements = max(self.elements, x.untyped_storage().nbytes() // x.element_size())
+        return result
+
+
+@pytest.mark.parametrize("number, L", [(4, 16), (4, 250)])
+@pytest.mark.parametrize("beside", [900, 60, 1])
+def test_a_short_context_makes_no_quadratic_tensor_of_long_ones(number, L, beside):
+    context, packed = right_padding(1000, 900, beside), torch.zeros(3, L, dtype=torch.bool)
+    x = [i.requires_grad_() for i in of_lengths(context, L, T=1000, dtype=torch.float32)]
+    with LargestTensor() as largest:
+        looking_up(number, context, packed)(*x).sum().backward()
+    keys = L + max(64, number * -(-1000 // L)) + K  # the weights of a query, and what a block adds
+    assert largest.elements < 3 * H * 1000 * keys * 2 < 3 * H * 1000 * 1000
+
+
+class LookUp(torch.nn.Module):
+    def forward(self, q, k, v, token_k, token_v, gate, context):
+        packed = torch.zeros(1, k.size(2), dtype=torch.bool)
+        return looking_up(2, context, packed)(q, k, v, token_k, token_v, gate)
+
+
+def traced(example):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(LookUp(), example, check_trace=False)
+
+
+def exported(example):
+    auto = torch.export.Dim.AUTO
+    shapes = [{}, {}, {}, {2: auto}, {2: auto}, {}, {1: auto}]
+    return torch.export.export(LookUp(), example, dynamic_shapes=shapes, strict=False).module()
+
+
+HAS_EXPORT = hasattr(getattr(torch, "compiler", None), "is_exporting")
+needs_export = pytest.mark.skipif(not HAS_EXPORT, reason="needs torch 2.7 or newer")
+
+
+@pytest.mark.parametrize("graph_of", [traced, pytest.param(exported, marks=needs_export)])
+def test_a_graph_made_from_11_tokens_is_right_for_every_length(graph_of):
+    example = torch.zeros(1, 11, dtype=torch.bool)
+    graph = graph_of((*of_lengths(example), example))
+    for n, padding in itertools.product((1, 11, 63, 64, 65, 200), (0, 70)):
+        context = torch.arange(n + padding)[None, :] < padding
+        x = of_lengths(context)
+        expected = naive_lookup_attention(*x, 2, context, torch.zeros(1, 16, dtype=torch.bool))[0]
+        assert torch.allclose(graph(*x, context), expected, atol=1e-12), (n, padding)
 
 
 def test_a_short_context_is_read_as_it_is_beside_longer_ones(monkeypatch):
