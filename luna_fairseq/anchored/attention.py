@@ -281,9 +281,15 @@ class AnchoredCrossAttention(AnchoredAttention):
         lookup: also read the tokens of the so many segments that a query weighs most (default: 0)
         diagonal: draw unpack attention to where the context is read at the query's pace (default: False)
 
+    Attributes:
+        static: set to True to export this module: the look-up then has one form for all lengths, so that
+            caches made inside and outside of a graph hold the same tensors
+
     Raises:
         InputError: a negative look-up, a strength that is not positive
     """
+
+    static = False
 
     def __init__(
         self,
@@ -327,7 +333,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         if not self.lookup:
             return cache
         key, value = self.token_heads(context)
-        layout = sentences.once("layout", lambda: find_layout(*masks, self.lookup))
+        layout = sentences.once("layout", lambda: find_layout(*masks, self.lookup, self.static))
         position = layout.position
         if position is not None:
             key, value = by_segments(key, value, layout)[:2]

@@ -47,7 +47,9 @@ def is_dense(context_padding_mask: Tensor) -> Tensor:
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
 
-def find_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int) -> Layout:
+def find_layout(
+    context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, for_export: bool = False
+) -> Layout:
     """Choose and compute the layout of a batch of contexts.
 
     If no context can have more than 64 tokens (S <= 64), the layout is dense. Every longer batch is laid out
@@ -59,8 +61,9 @@ def find_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor, numbe
         context_padding_mask: [B, S], True at padding
         packed_padding_mask: [B, L], True at masked rows of P
         number: segments that each query chooses
+        for_export: use the layout of an exported graph, also outside of one (default: False)
     """
-    if in_a_graph("is_exporting"):
+    if for_export or in_a_graph("is_exporting"):
         # The length S is unknown in an exported graph, so a branch on S would hold for the example alone. The
         # dense layout with a segment for each token is right for every length. Its cost is S keys a query.
         segment = segment_of_tokens(context_padding_mask, packed_padding_mask)

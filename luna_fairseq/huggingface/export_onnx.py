@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from luna_fairseq.anchored.attention import AnchoredCrossAttention
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
@@ -75,7 +76,7 @@ def write_onnx(model: Any, folder: Path) -> None:
     if getattr(model.config, "separators", None):
         raise InputError("a model with --sentence-diagonal cannot be exported to ONNX: it counts sentences")
     for module in model.modules():
-        if isinstance(module, PackedEmbedding):
+        if isinstance(module, (PackedEmbedding, AnchoredCrossAttention)):
             module.static = True
     tokens = [(source_tokens(model, *size),) for size in BATCHES]
     if not isinstance(model, Generates):
