@@ -56,7 +56,7 @@ class Decode(ModelTask):
     @torch.no_grad()
     def check(self, row: Model) -> float:
         T = CHECKED_LENGTH
-        # In 8 bits a call is rounded as a whole: steps equal whole sentences before that.
+        # In 8 bits, float rounding tips some inputs to the next level: compare before quantisation.
         row = replace(row, change=None) if row.change is quantise else row
         model: Any = self.make_model(row, T).float().eval()
         source, target = (self.random_sentences(BatchSize(2, T)) for _ in range(2))

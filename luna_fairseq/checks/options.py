@@ -119,6 +119,15 @@ def device(given: Given) -> Faults:
         yield "--tpu needs the package torch_xla, which is not here: leave it out"
 
 
+def precision_of_int8(given: Given) -> Faults:
+    """Yield a fault if 8-bit weights and half precision are both asked for."""
+    overridden = re.search(r"""["']int8["']: *True""", str(given.all.get("model_overrides")))
+    for name in ("fp16", "bf16"):
+        half = given.all.get(name) or given.all.get(f"memory_efficient_{name}")
+        if half and (overridden or given.all.get("int8")):
+            yield f"--int8 and --{name} exclude each other: leave one of them out"
+
+
 def metric(given: Given) -> Faults:
     """--best-checkpoint-metric that validation will not have."""
     wanted = given.best_checkpoint_metric
@@ -321,6 +330,7 @@ def evaluation(given: Given) -> Faults:
 CHECKS: Tuple[Callable[[Given], Faults], ...] = (
     values,
     device,
+    precision_of_int8,
     metric,
     masking,
     widths,

@@ -13,7 +13,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from fairseq.token_generation_constraints import pack_constraints
 from luna_fairseq.checks.names import check_overrides, nearest
-from luna_fairseq.checks.options import OF_A_SOURCE, Given, values
+from luna_fairseq.checks.options import OF_A_SOURCE, Given, precision_of_int8, values
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.stream import Stream
@@ -162,6 +162,8 @@ def from_pretrained(
         InputError: a folder does not exist, the model is of another kind than ``hub`` reads, or ``kwargs``
             has what is no option
     """
+    for fault in precision_of_int8(Given(Namespace(**kwargs))):
+        raise InputError(fault)
     folders = folders_of(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:
         kwargs = {**find_tokenizer(folders), **kwargs}

@@ -1,8 +1,12 @@
-"""Weights in 8 bits for decoding on a CPU, by torch's products that round call by call."""
+"""Decoding on a CPU with weights in 8 bits.
+
+torch's own dynamically quantised linear layer rounds its whole input with one scale, so that the scores of a
+sentence depend on its batch. :class:`Linear8` has a scale for each position of the input instead.
+"""
 
 import warnings
 from functools import lru_cache
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor, nn
@@ -10,16 +14,19 @@ from torch import Tensor, nn
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 
+# Inputs are divided by their largest magnitude, and the levels 0 to 255 of 8 bits stand for -1 to 1.
+STEP, ZERO = 2 / 255, 128
+
 
 def quantise(model: nn.Module) -> None:
-    """Keep the weights of linear maps, the output's among them, in 8 bits, a scale for each row; what they
-    are multiplied with is rounded call by call. Embeddings, norms and P stay as they are.
+    """Replace every linear layer of ``model``, the output projection among them, by a :class:`Linear8`.
+    Embeddings, norms and P stay in float32.
 
     Args:
-        model: in float32 on the CPU; changed in place, for evaluation alone
+        model: model in float32 on the CPU; changed in place, and of use for evaluation alone
 
     Raises:
-        InputError: the model is on a GPU or in half precision, or torch has no such products for this CPU
+        InputError: the model is on a GPU or in half precision, or torch has no 8-bit products for this CPU
     """
     weight = next(model.parameters())
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
@@ -39,38 +46,76 @@ def quantise(model: nn.Module) -> None:
 
 
 class Linear8(nn.Module):
-    """A linear map with its weights in 8 bits, and 8 bits of what comes in, where torch's own module has 7.
+    """Linear layer that multiplies 8-bit weights by 8-bit inputs.
+
+    Each row of the weight and each position of the input has a scale of its own. The output at a position
+    therefore depends on the input at this position alone: not on other sentences, and not on padding.
 
     Args:
-        weight: [outputs, inputs]
-        bias: [outputs], or None
+        weight: matrix in float32 [outputs, inputs]
+        bias: vector in float32 [outputs], or None
     """
 
     def __init__(self, weight: Tensor, bias: Optional[Tensor]):
         super().__init__()
         self.packed = torch.ops.quantized.linear_prepack(
-            in_8_bits(weight.detach(), 8 if sums_hold_8_bits() else 7), bias
+            in_8_bits(weight.detach(), 8 if sums_hold_8_bits() else 7), None
         )
+        self.bias = None if bias is None else bias.detach().clone()
+        self.multiply = find_product()
 
     def forward(self, x: Tensor) -> Tensor:
-        """[.., inputs] to [.., outputs]."""
-        products: Any = torch.ops.quantized.linear_dynamic
-        return products(x, self.packed, reduce_range=False)
+        """Map x [.., inputs] to [.., outputs]."""
+        # The smallest normal number in place of 0, which is the scale of a position that holds only zeros.
+        scale = x.abs().amax(-1, True).clamp_min_(1.2e-38)
+        products = self.multiply(x / scale, STEP, ZERO, self.packed)
+        return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
+
+
+@lru_cache(maxsize=None)
+def find_product() -> Callable[..., Tensor]:
+    """Return torch's product of a float32 input, which is rounded with a given scale, and 8-bit weights.
+
+    Torch has this product since 2.3, for x86 CPUs. :func:`multiply_beside_edges` replaces it elsewhere.
+    """
+    packed = torch.ops.quantized.linear_prepack(in_8_bits(torch.ones(1, 8)), None)
+    try:
+        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+        product(torch.ones(1, 8), STEP, ZERO, packed)
+    except (AttributeError, RuntimeError):  # another version of torch; another kind of CPU
+        return multiply_beside_edges
+    return product
+
+
+def multiply_beside_edges(x: Tensor, step: float, zero: int, packed: Any) -> Tensor:
+    """Round x [.., inputs], with values from -1 to 1, to 8 bits and multiply by ``packed`` weights.
+
+    This product derives its scale from the smallest and the largest input. One more row, which holds -1 and
+    1, therefore gives every call the scale ``step`` and the zero point ``zero``.
+
+    Returns:
+        products in float32 [.., outputs]
+    """
+    edges = x.new_zeros(1, x.size(-1))
+    edges[0, 0], edges[0, -1] = -1.0, 1.0
+    rows = torch.cat([x.reshape(-1, x.size(-1)), edges])
+    products = torch.ops.quantized.linear_dynamic(rows, packed, reduce_range=False)[:-1]
+    return products.view(*x.shape[:-1], products.size(-1))
 
 
 def in_8_bits(weight: Tensor, bits: int = 8) -> Tensor:
-    """A matrix [M, N] of whole numbers of so many bits, with a scale for each row."""
+    """Quantise a matrix [M, N] to integers of ``bits`` bits, with a scale for each row."""
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, of what a later version may lack
+        warnings.simplefilter("ignore")  # torch announces the end of its quantised tensors
         return torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
 
 
 @lru_cache(maxsize=None)
 def sums_hold_8_bits() -> bool:
-    """Whether this CPU adds two products of the largest numbers in 8 bits without a loss (VNNI), not in 16
-    bits: else weights have 7."""
+    """Return True if this CPU adds products of 8-bit numbers without overflow (VNNI). Other CPUs add two of
+    the largest products in 16 bits, which overflow: weights then have 7 bits."""
     ones = torch.ones(1, 64)
     packed = torch.ops.quantized.linear_prepack(in_8_bits(ones), None)
     return bool(torch.ops.quantized.linear_dynamic(ones, packed, reduce_range=False) > 63)

@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from tiny_luna import batch, sentences
+from tiny_luna import batch, example, sentences
+from tiny_luna import tiny_model as translation_model
 from tiny_models import language_model as tiny_model
 
 from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
 from luna_fairseq.engine.entry_points import _overridden
 from luna_fairseq.errors import InputError
-from luna_fairseq.models import int8
+from luna_fairseq.models import LunaModel, int8
 
 
 @pytest.mark.parametrize("bits", [7, 8])
@@ -29,6 +30,68 @@ def test_logits_are_nearly_the_same(given, bits, monkeypatch):
         layer.self_attn.in_one = None
     torch.testing.assert_close(model(tokens)[0], found, rtol=0, atol=1e-6)
     assert 0 < (found - expected).abs().max() < 0.06 * expected.abs().max()
+
+
+PRODUCTS = [int8.find_product(), int8.multiply_beside_edges]
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("bias", [None, torch.randn(21)])
+def test_an_output_depends_on_its_own_input_alone(product, bias):
+    """Bit for bit, beside inputs of any size and zeros."""
+    layer = int8.Linear8(torch.randn(21, 16), bias)
+    layer.multiply = product
+    sizes = torch.tensor([1e-6, 1.0, 0.0, 30.0, 1e4])
+    x = torch.randn(3, 5, 16) * sizes[:, None]
+    found = layer(x)
+    for i in range(3):
+        for j in range(5):
+            assert torch.equal(layer(x[i, j][None])[0], found[i, j])
+    assert torch.equal(found[:, 2], torch.zeros(3, 21) if bias is None else bias.expand(3, -1))
+
+
+def test_both_products_are_the_same():
+    layer, x = int8.Linear8(torch.randn(21, 16), torch.randn(21)), torch.randn(7, 16)
+    found = []
+    for layer.multiply in PRODUCTS:
+        found.append(layer(x))
+    assert torch.equal(*found)
+
+
+VARIANTS = [{}, {"anchored_packed": True, "packed_lookup": 2, "diagonal_prior": True}]
+VARIANTS += [{"cross_attention": "softmax", "causal_decay": True}]
+
+
+@pytest.mark.parametrize("given", VARIANTS)
+def test_scores_depend_neither_on_neighbours_nor_on_padding(given):
+    model = translation_model(torch.float32, int8=True, max_source_positions=99, **given)
+    model.prepare_for_inference_(FairseqConfig())
+    source, target = example((9, 4, 6, 40), (5, 8, 1, 12))
+
+    def logits(which, extra=0):
+        tokens, read = (batch([side[i] for i in which], extra=extra) for side in (source, target))
+        return model(tokens, tokens.ne(1).sum(dim=1), read)[0]
+
+    with torch.no_grad():
+        together = logits([0, 1, 2, 3])
+        for i, tokens in enumerate(target):
+            for alone in (logits([i]), logits([i], extra=3)):
+                difference = (alone[0, : len(tokens)] - together[i, : len(tokens)]).abs().max()
+                assert difference < 2e-3 * together[i].abs().max()  # of a value that tips to the next level
+
+
+@pytest.mark.parametrize("precision", ["--fp16", "--bf16", "--memory-efficient-bf16"])
+@pytest.mark.parametrize("asked", [["--int8"], ["--model-overrides", "{'int8': True}"]])
+def test_half_precision_beside_it_is_refused(asked, precision):
+    def parse(*words):
+        words = ["data", "--path", "p.pt", *words]
+        return options.parse_args_and_arch(options.get_generation_parser(), words)
+
+    with pytest.raises(InputError, match="--int8 and --[fb][pf]16 exclude each other"):
+        parse(*asked, precision)
+    parse(precision)
+    with pytest.raises(InputError, match="exclude each other"):
+        LunaModel.from_pretrained(".", int8=True, **{precision[2:].replace("-", "_"): True})
 
 
 @pytest.mark.parametrize(

@@ -99,13 +99,13 @@ def test_the_state_of_other_rows_or_another_model_is_refused(rows, options):
 
 
 def test_weights_in_8_bits_read_on():
-    """To the rounding of what comes in, whose scale is a call's."""
+    """But for a value that float rounding tips to the next of the 256 levels."""
     model, tokens, stream = tiny_model(torch.float32), text(9), Stream()
     quantise(model)
     with torch.no_grad():
         assert_near(model(tokens, stream=Stream())[0], model(tokens)[0])
         read = torch.cat([model(part, stream=stream)[0] for part in tokens.split(4, dim=1)], dim=1)
-        assert_near(read, model(tokens)[0], 0.1)
+        assert_near(read, model(tokens)[0], 2e-3)
 
 
 def test_learned_positions_end():
