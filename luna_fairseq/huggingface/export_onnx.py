@@ -28,7 +28,7 @@ from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing_folder
-from luna_fairseq.huggingface.export import converted, export_parser
+from luna_fairseq.huggingface.export import converted, export_parser, write_tokenizer
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 PROGRAM = "luna-export-onnx"
@@ -56,7 +56,7 @@ def _export(args: argparse.Namespace) -> None:
     with replacing_folder(args.folder) as temporary:
         write_onnx(model, temporary)
         if tokenizer is not None:
-            tokenizer.save_pretrained(str(temporary))
+            write_tokenizer(tokenizer, temporary)
     print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.glob('*.onnx')))}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -14,13 +14,20 @@ from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.finished_steps import digest
 from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer
-from luna_fairseq.models.tokenizers import find_tokenizer
+from luna_fairseq.huggingface.tokenization_luna_moses import LunaMosesTokenizer
+from luna_fairseq.models.tokenizers import find_text_pipeline
 from luna_fairseq.text.documents import SEPARATOR
 from luna_fairseq.text.pieces import encoding_of
 
 SPACE = "\u2581"
 BOS, EOS, PAD, UNKNOWN, MASK = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
 _SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
+# Files of the tokenizer of each encoding.
+_FILES = {
+    "sentencepiece": "sentencepiece.bpe.model",
+    "gpt2": "GPT-2's encoder.json and vocab.bpe",
+    "subword_nmt": "bpe.codes, which luna-prepare-bitext --subword moses wrote,",
+}
 _PROBE = "\ufb01\u2460\u00c5"  # a ligature, a circled digit, a letter that has a second form
 
 
@@ -40,34 +47,44 @@ def build_tokenizer(
     positions: int,
     template: Template = MASKED_LM,
     padding_side: str = "right",
+    languages: Sequence[str] = (),
 ) -> LunaTokenizer:
-    """A tokenizer whose ids are those of ``dictionary``, and whose length is its.
+    """Build a tokenizer from plain text to the ids of ``dictionary``, and back.
 
-    A ``<mask>`` in a text is the mask, a ``<sep>`` ends a sentence of a document; other special symbols there
-    are text, as they are for fairseq.
+    ``<mask>`` in a text is the mask, and ``<sep>`` ends a sentence of a document. Other special symbols in a
+    text are text, as they are for fairseq.
 
     Args:
-        files: fairseq's options of the tokenizer, as ``find_tokenizer`` gives them; empty where text is
-            words.
-        dictionary: of the model.
-        positions: the longest sequence.
-        template: what stands around sequences (default: RoBERTa's).
-        padding_side: where shorter sequences of a batch are padded (default: "right").
+        files: fairseq's options of the tokenizer, as returned by ``find_text_pipeline``; empty if the text
+            is words
+        dictionary: the model's
+        positions: length of the longest sequence
+        template: special symbols around sequences (default: RoBERTa's)
+        padding_side: side on which shorter sequences of a batch are padded (default: "right")
+        languages: source and target language, for Moses
 
     Raises:
-        InputError: the dictionary is of pieces and there are no files; or the tokenizer is none of GPT-2's or
-            sentencepiece's byte-pair encodings, or has pieces that the dictionary lacks.
+        InputError: the dictionary holds pieces, and ``files`` are not those of its encoding; the encoding is
+            sentencepiece's but no byte-pair encoding, or has pieces that the dictionary lacks
     """
     ids = {dictionary[index]: index for index in range(len(dictionary))}
     encoding = encoding_of(dictionary)
-    if not files and encoding not in (None, "subword_nmt"):
+    if encoding is not None and not files:
         raise InputError(
             f"the dictionary holds pieces of {encoding}, and its tokenizer is not there: put "
-            "sentencepiece.bpe.model (or GPT-2's encoder.json and vocab.bpe) beside the checkpoint or into "
-            "--data"
+            f"{_FILES[encoding]} beside the checkpoint or into --data"
         )
+    if files and files["bpe"] == "subword_nmt" and encoding != "subword_nmt":
+        raise InputError(
+            f"{files['bpe_codes']} splits words into pieces with @@, and the dictionary has none of them: "
+            "give the folder of the data that the model was trained on"
+        )
+    made, more = LunaTokenizer, {}  # type: Any, Dict[str, Any]
     if not files:
-        tokenizer = _words(ids, encoding is not None)
+        tokenizer = _words(ids)
+    elif files["bpe"] == "subword_nmt":
+        made, more = LunaMosesTokenizer, {"codes_file": files["bpe_codes"], "languages": languages}
+        tokenizer = _words(ids, pieces=True)
     elif files["bpe"] == "gpt2":
         tokenizer = _gpt2(files, ids)
     else:
@@ -83,7 +100,8 @@ def build_tokenizer(
         special_tokens=[(symbol, ids[symbol]) for symbol in sorted(around)],
     )
     mask = {"mask_token": MASK} if MASK in ids else {}
-    return LunaTokenizer(
+    return made(
+        **more,
         tokenizer_object=tokenizer,
         bos_token=BOS if BOS in around else EOS,
         eos_token=EOS,
@@ -99,7 +117,8 @@ def build_tokenizer(
 
 
 def tokenizer_of(task: Any, folders: List[Path], config: Any) -> Any:
-    """The tokenizer of fairseq's ``task``, whose files are in one of ``folders``; None where it reads pixels.
+    """Return the tokenizer of fairseq's ``task``, or None if it reads pixels. Its files are in one of
+    ``folders``.
 
     Raises:
         InputError: see :func:`build_tokenizer`
@@ -107,12 +126,14 @@ def tokenizer_of(task: Any, folders: List[Path], config: Any) -> Any:
     dictionary, target = task.source_dictionary, task.target_dictionary
     if dictionary is None:
         return None
-    files = find_tokenizer(folders)
+    files = find_text_pipeline(folders)
+    languages = [getattr(task.cfg, f"{side}_lang", None) or "en" for side in ("source", "target")]
     longest = min(config.max_position_embeddings, 10**6)
     side = "left" if config.model_type == "luna_lm" else "right"  # a batch of prompts can be gone on with
-    tokenizer = build_tokenizer(files, dictionary, longest, _template(config), side)
+    tokenizer = build_tokenizer(files, dictionary, longest, _template(config), side, languages)
     if config.is_encoder_decoder and target.symbols != dictionary.symbols:
-        of_target = build_tokenizer(files, target, config.max_target_positions, _template(config))
+        positions = config.max_target_positions
+        of_target = build_tokenizer(files, target, positions, _template(config), languages=languages)
         tokenizer.set_target(of_target.backend_tokenizer)
     return tokenizer
 

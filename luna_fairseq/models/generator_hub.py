@@ -17,7 +17,12 @@ from luna_fairseq.checks.options import OF_A_SOURCE, Given, precision_of_int8, v
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.stream import Stream
-from luna_fairseq.models.tokenizers import find_tokenizer, folders_of, tokenizer_options
+from luna_fairseq.models.tokenizers import (
+    find_text_pipeline,
+    folders_of,
+    set_languages,
+    tokenizer_options,
+)
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 
 # What fairseq's from_pretrained takes that is no option of a training.
@@ -37,6 +42,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     translate_document = translate_document
 
     def __init__(self, cfg: Any, task: Any, models: Any):
+        set_languages(cfg.tokenizer, task)
         super().__init__(cfg, task, models)
         check_tokenizer(self.bpe, self.src_dict, self.tgt_dict)
         # fairseq has switched off what translate(..., print_alignment=) and "attention" may ask for later.
@@ -151,12 +157,18 @@ def from_pretrained(
     hub: Type[Any] = GeneratorHub,
     **kwargs: Any,
 ) -> Any:
-    """fairseq's ``from_pretrained``: folder of the checkpoint, its name, folder of the dictionaries, and
-    options such as ``bpe`` that override the checkpoint's.
+    """Load a model as fairseq's ``from_pretrained`` does.
 
-    Without ``bpe``, the tokenizer is the one whose files are in one of the two folders
-    (``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2). Where there is none, text
-    is words, or pieces, between spaces.
+    Without ``bpe``, the tokenizer is the one whose files are in one of the two folders:
+    ``sentencepiece.bpe.model``, ``encoder.json`` and ``vocab.bpe`` of GPT-2, or ``bpe.codes`` of Moses data.
+    Without such files, text is words, or pieces, between spaces.
+
+    Args:
+        model_name_or_path: folder of the checkpoint
+        checkpoint_file: name of the checkpoint (default: model.pt)
+        data_name_or_path: folder of the dictionaries (default: the folder of the checkpoint)
+        hub: class of the returned interface
+        kwargs: options such as ``bpe`` that override the checkpoint's
 
     Raises:
         InputError: a folder does not exist, the model is of another kind than ``hub`` reads, or ``kwargs``
@@ -166,7 +178,7 @@ def from_pretrained(
         raise InputError(fault)
     folders = folders_of(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:
-        kwargs = {**find_tokenizer(folders), **kwargs}
+        kwargs = {**find_text_pipeline(folders), **kwargs}
     words = str(model_name_or_path), checkpoint_file, str(data_name_or_path)
     found = hub_utils.from_pretrained(*words, **kwargs)
     wanted, kind = hub.reads

@@ -16,16 +16,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.lra.task import CLS, LRATextTask
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub
-from luna_fairseq.models.tokenizers import find_tokenizer
-from luna_fairseq.text.moses import tokenize
-from luna_fairseq.text.subword import ROUTES
-
-
-class MosesHub(GeneratorHub):
-    """Of data with Moses' tokens: fairseq's own tokenizer neither normalises nor splits hyphens."""
-
-    def tokenize(self, sentence: str) -> str:
-        return " ".join(tokenize(sentence, self.task.cfg.source_lang))
+from luna_fairseq.models.tokenizers import find_text_pipeline
 
 
 class Classifier:
@@ -83,7 +74,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
         raise InputError(
             f"{folder}, which the model was trained on, does not exist: give --data, with its dictionaries"
         )
-    overrides = {"data": str(folder), **_encoding(path.parent, folder)}
+    overrides = {"data": str(folder), **find_text_pipeline([path.parent, folder])}
     overwrite_args_by_name(state["cfg"], overrides)  # fairseq does so where it reads the file itself
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)
     model = (model.cuda() if torch.cuda.is_available() else model).eval()
@@ -93,8 +84,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
         return MaskedLMHub(cfg, task, [model])
     if task.source_dictionary is None or not hasattr(model, "decoder"):
         raise InputError(f"{path} is a model that reads no text: only models of text can be looked at")
-    kind = MosesHub if "bpe_codes" in overrides else GeneratorHub
-    return kind(cfg, task, [model]).eval()
+    return GeneratorHub(cfg, task, [model]).eval()
 
 
 def _state(path: Path) -> Dict[str, Any]:
@@ -105,13 +95,3 @@ def _state(path: Path) -> Dict[str, Any]:
     except Exception as error:  # whatever pickle makes of a file that is none
         message = (str(error).splitlines() or ["no message"])[0][:200]
         raise InputError(f"{path} cannot be read as a checkpoint: {message}") from error
-
-
-def _encoding(*folders: Path) -> Dict[str, str]:
-    """fairseq's options for the encoding whose files are in a folder, none for words between spaces."""
-    found = find_tokenizer(folders)
-    for folder in folders:
-        codes = folder / ROUTES["moses"].model_file
-        if not found and codes.is_file():
-            found = {"bpe": "subword_nmt", "bpe_codes": str(codes)}
-    return found
