@@ -37,10 +37,12 @@ test-slow: venv ## the slow tests only
 faults: venv ## kills, damaged files, bad input, full disks: a campaign whose counts go to docs/results/faults.md
 	"$(VENV)/bin/python" tests/faults/campaign.py --seed 1 --write docs/results/faults.md
 
-lint: venv docs ## ruff, mypy and the documentation's links
+lint: venv docs ## ruff, mypy, spelling, prose and the documentation's links
 	"$(VENV)/bin/ruff" check .
 	"$(VENV)/bin/ruff" format --check --quiet .
 	"$(VENV)/bin/mypy"
+	"$(VENV)/bin/codespell" luna_fairseq docs scripts configs examples tests *.md
+	"$(VENV)/bin/proselint" --config .proselintrc.json check README.md CONTRIBUTING.md docs
 
 docs: venv ## README's pages with the API's reference, into site/
 	NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/mkdocs" build --strict --quiet

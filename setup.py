@@ -54,6 +54,7 @@ DOCS = [
     'mkdocs-material>=9.5; python_version >= "3.10"',
     'mkdocstrings[python]>=0.24; python_version >= "3.10"',
 ]
+PROSE = ["codespell", 'proselint; python_version >= "3.11"']
 # Triton's interpreter runs the GPU kernels on a CPU.
 TEST = [
     "pytest>=7",
@@ -101,7 +102,7 @@ setup(
         "huggingface": HUGGINGFACE,
         "onnx": ONNX,
         # Without fairseq itself, which scripts/setup_venv.sh installs first and keeps if it is a fork.
-        "dev": [*FAIRSEQ[2:], *MOSES, *LRA, *REPORT, *TEST, *DOCS, "ruff", "mypy"],
+        "dev": [*FAIRSEQ[2:], *MOSES, *LRA, *REPORT, *TEST, *DOCS, "ruff", "mypy", *PROSE],
     },
     entry_points={
         "console_scripts": [
