@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from luna_fairseq.benchmark import plan
 from luna_fairseq.commands.logged import run_logged, train_logged
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.progress import counter, is_shown, progress, quietly, reading, say
@@ -52,18 +51,11 @@ def test_quiet_holds_for_what_is_within(make_terminal):
 
 
 @pytest.mark.parametrize("words, shown", [([], True), (["--quiet"], False)])
-@pytest.mark.parametrize("passes_on", [False, True])
-def test_every_command_has_quiet(words, shown, passes_on, make_terminal, monkeypatch):
-    """luna-plan, too, which passes on what it does not know."""
+def test_every_command_has_quiet(words, shown, make_terminal):
     make_terminal()
     seen = []
-
-    def look(*_):
-        seen.append(is_shown())
-
-    monkeypatch.setattr(plan, "run", look)
-    main = plan.main if passes_on else console_script("x", argparse.ArgumentParser, look)
-    assert main([*["base"] * passes_on, *words]) == 0 and seen == [shown] and is_shown()
+    main = console_script("x", argparse.ArgumentParser, lambda _: seen.append(is_shown()))
+    assert main(words) == 0 and seen == [shown] and is_shown()
 
 
 def test_reading_a_file_is_counted_from_where_it_broke_off(make_terminal):

@@ -7,6 +7,5 @@ one run.
 - *A task*: a file with a subclass of :class:`~.task.Task`, and its line in ``__main__.TASKS``.
 
 ``task.py`` checks the rows and lays them out, ``measure.py`` times, weighs and counts, ``page.py`` prints,
-writes and draws. ``gpu.py`` runs the same tasks on a GPU, ``kernels.py`` asks the compiler, ``plan.py`` is
-``luna-plan``.
+writes and draws. ``gpu.py`` runs the same tasks on a GPU.
 """

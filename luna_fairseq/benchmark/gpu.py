@@ -63,7 +63,6 @@ ON_GPU = {
     "masked-lm": (60, "train --task masked-lm --projection-length 128 --dtype {half} --batch 16x512 2x4096 "
                   "--repetitions 3"),
     "decode-250": (90, "decode --dtype {half} --batch 32 --lengths 250 --repetitions 2 {plain}"),
-    "resources": (90, ".kernels --capability {capability}"),
 }  # fmt: skip
 ON_CPU = {
     "parity": (120, "causal --check --tied --masks --lengths 33 {tiny} {forms}"),
@@ -71,7 +70,6 @@ ON_CPU = {
     "train": (120, "train {small} --batch 1x8 {plain} transformer --with luna-16-chunk"),
     "decode": (120, "decode {small} --lengths 4 --beam 2 {plain}"),
     "lra": (120, "lra --batch 1x64 --projection-length 16 --repetitions 2"),
-    "resources": (120, ".kernels --capability 80 --shape 4096 64 16"),
 }
 # Headlines: the piece, the row, the peer.
 HEADLINES = [
@@ -99,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
     pieces = ON_CPU if args.device == "cpu" else ON_GPU
     if importlib.util.find_spec("fairseq") is None:
         print("there is no fairseq: whole models are left out", flush=True)
-        alone = ("causal", "attention", ".kernels")
+        alone = ("causal", "attention")
         pieces = {name: piece for name, piece in pieces.items() if piece[1].split()[0] in alone}
     if not 0 < args.minutes < float("inf"):
         raise InputError(f"--minutes {args.minutes:g} leaves no time: give more than 0")
@@ -111,13 +109,12 @@ def run(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     check_writable(args.out / "gpu.json", "--out")
     major, _ = torch.cuda.get_device_capability() if args.device == "cuda" else (8, 0)
-    half, compiled = "bfloat16" if major >= 8 else "float16", 90 if major >= 9 else 80
+    half = "bfloat16" if major >= 8 else "float16"
     until = time.monotonic() + 60 * args.minutes
     found: Dict[str, Dict[str, Any]] = {}
     for name in args.only or pieces:
         limit, text = pieces[name]
-        words = text.format(**SETS, half=half, capability=compiled).split()
-        words += ["--device", args.device] if words[0] != ".kernels" else []
+        words = [*text.format(**SETS, half=half).split(), "--device", args.device]
         found[name] = do(words, limit, until)
         wrong = (f"  FAILED {row}: {why}" for row, why in found[name]["failed"].items())
         print(name, *wrong, sep="\n", flush=True)
@@ -131,7 +128,6 @@ def run(args: argparse.Namespace) -> None:
 
 def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
     """What a command has found until it ends or the time is up: its JSON, ``failed`` by row, ``seconds``."""
-    module = BENCHMARK + words.pop(0) if words[0].startswith(".") else BENCHMARK
     failed: Dict[str, str] = {}
     values: Dict[str, Any] = {}
     measured: Dict[str, Any] = {}
@@ -141,7 +137,7 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
         if left < LEAST:
             failed.setdefault("all", "left out: the time was up")
             break
-        found, said = call([sys.executable, "-m", module, *words], min(limit, left))
+        found, said = call([sys.executable, "-m", BENCHMARK, *words], min(limit, left))
         values, section = found or values, section_of(found)
         measured.update({f"{x['form']} {x['case']}": x for x in section.get("results", [])})
         failed.update(section.get("failed", {}))
@@ -152,7 +148,7 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
         failed[running] = said  # it died or hung: once more without what was at work
         words = [*words, "--without", running]
     section_of(values)["results"] = list(measured.values())
-    command = " ".join(["python -m", module, *words])
+    command = " ".join(["python -m", BENCHMARK, *words])
     return {"command": command, "failed": failed, "found": values, "seconds": time.monotonic() - begun}
 
 
@@ -178,7 +174,7 @@ def call(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
 
 
 def section_of(values: Dict[str, Any]) -> Dict[str, Any]:
-    """The section of a task in its JSON; empty for the compiler's."""
+    """Return the section of a task in its JSON, or an empty dictionary."""
     return next((x for name, x in values.items() if name != "environment" and isinstance(x, dict)), {})
 
 
@@ -203,7 +199,6 @@ def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
         section = sections[name]
         if section.get("results"):
             lines += [table_of(section["results"], section["rate"], section["peers"])]
-        lines += [table(rows) for rows in each["found"].values() if isinstance(rows, list) and rows]
     return lines
 
 

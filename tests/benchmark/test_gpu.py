@@ -11,11 +11,10 @@ import pytest
 
 from luna_fairseq.benchmark import gpu
 from luna_fairseq.benchmark.__main__ import TASKS, build_parser
-from luna_fairseq.benchmark.kernels import build_parser as kernels_parser
 from luna_fairseq.benchmark.task import select
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "measure_gpu.sh"
-WORDS = {**gpu.SETS, "half": "bfloat16", "capability": 90}
+WORDS = {**gpu.SETS, "half": "bfloat16"}
 
 
 @pytest.mark.slow
@@ -34,17 +33,11 @@ def test_the_rehearsal(tmp_path):
         assert any(
             f"| {task} " in line and f"| {row} " in line and peer in line for line in page.splitlines()
         )
-    kernels = {row["kernel"]: row for row in found["resources"]["found"]["resources"]}
-    assert all(0 < row["registers"] <= 255 and row["programs"] > 0 for row in kernels.values()) and kernels
-    assert all(row["least_ms"] < row["kernels_ms"] for row in found["resources"]["found"]["roofline"])
 
 
 @pytest.mark.parametrize("pieces, name", [(on, name) for on in (gpu.ON_GPU, gpu.ON_CPU) for name in on])
 def test_every_piece_names_rows_and_cases_that_there_are(pieces, name):
     words = pieces[name][1].format(**WORDS).split()
-    if words[0] == ".kernels":
-        kernels_parser().parse_args(words[1:])
-        return
     args = build_parser().parse_args(words)
     task = TASKS[args.command](args)
     rows = select(task.rows(), args.with_, args.without)

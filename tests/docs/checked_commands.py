@@ -42,9 +42,6 @@ def _parse(name: str, words: List[str]) -> None:
     elif name == MODULES.get("luna-train"):
         recipe, data, *given = words[words[0] == "--dry-run" :]
         _parse("fairseq-train", [data, *launch(read_recipe(recipe), given, 1, None).options])
-    elif name == MODULES.get("luna-plan"):
-        ours, given = importlib.import_module(name).build_parser().parse_known_args(words)
-        _parse("fairseq-train", ["data", *read_recipe(ours.recipe).words(), *given])
     elif name == MODULES.get("luna-recipes"):
         if words:
             read_recipe(words[0])

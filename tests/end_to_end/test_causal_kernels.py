@@ -33,8 +33,10 @@ form.why_not_triton_here = lambda device: here(torch.device("cuda", 0))
 torch.version.cuda, torch.cuda.get_device_capability = "12.6", lambda device: (7, 0)
 """,
     "assembler": """
+import sys
 from triton.runtime import driver
-from luna_fairseq.benchmark.kernels import Driver
+sys.path.append({ops!r})
+from compiled_kernels import Driver
 
 form.why_not_triton_here = lambda device: ""
 driver.set_active(Driver(80))
@@ -62,7 +64,7 @@ def chunked(data, tmp_path_factory):
 def test_a_gpu_on_which_they_cannot_run_costs_a_line(kind, data, chunked, tmp_path, monkeypatch):
     folder, assembler = tmp_path / f"planted_{kind}", tmp_path / "ptxas"
     folder.mkdir()
-    (folder / "__init__.py").write_text(HEAD + PLANTED[kind])
+    (folder / "__init__.py").write_text(HEAD + PLANTED[kind].format(ops=str(ROOT / "tests" / "ops")))
     assembler.write_text(ASSEMBLER)
     assembler.chmod(0o755)
     for name, value in (("TRITON_PTXAS_PATH", assembler), ("TRITON_CACHE_DIR", tmp_path / "cache")):

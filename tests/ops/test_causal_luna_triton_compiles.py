@@ -3,8 +3,8 @@
 import os
 
 import pytest
+from compiled_kernels import GPUS, launches_of, occupancy, usage
 
-from luna_fairseq.benchmark.kernels import launches_of, usage
 from luna_fairseq.ops.causal_luna import triton as form
 
 triton = pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3 or later")
@@ -70,3 +70,11 @@ def test_bytes_are_at_most_one_and_a_half_times_the_least():
     launches = launches_of(4096, 64, 16, "bfloat16", 80, tied=True)
     assert len(launches) == 4
     assert sum(launch.bytes for launch in launches) <= 1.5 * 11 * 32 * 4096 * 64 * 2
+
+
+@pytest.mark.parametrize(
+    "registers, shared, warps, programs, limit",
+    [(255, 0, 4, 2, "registers"), (32, 50 * 1024, 4, 3, "shared memory"), (24, 0, 8, 8, "warps")],
+)
+def test_occupancy_of_an_a100(registers, shared, warps, programs, limit):
+    assert occupancy(GPUS[80], registers, shared, warps) == (programs, limit)
