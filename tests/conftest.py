@@ -24,6 +24,7 @@ def look_ups_in_segments(request, monkeypatch):
     """Contexts of tests are short, and a look-up reads them whole; so marked, it reads three tokens whole."""
     if request.node.get_closest_marker("in_segments"):
         monkeypatch.setattr(segments, "DENSE_LENGTH", 3)
+        monkeypatch.setattr(segments, "MASKED_DENSE_LENGTH", 3)
 
 
 @pytest.fixture(scope="module")

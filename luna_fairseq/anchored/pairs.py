@@ -1,7 +1,7 @@
-"""Pairs of a query and a segment that it reads, and the products of queries with the tokens of their
-segments.
+"""Products of queries with the tokens of the segments that they read, without a gather for every query.
 
-There are M queries with N segments each, of a table of R segments with W tokens each.
+M queries read N segments each, from a table of R segments of W tokens: keys or values [R, W, K]. A pair is a
+query and one of its segments.
 """
 
 from typing import Any, List, NamedTuple, Tuple, Union
@@ -21,27 +21,50 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2  # on a CPU
 
 
 def pair_up(segment: Tensor, R: int) -> "Pairs":
-    """The form for queries that read the segments ``segment`` [M, N] of a table of R."""
+    """Choose how the products are computed: in blocks if most segments are read by several queries.
+
+    Args:
+        segment: segments that each query reads [M, N]
+        R: number of segments in the table
+    """
     return Fetched(segment) if segment.numel() < 2 * R else in_blocks(segment, R)
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
-    """Products of each query [M, K] with the tokens of its segments [M, N W], of a table of keys [R, W,
-    K]."""
+    """Compute the products of each query with the keys of its segments' tokens, with gradients.
+
+    Args:
+        pairs: segments that each query reads
+        q: queries [M, K]
+        keys: table of keys [R, W, K]
+
+    Returns:
+        products [M, N * W]
+    """
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
 
 
 def mixture(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
-    """The tokens of each query's segments by their weights [M, N W]: [M, K], of a table of values [R, W,
-    K]."""
+    """Weighted sum of the values of each query's segments, with gradients.
+
+    Args:
+        pairs: segments that each query reads
+        weights: weights of the tokens of these segments [M, N * W]
+        values: table of values [R, W, K]
+
+    Returns:
+        sums [M, K]
+    """
     with torch.autocast(weights.device.type, enabled=False):
         return _Mixture.apply(type(pairs), weights, values, *pairs)
 
 
 class _Scores(torch.autograd.Function):
-    """The gradient of scores is a mixture, and that of the table a sum of outer products. Nothing is kept for
-    it but the inputs."""
+    """Autograd function of :func:`scores`, which saves only its inputs.
+
+    The gradient of the queries is a mixture of keys, that of the keys a sum of outer products.
+    """
 
     @staticmethod
     def forward(ctx: Any, form: Any, q: Tensor, keys: Tensor, *pairs: Tensor) -> Tensor:
@@ -61,7 +84,10 @@ class _Scores(torch.autograd.Function):
 
 
 class _Mixture(torch.autograd.Function):
-    """The other way round."""
+    """Autograd function of :func:`mixture`, which saves only its inputs.
+
+    The gradient of the weights are scores of the values, that of the values a sum of outer products.
+    """
 
     @staticmethod
     def forward(ctx: Any, form: Any, weights: Tensor, values: Tensor, *pairs: Tensor) -> Tensor:
@@ -80,21 +106,33 @@ class _Mixture(torch.autograd.Function):
 
 
 class Fetched(NamedTuple):
-    """The tokens of its segments are fetched for each query: ``segment`` [M, N]."""
+    """Gather the tokens of its segments for each query: for few queries, as in decoding.
+
+    Attributes:
+        segment: segments that each query reads [M, N]
+    """
 
     segment: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Products of each row [M, K] with the tokens of its segments [M, N W]."""
+        """Compute the products of ``x`` [M, K] with the tokens of its segments: [M, N * W]."""
         return torch.bmm(self._fetch(table), x.unsqueeze(-1)).squeeze(-1)
 
     def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
-        """The tokens of each row's segments by their weights [M, N W]: [M, K]."""
+        """Compute the weighted sum of each query's tokens: weights [M, N * W] -> [M, K]."""
         return torch.bmm(weights.unsqueeze(1), self._fetch(table)).squeeze(1)
 
     def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """For each token of the table the sum of the rows [M, K] by the weights [M, N W] that they give it:
-        [R, W, K]."""
+        """Sum, for each token of the table, ``x`` [M, K] times the weight that each query gives the token.
+
+        Args:
+            weights: [M, N * W]
+            x: [M, K]
+            R: number of segments in the table
+
+        Returns:
+            sums [R, W, K]
+        """
         N = self.segment.size(1)
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
@@ -104,14 +142,27 @@ class Fetched(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Pairs of the same segment stand together in blocks of c. There are as many blocks as there can be: no
-    size depends on the choice.
+    """Pairs sorted by segment, in blocks of c pairs of one segment.
+
+    A pair is a query and one of its N segments. Pair p is query ``p // N`` with its segment number ``p % N``.
+    The places of a segment's last block that have no pair, and whole surplus blocks at the end, are empty.
+    There are always ``M N // c + R`` blocks, enough for any choice, so that no size depends on the choice.
+
+    Invariants: ``pair[place[p]] == p`` for every pair p, and ``block_segment[place[p] // c]`` is its segment.
+
+    Example: M = 3 queries choose N = 2 of R = 3 segments each, ``segment = [[2, 0], [0, 1], [2, 0]]``, c = 2.
+    Segment 0 has pairs 1, 2, 5, segment 1 has pair 3, segment 2 has pairs 0, 4. The blocks are::
+
+        block            0      1      2      3      4      5
+        block_segment    0      0      1      2      2      2
+        pair             1 2    5 -    3 -    0 4    - -    - -        "-" is stored as 6, the number of pairs
+        place            [6, 0, 1, 4, 7, 2]
 
     Attributes:
-        segment: of each pair [M, N]
-        block_segment: of each block [blocks]
-        pair: which one stands at each place of the blocks [blocks c]; M N at a place that is empty
-        place: where each pair stands [M N]
+        segment: segment of each pair [M, N]
+        block_segment: segment of each block [blocks]; arbitrary for surplus blocks
+        pair: pair at each place of the blocks [blocks * c]; M N at an empty place
+        place: place of each pair [M * N]
     """
 
     segment: Tensor
@@ -120,7 +171,7 @@ class Blocks(NamedTuple):
     place: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """As :meth:`Fetched.scores`."""
+        """Compute :meth:`Fetched.scores` by blocks."""
         laid = x.new_empty(len(self.block_segment), self._size(), table.size(1))
         for blocks, places in self._spans(x):
             keys = table.index_select(0, self.block_segment[blocks]).transpose(1, 2)
@@ -128,7 +179,7 @@ class Blocks(NamedTuple):
         return laid.flatten(0, 1).index_select(0, self.place).view(len(x), -1)
 
     def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
-        """As :meth:`Fetched.mixture`."""
+        """Compute :meth:`Fetched.mixture` by blocks."""
         laid = table.new_empty(len(self.block_segment), self._size(), table.size(2))
         of_pairs = self._weights(weights)
         for blocks, _ in self._spans(table):
@@ -140,7 +191,7 @@ class Blocks(NamedTuple):
         return F.embedding_bag(place, laid, mode="sum")
 
     def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """As :meth:`Fetched.outer`."""
+        """Compute :meth:`Fetched.outer` by blocks."""
         of_pairs = self._weights(weights).transpose(1, 2)
         sums = x.new_zeros(R, of_pairs.size(1), x.size(1))
         for blocks, places in self._spans(x):
@@ -149,22 +200,25 @@ class Blocks(NamedTuple):
         return sums
 
     def _size(self) -> int:
-        """c, places of a block."""
+        """Return c, the number of places in a block."""
         return len(self.pair) // len(self.block_segment)
 
     def _spans(self, x: Tensor) -> List[Tuple[slice, slice]]:
-        """Blocks of rows as wide as those of ``x`` [.., K] that are done at once, and their places."""
+        """Return slices of blocks that are computed at once, each with the slice of its places.
+
+        On a CPU, one slice of vectors as wide as ``x`` [.., K] fits into the cache.
+        """
         c = self._size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
         return [(span, slice(c * span.start, c * span.stop)) for span in spans(len(self.block_segment), size)]
 
     def _rows(self, x: Tensor, places: slice) -> Tensor:
-        """The row [M, K] of the pair at each of the ``places``, by blocks [.., c, K]; any at an empty one."""
+        """Gather ``x`` [M, K] for the pairs at the ``places``: [blocks, c, K], arbitrary at empty places."""
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._size()))
 
     def _weights(self, weights: Tensor) -> Tensor:
-        """The weights [M, N W] of the pair at each place [blocks, c, W], 0 at an empty one."""
+        """Gather weights [M, N * W] for the pair at each place: [blocks, c, W], 0 at empty places."""
         of_pairs = weights.reshape(self.segment.numel(), -1)
         laid = torch.cat([of_pairs, of_pairs.new_zeros(1, of_pairs.size(1))]).index_select(0, self.pair)
         return laid.unflatten(0, (len(self.block_segment), -1))
@@ -174,20 +228,29 @@ Pairs = Union[Fetched, Blocks]
 
 
 def in_blocks(segment: Tensor, R: int) -> Blocks:
-    """The blocks for the segments ``segment`` [M, N] of a table of R."""
+    """Sort pairs into blocks by counting.
+
+    Segment r has ``counts[r]`` pairs, which fill ``counts[r] / BLOCK`` blocks, rounded up. Its blocks end
+    before block ``ends[r]``, where those of segment r + 1 begin. Within a segment, pairs keep their order.
+
+    Args:
+        segment: segment of each pair [M, N], 0 to R - 1
+        R: number of segments
+    """
     pairs = segment.numel()
     blocks = pairs // BLOCK + R
     order = segment.flatten().argsort(stable=True)
     counts = torch.zeros(R, dtype=torch.long, device=segment.device)
     counts.scatter_add_(0, segment.flatten(), torch.ones_like(segment.flatten()))
-    ends = ((counts + BLOCK - 1) // BLOCK).cumsum(dim=0)  # of each segment's blocks
+    blocks_of_segment = (counts + BLOCK - 1) // BLOCK
+    ends = blocks_of_segment.cumsum(dim=0)
     sorted_segment = segment.flatten().index_select(0, order)
-    first_pair, first_block = counts.cumsum(dim=0) - counts, ends - (counts + BLOCK - 1) // BLOCK
+    first_pair, first_block = counts.cumsum(dim=0) - counts, ends - blocks_of_segment
     rank = torch.arange(pairs, device=segment.device) - first_pair.index_select(0, sorted_segment)
     sorted_place = first_block.index_select(0, sorted_segment) * BLOCK + rank
     place = torch.empty_like(order).scatter_(0, order, sorted_place)
     pair = torch.full((blocks * BLOCK,), pairs, device=segment.device).scatter_(0, sorted_place, order)
-    block_segment = torch.searchsorted(ends, torch.arange(blocks, device=segment.device), right=True).clamp(
-        max=R - 1
-    )
+    # The segment of a block is the first whose blocks end after it; surplus blocks get the last segment.
+    block = torch.arange(blocks, device=segment.device)
+    block_segment = torch.searchsorted(ends, block, right=True).clamp(max=R - 1)
     return Blocks(segment, block_segment, pair, place)

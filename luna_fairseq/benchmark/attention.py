@@ -25,6 +25,7 @@ SMALL_LENGTH = 7
 PASSES = ("forward", "forward+backward")
 # Up to here the forms run that keep a matrix for every position, by default.
 LONGEST_NAIVE = {"cpu": 1024, "cuda": 4096}
+SHORT = 60  # tokens of the last sentence where lengths are mixed
 LOOK_UP = 4  # segments that a query looks up
 # What forms take, by name: [B, H, ..] or [B, ..]. Some want gradients, and "gradient" is that of the output.
 Inputs = Dict[str, Tensor]
@@ -239,10 +240,11 @@ class PackAndUnpack(AttentionTask):
     weights out; with --with, anchored adds the places of P's rows to both, and look-up reads the tokens of
     four segments in unpack attention. softmax is self-attention of the same inputs with the T x T weights
     written out, sdpa torch's scaled_dot_product_attention. padding half: every second sentence is padded in
-    its second half, and the pads are masked. forward: without gradients; forward+backward: gradients of every
+    its second half, and the pads are masked; mixed: every second sentence has nine tenths of the length, and
+    the last one 60 tokens. forward: without gradients; forward+backward: gradients of every
     input. Before anything is timed, output and gradients were compared with the definitions' in float64."""
     table = FORMS
-    kinds = [{"padding": "none"}, {"padding": "half"}]
+    kinds = [{"padding": "none"}, {"padding": "half"}, {"padding": "mixed"}]
 
     def problem(self, case: Case) -> Inputs:
         L, T, H = case["l"], case["T"], self.args.heads
@@ -251,6 +253,10 @@ class PackAndUnpack(AttentionTask):
         padding = torch.zeros(self.args.batch, T, dtype=torch.bool, device=self.args.device)
         if case["padding"] == "half":
             padding[1::2, (T + 1) // 2 :] = True
+        elif case["padding"] == "mixed":
+            padding[1::2, T - T // 10 :] = True
+            padding[-1, SHORT:] = True
+        if case["padding"] != "none":
             x["mask"] = padding
         # What layers share where P has places: its padding, both distances, the layout of a look-up.
         x.update(padding=padding, rows=torch.zeros_like(padding[:, :1]).repeat(1, L))

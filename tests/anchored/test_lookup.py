@@ -48,6 +48,7 @@ def form(request, monkeypatch):
     Then how
     chosen tokens are read: fetched, or in blocks of so many, one by one or all at once."""
     threshold(monkeypatch, {"whole": S, "mixed": 7, "mixed fetched": 7, "graph": 7}.get(request.param, 0))
+    monkeypatch.setattr(segments_module, "MASKED_DENSE_LENGTH", 0)
     if request.param == "graph":
         monkeypatch.setattr(segments_module, "in_a_graph", lambda *which: True)
     elif request.param in ("fetched", "mixed fetched"):
@@ -101,6 +102,23 @@ def test_the_form_goes_by_the_number_of_queries(queries, expected):
     assert type(found.pairs).__name__ == expected
 
 
+def test_blocks_of_the_example_in_the_docstring(monkeypatch):
+    monkeypatch.setattr(pairs, "BLOCK", 2)
+    blocks = pairs.in_blocks(torch.tensor([[2, 0], [0, 1], [2, 0]]), 3)
+    assert blocks.block_segment.tolist() == [0, 0, 1, 2, 2, 2]
+    assert blocks.pair.tolist() == [1, 2, 5, 6, 3, 6, 0, 4, 6, 6, 6, 6]
+    assert blocks.place.tolist() == [6, 0, 1, 4, 7, 2]
+
+
+@settings(max_examples=40, deadline=None)
+@given(chosen=st.lists(st.integers(0, 6), min_size=1, max_size=60))
+def test_every_pair_stands_in_a_block_of_its_segment(chosen):
+    segment = torch.tensor(chosen)[:, None]
+    blocks = pairs.in_blocks(segment, 7)
+    assert torch.equal(blocks.pair[blocks.place], torch.arange(len(chosen)))
+    assert torch.equal(blocks.block_segment[blocks.place // pairs.BLOCK], segment.flatten())
+
+
 @pytest.mark.parametrize("queries", [1, 100])
 def test_nothing_is_kept_for_the_gradient_but_the_inputs(queries):
     part = torch.randint(7, (queries, 3))
@@ -117,15 +135,24 @@ def test_nothing_is_kept_for_the_gradient_but_the_inputs(queries):
 @pytest.mark.parametrize("lengths, short", [((64, 3), "all"), ((65, 64), "the second"), ((70, 65), "none")])
 def test_contexts_of_no_more_than_64_tokens_are_read_whole(lengths, short):
     context, packed = right_padding(*lengths), torch.zeros(2, 8, dtype=torch.bool)
-    layout = find_layout(context, packed, 2)
+    layout = find_layout(context, packed, 8)
     assert layout.segment is None
     if short == "all":
         assert layout.position is None and torch.equal(layout.empty, context)
     elif short == "none":
-        assert layout.is_short is None
+        assert layout.is_short is None or not layout.is_short.any()
     else:
         assert layout.is_short.tolist() == [False, True]
         assert layout.position[1][~layout.empty[1]].tolist() == list(range(64))
+
+
+@pytest.mark.parametrize(
+    "longest, L, number, short, dense",
+    [(256, 64, 4, 64, True), (257, 64, 4, 64, False), (256, 16, 4, 64, False), (256, 64, 4, 65, False)],
+)
+def test_a_masked_dense_layout_is_for_mixed_batches_of_few_tokens(longest, L, number, short, dense):
+    layout = find_layout(right_padding(longest, short), torch.zeros(2, L, dtype=torch.bool), number)
+    assert (layout.position is None) == dense == (layout.segment is not None)
 
 
 def right_padding(*lengths):
@@ -155,12 +182,14 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("layout", ["segments", "as chosen", "graph"])
 @pytest.mark.parametrize("kind", list(MIXED))
 @pytest.mark.parametrize("number, L", [(1, 16), (4, 16), (4, 64), (20, 16)])
-def test_short_and_long_contexts_of_a_batch_equal_the_definition(kind, number, L, in_graph, monkeypatch):
+def test_short_and_long_contexts_of_a_batch_equal_the_definition(kind, number, L, layout, monkeypatch):
     context = MIXED[kind]
-    monkeypatch.setattr(segments_module, "in_a_graph", lambda *which: in_graph)
+    if layout == "segments":
+        monkeypatch.setattr(segments_module, "MASKED_DENSE_LENGTH", 0)
+    monkeypatch.setattr(segments_module, "in_a_graph", lambda *which: layout == "graph")
     packed = torch.arange(L)[None, :] >= (~context).sum(dim=1)[:, None].clamp(min=1)
     row_place, token_place = middles(context, packed)
     query_place = torch.arange(3).expand(len(context), -1)
