@@ -155,7 +155,7 @@ class Blocks(NamedTuple):
 
         block            0      1      2      3      4      5
         block_segment    0      0      1      2      2      2
-        pair             1 2    5 -    3 -    0 4    - -    - -        "-" is stored as 6, the number of pairs
+        pair             1 2    5 -    3 -    0 4    - -    - -    (- is stored as 6)
         place            [6, 0, 1, 4, 7, 2]
 
     Attributes:
