@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import positive, random_seed
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
@@ -444,7 +444,7 @@ def build_parser() -> argparse.ArgumentParser:
     for split, size in (("train", 16000), ("valid", 500), ("test", 500)):
         text = f"{split} pairs (default: {size})"
         parser.add_argument(f"--{split}", type=positive, default=size, metavar="N", help=text)
-    parser.add_argument("--seed", type=int, default=1, help="seed of the random generator (default: 1)")
+    parser.add_argument("--seed", type=random_seed, default=1, help="of the random generator (default: 1)")
     return parser
 
 

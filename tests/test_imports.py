@@ -27,7 +27,7 @@ BELOW_EXTRAS = {*BELOW_JOBS, *JOBS, "peers", "huggingface"}
 # What each folder may import besides itself and the shared modules.
 MAY_IMPORT = {
     "ops": set(),
-    "optim": set(),
+    "optim": {"checks"},  # bounds of the options, in the adapters
     "checks": set(),
     "engine": {"checks", "optim", "files", "text"},
     "modules": {"ops"},

@@ -22,14 +22,16 @@ class AnchorOptions(FairseqDataclass):
         default=4.0,
         metadata={
             "help": "with --anchored-packed: how strongly pack attention is drawn to its places initially, "
-            "per segment of the context"
+            "per segment of the context",
+            "above": 0,
         },
     )
     local_parts: int = field(
         default=0,
         metadata={
             "help": "with --anchored-packed: tokens of the encoder also read, beside P, the tokens of a "
-            "window of so many segments of the sequence, their own in the middle; odd (0: none)"
+            "window of so many segments of the sequence, their own in the middle; odd (0: none)",
+            "least": 0,
         },
     )
 
@@ -62,7 +64,8 @@ class CrossOptions(FairseqDataclass):
         default=0,
         metadata={
             "help": "with --anchored-packed: attention to the source also reads the tokens of the so many "
-            "rows of P that a query weighs most; of a source of no more than 64 tokens all (0: none)"
+            "rows of P that a query weighs most; of a source of no more than 64 tokens all (0: none)",
+            "least": 0,
         },
     )
     diagonal_prior: bool = field(

@@ -12,9 +12,9 @@ from luna_fairseq.benchmark.attention import CausalAttention, PackAndUnpack
 from luna_fairseq.benchmark.measure import compare, profile
 from luna_fairseq.benchmark.page import environment, table, table_of, write_json, write_png
 from luna_fairseq.benchmark.task import Section, Task, lay_out
-from luna_fairseq.commands.arguments import positive
+from luna_fairseq.commands.arguments import Number, positive
 from luna_fairseq.commands.plots import check_plot
-from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.commands.reporting import console_script, offer_quiet
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable
 from luna_fairseq.progress import progress, say
@@ -39,12 +39,14 @@ def build_parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
     for name, default in COMMON.items():
-        add(f"--{name}", type=positive, metavar="N", help=f"(default: {default})")
+        kind = Number(int, least=2) if name == "repetitions" else positive  # one would have no quartiles
+        add(f"--{name}", type=kind, metavar="N", help=f"(default: {default})")
     add("--device", help="cpu, cuda or cuda:N (default: cpu)")
     add("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     add("--plot", type=Path, metavar="FILE", help="draw everything measured into FILE, a PNG")
     add("--profile", action="store_true", help="say where the time of each job goes")
     add("--check", action="store_true", help="compare the rows with their definitions, and time nothing")
+    offer_quiet(common)
     parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION, parents=[common])
     commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(TASKS) + "}")
     rows: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
@@ -55,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
             add(option, **words)
         add("--with", dest="with_", help="add these optional rows", **rows)
         add("--without", help="leave these rows out", **rows)
-    parser.set_defaults(device="cpu", json=None, plot=None, profile=False, check=False, **COMMON)
+    parser.set_defaults(device="cpu", json=None, plot=None, profile=False, check=False, quiet=False, **COMMON)
     return parser
 
 
@@ -69,8 +71,6 @@ def run(args: argparse.Namespace) -> None:
         check_writable(args.json, "--json")
     if args.plot is not None:
         check_plot(args.plot, "--plot")
-    if args.repetitions < 2:
-        raise InputError("--repetitions 1 has no quartiles: give 2 or more")
     try:
         torch.empty(0, device=args.device)
     except (RuntimeError, AssertionError) as error:

@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Tuple
 import torch
 
 from luna_fairseq.benchmark.page import table, table_of, write_json
+from luna_fairseq.commands.arguments import Number
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable, write_text
@@ -86,7 +87,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
     add = parser.add_argument
     add("--out", type=Path, default=Path("gpu"), metavar="DIR", help="folder of both files (default: gpu)")
-    add("--minutes", type=float, default=9.0, metavar="N", help="after which it ends (default: 9)")
+    add(
+        "--minutes",
+        type=Number(float, above=0),
+        default=9.0,
+        metavar="N",
+        help="after which it ends (default: 9)",
+    )
     add("--device", choices=["cuda", "cpu"], default="cuda", help="(default: cuda)")
     add("--only", nargs="+", default=[], metavar="PIECE", help="no others, as parity causal train decode lra")
     return parser

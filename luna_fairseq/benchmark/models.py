@@ -19,6 +19,7 @@ from fairseq.modules import MultiheadAttention
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from luna_fairseq.benchmark.attention import luna_attention, why_no_sdpa, written_out
 from luna_fairseq.benchmark.task import DTYPES, BatchSize, Case, Task, choice
+from luna_fairseq.commands.arguments import Number
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
@@ -146,7 +147,9 @@ class ModelTask(Task):
     task: str
     options = {
         "--preset": choice("base", "small", what="size of the models; "),
-        "--dictionary-size": dict(type=int, metavar="N", help="(default: 32000, of bytes 260)"),
+        "--dictionary-size": dict(
+            type=Number(int, least=5), metavar="N", help="(default: 32000, of bytes 260)"
+        ),
         "--dtype": choice("float32", "bfloat16", "float16"),
     }
 

@@ -14,7 +14,6 @@ from luna_fairseq.errors import InputError
 
 MAY_CHANGE = "may_change"
 DEFAULT_FROM = "default_from"  # the option whose value is the default of one whose own default is None
-LEAST = "least"  # the smallest value of a number
 # Options of earlier versions without which a model computes something else.
 REMOVED = ("carry_packed",)
 _OURS = "luna_fairseq."

@@ -3,23 +3,34 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
+
+from luna_fairseq.checks.bounds import SEED, describe, is_within
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1, for ``type=`` of an argparse option."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
+class Number:
+    """A number within bounds, for ``type=`` of an argparse option.
+
+    Args:
+        kind: int or float.
+        bounds: ``least``, ``above``, ``most`` or ``below``, as in :mod:`luna_fairseq.checks.bounds`.
+    """
+
+    def __init__(self, kind: Callable[[str], float], **bounds: float):
+        self.kind, self.bounds = kind, bounds
+
+    def __call__(self, text: str) -> float:
+        value = self.kind(text)
+        if not is_within(value, self.bounds):
+            raise argparse.ArgumentTypeError(f"must be {describe(self.bounds)}, not {text}")
+        return value
+
+    def __repr__(self) -> str:  # argparse names the type in its message about a word that is no number
+        return "number"
 
 
-def at_least_one(text: str) -> float:
-    """A number of at least 1, for ``type=`` of an argparse option."""
-    value = float(text)
-    if not value >= 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return value
+positive = Number(int, least=1)
+random_seed = Number(int, **SEED)
 
 
 def path_of(text: str) -> Path:
@@ -67,7 +78,7 @@ class CommandParser(argparse.ArgumentParser):
         """``--max-unknown``; see :func:`luna_fairseq.text.encoders.check_unknown`."""
         self.add_argument(
             "--max-unknown",
-            type=float,
+            type=Number(float, least=0, most=100),
             default=2.0,
             metavar="PERCENT",
             help="refuse text of whose tokens more are unknown to the encoding (default: %(default)g)",

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
+from luna_fairseq.commands.arguments import positive
 from luna_fairseq.commands.recipes import Recipe
 from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
@@ -118,9 +119,9 @@ def _precision(recipe: Recipe, found: argparse.Namespace, capability: Capability
 def _parse(given: Sequence[str]) -> argparse.Namespace:
     """The options among ``given`` that matter here."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--max-tokens", type=int)
-    parser.add_argument("--batch-size", "--max-sentences", type=int)
-    parser.add_argument("--distributed-world-size", type=int)
+    parser.add_argument("--max-tokens", type=positive)
+    parser.add_argument("--batch-size", "--max-sentences", type=positive)
+    parser.add_argument("--distributed-world-size", type=positive)
     parser.add_argument("--update-freq")
     parser.add_argument("--save-dir")
     for flag in ("--fp16", "--bf16", "--fp32"):

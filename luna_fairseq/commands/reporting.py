@@ -37,7 +37,7 @@ def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None
 
 
 def offer_quiet(parser: argparse.ArgumentParser) -> None:
-    """``--quiet``, which every command with a bar has."""
+    """Add ``--quiet``, which every command has."""
     parser.add_argument("--quiet", action="store_true", help="no progress bars, even on a terminal")
 
 
@@ -75,7 +75,8 @@ def console_script(
             end = words.index("--")
             words, extra = words[:end], words[end + 1 :]
         parser = build_parser()
-        offer_quiet(parser)
+        if "--quiet" not in parser._option_string_actions:
+            offer_quiet(parser)
         args = parser.parse_args(words)
         if hides_log:
             logging.disable(logging.INFO)

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator
 
-from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.arguments import CommandParser, Number, random_seed
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import whole
@@ -57,12 +57,12 @@ def build_parser() -> CommandParser:
     )
     archives = "folder for downloads, up to 7.7 GB (default: archives, beside DIR)"
     parser.path("--archives", archives, "DIR")
-    add("--seed", type=int, default=1, help="of what is generated (default: 1)")
+    add("--seed", type=random_seed, default=1, help="of what is generated (default: 1)")
     for place, split in enumerate(SPLITS):
         sizes = " or ".join(f"{size[place]:,}" for size in SIZES.values())
         parser.count(f"--{split}", None, f"{split} examples to generate (default: {sizes})")
     shortest = "of generated expressions, exclusive (default: 500)"
-    add("--min-length", type=int, default=500, metavar="N", help=shortest)
+    add("--min-length", type=Number(int, least=0), default=500, metavar="N", help=shortest)
     parser.count(
         "--max-length",
         None,

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Dict, List, Match, Optional, Sequence, Tuple
 
-from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.arguments import CommandParser, random_seed
 from luna_fairseq.commands.logged import fairseq, run_logged, train_logged
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.recipes import Recipe, read_recipe
@@ -76,7 +76,14 @@ def build_parser() -> CommandParser:
         "[CLS]; luna-L-anchored or luna-L-anchored-p: with a place for each row; peer-NAME: the Transformer "
         "with that attention (default: transformer luna-16 luna-128 luna-256)",
     )
-    add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 2 3 4 5)")
+    add(
+        "--seeds",
+        nargs="+",
+        type=random_seed,
+        default=[1, 2, 3, 4, 5],
+        metavar="N",
+        help="(default: 1 2 3 4 5)",
+    )
     parser.path("--figure", "draw accuracy against speed and memory into FILE, a PNG")
     parser.path("--costs", "for --figure: JSON of 'python -m luna_fairseq.benchmark lra'")
     parser.path("--curves", "draw validation accuracy during training into FILE, a PNG")

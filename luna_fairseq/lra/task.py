@@ -4,7 +4,7 @@ pixels."""
 import logging
 from argparse import Namespace
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -30,6 +30,7 @@ from fairseq.data import (
 from fairseq.data.shorten_dataset import TruncateDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
+from luna_fairseq.checks.bounds import SEED
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
 from luna_fairseq.lra.pixels import PixelSequenceDataset, read_labels, read_pixels
@@ -50,7 +51,7 @@ class LRAConfig(FairseqDataclass):
 
     data: str = option(MISSING, "folder of the data")
     no_shuffle: bool = option(False, "train on the sequences in their order")
-    seed: int = II("common.seed")
+    seed: int = field(default=II("common.seed"), metadata=SEED)
 
 
 @dataclass
@@ -58,7 +59,7 @@ class LRAImageConfig(LRAConfig):
     """Options of ``--task lra-image``."""
 
     pixel_normalization: Optional[List[float]] = option(
-        None, "mean and standard deviation of intensities between 0 and 1 (default: 0.5,0.5)"
+        None, "mean and standard deviation of intensities between 0 and 1 (default: 0.5,0.5)", least=0, most=1
     )
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.logged import fairseq, train_logged
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
@@ -61,7 +61,7 @@ def build_parser() -> CommandParser:
     )
     parser.count("--batch-sizes", None, "examples per update (default: those of --sweep)", nargs="+")
     rates = "learning rates (default: those of --sweep)"
-    add("--lrs", nargs="+", type=float, metavar="X", help=rates)
+    add("--lrs", nargs="+", type=Number(float, above=0), metavar="X", help=rates)
     at_a_time = "examples that fit into memory; gradients are accumulated up to the batch size"
     parser.count("--at-a-time", 32, at_a_time)
     parser.count("--epochs", 20, "epochs at most")

@@ -13,7 +13,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from fairseq.token_generation_constraints import pack_constraints
 from luna_fairseq.checks.names import check_overrides, nearest
-from luna_fairseq.checks.options import OF_A_SOURCE, Given, precision_of_int8, values
+from luna_fairseq.checks.options import OF_A_SOURCE, Given, precision_of_int8
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.stream import Stream
@@ -70,8 +70,8 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         known = {*GenerationConfig.__dataclass_fields__, *own}
         for name in kwargs.keys() - known:
             raise InputError(f"generation has no option {name}{nearest(name, known)}")
-        for fault in values(Given(Namespace(beam=beam, **kwargs))):
-            raise InputError(fault)
+        if beam < 1:
+            raise InputError(f"beam {beam}: must be at least 1")
         for model in self.models:
             if hasattr(model, "check_generation"):
                 model.check_generation(Namespace(**kwargs))

@@ -11,6 +11,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
 from luna_fairseq.anchored.encoder_decoder import decoder_class, encoder_class
+from luna_fairseq.checks.bounds import check_bounds
 from luna_fairseq.checks.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
@@ -71,9 +72,15 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
 
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
-    """Options of a flat config (dataclass, DictConfig or Namespace), with ``defaults`` where it has none."""
+    """Return the options of a flat config (dataclass, DictConfig or Namespace), completed by ``defaults``.
+
+    Raises:
+        InputError: a number is out of its bounds.
+    """
     given = OmegaConf.to_container(cfg, enum_to_str=True) if isinstance(cfg, DictConfig) else vars(cfg)
-    return {**vars(defaults), **{name: value for name, value in given.items() if value is not None}}
+    options = {**vars(defaults), **{name: value for name, value in given.items() if value is not None}}
+    check_bounds(options, type(defaults))
+    return options
 
 
 def nested_config(cfg: Any) -> TransformerConfig:

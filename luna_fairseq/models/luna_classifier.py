@@ -155,13 +155,6 @@ def check_options(args: Namespace, input_type: str) -> None:
             raise InputError(
                 f"{option}: a Transformer has no packed sequence; leave it out, or give --layer-type luna"
             )
-    for name in ("encoder_layers", "classifier_layers", "classifier_out_dim", "max_positions"):
-        if getattr(args, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}: it must be 1 or more")
-    if args.sentence_class_num < 2:
-        raise InputError(
-            f"--sentence-class-num is {args.sentence_class_num}: there must be 2 classes or more"
-        )
 
 
 def build_encoder(

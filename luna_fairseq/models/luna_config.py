@@ -5,6 +5,7 @@ from typing import Optional
 
 from fairseq.models.transformer import DEFAULT_MAX_SOURCE_POSITIONS, DEFAULT_MAX_TARGET_POSITIONS
 from luna_fairseq.anchored.options import CrossOptions
+from luna_fairseq.checks.bounds import PROBABILITY
 from luna_fairseq.models.options import (
     DecoderOptions,
     EncoderOptions,
@@ -22,7 +23,9 @@ class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
 
     encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding", may_change=True)
     encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")
-    encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder", may_change=True)
+    encoder_layerdrop: float = option(
+        0.0, "LayerDrop probability for the encoder", may_change=True, **PROBABILITY
+    )
     encoder_layers_to_keep: Optional[str] = option(
         None, "which encoder layers to keep when pruning, as 0,2,4", may_change=True
     )
@@ -31,10 +34,10 @@ class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
         False, "share encoder, decoder and output embeddings (requires a joined dictionary)"
     )
     max_source_positions: int = option(
-        DEFAULT_MAX_SOURCE_POSITIONS, "max number of tokens in the source sequence", may_change=True
+        DEFAULT_MAX_SOURCE_POSITIONS, "max number of tokens in the source sequence", may_change=True, least=1
     )
     max_target_positions: int = option(
-        DEFAULT_MAX_TARGET_POSITIONS, "max number of tokens in the target sequence", may_change=True
+        DEFAULT_MAX_TARGET_POSITIONS, "max number of tokens in the target sequence", may_change=True, least=1
     )
 
 
@@ -43,10 +46,10 @@ class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecode
     """Defaults are the paper's base size with tied keys and values."""
 
     encoder_projected_attention_heads: Optional[int] = option(
-        None, "heads of pack attention in the encoder", default_from="encoder_attention_heads"
+        None, "heads of pack attention in the encoder", default_from="encoder_attention_heads", least=1
     )
     decoder_projected_attention_heads: Optional[int] = option(
-        None, "heads of pack attention in the decoder", default_from="decoder_attention_heads"
+        None, "heads of pack attention in the decoder", default_from="decoder_attention_heads", least=1
     )
     non_contextual_packed: bool = option(
         False, "give every layer the learned P instead of what the layer before it packed (ablation)"

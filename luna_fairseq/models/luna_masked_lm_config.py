@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum
+from luna_fairseq.checks.bounds import PROBABILITY
 from luna_fairseq.models.options import (
     Activation,
     EncoderOptions,
@@ -18,11 +19,11 @@ from luna_fairseq.models.options import (
 class SentenceOptions(LayerOptions, EncoderOptions):
     """RoBERTa's, of every masked language model; defaults are the base size of table 8."""
 
-    encoder_layers: int = option(12, "number of encoder layers")
-    encoder_embed_dim: int = option(768, "encoder embedding dimension")
-    encoder_ffn_embed_dim: int = option(3072, "encoder embedding dimension for FFN")
-    encoder_attention_heads: int = option(12, "number of encoder attention heads")
-    max_positions: int = option(512, "number of learned positions, the longest sequence")
+    encoder_layers: int = option(12, "number of encoder layers", least=1)
+    encoder_embed_dim: int = option(768, "encoder embedding dimension", least=1)
+    encoder_ffn_embed_dim: int = option(3072, "encoder embedding dimension for FFN", least=1)
+    encoder_attention_heads: int = option(12, "number of encoder attention heads", least=1)
+    max_positions: int = option(512, "number of learned positions, the longest sequence", least=1)
     activation_fn: Activation = option("gelu", "activation function to use")
     attention_init: ChoiceEnum(["bert", "xavier"]) = option(
         "bert",
@@ -31,10 +32,18 @@ class SentenceOptions(LayerOptions, EncoderOptions):
         may_change=True,
     )
     pooler_activation_fn: Activation = option("tanh", "activation function of classification heads")
-    attention_dropout: float = option(0.1, "dropout probability for attention weights", may_change=True)
-    activation_dropout: float = option(0.0, "dropout probability after activation in FFN", may_change=True)
-    pooler_dropout: float = option(0.0, "dropout probability in classification heads", may_change=True)
-    encoder_layerdrop: float = option(0.0, "LayerDrop probability for the encoder", may_change=True)
+    attention_dropout: float = option(
+        0.1, "dropout probability for attention weights", may_change=True, **PROBABILITY
+    )
+    activation_dropout: float = option(
+        0.0, "dropout probability after activation in FFN", may_change=True, **PROBABILITY
+    )
+    pooler_dropout: float = option(
+        0.0, "dropout probability in classification heads", may_change=True, **PROBABILITY
+    )
+    encoder_layerdrop: float = option(
+        0.0, "LayerDrop probability for the encoder", may_change=True, **PROBABILITY
+    )
     encoder_layers_to_keep: Optional[str] = option(
         None, "which encoder layers to keep when pruning, as 0,2,4", may_change=True
     )
@@ -50,5 +59,5 @@ class SentenceOptions(LayerOptions, EncoderOptions):
 class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions):
     """Defaults are the base size of Luna, table 8."""
 
-    projection_length: int = option(128, "l, the length of the packed sequence P")
+    projection_length: int = option(128, "l, the length of the packed sequence P", least=1)
     untie_weights_luna: bool = option(False, "an output projection of its own, not the token embedding")

@@ -14,7 +14,8 @@ from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 from luna_fairseq.anchored.options import AnchorOptions, DecayOptions
-from luna_fairseq.checks.model_options import DEFAULT_FROM, LEAST, MAY_CHANGE
+from luna_fairseq.checks.bounds import PROBABILITY
+from luna_fairseq.checks.model_options import DEFAULT_FROM, MAY_CHANGE
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
 Activation = ChoiceEnum(utils.get_available_activation_fns())
@@ -25,7 +26,6 @@ def option(
     help: str,
     may_change: bool = False,
     default_from: Optional[str] = None,
-    least: Optional[int] = None,
     **metadata: Any,
 ) -> Any:
     """A dataclass field with fairseq's metadata.
@@ -36,12 +36,11 @@ def option(
         may_change: a run may go on with another value, and checkpoints with different ones may be averaged:
             with the same weights a trained model computes the same (dropout, memory, how weights begin)
         default_from: the option that has the value where this one's is None
-        least: the smallest value that an attention takes (default: any)
-        metadata: fairseq's, such as ``argparse_alias``
+        metadata: bounds of a number (see ``checks/bounds.py``), and fairseq's own, such as ``argparse_alias``
     """
     if default_from is not None:
         help += f" (default: --{default_from.replace('_', '-')})"
-    ours = {MAY_CHANGE: may_change, DEFAULT_FROM: default_from, LEAST: least}
+    ours = {MAY_CHANGE: may_change, DEFAULT_FROM: default_from}
     return field(default=default, metadata={"help": help, **ours, **metadata})
 
 
@@ -50,13 +49,16 @@ class LayerOptions(FairseqDataclass):
     """The Transformer's, of every layer."""
 
     activation_fn: Activation = option("relu", "activation function to use")
-    dropout: float = option(0.1, "dropout probability", may_change=True)
-    attention_dropout: float = option(0.0, "dropout probability for attention weights", may_change=True)
+    dropout: float = option(0.1, "dropout probability", may_change=True, **PROBABILITY)
+    attention_dropout: float = option(
+        0.0, "dropout probability for attention weights", may_change=True, **PROBABILITY
+    )
     activation_dropout: float = option(
         0.0,
         "dropout probability after activation in FFN",
         may_change=True,
         argparse_alias="--relu-dropout",
+        **PROBABILITY,
     )
     checkpoint_activations: bool = option(
         False,
@@ -75,12 +77,17 @@ class LayerOptions(FairseqDataclass):
         DEFAULT_MIN_PARAMS_TO_WRAP,
         "minimum number of parameters for a layer to be wrapped with FSDP",
         may_change=True,
+        least=0,
     )
-    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time", may_change=True)
+    quant_noise_pq: float = option(
+        0.0, "iterative PQ quantization noise at training time", may_change=True, **PROBABILITY
+    )
     quant_noise_pq_block_size: int = option(
-        8, "block size of quantization noise at training time", may_change=True
+        8, "block size of quantization noise at training time", may_change=True, least=1
     )
-    quant_noise_scalar: float = option(0.0, "scalar quantization noise at training time", may_change=True)
+    quant_noise_scalar: float = option(
+        0.0, "scalar quantization noise at training time", may_change=True, **PROBABILITY
+    )
 
 
 @dataclass
@@ -97,10 +104,10 @@ class LunaOptions(LayerOptions):
 class EncoderOptions(FairseqDataclass):
     """The Transformer's, of every model with an encoder."""
 
-    encoder_layers: int = option(6, "number of encoder layers")
-    encoder_embed_dim: int = option(512, "encoder embedding dimension")
-    encoder_ffn_embed_dim: int = option(2048, "encoder embedding dimension for FFN")
-    encoder_attention_heads: int = option(8, "number of encoder attention heads")
+    encoder_layers: int = option(6, "number of encoder layers", least=1)
+    encoder_embed_dim: int = option(512, "encoder embedding dimension", least=1)
+    encoder_ffn_embed_dim: int = option(2048, "encoder embedding dimension for FFN", least=1)
+    encoder_attention_heads: int = option(8, "number of encoder attention heads", least=1)
     encoder_normalize_before: bool = option(False, "apply layernorm before each encoder block")
 
 
@@ -118,24 +125,29 @@ class DecoderOptions(FairseqDataclass):
     """The Transformer's, of every model with a decoder."""
 
     decoder_embed_dim: Optional[int] = option(
-        None, "decoder embedding dimension, which must be the encoder's", default_from="encoder_embed_dim"
+        None,
+        "decoder embedding dimension, which must be the encoder's",
+        default_from="encoder_embed_dim",
+        least=1,
     )
     decoder_ffn_embed_dim: Optional[int] = option(
-        None, "decoder embedding dimension for FFN", default_from="encoder_ffn_embed_dim"
+        None, "decoder embedding dimension for FFN", default_from="encoder_ffn_embed_dim", least=1
     )
-    decoder_layers: int = option(6, "number of decoder layers")
-    decoder_attention_heads: int = option(8, "number of decoder attention heads")
+    decoder_layers: int = option(6, "number of decoder layers", least=1)
+    decoder_attention_heads: int = option(8, "number of decoder attention heads", least=1)
     decoder_normalize_before: bool = option(False, "apply layernorm before each decoder block")
     decoder_learned_pos: bool = option(False, "use learned positional embeddings in the decoder")
-    decoder_layerdrop: float = option(0.0, "LayerDrop probability for the decoder", may_change=True)
+    decoder_layerdrop: float = option(
+        0.0, "LayerDrop probability for the decoder", may_change=True, **PROBABILITY
+    )
     decoder_layers_to_keep: Optional[str] = option(
         None, "which decoder layers to keep when pruning, as 0,2,4", may_change=True
     )
     decoder_input_dim: Optional[int] = option(
-        None, "decoder input dimension", default_from="decoder_embed_dim"
+        None, "decoder input dimension", default_from="decoder_embed_dim", least=1
     )
     decoder_output_dim: Optional[int] = option(
-        None, "decoder output dimension", default_from="decoder_embed_dim"
+        None, "decoder output dimension", default_from="decoder_embed_dim", least=1
     )
     share_decoder_input_output_embed: bool = option(False, "share decoder input and output embeddings")
     no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
@@ -147,10 +159,10 @@ class DecoderOptions(FairseqDataclass):
         "criterion",
     )
     adaptive_softmax_dropout: float = option(
-        0.0, "dropout for the tail projections of adaptive softmax", may_change=True
+        0.0, "dropout for the tail projections of adaptive softmax", may_change=True, **PROBABILITY
     )
     adaptive_softmax_factor: float = option(
-        4.0, "factor by which each tail projection of adaptive softmax is smaller"
+        4.0, "factor by which each tail projection of adaptive softmax is smaller", least=1
     )
 
 
@@ -158,11 +170,13 @@ class DecoderOptions(FairseqDataclass):
 class LunaDecoderOptions(DecayOptions, DecoderOptions):
     """Of every Luna model with a decoder."""
 
-    projection_length: int = option(32, "l, the length of the packed sequence P")
+    projection_length: int = option(32, "l, the length of the packed sequence P", least=1)
     pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option(
         "softplus", "activation of causal pack attention"
     )
     luna_backend: ChoiceEnum(list(BACKENDS)) = option(
         "auto", "form of causal attention used for whole sequences", may_change=True
     )
-    word_dropout: float = option(0.0, "dropout probability for whole token embeddings", may_change=True)
+    word_dropout: float = option(
+        0.0, "dropout probability for whole token embeddings", may_change=True, **PROBABILITY
+    )

@@ -18,19 +18,21 @@ class ApolloConfig(FairseqDataclass):
     """Options of ``--optimizer apollo``."""
 
     apollo_beta: float = field(
-        default=0.9, metadata={"help": "decay rate of Apollo's moving average of gradients"}
+        default=0.9,
+        metadata={"help": "decay rate of Apollo's moving average of gradients", "least": 0, "below": 1},
     )
-    apollo_eps: float = field(default=1e-4, metadata={"help": "Apollo's epsilon"})
+    apollo_eps: float = field(default=1e-4, metadata={"help": "Apollo's epsilon", "above": 0})
     apollo_rebound: ChoiceEnum(list(REBOUNDS)) = field(
         default="constant", metadata={"help": "lower bound of Apollo's curvature"}
     )
     apollo_sigma: float = field(
         default=0.01,
         metadata={
-            "help": "size of the constant rebound; --lr belongs to it (lr 0.1 with 0.01 is lr 10 with 1.0)"
+            "help": "size of the constant rebound; --lr belongs to it (lr 0.1 with 0.01 is lr 10 with 1.0)",
+            "above": 0,
         },
     )
-    weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
+    weight_decay: float = field(default=0.0, metadata={"help": "weight decay", "least": 0})
     weight_decay_type: Optional[ChoiceEnum(list(WEIGHT_DECAY_TYPES))] = field(
         default=None,
         metadata={
@@ -45,9 +47,9 @@ class ApolloConfig(FairseqDataclass):
             "own (each; the logged gnorm is then the largest)"
         },
     )
-    clip_norm: float = II("optimization.clip_norm")
+    clip_norm: float = field(default=II("optimization.clip_norm"), metadata={"least": 0})
     amp: bool = II("common.amp")
-    lr: List[float] = II("optimization.lr")
+    lr: List[float] = field(default=II("optimization.lr"), metadata={"least": 0})
 
 
 @register_optimizer("apollo", dataclass=ApolloConfig)

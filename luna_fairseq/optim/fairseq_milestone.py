@@ -2,8 +2,7 @@
 
 import argparse
 import logging
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Dict, List
 
@@ -12,6 +11,7 @@ from omegaconf import II
 from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
+from luna_fairseq.checks.bounds import check_bounds
 from luna_fairseq.errors import InputError
 from luna_fairseq.optim.milestone_schedule import milestone_lr
 
@@ -23,20 +23,25 @@ class MilestoneScheduleConfig(FairseqDataclass):
     """Options of ``--lr-scheduler milestone``."""
 
     warmup_updates: int = field(
-        default=0, metadata={"help": "warm the learning rate up linearly for the first N updates"}
+        default=0,
+        metadata={"help": "warm the learning rate up linearly for the first N updates", "least": 0},
     )
     warmup_init_lr: float = field(
         default=-1.0,
-        metadata={"help": "learning rate of the first update of the warm-up; -1: start from 0"},
+        metadata={"help": "learning rate of the first update of the warm-up; -1: start from 0", "least": -1},
     )
     milestones: List[int] = field(
         default_factory=list,
-        metadata={"help": "multiply the learning rate by --lr-decay-rate after these numbers of updates"},
+        metadata={
+            "help": "multiply the learning rate by --lr-decay-rate after these numbers of updates",
+            "least": 1,
+        },
     )
     lr_decay_rate: float = field(
-        default=0.1, metadata={"help": "factor of the learning rate at each milestone, in (0, 1]"}
+        default=0.1,
+        metadata={"help": "factor of the learning rate at each milestone, in (0, 1]", "above": 0, "most": 1},
     )
-    lr: List[float] = II("optimization.lr")
+    lr: List[float] = field(default=II("optimization.lr"), metadata={"above": 0})
 
 
 class _MilestonesAction(argparse.Action):
@@ -106,16 +111,14 @@ class MilestoneSchedule(FairseqLRScheduler):
 
 
 def _check(cfg: MilestoneScheduleConfig) -> None:
+    options = {field.name: getattr(cfg, field.name) for field in fields(MilestoneScheduleConfig)}
+    check_bounds({**options, "milestones": list(cfg.milestones), "lr": list(cfg.lr)}, MilestoneScheduleConfig)
     if len(cfg.lr) != 1:
         raise InputError(
             f"--lr-scheduler milestone takes one --lr, the peak rate, got {list(cfg.lr)}; "
             "lower rates come from --milestones and --lr-decay-rate"
         )
     peak_lr = cfg.lr[0]
-    if not (math.isfinite(peak_lr) and peak_lr > 0):
-        raise InputError(f"--lr must be a number > 0, got {peak_lr}")
-    if cfg.warmup_updates < 0:
-        raise InputError(f"--warmup-updates must be >= 0, got {cfg.warmup_updates}")
     if not cfg.warmup_init_lr <= peak_lr:
         raise InputError(
             f"--warmup-init-lr {cfg.warmup_init_lr:g} must not be above the peak rate --lr {peak_lr:g}"
@@ -125,7 +128,5 @@ def _check(cfg: MilestoneScheduleConfig) -> None:
             f"--warmup-init-lr {cfg.warmup_init_lr:g} needs a warm-up: give --warmup-updates too, or leave "
             "it out"
         )
-    if not 0 < cfg.lr_decay_rate <= 1:
-        raise InputError(f"--lr-decay-rate must be in (0, 1], got {cfg.lr_decay_rate}")
     if any(later <= earlier for earlier, later in zip([0, *cfg.milestones], cfg.milestones)):
-        raise InputError(f"--milestones must be positive and strictly increasing, got {list(cfg.milestones)}")
+        raise InputError(f"--milestones must be strictly increasing, got {list(cfg.milestones)}")

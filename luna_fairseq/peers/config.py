@@ -26,7 +26,7 @@ class EncoderAttentionConfig(PeerOptions):
         False, "Informer's information organisation block in the place of the encoder's feed-forward"
     )
     information_kernel: int = option(
-        8, "kernel and stride of that block's convolutions along the width of the model"
+        8, "kernel and stride of that block's convolutions along the width of the model", least=1
     )
 
 

@@ -28,7 +28,7 @@ class PeerOptions(FairseqDataclass):
     rfa_dim: int = option(
         64, "rfa: D, the number of random vectors; there are twice as many features", least=1
     )
-    rfa_sigma: float = option(1.0, "rfa: where the learned sigma begins; larger is sharper")
+    rfa_sigma: float = option(1.0, "rfa: where the learned sigma begins; larger is sharper", above=0)
     rfa_gate: bool = option(False, "rfa: causal attention forgets by a learned gate")
     abc_slots: int = option(32, "abc: n, the number of slots of every head", least=1)
     linformer_k: int = option(128, "linformer: k, the length that keys and values are projected to", least=1)
@@ -36,7 +36,9 @@ class PeerOptions(FairseqDataclass):
         "headwise", "linformer: who shares: no one, all heads, keys with values too, or all layers too"
     )
     conv_linformer_r: int = option(
-        8, "conv_linformer: r, into how many parts the longest sequence is divided; r / 2 keys are left"
+        8,
+        "conv_linformer: r, into how many parts the longest sequence is divided; r / 2 keys are left",
+        least=2,
     )
     local_window: int = option(64, "local: positions seen on either side, or the size of a block", least=1)
     local_kind: ChoiceEnum(LOCAL_KINDS) = option(
@@ -65,7 +67,9 @@ class PeerOptions(FairseqDataclass):
     sinkhorn_iterations: int = option(
         5, "sinkhorn: times that rows and columns are divided by their sums", least=1
     )
-    sinkhorn_temperature: float = option(0.75, "sinkhorn: temperature; lower is nearer to a permutation")
+    sinkhorn_temperature: float = option(
+        0.75, "sinkhorn: temperature; lower is nearer to a permutation", above=0
+    )
     synthesizer_kind: ChoiceEnum(SYNTHESIZER_KINDS) = option(
         "dense", "synthesizer: what its weights are made of"
     )

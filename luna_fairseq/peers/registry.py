@@ -1,10 +1,7 @@
 """Every attention by its name."""
 
-from dataclasses import fields
 from typing import Any, Dict, Type
 
-from luna_fairseq.checks.model_options import LEAST
-from luna_fairseq.errors import InputError
 from luna_fairseq.modules.heads import check_choice
 from luna_fairseq.peers.abc import BoundedMemoryAttention
 from luna_fairseq.peers.attention import OPTIONS, PeerAttention
@@ -15,7 +12,6 @@ from luna_fairseq.peers.linear import LinearAttention
 from luna_fairseq.peers.linformer import LinformerAttention
 from luna_fairseq.peers.local import LocalAttention
 from luna_fairseq.peers.longformer import LongformerAttention
-from luna_fairseq.peers.options import PeerOptions
 from luna_fairseq.peers.performer import PerformerAttention
 from luna_fairseq.peers.reformer import ReformerAttention
 from luna_fairseq.peers.rfa import RandomFeatureAttention
@@ -52,14 +48,7 @@ def build_attention(
     """The attention of that name; arguments as for :class:`PeerAttention`.
 
     Raises:
-        InputError: there is none of that name, it has no such form, or options that it cannot have
+        InputError: there is none of that name, it has no such form
     """
     check_choice(OPTIONS[form], name, ATTENTIONS)
-    for field in fields(PeerOptions):
-        least = field.metadata.get(LEAST)
-        if least is not None and field.name.startswith(f"{name}_"):
-            value = getattr(options, field.name)
-            if value < least:
-                option = field.name.replace("_", "-")
-                raise InputError(f"--{option} is {value}: it must be {least} or more")
     return ATTENTIONS[name](embed_dim, num_heads, form, options, **kwargs)

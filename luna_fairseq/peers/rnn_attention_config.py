@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from luna_fairseq.checks.bounds import PROBABILITY
 from luna_fairseq.checks.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.luna import flat_options
@@ -28,27 +29,31 @@ class RnnAttentionConfig(FairseqDataclass):
     local: ChoiceEnum(LOCAL) = option(
         "none", "attend to a window only: about the token's own place, or about one that is predicted"
     )
-    local_window: Optional[int] = option(None, "D, tokens of the window on each side of its middle")
+    local_window: Optional[int] = option(None, "D, tokens of the window on each side of its middle", least=1)
     input_feeding: bool = option(False, "luong: the cell reads the output before, too")
     cell: ChoiceEnum(["lstm", "gru"]) = option("lstm", "recurrent cell of encoder and decoder")
-    dropout: float = option(0.1, "dropout probability", may_change=True)
-    encoder_embed_dim: int = option(512, "encoder embedding dimension")
-    encoder_hidden_size: int = option(256, "width of the encoder's states in each direction")
-    encoder_layers: int = option(1, "number of encoder layers")
+    dropout: float = option(0.1, "dropout probability", may_change=True, **PROBABILITY)
+    encoder_embed_dim: int = option(512, "encoder embedding dimension", least=1)
+    encoder_hidden_size: int = option(256, "width of the encoder's states in each direction", least=1)
+    encoder_layers: int = option(1, "number of encoder layers", least=1)
     decoder_embed_dim: Optional[int] = option(
-        None, "decoder embedding dimension", default_from="encoder_embed_dim"
+        None, "decoder embedding dimension", default_from="encoder_embed_dim", least=1
     )
-    decoder_hidden_size: int = option(512, "width of the decoder's states")
-    decoder_layers: int = option(1, "number of decoder layers, as many as of the encoder")
+    decoder_hidden_size: int = option(512, "width of the decoder's states", least=1)
+    decoder_layers: int = option(1, "number of decoder layers, as many as of the encoder", least=1)
     decoder_out_embed_dim: Optional[int] = option(
-        None, "width of the decoder's output", default_from="decoder_embed_dim"
+        None, "width of the decoder's output", default_from="decoder_embed_dim", least=1
     )
     share_decoder_input_output_embed: bool = option(False, "share decoder input and output embeddings")
     share_all_embeddings: bool = option(
         False, "share encoder, decoder and output embeddings (requires a joined dictionary)"
     )
-    max_source_positions: int = option(1024, "max number of tokens in the source sequence", may_change=True)
-    max_target_positions: int = option(1024, "max number of tokens in the target sequence", may_change=True)
+    max_source_positions: int = option(
+        1024, "max number of tokens in the source sequence", may_change=True, least=1
+    )
+    max_target_positions: int = option(
+        1024, "max number of tokens in the target sequence", may_change=True, least=1
+    )
 
 
 def completed(cfg: Any) -> Namespace:

@@ -16,7 +16,6 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from luna_fairseq.errors import InputError
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention, given_padding
@@ -31,8 +30,6 @@ class SinkhornAttention(PeerAttention):
     from_start = True
 
     def build(self, options: Any) -> None:
-        if options.sinkhorn_temperature <= 0:
-            raise InputError(f"--sinkhorn-temperature is {options.sinkhorn_temperature}: it must be above 0")
         self.size, self.iterations = options.sinkhorn_block, options.sinkhorn_iterations
         self.temperature = options.sinkhorn_temperature
         self.max_blocks = -(-self.max_positions // self.size)

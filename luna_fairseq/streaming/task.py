@@ -1,7 +1,7 @@
 """``--task streaming_lm``: language modelling of contiguous text in constant memory."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
@@ -12,6 +12,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.distributed.utils import get_global_rank, get_global_world_size
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingTask
+from luna_fairseq.checks.bounds import LEAST
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.luna_lm import LunaLanguageModel
 from luna_fairseq.models.options import option
@@ -27,17 +28,20 @@ class StreamingLMConfig(FairseqDataclass):
     """Options of ``--task streaming_lm``."""
 
     data: str = option(MISSING, "folder of the data, as for language_modeling")
-    segment_length: int = option(512, "number of tokens that are read at once from each stream of a batch")
+    segment_length: int = option(
+        512, "number of tokens that are read at once from each stream of a batch", least=1
+    )
     bptt_segments: int = option(
         0,
         "number of earlier segments that gradients reach: they are read again with each segment (0: gradients"
         " stop at the beginning of the segment)",
+        least=0,
     )
     # The size of a table of learned positions. Sinusoidal positions have no limit.
-    tokens_per_sample: int = II("task.segment_length")
-    max_target_positions: Optional[int] = II("task.segment_length")
-    batch_size: Optional[int] = II("dataset.batch_size")
-    batch_size_valid: Optional[int] = II("dataset.batch_size_valid")
+    tokens_per_sample: int = field(default=II("task.segment_length"), metadata={LEAST: 1})
+    max_target_positions: Optional[int] = field(default=II("task.segment_length"), metadata={LEAST: 1})
+    batch_size: Optional[int] = field(default=II("dataset.batch_size"), metadata={LEAST: 1})
+    batch_size_valid: Optional[int] = field(default=II("dataset.batch_size_valid"), metadata={LEAST: 1})
     train_subset: str = II("dataset.train_subset")
 
 
@@ -61,12 +65,8 @@ class StreamingLMTask(LanguageModelingTask):
         """Load the dictionary.
 
         Raises:
-            InputError: the dictionary is missing, or the number or length of segments is out of range
+            InputError: the dictionary is missing
         """
-        if cfg.segment_length < 1:
-            raise InputError(f"--segment-length is {cfg.segment_length}: it must be 1 or more")
-        if cfg.bptt_segments < 0:
-            raise InputError(f"--bptt-segments is {cfg.bptt_segments}: it must be 0 (none) or more")
         path = Path(cfg.data or "") / "dict.txt"
         if not path.is_file():
             raise InputError(f"{path} does not exist: give what fairseq-preprocess or luna-prepare-text made")

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils
-from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.checkpoint import option_of
 from luna_fairseq.commands.logged import fairseq, run_logged
 from luna_fairseq.commands.reporting import USER_DIR, console_script
@@ -55,10 +55,10 @@ def build_parser() -> CommandParser:
     parser.count("--beam", 5, "beam size")
     penalty = parser.add_mutually_exclusive_group()
     shown = "length penalty (default: %(default)s, fairseq's)"
-    penalty.add_argument("--lenpen", type=float, default=1.0, metavar="X", help=shown)
+    penalty.add_argument("--lenpen", type=Number(float, least=0), default=1.0, metavar="X", help=shown)
     values = " ".join(map(str, LENGTH_PENALTIES))
     tuned = f"choose the length penalty on the validation text, from these values (default: {values})"
-    penalty.add_argument("--tune-lenpen", type=float, nargs="*", metavar="X", help=tuned)
+    penalty.add_argument("--tune-lenpen", type=Number(float, least=0), nargs="*", metavar="X", help=tuned)
     parser.count("--max-tokens", 4096, "source tokens in a batch")
     int8 = "weights in 8 bits, on a CPU: faster, BLEU hardly changes"
     parser.add_argument("--int8", action="store_true", help=int8)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Dict, List, NamedTuple
 
-from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.plots import check_plot, new_figure, save_png
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
@@ -39,7 +39,7 @@ def build_parser() -> CommandParser:
     add = parser.add_argument
     parser.path("outputs", "of fairseq-generate", "OUTPUT", nargs="+")
     sentence = "its number in the test set, from 0 (default: 0)"
-    add("--sentence", type=int, default=0, metavar="N", help=sentence)
+    add("--sentence", type=Number(int, least=0), default=0, metavar="N", help=sentence)
     add("--titles", nargs="+", metavar="TEXT", help="over the pictures (default: the names of the files)")
     parser.path("--plot", "PNG to write", required=True)
     return parser

@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from luna_fairseq.commands.arguments import CommandParser, at_least_one
+from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import forget_checksums, write_checksums
@@ -82,7 +82,7 @@ def add_text_arguments(parser: CommandParser) -> None:
     )
     parser.count("--max-length", None, "drop training pairs with a side of more than N pieces")
     ratio = "drop training pairs of which one side has more than R times the pieces of the other"
-    add("--max-ratio", type=at_least_one, metavar="R", help=ratio)
+    add("--max-ratio", type=Number(float, least=1), metavar="R", help=ratio)
     parser.count("--shards", 1, "parts of the training text")
     parser.max_unknown()
     parser.workers()

@@ -16,7 +16,7 @@ from typing import List, Optional
 
 from sacrebleu.metrics import BLEU
 
-from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
@@ -79,7 +79,7 @@ def add_shown(parser: CommandParser) -> None:
     test_set = "refuse a reference that is not this test set's (default: %(default)s)"
     parser.add_argument("--test-set", choices=[*TEST_SETS, "none"], default="none", help=test_set)
     shown = "translations to show (default: %(default)s)"
-    parser.add_argument("--samples", type=int, default=0, metavar="N", help=shown)
+    parser.add_argument("--samples", type=Number(int, least=0), default=0, metavar="N", help=shown)
 
 
 def score(args: argparse.Namespace) -> None:

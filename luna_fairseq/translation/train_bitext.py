@@ -18,7 +18,7 @@ from typing import Callable, List
 import luna_fairseq
 from fairseq import options
 from luna_fairseq.commands import average_checkpoints, train
-from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.logged import train_logged
 from luna_fairseq.commands.recipes import read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, console_script
@@ -45,7 +45,7 @@ def build_parser() -> CommandParser:
     parser.add_argument("--recipe", default="small", metavar="NAME", help=recipe)
     parser.count("--average", 5, "epochs to average at the end")
     samples = "translations to show (default: 10)"
-    parser.add_argument("--samples", type=int, default=10, metavar="N", help=samples)
+    parser.add_argument("--samples", type=Number(int, least=0), default=10, metavar="N", help=samples)
     return parser
 
 

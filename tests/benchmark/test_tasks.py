@@ -323,7 +323,7 @@ def test_models_of_long_range_arena_are_those_that_are_trained():
         ("speed", "invalid choice: 'speed'"),
         ("causal --lengths 0", "--lengths"),
         ("causal --dtype int8", "invalid choice: 'int8'"),
-        ("causal --repetitions 1", "--repetitions 1 has no quartiles"),
+        ("causal --repetitions 1", "--repetitions: must be at least 2, not 1"),
         ("train --batch 32", "'32' is not SENTENCESxTOKENS"),
         ("train --task classify --preset small", "--preset small: --task classify has only base"),
         ("--device tpu", "--device tpu: "),

@@ -56,8 +56,8 @@ def test_the_length_of_segments_does_not_change_the_score(data, trained):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("--segment-length 0", "--segment-length is 0: it must be 1 or more"),
-        ("--bptt-segments -1", "--bptt-segments is -1: it must be 0 (none) or more"),
+        ("--segment-length 0", "--segment-length 0: must be at least 1"),
+        ("--bptt-segments -1", "--bptt-segments -1: must be at least 0"),
         ("--batch-size 100000", "fewer tokens than there are streams (100000)"),
         ("-a transformer_lm", "--task streaming_lm is for luna_lm"),
         ("--decoder-layerdrop 0.5", "--decoder-layerdrop"),
