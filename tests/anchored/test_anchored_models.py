@@ -83,14 +83,14 @@ def test_what_layers_share_is_found_once_a_stack(monkeypatch):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({**ANCHORED, "anchor_strength": -1.0}, "--anchor-strength is -1"),
+        ({**ANCHORED, "anchor_strength": -1.0}, "--anchor-strength -1: must be above 0"),
         ({"packed_lookup": 2}, "--packed-lookup needs --anchored-packed"),
-        ({**ANCHORED, "packed_lookup": -2}, "--packed-lookup is -2"),
+        ({**ANCHORED, "packed_lookup": -2}, "--packed-lookup -2: must be at least 0"),
         ({"diagonal_prior": True}, "--diagonal-prior needs --anchored-packed"),
         ({**ANCHORED, "sentence_diagonal": True}, "--sentence-diagonal is of a diagonal"),
         ({"local_parts": 3}, "--local-parts needs --anchored-packed"),
         ({**ANCHORED, "local_parts": 2}, "--local-parts is 2: it must be odd"),
-        ({**ANCHORED, "local_parts": -1}, "--local-parts is -1: it must be odd"),
+        ({**ANCHORED, "local_parts": -1}, "--local-parts -1: must be at least 0"),
         ({**ANCHORED, "packed_lookup": 2, "cross_attention": "softmax"}, "do not go together"),
     ],
 )

@@ -111,16 +111,16 @@ def test_options_on_the_command_line():
     [
         ({"milestones": [30, 20]}, "strictly increasing, got .30, 20."),
         ({"milestones": [20, 20]}, "strictly increasing"),
-        ({"milestones": [0, 20]}, "positive"),
-        ({"milestones": [-5]}, "positive"),
-        ({"warmup_updates": -1}, "--warmup-updates must be >= 0"),
+        ({"milestones": [0, 20]}, "--milestones 0: must be at least 1"),
+        ({"milestones": [-5]}, "--milestones -5: must be at least 1"),
+        ({"warmup_updates": -1}, "--warmup-updates -1: must be at least 0"),
         ({"warmup_updates": 10, "warmup_init_lr": 0.2}, "must not be above the peak rate"),
-        ({"warmup_updates": 10, "warmup_init_lr": math.nan}, "must not be above the peak rate"),
+        ({"warmup_updates": 10, "warmup_init_lr": math.nan}, "--warmup-init-lr nan: must be at least -1"),
         ({"warmup_init_lr": 0.01}, "needs a warm-up"),
-        ({"lr_decay_rate": 0.0}, "must be in"),
-        ({"lr_decay_rate": 1.5}, "must be in"),
+        ({"lr_decay_rate": 0.0}, "--lr-decay-rate 0: must be above 0 and at most 1"),
+        ({"lr_decay_rate": 1.5}, "--lr-decay-rate 1.5: must be above 0 and at most 1"),
         ({"lr": [0.1, 0.01]}, "takes one --lr, the peak rate, got .0.1, 0.01."),
-        ({"lr": [0.0]}, "--lr must be a number > 0"),
+        ({"lr": [0.0]}, "--lr 0: must be above 0"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(fields, message):

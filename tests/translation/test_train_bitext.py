@@ -78,7 +78,7 @@ def test_from_text_to_score_and_on(trained, capfd):
         (None, ["--max-epoch", "1"], "--average 2: training ends after 1 epochs"),
         (None, ["--decoder-output-dim", "8"], "--decoder-output-dim 8 differs from --decoder-embed-dim"),
         (None, ["--sentence-diagonal"], "--sentence-diagonal is of documents: give --documents"),
-        (None, ["--dropout", "2"], "--dropout 2: a probability is between 0 and 1"),
+        (None, ["--dropout", "2"], "--dropout 2: must be at least 0 and below 1"),
     ],
 )
 def test_dead_ends_are_found_before_training(change, more, message, trained, tmp_path, monkeypatch, capsys):
