@@ -34,8 +34,12 @@ if importlib.util.find_spec("fairseq") is not None:  # which whole models need
 COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line; what is common to all may stand before or after the sub-command."""
+def _common_options() -> argparse.ArgumentParser:
+    """Return a parent parser with the options of all tasks, none of which has a default.
+
+    The command and each task need a parent of their own: parsers share the options of a common parent, and a
+    default for the command would then replace what was given before the task.
+    """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
     for name, default in COMMON.items():
@@ -47,12 +51,18 @@ def build_parser() -> argparse.ArgumentParser:
     add("--profile", action="store_true", help="say where the time of each job goes")
     add("--check", action="store_true", help="compare the rows with their definitions, and time nothing")
     offer_quiet(common)
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION, parents=[common])
+    return common
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line. The options of all tasks may stand before or after the task."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION, parents=[_common_options()])
     commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(TASKS) + "}")
     rows: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
     for name, task in TASKS.items():
         title = task.notes.splitlines()[0]
-        add = commands.add_parser(name, help=title, description=task.notes, parents=[common]).add_argument
+        parents = [_common_options()]
+        add = commands.add_parser(name, help=title, description=task.notes, parents=parents).add_argument
         for option, words in task.options.items():
             add(option, **words)
         add("--with", dest="with_", help="add these optional rows", **rows)

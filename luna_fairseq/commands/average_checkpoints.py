@@ -9,6 +9,7 @@ the last checkpoint, and the optimizer state is left out. It loads wherever one 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
@@ -16,7 +17,6 @@ from typing import Any, Dict, List, Sequence
 import torch
 
 import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
-from fairseq import checkpoint_utils
 from luna_fairseq.checks.dictionaries import stored_fingerprints
 from luna_fairseq.checks.model_options import check_removed_options, differences, plain_options
 from luna_fairseq.checks.same_training import check_identity, stored_identity, stored_options
@@ -28,10 +28,10 @@ from luna_fairseq.files.writing import check_writable, replacing
 from luna_fairseq.progress import progress
 
 PROGRAM = "luna-average-checkpoints"
-# What a number counts -> the files that have it in their names, in words and as a pattern.
+# What a number counts -> the names of the files, in words and as a pattern of the number and the suffix.
 NUMBERED = {
-    "epoch": ("checkpoint<epoch>.pt", r"checkpoint(\d+)\.pt"),
-    "update": ("checkpoint_<epoch>_<update>.pt", r"checkpoint_\d+_(\d+)\.pt"),
+    "epoch": ("checkpoint<epoch>.pt", r"checkpoint(\d+)(|\D.*)\.pt"),
+    "update": ("checkpoint_<epoch>_<update>.pt", r"checkpoint_\d+_(\d+)(|\D.*)\.pt"),
 }
 
 
@@ -84,12 +84,39 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
     if len(paths) != 1 or not paths[0].is_dir():
         raise InputError("--num-epoch-checkpoints and --num-update-checkpoints take one folder as --inputs")
     names, pattern = NUMBERED["epoch" if args.num_epoch_checkpoints else "update"]
-    found = checkpoint_utils.checkpoint_paths(str(paths[0]), pattern, keep_match=True)[::-1]  # oldest first
-    found = [path for path, place in found if bound is None or place <= bound]
+    numbered = find_numbered(paths[0], pattern)
+    found = [path for place, path in sorted(numbered.items()) if bound is None or place <= bound]
     if len(found) < number:
         limit = f" up to {bound}" if bound is not None else ""
         raise InputError(f"{paths[0]} holds {len(found)} files {names}{limit}, {number} were asked for")
-    return [Path(path) for path in found[-number:]]
+    return found[-number:]
+
+
+def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
+    """Return the checkpoints of a run by their number. Those with a suffix count if there are no others.
+
+    Args:
+        folder: folder of the checkpoints.
+        pattern: regular expression of a file name with groups for the number and for the suffix.
+
+    Raises:
+        InputError: all checkpoints have a suffix, and there are several suffixes.
+    """
+    by_suffix: Dict[str, Dict[int, Path]] = {}
+    for path in folder.iterdir():
+        match = re.fullmatch(pattern, path.name)
+        if match is not None:
+            by_suffix.setdefault(match[2], {})[int(match[1])] = path
+    if "" in by_suffix or not by_suffix:
+        return by_suffix.get("", {})
+    if len(by_suffix) > 1:
+        raise InputError(
+            f"{folder} holds checkpoints with the suffixes {', '.join(sorted(by_suffix))}: give the files of "
+            "one of them as --inputs"
+        )
+    ((suffix, found),) = by_suffix.items()
+    print(f"all checkpoints in {folder} have the suffix {suffix}")
+    return found
 
 
 def check_files(paths: Sequence[Path], bound: Any) -> None:

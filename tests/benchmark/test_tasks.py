@@ -5,6 +5,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -315,6 +316,28 @@ def test_models_of_long_range_arena_are_those_that_are_trained():
         architecture = rows[name].architectures["classify"]
         for option, value in {**ARCHITECTURES, **PEER_ARCHITECTURES["peer_lra"]}[architecture].items():
             assert getattr(model.args, option) == value, option
+
+
+COMMON = {
+    "--repetitions 3": ("repetitions", 3),
+    "--threads 99": ("threads", 99),
+    "--seed 5": ("seed", 5),
+    "--device cuda": ("device", "cuda"),
+    "--json x.json": ("json", Path("x.json")),
+    "--plot x.png": ("plot", Path("x.png")),
+    "--profile": ("profile", True),
+    "--check": ("check", True),
+    "--quiet": ("quiet", True),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("words", COMMON)
+def test_options_of_all_tasks_stand_before_or_after_the_task(words, task):
+    name, value = COMMON[words]
+    for line in ([*words.split(), task], [task, *words.split()]):
+        assert getattr(build_parser().parse_args(line), name) == value, line
+    assert getattr(build_parser().parse_args([task]), name) != value
 
 
 @pytest.mark.parametrize(

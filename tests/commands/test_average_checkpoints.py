@@ -140,6 +140,26 @@ def test_parameters_untied_in_one_checkpoint_keep_their_own_means(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "option, pattern",
+    [
+        ("--num-epoch-checkpoints", "checkpoint{}-a.pt"),
+        ("--num-epoch-checkpoints", "checkpoint{}_a.pt"),
+        ("--num-update-checkpoints", "checkpoint_1_{}-a.pt"),
+    ],
+)
+def test_latest_of_a_run_with_a_checkpoint_suffix(tmp_path, capsys, option, pattern):
+    write(tmp_path, *[checkpoint(seed) for seed in range(1, 12)], pattern=pattern)
+    words = ["--inputs", tmp_path, "--output", tmp_path / "out.pt", option, 2]
+    assert run(*words) == 0
+    suffix = pattern.split("}")[1][: -len(".pt")]
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"all checkpoints in {tmp_path} have the suffix {suffix}"
+    assert said[2:4] == [f"  {tmp_path / pattern.format(number)}" for number in (10, 11)]
+    (tmp_path / pattern.format(3).replace("a.pt", "b.pt")).write_bytes(b"not to be read")
+    assert f"the suffixes {suffix}, {suffix[0]}b: give the files of" in refused(capsys, *words)
+
+
+@pytest.mark.parametrize(
     "option, pattern, bound, expected",
     [
         ("--num-epoch-checkpoints", "checkpoint{}.pt", None, [11, 12]),
