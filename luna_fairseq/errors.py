@@ -35,7 +35,10 @@ def one_line_for(error: BaseException) -> Optional[str]:
     # unless a foreign package is missing.
     is_absent = isinstance(error, ModuleNotFoundError) and str(error.name).split(".")[0] not in _OURS
     if isinstance(error, ImportError) and (is_absent or error.name is None):
-        return " ".join(str(error).split())
+        from luna_fairseq.requirements import install_advice  # which imports this module
+
+        advice = install_advice(error.name)
+        return f"this needs {advice}" if advice else " ".join(str(error).split())
     return None
 
 
