@@ -1,31 +1,35 @@
-"""Translation of a document by a model that was trained on pieces of several sentences."""
+"""Translate documents by a model that was trained on pieces of several sentences."""
 
 from typing import Any, Iterable, List, Sequence
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.text.documents import SEPARATOR, Piece, cut, join, split
+from luna_fairseq.text.documents import SEPARATOR, Piece, cut, join, remove_separators, split
 
 
 def translate_document(
     hub: Any, sentences: Iterable[str], tokens: int, beam: int = 5, **kwargs: Any
 ) -> List[str]:
-    """One line for each sentence of a document. A piece whose translation has another number of sentences is
-    translated again, sentence by sentence.
+    """Translate a document and return one line for each of its sentences.
+
+    The document is cut into pieces as ``luna-prepare-bitext --documents`` cuts validation and test text. A
+    piece whose translation has another number of sentences is translated again, sentence by sentence.
 
     Args:
-        hub: what ``from_pretrained`` returned
-        sentences: of one document, plain text
-        tokens: of a piece at most, as ``luna-prepare-bitext --documents`` was given
-        beam: hypotheses (default: 5)
-        kwargs: options of generation, as ``lenpen``
+        hub: interface returned by ``from_pretrained``
+        sentences: sentences of one document, plain text
+        tokens: largest number of tokens of a piece, as given to ``luna-prepare-bitext --documents``
+        beam: number of hypotheses (default: 5)
+        kwargs: options of generation, such as ``lenpen``
 
     Raises:
-        InputError: no separator in the dictionary, a text in the place of sentences, an empty one, or one
-            that holds the separator; a piece that is longer than the model's positions
+        InputError: the dictionary has no separator; ``sentences`` is a single text; a sentence is empty or
+            holds the separator; ``tokens`` is below 1; a piece is longer than the model's positions
     """
     check_separator(hub.src_dict, hub.tgt_dict)
     if isinstance(sentences, str):
         raise InputError("a text is no list of sentences: give [sentence, sentence, ...]")
+    if tokens < 1:
+        raise InputError(f"tokens is {tokens}: a piece has 1 or more; give what --documents was given")
     sentences = list(sentences)
     for number, sentence in enumerate(sentences, 1):
         if not sentence.strip() or SEPARATOR in sentence:
@@ -42,24 +46,22 @@ def translate_document(
             f"a piece has {longest:,} tokens with its end, and the model reads {hub.max_positions[0]:,}: "
             "give fewer tokens, or split the sentence"
         )
-    # As long as fairseq allows: a piece has as many tokens as its sentences together.
-    length = {"max_len_a": 1.5, "max_len_b": 20}
 
     def translate(lines: Sequence[str]) -> List[str]:
-        found = hub.generate([hub.binarize(line) for line in lines], beam=beam, **{**length, **kwargs})
-        return [hub.string(hypotheses[0]["tokens"]) for hypotheses in found]
+        found = hub.generate([hub.binarize(line) for line in lines], beam=beam, **kwargs)
+        # Words, as luna-evaluate divides them: a piece of a word may stand beside a separator.
+        return [hub.remove_bpe(hub.string(hypotheses[0]["tokens"])) for hypotheses in found]
 
     translated = [
         split(line, piece.sentences) for line, piece in zip(translate(list(map(join, groups))), pieces)
     ]
     again = [line for group, found in zip(groups, translated) if found is None for line in group]
-    singly = iter(translate(again) if again else [])
-    lines = [
-        line.replace(SEPARATOR, " ")
+    singly = iter(map(remove_separators, translate(again) if again else []))
+    return [
+        hub.detokenize(line)
         for group, found in zip(groups, translated)
         for line in (found or [next(singly) for _ in group])
     ]
-    return [hub.detokenize(hub.remove_bpe(line)) for line in lines]
 
 
 def check_separator(*dictionaries: Any) -> None:
@@ -73,6 +75,6 @@ def check_separator(*dictionaries: Any) -> None:
 
 
 def grouped(lines: Sequence[str], pieces: Sequence[Piece]) -> List[List[str]]:
-    """The sentences of each piece."""
+    """Return the lines that each piece holds."""
     rest = iter(lines)
     return [[next(rest) for _ in range(piece.sentences)] for piece in pieces]

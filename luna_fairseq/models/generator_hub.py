@@ -3,7 +3,7 @@ attention."""
 
 from argparse import Namespace
 from inspect import signature
-from typing import Any, Optional, Tuple, Type
+from typing import Any, Dict, Mapping, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from luna_fairseq.models.tokenizers import (
     set_languages,
     tokenizer_options,
 )
+from luna_fairseq.text.output_length import limits_by_source
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 
 # What fairseq's from_pretrained takes that is no option of a training.
@@ -40,6 +41,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     bpe: Any  # the tokenizer, of which fairseq has no type
     reads: Tuple[Type[Any], str] = (FairseqEncoderDecoderModel, "translation model")
     translate_document = translate_document
+    bounded_by_source = True
 
     def __init__(self, cfg: Any, task: Any, models: Any):
         set_languages(cfg.tokenizer, task)
@@ -59,8 +61,11 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     def generate(
         self, tokenized_sentences: Any, beam: int = 5, *args: Any, constraints: Any = None, **kwargs: Any
     ) -> Any:
-        """fairseq's, with ``constraints``: for each sentence the phrases, as text, that its translation
-        contains in this order. The sentences are then translated one by one.
+        """Generate as fairseq does, with two differences.
+
+        Unless ``max_len_a``, ``max_len_b`` or ``min_len`` is given, a translation has at most 1.5 times the
+        tokens of its source and 20 more. ``constraints`` lists for each sentence the phrases, as text, that
+        its translation contains in this order; sentences are then translated one by one, without that limit.
 
         Raises:
             InputError: constraints of another number of sentences; ``print_alignment`` without weights; an
@@ -75,7 +80,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         for model in self.models:
             if hasattr(model, "check_generation"):
                 model.check_generation(Namespace(**kwargs))
+        if not isinstance(tokenized_sentences, Tensor) and not len(tokenized_sentences):
+            return []
         if constraints is None:
+            kwargs = {**self._length_limits(kwargs), **kwargs}
             return super().generate(tokenized_sentences, beam, *args, **kwargs)
         if isinstance(tokenized_sentences, Tensor):
             return self.generate([tokenized_sentences], beam, *args, constraints=[constraints], **kwargs)[0]
@@ -93,6 +101,14 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             found += super().generate([tokens], beam, *args, **given)
         return found
 
+    def _length_limits(self, given: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the default limits of a translation, none if its length was ``given`` here or on loading."""
+        if not self.bounded_by_source:
+            return {}
+        own, defaults = self.cfg.generation, GenerationConfig()
+        on_loading = {name: own[name] for name in own if own[name] != getattr(defaults, name, None)}
+        return limits_by_source({**on_loading, **given})
+
     def _tokens_of_target(self, text: str) -> Tensor:
         encoded = self.apply_bpe(self.tokenize(text))
         return self.tgt_dict.encode_line(encoded, append_eos=False, add_if_not_exist=False).long()
@@ -103,6 +119,7 @@ class LanguageModelHub(GeneratorHub):
 
     SEGMENT = 512
     reads = FairseqLanguageModel, "causal language model"
+    bounded_by_source = False
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq's. Raises InputError for what is of translation: alignments and constraints."""

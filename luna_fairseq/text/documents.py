@@ -87,9 +87,14 @@ def _numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
 
 
 def cut(documents: Sequence[int], sentences: Iterator[Tuple[int, ...]], limit: int) -> Iterator[Piece]:
-    """Pieces of no more than ``limit`` tokens on a side, separators counted, as long as can be, given the
-    number of sentences of each document, and of tokens of each sentence on every side. A longer sentence is a
-    piece of its own."""
+    """Cut documents at sentence ends into pieces that are as long as possible.
+
+    Args:
+        documents: number of sentences of each document
+        sentences: number of tokens of each sentence, on each side that counts
+        limit: largest number of tokens of a piece, on any of these sides, with its separators; a longer
+            sentence becomes a piece of its own
+    """
     for document, number in enumerate(documents):
         held, lengths = 0, None  # type: int, Optional[Tuple[int, ...]]
         for _ in range(number):
@@ -106,25 +111,29 @@ def cut(documents: Sequence[int], sentences: Iterator[Tuple[int, ...]], limit: i
 
 
 def in_pieces(
-    batches: Iterable[Sequence[Encoded]], documents: Sequence[int], limit: int, separator: int, alone: bool
+    batches: Iterable[Sequence[Encoded]], documents: Sequence[int], limit: int, separator: int, training: bool
 ) -> Iterator[Tuple[Optional[Piece], List[np.ndarray]]]:
-    """The pieces of an encoded text, and where they are to stand ``alone``, too, the sentences of each.
+    """Yield the pieces of an encoded parallel text.
+
+    The source alone decides where validation and test text is cut, as ``translate_document`` knows no target.
+    Training text is cut so that both sides keep to the limit, and yields the single sentences as well.
 
     Args:
-        batches: sentences of both sides, as numbers.
-        documents: sentences of each.
-        limit: tokens of a piece.
-        separator: its number.
-        alone: whether sentences of a piece that has others are given, too.
+        batches: source and target sentences, as numbers
+        documents: number of sentences of each document
+        limit: largest number of tokens of a piece
+        separator: number of the separator
+        training: whether the text is training text
 
-    Returns:
-        piece and its numbers on each side; None for a sentence of a piece that has others
+    Yields:
+        the piece and its numbers on each side; None and the numbers for a sentence of a piece of several
     """
     one, other = tee(_sentences(batches))
-    for piece in cut(documents, (tuple(map(len, sides)) for sides in one), limit):
+    counted = 2 if training else 1
+    for piece in cut(documents, (tuple(map(len, sides[:counted])) for sides in one), limit):
         sentences = list(islice(other, piece.sentences))
         yield piece, [_joined(side, separator) for side in zip(*sentences)]
-        if alone and len(sentences) > 1:
+        if training and len(sentences) > 1:
             for sides in sentences:
                 yield None, list(sides)
 
@@ -146,9 +155,14 @@ def join(sentences: Sequence[str]) -> str:
 
 
 def split(text: str, sentences: int) -> Optional[List[str]]:
-    """The sentences of a translated piece; None where it has another number of them, or an empty one."""
+    """Return the sentences of a translated piece, or None if their number is another or one is empty."""
     found = [" ".join(part.split()) for part in text.split(SEPARATOR)]
     return found if len(found) == sentences and all(found) else None
+
+
+def remove_separators(text: str) -> str:
+    """Return a sentence that was translated by itself with a space in place of each separator."""
+    return " ".join(text.replace(SEPARATOR, " ").split())
 
 
 def write_pieces(path: Path, pieces: Sequence[Piece]) -> None:

@@ -12,7 +12,7 @@ import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
-from luna_fairseq.text.documents import SEPARATOR, Piece, split
+from luna_fairseq.text.documents import SEPARATOR, Piece, remove_separators, split
 from luna_fairseq.translation.generated import lines_by_kind
 
 
@@ -64,7 +64,7 @@ def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Iterable[s
             lines += [f"{kind}-{sentence}\t{sides[kind][place]}" for kind in "ST" if sides[kind] is not None]
             hypothesis = next(again) if sides["H"] is None else sides["H"][place]
             # fairseq scores a piece, not its sentences.
-            lines.append(f"H-{sentence}\t-\t{hypothesis.replace(SEPARATOR, ' ')}")
+            lines.append(f"H-{sentence}\t-\t{remove_separators(hypothesis)}")
             sentence += 1
     write_text(path, "".join(f"{line}\n" for line in lines))
 

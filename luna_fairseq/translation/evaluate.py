@@ -4,7 +4,8 @@ Translates with beam search, puts the hypotheses into plain text and scores them
 --tune-lenpen the length penalty is chosen first, by BLEU on the validation text. DATA is what
 luna-prepare-bitext or luna-prepare-wmt14-en-de made, with either encoding. DIR then holds hypotheses.LANG,
 scores.json, and what fairseq-generate printed. Started again with the same checkpoint, it does only what is
-left. Options after -- go to fairseq-generate (as -- --fp16).
+left. Options after -- go to fairseq-generate (as -- --fp16). A translation has at most 1.5 times the tokens
+of its source and 20 more, unless --max-len-a, --max-len-b or --min-len is among these.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import counter
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.documents import read_pieces
+from luna_fairseq.text.output_length import limits_by_source
 from luna_fairseq.text.subword import ROUTES
 from luna_fairseq.translation.document_output import misdivided, sizes, write_sentences, write_singly
 from luna_fairseq.translation.generated import Generated, lines_by_kind
@@ -174,8 +176,9 @@ class Evaluation:
 
     def _generate_options(self, data: Path, subset: str, penalty: float) -> List[str]:
         source, target = self.languages
-        # fairseq stops after 200 tokens, a sentence's length.
-        long = ["--max-len-a", "1.5", "--max-len-b", "20"] if self._pieces(subset).is_file() else []
+        given = {name[2:].replace("-", "_"): value for name, value in options_of(self.extra).items()}
+        limits = limits_by_source(given).items()
+        length = [word for name, x in limits for word in (f"--{name.replace('_', '-')}", str(x))]
         return [
             *[str(data), "--user-dir", USER_DIR, "--path", str(self.args.path)],
             *["--source-lang", source, "--target-lang", target, "--gen-subset", subset],
@@ -183,7 +186,7 @@ class Evaluation:
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
             *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
             *(["--int8"] if self.args.int8 else []),
-            *[*long, "--log-format", "none", *chain(*_positions(self.args.path).items()), *self.extra],
+            *[*length, "--log-format", "none", *chain(*_positions(self.args.path).items()), *self.extra],
         ]
 
     def _pieces(self, subset: str) -> Path:

@@ -39,7 +39,7 @@ from luna_fairseq.translation.pair_data import PairData
 
 PROGRAM = "luna-prepare-bitext"
 # Part of every key: a change of what a step does must not take the old output for finished.
-VERSION = 5
+VERSION = 6
 # Options that decide what a model learns.
 DECIDES = ("source_lang", "target_lang", "vocab_size", "subword", "max_length", "max_ratio", "documents")
 # Positions of the presets (--max-source-positions, --max-target-positions), one being the sentence's end.
@@ -65,7 +65,8 @@ def build_parser() -> CommandParser:
         "--documents",
         None,
         "the text has documents, divided by empty lines or named in PREFIX.doc, a line each: join their "
-        "sentences to pieces of up to N tokens, in training with the single sentences beside them",
+        "sentences to pieces of up to N source tokens (training text: of up to N on both sides, with the "
+        "single sentences beside them)",
     )
     return parser
 
@@ -257,8 +258,8 @@ class Preparation:
             yield from sentences
             return
         self.pieces[split] = []
-        separator, alone = encoder.add(SEPARATOR), split == "train"
-        found = in_pieces(sentences, self.documents[split], self.args.documents, separator, alone)
+        limit, separator, training = self.args.documents, encoder.add(SEPARATOR), split == "train"
+        found = in_pieces(sentences, self.documents[split], limit, separator, training)
         for batch in iter(lambda: list(islice(found, LINES)), []):
             self.pieces[split] += [piece for piece, _ in batch if piece is not None]
             sides = zip(*(numbers for _, numbers in batch))

@@ -1,6 +1,7 @@
 """Documents from text to a score: prepared in pieces, translated, a line for each sentence."""
 
 import json
+from functools import partial
 
 import demo_corpus
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from test_train_bitext import LANGUAGES, TINY
 
 from fairseq.data import Dictionary, indexed_dataset
+from fairseq.data.data_utils import post_process
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.text.documents import Piece, in_pieces, read_pieces
@@ -15,7 +17,7 @@ from luna_fairseq.translation import evaluate, score, train_bitext
 from luna_fairseq.translation.document_output import misdivided, sizes, write_sentences, write_singly
 from luna_fairseq.translation.scores import Translations, document_scores, plain_scores
 
-LIMIT = 40
+LIMIT = 70
 SIZES = {"train": 60, "valid": 6, "test": 9}
 
 
@@ -74,6 +76,96 @@ def test_there_is_a_line_for_each_sentence_and_a_score_of_documents(trained):
         hub.translate_document(sentences, tokens=LIMIT)
 
 
+@pytest.mark.parametrize("tokens", [0, -1])
+def test_a_piece_has_a_token_at_least(tokens, trained):
+    hub = LunaModel.from_pretrained(str(trained[0] / "checkpoints"), "averaged.pt", str(trained[0] / "data"))
+    with pytest.raises(InputError, match=f"tokens is {tokens}: a piece has 1 or more"):
+        hub.translate_document(["A man.", "A dog."], tokens=tokens)
+
+
+def as_translated(hub, monkeypatch, lines):
+    """Have ``hub`` translate what it is given to ``lines``, pieces of words, in this order."""
+    rest = iter(lines)
+
+    def generate(sources, **options):
+        words = [next(rest) for _ in sources]
+        encode = partial(hub.tgt_dict.encode_line, add_if_not_exist=False, append_eos=False)
+        return [[{"tokens": encode(line)}] for line in words]
+
+    monkeypatch.setattr(hub, "generate", generate)
+
+
+@pytest.mark.parametrize(
+    "single, expected",
+    [
+        ("\u2581a <sep> \u2581dog", "a dog"),
+        ("\u2581a <sep> n", "a n"),
+        ("<sep> \u2581a <sep> <sep>", "a"),
+    ],
+)
+def test_a_separator_in_a_sentence_is_a_space(single, expected, trained, tmp_path, monkeypatch):
+    """From Python and in luna-evaluate, which divides the words that fairseq-generate prints."""
+    hub = LunaModel.from_pretrained(str(trained[0] / "checkpoints"), "averaged.pt", str(trained[0] / "data"))
+    monkeypatch.setattr(hub, "tgt_dict", Dictionary())
+    for symbol in ("<sep>", "\u2581a", "\u2581dog", "n"):
+        hub.tgt_dict.add_symbol(symbol)
+    as_translated(hub, monkeypatch, ["\u2581dog", single, "\u2581dog"])
+    assert hub.translate_document(["A man.", "A dog."], tokens=LIMIT) == [expected, "dog"]
+    words = post_process(single, "sentencepiece")
+    (tmp_path / "pieces.txt").write_text("S-0\ta<sep> b\nH-0\t-1\tdog\n", encoding="utf-8")
+    write_sentences(tmp_path / "pieces.txt", [Piece(0, 2)], [words, "dog"], tmp_path / "lines.txt")
+    found = (tmp_path / "lines.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.split("\t")[-1] for line in found if line.startswith("H")] == [expected, "dog"]
+
+
+def test_a_document_is_translated_as_the_command_cuts_and_translates_it(trained, tmp_path):
+    """Its pieces depend on the source alone. (The longest output, by default, also on the batch.)"""
+    out, corpus = trained
+    averaged = out / "checkpoints" / "averaged.pt"
+    words = [
+        "--path",
+        str(averaged),
+        "--results",
+        str(tmp_path),
+        "--",
+        "--max-len-a",
+        "0",
+        "--max-len-b",
+        "9",
+    ]
+    assert evaluate.main([str(out / "data"), *words]) == 0
+    hub = LunaModel.from_pretrained(str(out / "checkpoints"), averaged.name, str(out / "data"))
+    found = []
+    for document in (corpus / "test.en").read_text(encoding="utf-8").strip().split("\n\n"):
+        found += hub.translate_document(document.split("\n"), LIMIT, max_len_a=0, max_len_b=9)
+    assert found == (tmp_path / "hypotheses.de").read_text(encoding="utf-8").splitlines()
+    assert len(read_pieces(out / "data" / "plain" / "test.pieces")) < SIZES["test"]
+
+
+def test_an_output_is_bounded_by_its_source_unless_its_length_is_given(trained, monkeypatch):
+    folders = str(trained[0] / "checkpoints"), "averaged.pt", str(trained[0] / "data")
+    hub = LunaModel.from_pretrained(*folders)
+    found = []
+    build = hub.task.build_generator
+    monkeypatch.setattr(
+        hub.task, "build_generator", lambda *a, **k: found.append(build(*a, **k)) or found[-1]
+    )
+    hub.translate("A man.")
+    hub.translate("A man.", max_len_b=9)
+    hub.translate("A man.", min_len=3, beam=1)
+    hub.cfg.generation.max_len_b = 7  # as from_pretrained(.., max_len_b=7) has it
+    hub.translate("A man.")
+    assert [(g.max_len_a, g.max_len_b) for g in found] == [(1.5, 20), (0, 9), (0, 200), (0, 7)]
+    assert hub.translate([]) == hub.sample([]) == []
+
+
+def test_references_do_not_decide_where_a_test_text_is_cut():
+    sentences = [(np.arange(6), np.array([2, 2, 2])), (np.arange(12), np.array([1, 9, 2]))]
+    for training, expected in ((False, [2, 1]), (True, [1, 1, 1])):
+        found = [piece for piece, _ in in_pieces([sentences], [3], 6, 99, training) if piece is not None]
+        assert [piece.sentences for piece in found] == expected
+
+
 def test_a_piece_longer_than_the_positions_is_refused_before_anything_is_translated(
     trained, tmp_path, capsys
 ):
@@ -130,7 +222,7 @@ def test_pieces_are_not_scored_as_sentences(tmp_path, capsys):
 
 def test_pieces_of_numbers():
     sides = [(np.arange(9), np.array([2, 3, 4])), (np.arange(5), np.array([1, 1, 3]))]
-    found = list(in_pieces([sides], [3], 6, 99, alone=True))
+    found = list(in_pieces([sides], [3], 6, 99, training=True))
     assert [piece for piece, _ in found] == [Piece(0, 2), None, None, Piece(0, 1)]
     assert [side.tolist() for side in found[0][1]] == [[0, 1, 99, 2, 3, 4], [0, 99, 1]]
 

@@ -41,3 +41,23 @@ def test_shards_and_the_lengths_that_the_model_reads(sharded, data, tmp_path, mo
     assert options[0] == str(folder) and options[-1] == "--cpu"
     assert options[options.index("--max-source-positions") + 1] == "77"
     assert options[options.index("--max-target-positions") + 1] == "88"
+
+
+@pytest.mark.parametrize(
+    "extra, expected",
+    [
+        ("", ["1.5", "20"]),
+        ("--max-len-b 50", [None, "50"]),
+        ("--max-len-a=1", [None, None]),
+        ("--min-len 30", [None, None]),
+    ],
+)
+def test_a_translation_is_bounded_by_its_source(extra, expected, data, tmp_path, monkeypatch):
+    state = {"cfg": {"model": {}}}
+    monkeypatch.setattr(evaluate.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
+    words = [str(data), "--path", str(tmp_path / f"{len(extra)}.pt"), "--results", str(tmp_path / "out")]
+    (tmp_path / f"{len(extra)}.pt").touch()
+    found = evaluate.Evaluation(evaluate.build_parser().parse_args(words), extra.split())
+    options = found._generate_options(found.folder, "test", 1.0)
+    values = [options[options.index(n) + 1] if n in options else None for n in ("--max-len-a", "--max-len-b")]
+    assert values == expected
