@@ -1,6 +1,5 @@
-"""What a person looks at: reports of training runs (``luna-report``) and maps of attention (``luna-show``).
+"""HTML pages that compare training runs (``luna-report``) and show attention maps (``luna-show``).
 
-Both are single HTML files that need nothing beside them. assets/ holds their scripts and styles, and uPlot
-(https://github.com/leeoniya/uPlot, MIT, see uPlot.LICENSE), which draws the curves: 50 KB, where plotly takes
-4.5 MB.
+Each page is one HTML file that needs no other file. The folder assets/ holds its scripts and styles. Learning
+curves are left to TensorBoard and Weights & Biases, to which fairseq writes.
 """

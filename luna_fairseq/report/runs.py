@@ -15,14 +15,13 @@ import torch
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
-from luna_fairseq.report.curves import hours
-from luna_fairseq.report.logs import SAVED, UPDATES, Log, is_training_log, made_with, read_logs
+from luna_fairseq.report.logs import SAVED, UPDATES, Log, Table, is_training_log, made_with, read_logs
 from luna_fairseq.report.options import Options, architecture, flat, hydra_options, option
 
 DEPTH = 4  # of folders below the one that is named: luna-lra-seeds' <task>/<model>/<seed>
 LOG_SUFFIXES = {"", ".log", ".out", ".txt", ".json", ".err"}
 CHECKPOINTS = ("checkpoint_last.pt", "checkpoint_best.pt")
-LOWER_IS_BETTER = ("loss", "ppl", "error", "wer", "ter")
+SECONDS_AN_HOUR = 3600
 
 
 @dataclass
@@ -160,7 +159,7 @@ def _read(place: str, files: List[Path]) -> Run:
         try:
             for found in _from_checkpoint(folder):
                 run.options = found.options
-        except InputError as error:  # the log's curves can be shown without
+        except InputError as error:  # the log can be shown without the options
             why = str(error)
         if run.options is None:
             run.notes.append(f"The log does not tell the options, and {why}.")
@@ -241,6 +240,17 @@ def summary(run: Run) -> Dict[str, str]:
     row["Seed"] = str(option(run.options, "seed") or "")
     row["luna_fairseq"] = run.log.made_with or ""
     return {name: text for name, text in row.items() if text}
+
+
+def hours(table: Table) -> np.ndarray:
+    """Return the hours of training up to each line of a table that has ``wall``.
+
+    After a restart, fairseq's clock starts again or stays at 0. The ``train_wall`` of such a line counts
+    instead.
+    """
+    step = np.diff(np.nan_to_num(table["wall"]), prepend=0)
+    spent = np.nan_to_num(table.get("train_wall", np.zeros_like(step)))
+    return np.cumsum(np.where(step > 0, step, spent)) / SECONDS_AN_HOUR
 
 
 def _state(run: Run) -> str:

@@ -1,5 +1,5 @@
-"""``luna-report``: one HTML file that shows training runs: curves over each other, what differs, and their
-translations.
+"""``luna-report``: one HTML file that compares training runs: results, options that differ, translations side
+by side, and BLEU by the length of the source.
 
 RUN is the folder or the log of a run of fairseq-train or fairseq-hydra-train, or a folder of several, such as
 luna-lra-seeds and luna-finetune fill; NAME=RUN gives it a name. Logs of every --log-format will do, and a run
@@ -21,15 +21,14 @@ from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
-from luna_fairseq.report.curves import axes, charts
 from luna_fairseq.report.options import differences
 from luna_fairseq.report.page import Page, page
 from luna_fairseq.report.runs import Run, find_runs, summary
 from luna_fairseq.report.translations import Translations, by_length, read_translations, samples
 
 PROGRAM = "luna-report"
-STYLES = ("uPlot.min.css", "page.css", "training.css")
-SCRIPTS = ("uPlot.iife.min.js", "page.js", "charts.js", "samples.js", "training.js")
+STYLES = ("page.css", "training.css")
+SCRIPTS = ("page.js", "samples.js", "training.js")
 RESULT_FOLDERS = ("results", "evaluation", "test")
 MOST_RUNS = 24
 
@@ -114,7 +113,6 @@ def report_page(
         "title": title,
         "watch": watch,
         "options": differences([run.options for run in runs]),
-        "charts": charts([run.log for run in runs]),
         "samples": samples(translated, number_of_samples),
         "lengths": by_length(translated),
         "runs": [_run_data(run, found) for run, found in zip(runs, translated)],
@@ -128,7 +126,6 @@ def _run_data(run: Run, found: Translations) -> Dict[str, Any]:
     return {
         "name": run.name,
         "path": str(run.folder),
-        "axes": axes(run.log),
         "summary": {**summary(run), **scores},
         "signatures": [f"{score['name']}: {score['signature']}" for score in found.scores],
         "notes": [*run.notes, *([found.note] if found.note else [])],

@@ -24,13 +24,11 @@ def report(out, *words):
     return data_of(out.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("updates, interval", [(100_000, 100), (30_000, 1)])
-def test_three_long_runs_are_small_and_thinned(updates, interval, tmp_path):
-    runs = [write_run(tmp_path / f"run {speed}", updates, interval, speed) for speed in (1, 2, 3)]
+def test_a_report_of_three_long_runs_is_small(tmp_path):
+    runs = [write_run(tmp_path / f"run {speed}", 30_000, 10, speed) for speed in (1, 2, 3)]
     data = report(tmp_path / "report.html", *runs)
-    assert (tmp_path / "report.html").stat().st_size < 5e6
-    assert [run["summary"]["Updates"] for run in data["runs"]] == [f"{updates:,}"] * 3
-    assert max(len(line["x"]) for chart in data["charts"] for line in chart["lines"]) <= 4800
+    assert (tmp_path / "report.html").stat().st_size < 1e5
+    assert [run["summary"]["Updates"] for run in data["runs"]] == ["30,000"] * 3
 
 
 def test_text_that_looks_like_html_stays_text(tmp_path):
@@ -38,12 +36,12 @@ def test_text_that_looks_like_html_stays_text(tmp_path):
     write_translations(folder, [HOSTILE], [HOSTILE], ["reference"])
     out = tmp_path / "report.html"
     data, text = report(out, folder, "--title", HOSTILE), out.read_text(encoding="utf-8")
-    assert text.count("<script") == text.count("</script>") == 1 + 5 and "<img" not in text
+    assert text.count("<script") == text.count("</script>") == 1 + 3 and "<img" not in text
     assert data["samples"][0]["source"] == HOSTILE and data["title"] == HOSTILE
 
 
 def test_nothing_in_the_page_asks_for_anything():
-    text = page("title", {}, ["page.css", "uPlot.min.css"], ["uPlot.iife.min.js", "page.js"]).text
+    text = page("title", {}, ["page.css", "training.css"], ["page.js", "samples.js"]).text
     assert "default-src 'none'" in text and text.count("'sha256-") == 2
     assert not re.search(r"(src|href)=|@import|url\(", text)
 
@@ -53,21 +51,10 @@ def test_in_a_notebook_a_page_shows_itself():
     assert shown.startswith('<iframe sandbox="allow-scripts"') and shown.count("<") == 2
 
 
-def test_a_library_that_stands_here_names_its_licence():
-    assert "MIT License" in (ASSETS / "uPlot.LICENSE").read_text(encoding="utf-8")
-    script = (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8")
-    assert script.startswith("/*! https://github.com/leeoniya/uPlot")
-
-
 @pytest.mark.parametrize("name", ["simple.log", "json.log", "none.log", "simple.file", "hydra_train.log"])
 def test_a_report_of_every_format(name, tmp_path):
-    assert report(tmp_path / "report.html", LOGS / name)["charts"]
-
-
-def test_runs_of_different_metrics_share_a_page(tmp_path):
-    data = report(tmp_path / "report.html", LOGS / "simple.log", LOGS / "hydra_train.log")
-    charts = {chart["figure"]: {line["run"] for line in chart["lines"]} for chart in data["charts"]}
-    assert charts["ppl"] == {0, 1} and charts["bleu"] == {0}
+    (run,) = report(tmp_path / "report.html", LOGS / name)["runs"]
+    assert int(run["summary"]["Updates"]) > 0 and any(key.startswith("Best ") for key in run["summary"])
 
 
 def test_mean_and_spread_over_seeds(tmp_path):

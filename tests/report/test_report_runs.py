@@ -11,7 +11,7 @@ from training_logs import LOGS, write_run
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.report.options import differences, flat
-from luna_fairseq.report.runs import find_runs, summary
+from luna_fairseq.report.runs import find_runs, hours, summary
 
 
 def copy_log(name, folder, as_name="train.log"):
@@ -147,3 +147,10 @@ def test_only_options_that_differ():
     assert differences([one, None]) == []
     more = {**one, "model.depth": 3}
     assert differences([one, more, None]) == [("--depth", ["-", "3", "not known"])]
+
+
+@pytest.mark.parametrize("wall", [[100, 200, 0, 0], [100, 200, 90, 190]])
+def test_the_hours_continue_after_a_restart(wall):
+    """fairseq's clock stays at 0, or starts again."""
+    table = {"wall": np.array(wall, dtype=float), "train_wall": np.array([90.0, 90, 90, 100])}
+    assert hours(table)[-1] * 3600 == pytest.approx(390)
