@@ -45,7 +45,7 @@ fi
 [[ "$gpus" =~ ^[1-9][0-9]*$ ]] || die "--gpus must be a positive number, got $gpus"
 
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-launch=(python -m luna_fairseq.commands.torchrun --nproc_per_node "$gpus")
+launch=(python -m torch.distributed.run --nproc_per_node "$gpus")
 if ((nodes == 1)); then
   launch+=(--standalone)
 else

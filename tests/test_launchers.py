@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from forked import run_module
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 TORCHRUN, SBATCH = SCRIPTS / "train_torchrun.sh", SCRIPTS / "train_slurm.sbatch"
@@ -40,7 +39,7 @@ def test_syntax(script):
 
 def test_one_node(tmp_path):
     words = run(TORCHRUN, *f"--gpus 8 --dry-run {RECIPE} {tmp_path} --seed 2".split()).stdout.split()
-    assert words[:6] == "python -m luna_fairseq.commands.torchrun --nproc_per_node 8 --standalone".split()
+    assert words[:6] == "python -m torch.distributed.run --nproc_per_node 8 --standalone".split()
     assert words[6:] == f"{TRAIN} {RECIPE} {tmp_path} --seed 2 --distributed-world-size 8".split()
 
 
@@ -58,19 +57,6 @@ def test_recipe_and_data_are_looked_at_once_before_anything_starts():
     done = run(TORCHRUN, *f"--gpus 2 {RECIPE} nowhere".split())
     assert done.returncode == 1 and "nowhere is no folder" in done.stderr.splitlines()[-1]
     assert done.stdout == "" and done.stderr.count("error") == 1
-
-
-@pytest.mark.parametrize("ending, status", [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("", 0)])
-def test_a_process_that_fails_leaves_two_lines(ending, status, tmp_path):
-    """What it said, and which one it was; torch says thirty more."""
-    (tmp_path / "failing.py").write_text(
-        f"import os, sys\nprint('luna_fairseq: error: width 3', file=sys.stderr, flush=True)\n{ending}\n"
-    )
-    words = ("--standalone --nproc_per_node 1", tmp_path / "failing.py")
-    done = run_module("luna_fairseq.commands.torchrun", words)
-    said = [line for line in done.stderr.splitlines() if "Warning" not in line and "warn" not in line]
-    last = [f"torchrun: process 0 ended with status {status}, and so did the run"] if status else []
-    assert said == ["luna_fairseq: error: width 3", *last] and done.returncode == status
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import luna_fairseq
 from luna_fairseq.errors import InputError, one_line_for, until_nobody_reads
@@ -52,6 +52,7 @@ def console_script(
     place: str = "",
     passes_on: Optional[Sequence[str]] = None,
     hides_log: bool = False,
+    takes_words: bool = False,
 ) -> Callable[..., int]:
     """The entry point of a command.
 
@@ -63,6 +64,8 @@ def console_script(
         passes_on: options after ``--`` go to one of fairseq's commands; ``work`` gets them as a list, too.
             Among them may not be these, which the command gives itself and goes by (default: no ``--``).
         hides_log: what fairseq logs and warns of in its own work is not shown.
+        takes_words: the words of the command line are options of fairseq-train for ``work``, which gets them
+            as a list. ``build_parser`` is for ``--help`` alone.
 
     Returns:
         main(argv), which reads the process's arguments by default and gives the exit status: 0, or 1 after
@@ -71,6 +74,10 @@ def console_script(
 
     def main(argv: Optional[Sequence[str]] = None) -> int:
         words, extra = list(sys.argv[1:] if argv is None else argv), []
+        if takes_words:
+            if words[:1] in (["-h"], ["--help"]):
+                build_parser().parse_args(["--help"])
+            return reported(program, lambda: work(words))
         if passes_on is not None and "--" in words:
             end = words.index("--")
             words, extra = words[:end], words[end + 1 :]
@@ -91,22 +98,5 @@ def console_script(
 
         with quietly(args.quiet):
             return reported(program, checked_work, getattr(args, place) if place else None)
-
-    return main
-
-
-def words_script(
-    program: str, usage: str, doc: Optional[str], work: Callable[[List[str]], Any]
-) -> Callable[..., int]:
-    """The entry point, as that of :func:`console_script`, of a command whose words are options of
-    fairseq-train: ``work`` is given them, and raises InputError for bad ones. --help begins with ``usage``,
-    and goes on with what follows the first paragraph of ``doc``."""
-
-    def main(argv: Optional[Sequence[str]] = None) -> int:
-        words = list(sys.argv[1:] if argv is None else argv)
-        if words[:1] in (["-h"], ["--help"]):
-            print(usage, (doc or "").split("\n\n", 1)[-1], sep="\n\n", end="")
-            return 0
-        return reported(program, lambda: work(words))
 
     return main

@@ -12,11 +12,17 @@ import shlex
 import sys
 from typing import List
 
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.recipes import folder, names, read_heading, read_recipe
-from luna_fairseq.commands.reporting import words_script
+from luna_fairseq.commands.reporting import console_script
 
 PROGRAM = "luna-recipes"
-USAGE = "usage: luna-recipes [--folder | NAME [fairseq-train options]]"
+USAGE = "luna-recipes [--folder | NAME [fairseq-train options]]"
+
+
+def build_parser() -> CommandParser:
+    """Return the parser that prints --help."""
+    return CommandParser(PROGRAM, __doc__, usage=USAGE)
 
 
 def _recipes(words: List[str]) -> None:
@@ -57,7 +63,7 @@ def _command(words: List[str]) -> str:
     return " \\\n    ".join(lines)
 
 
-main = words_script(PROGRAM, USAGE, __doc__, _recipes)
+main = console_script(PROGRAM, build_parser, _recipes, takes_words=True)
 
 
 if __name__ == "__main__":

@@ -16,14 +16,20 @@ from typing import Dict, List, Optional, Sequence
 
 import torch
 
+from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.launch import Launch, launch
 from luna_fairseq.commands.recipes import Recipe, read_recipe
-from luna_fairseq.commands.reporting import words_script
+from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import content_of, lasting_options, same_run
 
 PROGRAM = "luna-train"
-USAGE = "usage: luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
+USAGE = "luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
+
+
+def build_parser() -> CommandParser:
+    """Return the parser that prints --help."""
+    return CommandParser(PROGRAM, __doc__, usage=USAGE)
 
 
 def command(words: List[str], records: bool = True, option: str = "--save-dir") -> List[str]:
@@ -38,9 +44,9 @@ def command(words: List[str], records: bool = True, option: str = "--save-dir") 
         InputError: one of them is missing or wrong, or the checkpoints there are of another run.
     """
     if not words or words[0].startswith("-"):
-        raise InputError(f"RECIPE is missing: {USAGE[7:]}; luna-recipes lists the recipes")
+        raise InputError(f"RECIPE is missing: {USAGE}; luna-recipes lists the recipes")
     if len(words) < 2 or words[1].startswith("-"):
-        raise InputError(f"DATA is missing: {USAGE[7:]}")
+        raise InputError(f"DATA is missing: {USAGE}")
     name, data, *given = words
     recipe = read_recipe(name)
     for folder in data.split(":"):
@@ -83,7 +89,7 @@ def _train(words: List[str]) -> None:
 
 
 # Where nothing is wrong, the process becomes fairseq-train.
-main = words_script(PROGRAM, USAGE, __doc__, _train)
+main = console_script(PROGRAM, build_parser, _train, takes_words=True)
 
 
 if __name__ == "__main__":
