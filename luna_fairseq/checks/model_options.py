@@ -1,9 +1,10 @@
-"""A model's options, as its dataclass declares them: read from a configuration, compared with another's, and
-as words of a command line. Nothing lists names a second time.
+"""Read a model's options, compare them with another model's, and write them as words of a command line.
 
-An option whose field has ``MAY_CHANGE`` in its metadata leaves a trained model what it is (dropout, memory,
-how weights begin); all others are part of what its weights mean. fairseq's own models declare options without
-that: theirs are taken as those of ours of the same name.
+The dataclass of the model is the only list of its options.
+
+A trained model computes the same with any value of an option that has ``MAY_CHANGE`` in its metadata
+(dropout, memory, initial weights). Every other option decides what the weights mean. fairseq's models declare
+options without this metadata, so that the options of our models of the same name decide.
 """
 
 from argparse import ArgumentParser
@@ -20,9 +21,9 @@ _OURS = "luna_fairseq."
 
 
 def plain_options(config: Any) -> Dict[str, Any]:
-    """Names and values of a flat configuration (dataclass, DictConfig, Namespace or mapping).
+    """Return name -> value for a flat configuration (dataclass, DictConfig, Namespace or mapping).
 
-    Enums become their words; references to other groups of options stay as they are.
+    Enums become strings. References to other groups of options are not resolved.
     """
     from omegaconf import OmegaConf  # the engine's table is read where there is no fairseq, too
 
@@ -33,7 +34,7 @@ def plain_options(config: Any) -> Dict[str, Any]:
 
 
 def model_name(options: Mapping[str, Any]) -> str:
-    """Of the registered model that ``options`` are for; an unknown architecture's is its own."""
+    """Return the name of the registered model of ``options``. An unknown architecture is its own name."""
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
     name = str(options.get("_name") or options.get("arch"))
@@ -41,7 +42,7 @@ def model_name(options: Mapping[str, Any]) -> str:
 
 
 def dataclass_of(options: Mapping[str, Any]) -> Any:
-    """The dataclass of the model that ``options`` are for; None unless it is one of ours."""
+    """Return the dataclass of the model of ``options``, or None if the model is not one of ours."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     return _ours(MODEL_DATACLASS_REGISTRY.get(model_name(options)))
@@ -52,7 +53,7 @@ def _ours(dataclass: Any) -> Any:
 
 
 def complete(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """``options`` with what they lack from the defaults of the model's dataclass, if it is one of ours."""
+    """Return ``options`` completed by the defaults of the model's dataclass, if the model is one of ours."""
     dataclass = dataclass_of(options)
     if dataclass is None:
         return dict(options)
@@ -60,7 +61,7 @@ def complete(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
-    """``options``, in place, with the value of another option where None stands for it."""
+    """Replace None, in place, by the value of the option that ``default_from`` names. Returns ``options``."""
     for field in fields(dataclass):
         source = field.metadata.get(DEFAULT_FROM)
         if source is not None and options[field.name] is None:
@@ -69,9 +70,11 @@ def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
 
 
 def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Give a configuration, in place, what it lacks: the defaults of what its model has gained since, where
-    fairseq would ask today's preset, and {} for a None of --eval-bleu's that older versions stored. Then
-    ``overrides``, which fairseq has given what was there alone."""
+    """Complete the configuration of a checkpoint, in place, and apply ``overrides`` to all of it.
+
+    Options that the model has gained since get the default of its dataclass. fairseq would take them from
+    today's preset of the architecture. A None of --eval-bleu, which older versions stored, becomes {}.
+    """
     from omegaconf import OmegaConf, open_dict
 
     from fairseq.dataclass.utils import overwrite_args_by_name
@@ -80,7 +83,7 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
         if getattr(state.get("args"), name, "") is None:
             setattr(state["args"], name, "{}")
     model: Any = (state.get("cfg") or {}).get("model")
-    # Before fairseq kept configurations it kept args: those of the authors, for whom presets are right.
+    # A checkpoint with args in place of a configuration is of the authors' code, whose presets are right.
     if state.get("args") is not None or not OmegaConf.is_config(model):
         return
     dataclass = dataclass_of(plain_options(model))
@@ -110,9 +113,9 @@ def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
 
 
 def lasting(model: str) -> List[str]:
-    """Names of the options of a registered model that may not change.
+    """Return the names of a registered model's options that may not change.
 
-    Of one that is not registered here, of any model of ours.
+    If ``model`` is not registered, the options of all models of this package are returned.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
@@ -132,10 +135,10 @@ def lasting(model: str) -> List[str]:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
-    """(option, its value in ``one``, in ``other``) where two models with equal weights compute differently.
+    """Return (option, value in ``one``, value in ``other``) where equal weights would compute differently.
 
-    Where they are different models, that alone, under ``arch``. What only one of them knows came with newer
-    code, whose default changes nothing.
+    If the models are of different classes, the only option is ``arch``. An option that only one of them has
+    came with newer code, whose default changes nothing, and is left out.
     """
     models = model_name(one), model_name(other)
     if models[0] != models[1]:
@@ -146,9 +149,9 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[
 
 
 def command_line(options: Mapping[str, Any]) -> List[str]:
-    """``--arch`` and the options that may not change: words with which fairseq-train builds the same model.
+    """Return the words with which fairseq-train builds the same model: ``--arch`` and all lasting options.
 
-    Those that are None or False, as every boolean is by default, are left out.
+    An option that is None or False is left out, because every boolean is False by default.
     """
     model = model_name(options)
     words = ["--arch", model]

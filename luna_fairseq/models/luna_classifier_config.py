@@ -1,4 +1,4 @@
-"""Options of the classifiers of long sequences: the Transformer's under fairseq's names, and Luna's own."""
+"""Options of the classifiers of long sequences: of the Transformer under fairseq's names, and of Luna."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -17,7 +17,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class ClassifierOptions(LayerOptions, EncoderOptions):
-    """The Transformer's, and what is classified by what; defaults are the authors' base architecture."""
+    """Options of the Transformer, its input and its classifier: the authors' base architecture."""
 
     input_type: Optional[ChoiceEnum(["text", "image"])] = option(
         None, "tokens or pixels (default: what the task reads; anything else is refused)", may_change=True
@@ -59,7 +59,7 @@ class ClassifierOptions(LayerOptions, EncoderOptions):
 
 @dataclass
 class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions):
-    """Defaults are the authors' base architecture for Long Range Arena."""
+    """Options of Luna's classifier. Defaults are the authors' base architecture for Long Range Arena."""
 
     layer_type: ChoiceEnum(["luna", "transformer"]) = option(
         "luna", "layers of the encoder: Luna's, or fairseq's Transformer's"

@@ -1,4 +1,4 @@
-"""Options of the translation models: the Transformer's under fairseq's names, and Luna's own."""
+"""Options of the translation models: of the Transformer under fairseq's names, and of Luna."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -19,7 +19,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
-    """The Transformer's, of every translation model."""
+    """Options of every translation model."""
 
     encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding", may_change=True)
     encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")
@@ -43,7 +43,7 @@ class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
 
 @dataclass
 class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecoderOptions, CrossOptions):
-    """Defaults are the paper's base size with tied keys and values."""
+    """Options of Luna for translation. The defaults are the paper's base size with tied keys and values."""
 
     encoder_projected_attention_heads: Optional[int] = option(
         None, "heads of pack attention in the encoder", default_from="encoder_attention_heads", least=1

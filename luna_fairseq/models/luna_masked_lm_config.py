@@ -1,4 +1,4 @@
-"""Options of the masked language models: RoBERTa's under their names, and Luna's own."""
+"""Options of the masked language models: options of RoBERTa under their names, and options of Luna."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -17,7 +17,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class SentenceOptions(LayerOptions, EncoderOptions):
-    """RoBERTa's, of every masked language model; defaults are the base size of table 8."""
+    """Options of every masked language model. The defaults are the base size of Table 8."""
 
     encoder_layers: int = option(12, "number of encoder layers", least=1)
     encoder_embed_dim: int = option(768, "encoder embedding dimension", least=1)
@@ -57,7 +57,7 @@ class SentenceOptions(LayerOptions, EncoderOptions):
 
 @dataclass
 class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions):
-    """Defaults are the base size of Luna, table 8."""
+    """Options of Luna's masked language model. The defaults are the base size of Luna in Table 8."""
 
     projection_length: int = option(128, "l, the length of the packed sequence P", least=1)
     untie_weights_luna: bool = option(False, "an output projection of its own, not the token embedding")

@@ -1,10 +1,9 @@
-"""Options that models share, in groups that a model's dataclass is put together of: the Transformer's under
-fairseq's names, which the peers have too, and Luna's own.
+"""Options that models share, in groups that the dataclass of a model inherits.
 
-An option is declared once, here or in the dataclass of its model; whatever needs a model's options (command
-line, hydra, checkpoint, fine-tuning, averaging, resuming, export) reads that dataclass, see
-``checks/model_options.py``. Flat, with prefixed fields: fairseq's command line loses the prefixed options of
-a nested config.
+The options of the Transformer, which the peers have too, are called as in fairseq. An option is declared
+once, here or in the dataclass of its model. Command line, hydra, checkpoints, fine-tuning, averaging, resuming and
+export read that dataclass (see ``checks/model_options.py``). The dataclasses are flat, with prefixed fields:
+fairseq's command line loses the prefixed options of a nested config.
 """
 
 from dataclasses import dataclass, field
@@ -28,14 +27,14 @@ def option(
     default_from: Optional[str] = None,
     **metadata: Any,
 ) -> Any:
-    """A dataclass field with fairseq's metadata.
+    """Return a dataclass field with fairseq's metadata.
 
     Args:
-        default: the value where none is given
-        help: a line for the command line, to which ``default_from`` is added
-        may_change: a run may go on with another value, and checkpoints with different ones may be averaged:
-            with the same weights a trained model computes the same (dropout, memory, how weights begin)
-        default_from: the option that has the value where this one's is None
+        default: default value
+        help: help text for the command line; a note about ``default_from`` is appended
+        may_change: True if a trained model computes the same with any value (dropout, memory, initial
+            weights), so that a run may resume with another value and checkpoints may differ when averaged
+        default_from: name of the option whose value replaces None
         metadata: bounds of a number (see ``checks/bounds.py``), and fairseq's own, such as ``argparse_alias``
     """
     if default_from is not None:
@@ -46,7 +45,7 @@ def option(
 
 @dataclass
 class LayerOptions(FairseqDataclass):
-    """The Transformer's, of every layer."""
+    """Options of every layer of a Transformer."""
 
     activation_fn: Activation = option("relu", "activation function to use")
     dropout: float = option(0.1, "dropout probability", may_change=True, **PROBABILITY)
@@ -92,7 +91,7 @@ class LayerOptions(FairseqDataclass):
 
 @dataclass
 class LunaOptions(LayerOptions):
-    """Of every layer of every Luna model."""
+    """Options of every layer of a Luna model."""
 
     untie_luna_kv: bool = option(False, "separate projections for keys and values")
     torch_compile: bool = option(
@@ -102,7 +101,7 @@ class LunaOptions(LayerOptions):
 
 @dataclass
 class EncoderOptions(FairseqDataclass):
-    """The Transformer's, of every model with an encoder."""
+    """Options of every Transformer with an encoder."""
 
     encoder_layers: int = option(6, "number of encoder layers", least=1)
     encoder_embed_dim: int = option(512, "encoder embedding dimension", least=1)
@@ -113,7 +112,7 @@ class EncoderOptions(FairseqDataclass):
 
 @dataclass
 class LunaEncoderOptions(AnchorOptions, EncoderOptions):
-    """Of every Luna model with an encoder."""
+    """Options of every Luna model with an encoder."""
 
     fix_projection_length: bool = option(
         False, "always use all rows of P; by default P is never longer than a sequence"
@@ -122,7 +121,7 @@ class LunaEncoderOptions(AnchorOptions, EncoderOptions):
 
 @dataclass
 class DecoderOptions(FairseqDataclass):
-    """The Transformer's, of every model with a decoder."""
+    """Options of every Transformer with a decoder."""
 
     decoder_embed_dim: Optional[int] = option(
         None,
@@ -168,7 +167,7 @@ class DecoderOptions(FairseqDataclass):
 
 @dataclass
 class LunaDecoderOptions(DecayOptions, DecoderOptions):
-    """Of every Luna model with a decoder."""
+    """Options of every Luna model with a decoder."""
 
     projection_length: int = option(32, "l, the length of the packed sequence P", least=1)
     pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option(

@@ -1,4 +1,4 @@
-"""Options of the peers' models: the Transformer's groups of options, and those of every attention."""
+"""Options of the peers' models: those of the Transformer, and those of every attention."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -17,7 +17,7 @@ NAMES = list(ATTENTIONS)
 
 @dataclass
 class EncoderAttentionConfig(PeerOptions):
-    """Which attention, the options of all, and those of Informer's block."""
+    """Choice of the attention, the options of every attention, and the options of Informer's block."""
 
     attention: ChoiceEnum(NAMES) = option(
         "softmax", "attention of the encoder, and of what has no option of its own"
@@ -32,7 +32,7 @@ class EncoderAttentionConfig(PeerOptions):
 
 @dataclass
 class AttentionConfig(EncoderAttentionConfig):
-    """The attentions of an encoder-decoder."""
+    """Choice of the attentions of an encoder-decoder."""
 
     decoder_attention: Optional[ChoiceEnum(NAMES)] = option(
         None, "causal attention of the decoder", default_from="attention"
@@ -44,7 +44,7 @@ class AttentionConfig(EncoderAttentionConfig):
 
 @dataclass
 class PeerTransformerConfig(AttentionConfig, TranslationOptions):
-    """Of the Transformer for translation."""
+    """Options of the Transformer for translation."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class PeerLanguageModelConfig(PeerOptions, LanguageModelOptions):
 
 @dataclass
 class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
-    """Of RoBERTa."""
+    """Options of RoBERTa."""
 
     untie_weights_roberta: bool = option(False, "an output projection of its own, not the token embedding")
     no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
@@ -64,4 +64,4 @@ class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
 
 @dataclass
 class PeerClassifierConfig(EncoderAttentionConfig, ClassifierOptions):
-    """Of the classifier of long sequences."""
+    """Options of the classifier of long sequences."""

@@ -6,7 +6,7 @@ from typing import Callable, Iterator, List, NamedTuple
 
 from bad_archives import archives
 from fault_world import World
-from flips import is_refused
+from flips import in_one_line
 from tallies import FAILED, REFUSED, Tally
 from warmed import run, seeded
 
@@ -21,14 +21,13 @@ class Case(NamedTuple):
 
 OPTIONS = {
     "fairseq-train": """
-        --encoder-layers -1|--decoder-layers -1|--dropout 1.5|--attention-dropout -0.1|--projection-length 0
+        --encoder-layers 0|--decoder-layers 0|--dropout 1|--attention-dropout -0.1|--projection-length 0
         |--projection-length x|--encoder-attention-heads 3|--decoder-projected-attention-heads 5
-        |--pack-activation gelu|--luna-backend fast|--clip-norm -1|--update-freq 0|--max-tokens 0
-        |--restore-file nowhere.pt|--finetune-from-model nowhere.pt|--arch luna_none|--task nothing
+        |--pack-activation gelu|--luna-backend fast|--clip-norm -1
+        |--restore-file nowhere.pt|--arch luna_none|--task nothing
         |--optimizer none|--lr-scheduler none|--criterion none|--warmup-init-lr 9|--apollo-rebound none
         |--label-smoothing 2|--encoder-layerdrop 2|--seed x|--lr x|--word-dropout 2|--encoder-embed-dim 0
-        |--train-subset nothing|--valid-subset nothing|--source-lang xx
-        |--max-source-positions 1|--fp16 --cpu|--max-update x|--batch-size 0""",
+        |--max-source-positions 0|--max-update x""",
     "luna-prepare-bitext": """
         --vocab-size 0|--vocab-size x|--vocab-size 5|--vocab-size 99999|--source-lang tgt|--source-lang xx
         |--trainpref nowhere|--validpref nowhere|--testpref nowhere|--max-length 0|--max-length 1
@@ -60,7 +59,7 @@ def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: in
             out = world.anew()
             ended = run(case.words, world.log)
             left = half_written(out) + [name for name in evil(world)]
-            good = is_refused(ended) and not left
+            good = in_one_line(ended) and not left
             detail = f"{case.what}: status {ended.status}, left {left[:5]}: {ended.output[-500:]}"
             kind, _, where = case.where.partition(":")
             tally.note(kind, where, REFUSED if good else FAILED, detail)
