@@ -1,9 +1,9 @@
 """Options that models share, in groups that the dataclass of a model inherits.
 
-The options of the Transformer, which the peers have too, are called as in fairseq. An option is declared
-once, here or in the dataclass of its model. Command line, hydra, checkpoints, fine-tuning, averaging, resuming and
-export read that dataclass (see ``checks/model_options.py``). The dataclasses are flat, with prefixed fields:
-fairseq's command line loses the prefixed options of a nested config.
+The options of the Transformer, which the peers have too, have fairseq's names. An option is declared once:
+here or in the dataclass of its model. Command line, hydra, checkpoints, fine-tuning, averaging, resuming and
+export read that dataclass (see ``checks/model_options.py``). The dataclasses are flat, with prefixed fields,
+because fairseq's command line loses the prefixed options of a nested config.
 """
 
 from dataclasses import dataclass, field
