@@ -208,6 +208,11 @@ def parts_of_a_text(given: Given) -> Faults:
         )
     if shards > 1 and given.task == "streaming_lm":
         yield f"--num-shards {shards}: --task streaming_lm reads the whole text in one go, leave it out"
+    if given.all.get("post_process") and given.task == "streaming_lm":
+        yield (
+            "--post-process and --remove-bpe: --task streaming_lm cannot count words, which a segment's end "
+            "may cut: leave them out, and raise the perplexity to the power of pieces a word"
+        )
 
 
 CHECKS: Tuple[Callable[[Given], Faults], ...] = (

@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fairseq.data import FairseqDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator
@@ -14,7 +15,8 @@ from luna_fairseq.errors import InputError
 class StreamDataset(FairseqDataset):
     """Cut a text into streams and each stream into segments. Item i holds segment i of all streams.
 
-    The tokens that are left after dividing the text evenly, fewer than there are streams, are not read.
+    Training does not read the tokens that are left after dividing the text evenly, fewer than there are
+    streams. With ``every_token``, the first streams are longer by one of these tokens each.
 
     Args:
         dataset: indexed dataset whose items follow one another in the text
@@ -25,6 +27,7 @@ class StreamDataset(FairseqDataset):
         context_segments: number of earlier segments that are read again with each segment, for the gradient
         all_streams: number of streams of all processes
         first_stream: index of the first stream of this process
+        every_token: whether every token is read (default: False)
     """
 
     def __init__(
@@ -37,28 +40,33 @@ class StreamDataset(FairseqDataset):
         context_segments: int,
         all_streams: int,
         first_stream: int,
+        every_token: bool = False,
     ):
         super().__init__()
         self.dataset, self.streams, self.first_stream = dataset, streams, first_stream
         self.segment_length, self.context_segments = segment_length, context_segments
         self.pad, self.eos = pad, eos
         self.ends = np.cumsum(np.asarray(dataset.sizes, dtype=np.int64))
-        self.stream_length = int(self.ends[-1]) // all_streams if len(self.ends) else 0
+        total = int(self.ends[-1]) if len(self.ends) else 0
+        self.stream_length, left = divmod(total, all_streams)
+        self.longer = left if every_token else 0  # number of streams with one token more
+        self.longest = self.stream_length + bool(self.longer)
 
     def __len__(self) -> int:
-        return -(-self.stream_length // self.segment_length)
+        return -(-self.longest // self.segment_length)
 
     def __getitem__(self, index: int) -> Dict[str, Any]:
         """Return segment ``index`` of every stream, after the earlier segments that are read again.
 
         Returns:
-            tokens: [B, 1 + T], the tokens after the token before the first of them
+            tokens: [B, 1 + T], the tokens after the token before the first of them; the last one is padding
+                if the stream is shorter than the longest
             context: number of tokens that are read again
             keep_after: number of tokens after which the next item begins
         """
         first, next_first = (max(0, number - self.context_segments) for number in (index, index + 1))
         start = first * self.segment_length
-        end = min((index + 1) * self.segment_length, self.stream_length)
+        end = min((index + 1) * self.segment_length, self.longest)
         return {
             "tokens": torch.stack([self._tokens(stream, start, end) for stream in range(self.streams)]),
             "context": index * self.segment_length - start,
@@ -67,7 +75,10 @@ class StreamDataset(FairseqDataset):
 
     def _tokens(self, stream: int, start: int, end: int) -> Tensor:
         """Return the tokens from ``start`` to ``end`` of a stream, after the token before them [1 + T]."""
-        offset = (self.first_stream + stream) * self.stream_length
+        number = self.first_stream + stream
+        if end > self.stream_length + (number < self.longer):
+            return F.pad(self._tokens(stream, start, end - 1), (0, 1), value=self.pad)
+        offset = number * self.stream_length + min(number, self.longer)
         start, end = offset + start, offset + end
         begin = max(0, start - 1)
         item = int(np.searchsorted(self.ends, begin, side="right"))
@@ -89,7 +100,7 @@ class StreamDataset(FairseqDataset):
         return {
             "id": torch.arange(B) + self.first_stream,
             "nsentences": B,
-            "ntokens": B * (T - context),
+            "ntokens": int(target.ne(self.pad).sum()),
             "start_indices": [context] * B,
             "net_input": {
                 "src_tokens": source,

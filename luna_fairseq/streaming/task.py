@@ -1,6 +1,7 @@
 """``--task streaming_lm``: language modelling of contiguous text in constant memory."""
 
 import logging
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -50,8 +51,9 @@ class StreamingLMTask(LanguageModelingTask):
     """Language modelling in which each example of a batch continues the same example of the batch before.
 
     The data is the data of ``--task language_modeling``. The text is cut into as many streams as the batches
-    of all processes have examples. Each stream begins with an empty state. With ``--batch-size 1``, which is
-    the default of fairseq-eval-lm, the text is read from beginning to end.
+    of all processes have examples. Each stream begins with an empty state. Validation and evaluation read
+    every token; training leaves out fewer than there are streams. With ``--batch-size 1``, which is the
+    default of fairseq-eval-lm, the text is read from beginning to end.
 
     Args:
         cfg: a :class:`StreamingLMConfig`
@@ -65,8 +67,14 @@ class StreamingLMTask(LanguageModelingTask):
         """Load the dictionary.
 
         Raises:
-            InputError: the dictionary is missing
+            InputError: the dictionary is missing, or the data is more than one folder
         """
+        folders = (cfg.data or "").split(os.pathsep)
+        if len(folders) > 1:
+            raise InputError(
+                f"--task streaming_lm reads the text of one folder, not of {len(folders)} ({cfg.data}): give "
+                "one, or prepare the whole text as one"
+            )
         path = Path(cfg.data or "") / "dict.txt"
         if not path.is_file():
             raise InputError(f"{path} does not exist: give what fairseq-preprocess or luna-prepare-text made")
@@ -119,6 +127,7 @@ class StreamingLMTask(LanguageModelingTask):
             options.bptt_segments if training else 0,
             all_streams,
             first_stream,
+            every_token=not training,
         )
         if not dataset.stream_length:
             raise InputError(

@@ -53,6 +53,26 @@ def test_the_length_of_segments_does_not_change_the_score(data, trained):
     assert len(scores) == 1
 
 
+@pytest.mark.parametrize("words", ["--remove-bpe", "--post-process subword_nmt"])
+def test_words_are_not_counted(words, data, trained):
+    path = trained / "checkpoint_last.pt"
+    line = refused("eval_lm", *data, "--task streaming_lm --gen-subset valid --path", path, words)
+    assert "--task streaming_lm cannot count words" in line
+
+
+def test_a_stream_reads_one_folder(data, trained):
+    folders = f"{data[-1]}:{data[-1]}"
+    words = "--task streaming_lm --gen-subset valid --path", trained / "checkpoint_last.pt"
+    line = refused("eval_lm", *data[:-1], folders, *words)
+    assert "--task streaming_lm reads the text of one folder, not of 2" in line
+
+
+def test_nothing_is_sampled_and_scored_as_nothing(data, trained):
+    hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data[-1]))
+    assert hub.sample([]) == hub.score([]) == hub.translate([]) == []
+    assert hub.sample([], stream=hub.read("w1")) == []
+
+
 @pytest.mark.parametrize(
     "words, message",
     [

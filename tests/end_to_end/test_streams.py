@@ -8,7 +8,9 @@ from test_two_processes import start
 
 import luna_fairseq
 from fairseq import options, tasks
+from fairseq.data import ListDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from luna_fairseq.streaming.streams import StreamDataset
 
 TASK = "--task streaming_lm -a luna_lm --segment-length 16 --decoder-layers 1 --decoder-attention-heads 2"
 TASK += " --decoder-embed-dim 8 --decoder-ffn-embed-dim 8"
@@ -76,3 +78,29 @@ def test_the_stream_of_the_first_of_several_processes_is_not_restored_in_the_oth
 def test_the_training_split_may_have_another_name(text):
     words = "--batch-size 3 --batch-size-valid 2 --bptt-segments 1 --train-subset valid"
     assert shown(batches(iterator(text, words, split="valid"))[1]).shape == (3, 64)
+
+
+@pytest.mark.parametrize("segment_length", [1, 3, 7, 64])
+@pytest.mark.parametrize("streams", [1, 2, 3, 4, 7])
+def test_evaluation_reads_every_token_once(streams, segment_length):
+    """The streams of two processes together hold the text, and what stands before each token is right."""
+    lengths = [5, 1, 9, 2]
+    text = ListDataset([torch.arange(n) + 10 * i + 4 for i, n in enumerate(lengths)], lengths)
+    expected = torch.cat(list(text)).tolist()
+    for processes in (1, 2):
+        read = []
+        for rank in range(processes):
+            numbers = streams * processes, streams * rank
+            made = StreamDataset(text, streams, segment_length, 1, 2, 0, *numbers, every_token=True)
+            found = [made.collater([made[i]]) for i in range(len(made))]
+            for batch in found:
+                assert batch["ntokens"] == int(batch["target"].ne(1).sum())
+                assert not batch["net_input"]["src_tokens"].eq(1).any()
+            target = torch.cat([batch["target"] for batch in found], dim=1)
+            before = torch.cat([batch["net_input"]["src_tokens"] for batch in found], dim=1)
+            for stream, previous in zip(target, before):
+                tokens = stream[stream.ne(1)].tolist()
+                place = expected.index(tokens[0])
+                assert previous[: len(tokens)].tolist() == [2, *expected][place : place + len(tokens)]
+                read += tokens
+        assert read == expected

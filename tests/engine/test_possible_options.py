@@ -75,6 +75,10 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
         ({**INTERACTIVE, "task": "streaming_lm", "constraints": "ordered"}, "--constraints is for transl"),
         ({**GENERATE, "task": "streaming_lm"}, "fairseq-generate continues one prompt a line"),
         ({**EVAL_LM, "distributed_world_size": 2}, "--distributed-world-size 2, or torchrun: fairseq-eval"),
+        (
+            {**EVAL_LM, "task": "streaming_lm", "post_process": "subword_nmt"},
+            "--post-process and --remove-bpe: --task streaming_lm cannot count words",
+        ),
         ({**EVAL_LM, "task": "streaming_lm", "num_shards": 2}, "--num-shards 2: --task streaming_lm reads"),
     ],
 )
