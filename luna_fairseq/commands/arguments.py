@@ -74,6 +74,11 @@ class CommandParser(argparse.ArgumentParser):
         self.count("--workers", None, shown)
         self.set_defaults(workers=os.cpu_count() or 1)
 
+    def ema(self) -> None:
+        """Add ``--ema``, which takes averaged weights; see :mod:`luna_fairseq.models.ema`."""
+        taken = "take the weights that fairseq-train --store-ema averaged (default: the trained ones)"
+        self.add_argument("--ema", action="store_true", help=taken)
+
     def max_unknown(self) -> None:
         """``--max-unknown``; see :func:`luna_fairseq.text.encoders.check_unknown`."""
         self.add_argument(

@@ -25,6 +25,7 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import archive_is_damaged, why_unreadable
 from luna_fairseq.files.writing import check_writable, replacing
+from luna_fairseq.models.ema import STORED, load_ema
 from luna_fairseq.progress import progress
 
 PROGRAM = "luna-average-checkpoints"
@@ -52,6 +53,7 @@ def build_parser() -> CommandParser:
         action="store_true",
         help="average checkpoints of different runs, too (their models, tasks and languages must agree)",
     )
+    parser.ema()
     return parser
 
 
@@ -61,7 +63,7 @@ def _average(args: argparse.Namespace) -> None:
     if args.output.resolve() in [path.resolve() for path in paths]:
         raise InputError(f"--output {args.output} is one of the checkpoints to average")
     print(f"averaging {len(paths)} checkpoints:", *paths, sep="\n  ")
-    state = average_checkpoints(paths, args.force)
+    state = average_checkpoints(paths, args.force, args.ema)
     try:
         with replacing(args.output) as temporary:
             torch.save(state, str(temporary))
@@ -133,7 +135,7 @@ def check_files(paths: Sequence[Path], bound: Any) -> None:
         seen.add(path.resolve())
 
 
-def average_checkpoints(paths: Sequence[Path], force: bool = False) -> Dict[str, Any]:
+def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = False) -> Dict[str, Any]:
     """Checkpoint whose parameters are the mean over ``paths``.
 
     Sums are kept in float64, so that the mean of equal values is that value; one sum and one checkpoint are
@@ -144,6 +146,7 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False) -> Dict[str,
     Args:
         paths: at least one fairseq checkpoint of one architecture; order matters only for which one is last.
         force: whether they may be of different runs.
+        ema: average the weights that ``fairseq-train --store-ema`` averaged (default: False).
 
     Returns:
         The last checkpoint with averaged ``"model"``, without optimizer state and without EMA weights.
@@ -159,7 +162,7 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False) -> Dict[str,
     state: Dict[str, Any] = {}
     for path in progress(paths, "average", "checkpoints"):
         state = {}  # frees the previous one before the next is read
-        state = load(path)
+        state = load(path, ema)
         description = describe(state)
         first = first or description
         check_same(first, description, paths[0], path)
@@ -182,12 +185,17 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False) -> Dict[str,
     return state
 
 
-def load(path: Path) -> Dict[str, Any]:
-    """Checkpoint without what averaging makes meaningless (optimizer state, moving averages)."""
+def load(path: Path, ema: bool = False) -> Dict[str, Any]:
+    """Load a checkpoint without the entries that averaging makes meaningless: optimizer state and EMA.
+
+    With ``ema``, the model's parameters are the EMA weights.
+    """
     if archive_is_damaged(path):
         raise InputError(f"{path} is damaged: its checksums are not those of its contents")
     try:
-        state = torch.load(str(path), map_location="cpu")
+        state = load_ema(path) if ema else torch.load(str(path), map_location="cpu")
+    except InputError:
+        raise
     except Exception as error:  # what a damaged file raises depends on where it is damaged
         raise InputError(f"{path} {why_unreadable(path, error)}") from None
     model = state.get("model") if isinstance(state, dict) else None
@@ -195,7 +203,7 @@ def load(path: Path) -> Dict[str, Any]:
         raise InputError(f"{path} is no fairseq checkpoint: it lacks the model or its configuration")
     check_removed_options(path, stored_options(state))
     state.pop("last_optimizer_state", None)
-    for entry in ("ema", "ema_fp32_params"):
+    for entry in STORED:
         state.get("extra_state", {}).pop(entry, None)
     return state
 

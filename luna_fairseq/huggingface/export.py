@@ -26,7 +26,7 @@ PROGRAM = "luna-export-huggingface"
 
 
 def _export(args: argparse.Namespace) -> None:
-    kind = export(args.path, args.data, args.folder, args.head, args.scores)
+    kind = export(args.path, args.data, args.folder, args.head, args.scores, args.ema)
     print(f"{args.folder}: {kind.auto}.from_pretrained({str(args.folder)!r}, trust_remote_code=True)")
 
 
@@ -39,7 +39,7 @@ def build_parser() -> CommandParser:
 
 
 def export_parser(program: str, doc: Optional[str]) -> CommandParser:
-    """The options of every export, of which :func:`converted` takes the last three."""
+    """Return a parser with the options that all exports share."""
     parser = CommandParser(program, doc)
     parser.path("folder", "folder to write, which must not exist yet", "FOLDER")
     parser.path("--path", "checkpoint of a Luna model", "CHECKPOINT", required=True)
@@ -50,11 +50,17 @@ def export_parser(program: str, doc: Optional[str]) -> CommandParser:
         help="of a masked language model: export this classification head (default: the one that it has; "
         "none: the language model)",
     )
+    parser.ema()
     return parser
 
 
 def export(
-    path: Path, data: Path, folder: Path, head: Optional[str] = None, scores: Optional[Path] = None
+    path: Path,
+    data: Path,
+    folder: Path,
+    head: Optional[str] = None,
+    scores: Optional[Path] = None,
+    ema: bool = False,
 ) -> Any:
     """Write ``folder``.
 
@@ -64,6 +70,7 @@ def export(
         folder: must not exist.
         head: a classification head; by default the one that the model has, "none" for the language model.
         scores: what luna-evaluate wrote (default: of the checkpoint's run, if it is there).
+        ema: export the weights that ``fairseq-train --store-ema`` averaged (default: False).
 
     Returns:
         the :class:`luna_fairseq.huggingface.conversion.Kind` of the model.
@@ -74,7 +81,7 @@ def export(
     """
     if scores is not None and not scores.is_file():
         raise InputError(f"--scores {scores} does not exist")
-    checkpoint, kind, model, tokenizer = converted(path, data, folder, head)
+    checkpoint, kind, model, tokenizer = converted(path, data, folder, head, ema)
     from luna_fairseq.huggingface.comparison import compare
     from luna_fairseq.huggingface.model_card import model_card, scores_beside
 
@@ -89,7 +96,7 @@ def export(
     return kind
 
 
-def converted(path: Path, data: Path, folder: Path, head: Optional[str]) -> Tuple[Any, ...]:
+def converted(path: Path, data: Path, folder: Path, head: Optional[str], ema: bool) -> Tuple[Any, ...]:
     """The checkpoint ``path``, its kind, transformers' model and its tokenizer, None for pixels; arguments
     and errors as of :func:`export`."""
     if folder.exists():
@@ -106,9 +113,11 @@ def converted(path: Path, data: Path, folder: Path, head: Optional[str]) -> Tupl
             'the export needs transformers and safetensors: pip install "luna_fairseq[huggingface]"'
         ) from error
     from luna_fairseq.huggingface.checkpoint import load
+    from luna_fairseq.models.ema import ema_checkpoint
 
     logging.disable_progress_bar()
-    checkpoint = load(path, data)
+    with ema_checkpoint(path, ema) as file:
+        checkpoint = load(file, data)
     kind = conversion.kind_of(checkpoint.model, _choose_head(checkpoint.model, head))
     model = conversion.convert(checkpoint.model, kind, _dictionary(checkpoint.task))
     model.config.trained_as = stored_identity(checkpoint.state)

@@ -52,7 +52,7 @@ def _export(args: argparse.Namespace) -> None:
             "the export needs onnx, onnxscript, onnxruntime (CPython 3.11 or later): "
             'pip install "luna_fairseq[onnx]"'
         ) from error
-    _, _, model, tokenizer = converted(args.path, args.data, args.folder, args.head)
+    _, _, model, tokenizer = converted(args.path, args.data, args.folder, args.head, args.ema)
     with replacing_folder(args.folder) as temporary:
         write_onnx(model, temporary)
         if tokenizer is not None:
@@ -61,13 +61,14 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def write_onnx(model: Any, folder: Path) -> None:
-    """Write the graphs of an exported ``model`` into ``folder``, and compare them with it.
+    """Write the graphs of an exported ``model`` into ``folder``, and compare their logits with the model's.
 
     Raises:
-        InputError: a model or an operation that cannot be exported, or other numbers than the model's
+        InputError: the model or an operation cannot be exported, or the graphs have other logits
     """
     from luna_fairseq.huggingface.decoder import Generates
-    from luna_fairseq.huggingface.onnx_parts import Start, Step, Whole, source_tokens
+    from luna_fairseq.huggingface.onnx_parts import Whole, source_tokens
+    from luna_fairseq.huggingface.onnx_runs import batches_to_compare, graph_logits, model_logits
 
     if getattr(model.config, "reads_pixels", False) or getattr(model.config, "pair_combination", ""):
         raise InputError(
@@ -75,13 +76,31 @@ def write_onnx(model: Any, folder: Path) -> None:
         )
     if getattr(model.config, "separators", None):
         raise InputError("a model with --sentence-diagonal cannot be exported to ONNX: it counts sentences")
+    # The forms of a graph differ from the model's own, so the logits to compare with come first.
+    with torch.no_grad():
+        expected = [(batch, model_logits(model, batch)) for batch in batches_to_compare(model.config)]
     for module in model.modules():
         if isinstance(module, (PackedEmbedding, AnchoredCrossAttention)):
             module.static = True
     tokens = [(source_tokens(model, *size),) for size in BATCHES]
     if not isinstance(model, Generates):
         _write(Whole(model), folder / "model.onnx", tokens)
-        return
+    else:
+        _write_decoder(model, folder, tokens)
+    for batch, logits in expected:
+        check_close("the folder", "logits", logits, graph_logits(model.config, folder, batch))
+
+
+def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -> None:
+    """Write the graph of the initial state, or the state itself, and the graph of a step.
+
+    Args:
+        model: a model with a decoder
+        folder: where to write
+        tokens: sources of several shapes, the first for the export and all for the comparison
+    """
+    from luna_fairseq.huggingface.onnx_parts import Start, Step
+
     start = Start(model)
     with torch.no_grad():
         states = [start(*each) for each in tokens]
@@ -96,7 +115,7 @@ def write_onnx(model: Any, folder: Path) -> None:
 
 
 def _write(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
-    """Export ``part`` with the first of the ``examples``, and compare what it gives for all of them."""
+    """Export ``part`` with the first of the ``examples``, and compare its outputs for all of them."""
     first, *_, last = examples
     shapes = tuple(
         {dim: torch.export.Dim.AUTO for dim in range(x.dim()) if x.size(dim) != y.size(dim)}
@@ -123,12 +142,16 @@ def _compare(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
         with torch.no_grad():
             expected = part(*example)
         for name, value, found in zip(part.output_names, expected, session.run(None, given)):
-            difference = (torch.from_numpy(found).float() - value.float()).abs().max()
-            if not difference <= LARGEST_DIFFERENCE * value.float().abs().max().clamp(min=1):
-                raise InputError(
-                    f"{path.name} gives another {name} than the model, by {difference:.1e}: please "
-                    "report this"
-                )
+            check_close(path.name, name, value, torch.from_numpy(found))
+
+
+def check_close(graph: str, name: str, expected: Tensor, found: Tensor) -> None:
+    """Raise InputError unless the tensor ``name`` of a ``graph`` is the model's up to rounding."""
+    difference = (found.float() - expected.float()).abs().max()
+    if not difference <= LARGEST_DIFFERENCE * expected.float().abs().max().clamp(min=1):
+        raise InputError(
+            f"{graph} gives other {name} than the model: they differ by {difference:.1e}. Please report this."
+        )
 
 
 main = console_script(PROGRAM, build_parser, lambda args: _export(args), place="folder", hides_log=True)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.checkpoint import Checkpoint
@@ -49,13 +49,22 @@ def _facts(checkpoint: Checkpoint) -> Dict[str, Any]:
     facts = {
         "parameters": f"{size:,}",
         "updates": history.get("num_updates"),
-        "epoch": (extra.get("train_iterator") or {}).get("epoch"),
+        "epochs": _finished_epochs(extra.get("train_iterator") or {}),
         "validation loss": extra.get("val_loss"),
         "best": extra.get("best"),
         "source language": getattr(checkpoint.task.cfg, "source_lang", None),
         "target language": getattr(checkpoint.task.cfg, "target_lang", None),
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:
+    """Return the number of finished epochs, or None if it is unknown.
+
+    fairseq stores the epoch in progress. After the last batch of an epoch it stores the next epoch.
+    """
+    epoch = iterator.get("epoch")
+    return None if epoch is None else epoch - 1
 
 
 def scores_beside(path: Path) -> List[Path]:

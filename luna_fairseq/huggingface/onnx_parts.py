@@ -14,9 +14,15 @@ SEEN = "seen"  # number of tokens so far [B]
 
 
 def source_tokens(model: Any, batch: int, length: int) -> Tensor:
-    """Tokens [B, T] that ``model`` reads."""
-    size = getattr(model.config, "source_vocab_size", None) or model.config.vocab_size
-    return some_tokens(size, batch, length, model.config.pad_token_id)
+    """Return random tokens [B, T] that ``model`` reads. Sequences have ``length`` tokens, half and a sixth as
+    many in turns."""
+    lengths = [max(1, length // (1, 2, 6)[row % 3]) for row in range(batch)]
+    return some_tokens(source_size(model.config), lengths, model.config.pad_token_id)
+
+
+def source_size(config: Any) -> int:
+    """Return the size of the vocabulary that a model with this configuration reads."""
+    return getattr(config, "source_vocab_size", None) or config.vocab_size
 
 
 class Whole(nn.Module):

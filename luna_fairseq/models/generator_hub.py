@@ -1,9 +1,13 @@
 """A trained translation or causal language model for use from Python: fairseq's generator interface, and its
 attention."""
 
+import os
+import tempfile
 from argparse import Namespace
+from contextlib import contextmanager
 from inspect import signature
-from typing import Any, Dict, Mapping, Optional, Tuple, Type
+from pathlib import Path
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -16,9 +20,11 @@ from luna_fairseq.checks.names import check_overrides, nearest
 from luna_fairseq.checks.options import OF_A_SOURCE, Given, precision_of_int8
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
+from luna_fairseq.models.ema import write_ema
 from luna_fairseq.models.stream import Stream
 from luna_fairseq.models.tokenizers import (
     find_text_pipeline,
+    find_tokenizer,
     folders_of,
     set_languages,
     tokenizer_options,
@@ -166,12 +172,25 @@ class LanguageModelHub(GeneratorHub):
         return self.models[0]
 
 
+@contextmanager
+def _averaged(folder: Path, names: str) -> Iterator[str]:
+    """Context manager that yields a temporary folder with the averaged weights of checkpoints in ``folder``.
+
+    ``names`` are the checkpoints' names, separated as fairseq separates them.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in names.split(os.pathsep):
+            write_ema(folder / name, Path(temporary) / name)
+        yield temporary
+
+
 def from_pretrained(
     model_name_or_path: str,
     checkpoint_file: str = "model.pt",
     data_name_or_path: str = ".",
     *,
     hub: Type[Any] = GeneratorHub,
+    ema: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Load a model as fairseq's ``from_pretrained`` does.
@@ -185,19 +204,25 @@ def from_pretrained(
         checkpoint_file: name of the checkpoint (default: model.pt)
         data_name_or_path: folder of the dictionaries (default: the folder of the checkpoint)
         hub: class of the returned interface
+        ema: load the weights that ``fairseq-train --store-ema`` averaged (default: False)
         kwargs: options such as ``bpe`` that override the checkpoint's
 
     Raises:
-        InputError: a folder does not exist, the model is of another kind than ``hub`` reads, or ``kwargs``
-            has what is no option
+        InputError: a folder does not exist, the checkpoint has no averaged weights, the model is of another
+            kind than ``hub`` reads, or ``kwargs`` has what is no option
     """
     for fault in precision_of_int8(Given(Namespace(**kwargs))):
         raise InputError(fault)
     folders = folders_of(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:
-        kwargs = {**find_text_pipeline(folders), **kwargs}
+        find = find_text_pipeline if issubclass(hub, GeneratorHub) else find_tokenizer
+        kwargs = {**find(folders), **kwargs}
     words = str(model_name_or_path), checkpoint_file, str(data_name_or_path)
-    found = hub_utils.from_pretrained(*words, **kwargs)
+    if ema:
+        with _averaged(folders[0], checkpoint_file) as folder:
+            found = hub_utils.from_pretrained(folder, checkpoint_file, str(folders[1].absolute()), **kwargs)
+    else:
+        found = hub_utils.from_pretrained(*words, **kwargs)
     wanted, kind = hub.reads
     own = type(found["models"][0])
     if not issubclass(own, wanted):

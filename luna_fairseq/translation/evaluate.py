@@ -28,6 +28,7 @@ from luna_fairseq.files.checksums import check_files
 from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
 from luna_fairseq.files.same_run import options_of
 from luna_fairseq.files.writing import replacing
+from luna_fairseq.models.ema import write_ema
 from luna_fairseq.progress import counter
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.documents import read_pieces
@@ -64,6 +65,7 @@ def build_parser() -> CommandParser:
     parser.count("--max-tokens", 4096, "source tokens in a batch")
     int8 = "weights in 8 bits, on a CPU: faster, BLEU hardly changes"
     parser.add_argument("--int8", action="store_true", help=int8)
+    parser.ema()
     add_shown(parser)
     return parser
 
@@ -95,6 +97,8 @@ class Evaluation:
 
     def run(self) -> None:
         """Tune if so asked, translate the test text, print and write its scores."""
+        if self.args.ema:
+            self._write_ema()
         references = list(read_lines(self._plain("test")))
         if self.args.test_set in TEST_SETS:  # before hours of translating, not after
             check_reference(TEST_SETS[self.args.test_set], references)
@@ -108,6 +112,17 @@ class Evaluation:
         asked.scores = self.args.results / "scores.json"
         asked.test_set, asked.samples = self.args.test_set, self.args.samples
         score(asked)
+
+    def _write_ema(self) -> None:
+        """Write the averaged weights to DIR/ema.pt, which is then evaluated."""
+        averaged = self.args.results / "ema.pt"
+
+        def write() -> Tuple[List[str], Dict[str, Any]]:
+            write_ema(self.args.path, averaged)
+            return [averaged.name], {}
+
+        self.steps.do("ema", digest(stamps([self.args.path])), write, says=False)
+        self.args.path = averaged
 
     def _tuned(self) -> float:
         """The length penalty of the best BLEU on the validation text; the first of equals."""

@@ -33,6 +33,7 @@ def save(kind, variant, folder):
     elif task != "lra-text":
         cfg["task"]["tokens_per_sample"] = 40
     state = {"args": None, "cfg": cfg, "model": model.state_dict(), "extra_state": {"best": 3.5}}
+    state["extra_state"]["train_iterator"] = {"epoch": 41, "iterations_in_epoch": 0}
     state["optimizer_history"] = [{"num_updates": 12, "criterion_name": "", "lr_scheduler_state": {}}]
     torch.save(state, str(path))
     for name, size in zip(names, sizes(model)):

@@ -127,7 +127,11 @@ def test_the_card_has_the_run_and_its_score(tmp_path, capsys):
     scores.write_text(json.dumps([score]), encoding="utf-8")
     _, export, _ = exported("translation", "tied", tmp_path)
     card = (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
-    assert "| updates | 12 |" in card and "| BLEU | 27.30 (`nrefs:1\\|tok:13a`) |" in card
+    assert (
+        "| updates | 12 |" in card
+        and "| epochs | 40 |" in card
+        and "| BLEU | 27.30 (`nrefs:1\\|tok:13a`) |" in card
+    )
     scores.write_text("{}", encoding="utf-8")
     assert command("export", tmp_path / "hf2", *export, "--scores", scores.with_name("none.json")) == 1
     scores.write_text("[1]", encoding="utf-8")

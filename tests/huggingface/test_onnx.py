@@ -5,21 +5,21 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import save
-from every_kind import small_model
+from every_kind import ONE_LAYER, VARIANTS, small_model
 from test_commands import command
 from tiny_luna import EOS, PAD, batch, sentences
 from tiny_models import beam_search
 
+from luna_fairseq.anchored import attention, segments
 from luna_fairseq.errors import InputError
 
 for module in ("transformers", "onnxscript", "onnxruntime"):
     pytest.importorskip(module)
 
-import onnxruntime  # noqa: E402
-
 from luna_fairseq.huggingface import export_onnx  # noqa: E402
 from luna_fairseq.huggingface.conversion import convert, kind_of  # noqa: E402
 from luna_fairseq.huggingface.onnx_parts import Whole  # noqa: E402
+from luna_fairseq.huggingface.onnx_runs import graph_logits, open_graph, step_by_step, targets  # noqa: E402
 
 
 def slow(*values):
@@ -32,13 +32,6 @@ def exported(kind, variant, folder):
     words = ["--path", checkpoint, "--data", data, "--head", "none"]
     assert command("export_onnx", folder / "onnx", *words) == 0
     return model, folder / "onnx"
-
-
-def session(path):
-    """A function from named tensors to named tensors."""
-    graph = onnxruntime.InferenceSession(str(path))
-    read, written = [x.name for x in graph.get_inputs()], [x.name for x in graph.get_outputs()]
-    return lambda given: dict(zip(written, graph.run(None, {name: given[name] for name in read})))
 
 
 def greedy(step, state, rows, length, search=False):
@@ -64,13 +57,13 @@ def test_a_model_without_decoder(kind, variant, tmp_path):
     tokens = batch(sentences((7, 4), 20))
     with torch.no_grad():
         expected = model(tokens)[0] if kind == "masked LM" else model(tokens)
-    found = torch.from_numpy(session(folder / "model.onnx")({"input_ids": tokens.numpy()})["logits"])
+    found = torch.from_numpy(open_graph(folder / "model.onnx")({"input_ids": tokens.numpy()})["logits"])
     there = tokens.ne(1) if kind == "masked LM" else ...
     torch.testing.assert_close(found[there], expected[there], rtol=0, atol=1e-4)
     other = convert(model, kind_of(model), small_model(kind, variant)[1])
     with torch.no_grad():
         other.luna.layers[0].fc1.bias.add_(1)
-    with pytest.raises(InputError, match="model.onnx gives another logits than the model"):
+    with pytest.raises(InputError, match="model.onnx gives other logits than the model"):
         export_onnx._compare(Whole(other), folder / "model.onnx", [(tokens,)])
 
 
@@ -80,21 +73,17 @@ def test_a_causal_language_model(variant, tmp_path):
     with np.load(str(folder / "start.npz")) as start:
         state = {name: np.repeat(value, 2, axis=0) for name, value in start.items()}
     expected = [[EOS], [EOS]]
-    found = greedy(session(folder / "decoder.onnx"), state, 2, 6)
+    found = greedy(open_graph(folder / "decoder.onnx"), state, 2, 6)
     with torch.no_grad():
         for _ in range(6):
             last = model(torch.tensor(expected))[0][:, -1].argmax(dim=1).tolist()
             expected = [[*row, token] for row, token in zip(expected, last)]
     assert found == [row[1:] for row in expected]
-    step = session(folder / "decoder.onnx")
-    prompts, rows = batch([[EOS, 5, 6, 7], [EOS, 8]], left=True).numpy(), []
-    for ids in (prompts, np.array([[EOS, 8]])):
+    step = open_graph(folder / "decoder.onnx")
+    prompts, rows = batch([[EOS, 5, 6, 7], [EOS, 8]], left=True), []
+    for ids in (prompts, torch.tensor([[EOS, 8]])):
         now = {name: np.repeat(value[:1], len(ids), axis=0) for name, value in state.items()}
-        for token in ids.T:
-            after = step({"token": token[:, None], **now})
-            logits = after.pop("logits")
-            now.update({name[len("next_") :]: value for name, value in after.items()})
-        rows.append(logits[-1])
+        rows.append(step_by_step(step, now, ids)[-1, -1])
     np.testing.assert_allclose(*rows, rtol=0, atol=1e-5)
 
 
@@ -104,11 +93,32 @@ def test_a_causal_language_model(variant, tmp_path):
 def test_a_translation_model(variant, tmp_path):
     model, folder = exported("translation", variant, tmp_path)
     tokens = batch(sentences((9, 4, 6), 23), left=True)
-    state = session(folder / "encoder.onnx")({"input_ids": tokens.numpy()})
-    found = greedy(session(folder / "decoder.onnx"), state, 3, 8, search=True)
+    state = open_graph(folder / "encoder.onnx")({"input_ids": tokens.numpy()})
+    found = greedy(open_graph(folder / "decoder.onnx"), state, 3, 8, search=True)
     for row, best in zip(found, beam_search(model, tokens, 1, max_len_b=60)):
         words = best[0]["tokens"].tolist()[:8]
         assert row[: len(words)] == words
+
+
+@pytest.mark.slow
+def test_a_branch_on_the_length_is_part_of_the_graph(tmp_path, monkeypatch):
+    """Sources on both sides of the number of tokens that a look-up reads whole; and the export sees a graph
+    that knows one side alone."""
+    variant, more = "look-up diagonal", {**ONE_LAYER, "max_source_positions": 300}
+    monkeypatch.setitem(VARIANTS["translation"], variant, {**VARIANTS["translation"][variant], **more})
+    model, folder = exported("translation", variant, tmp_path)
+    other = convert(model, kind_of(model), small_model("translation", variant)[1])
+    for lengths in ((1, 64, 63), (65,), (200, 65, 3)):
+        tokens = batch(sentences(lengths, 23))
+        with torch.no_grad():
+            expected = model(tokens, None, targets(other.config, tokens))[0]
+        found = graph_logits(other.config, folder, tokens)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    find = attention.find_layout
+    monkeypatch.setattr(attention, "find_layout", lambda *given: find(*given[:3]))
+    monkeypatch.setattr(segments, "in_a_graph", lambda *_: False)
+    with pytest.raises(InputError, match="give.? other .* than the model|ONNX cannot express"):
+        export_onnx.write_onnx(other, tmp_path / "other")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""Weights that fairseq-train --store-ema averaged, by every command that takes them."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
+
+from checkpoints import save  # noqa: E402
+
+from luna_fairseq.commands import average_checkpoints  # noqa: E402
+from luna_fairseq.errors import InputError  # noqa: E402
+from luna_fairseq.files.finished_steps import FinishedSteps  # noqa: E402
+from luna_fairseq.models import LunaModel  # noqa: E402
+from luna_fairseq.translation.evaluate import Evaluation  # noqa: E402
+
+NAME = "decoder.layers.0.fc1.bias"
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A checkpoint with averages that differ in one parameter, its data, and the same without averages."""
+    path, data, model = save("translation", "one layer", tmp_path)
+    state = torch.load(str(path), weights_only=False)
+    torch.save(state, str(tmp_path / "without.pt"))
+    average = {name: value.clone() for name, value in model.state_dict().items()}
+    average[NAME] += 1
+    state["extra_state"]["ema"] = average
+    torch.save(state, str(path))
+    return SimpleNamespace(folder=tmp_path, path=path, data=data, trained=model.state_dict()[NAME])
+
+
+def averaged(words, trained):
+    out = trained.folder / "out.pt"
+    status = average_checkpoints.main(["--inputs", *map(str, words), "--output", str(out)])
+    return torch.load(str(out), weights_only=False) if status == 0 else None
+
+
+def test_averaging(trained, capsys):
+    plain = averaged([trained.path], trained)
+    state = averaged([trained.path, "--ema"], trained)
+    assert torch.equal(plain["model"][NAME], trained.trained)
+    assert torch.equal(state["model"][NAME], trained.trained + 1)
+    assert "ema" not in state["extra_state"] and state["cfg"] == plain["cfg"]
+    assert averaged([trained.folder / "without.pt", "--ema"], trained) is None
+    assert "without.pt has no averaged weights: train with --store-ema" in capsys.readouterr().err
+
+
+def test_from_python(trained):
+    words = str(trained.folder), trained.path.name, str(trained.data)
+    for ema in (False, True):
+        found = LunaModel.from_pretrained(*words, ema=ema).models[0].state_dict()[NAME]
+        assert torch.equal(found, trained.trained + ema)
+    with pytest.raises(InputError, match="without.pt has no averaged weights"):
+        LunaModel.from_pretrained(words[0], "without.pt", words[2], ema=True)
+
+
+def test_export(trained, capsys):
+    transformers = pytest.importorskip("transformers")
+    from luna_fairseq.huggingface import export
+
+    words = ["--data", str(trained.data), "--ema", "--path"]
+    assert export.main([str(trained.folder / "hf"), *words, str(trained.path)]) == 0
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        str(trained.folder / "hf"), trust_remote_code=True
+    )
+    assert torch.equal(model.state_dict()[f"luna.{NAME}"], trained.trained + 1)
+    assert export.main([str(trained.folder / "hf2"), *words, str(trained.folder / "without.pt")]) == 1
+    assert "without.pt has no averaged weights" in capsys.readouterr().err
+
+
+def test_evaluation(trained):
+    results = trained.folder / "results"
+    results.mkdir()
+    steps = FinishedSteps(results, "evaluate.json", ["scores.json"])
+    evaluation = SimpleNamespace(args=SimpleNamespace(path=trained.path, results=results), steps=steps)
+    Evaluation._write_ema(evaluation)
+    assert evaluation.args.path == results / "ema.pt"
+    state = torch.load(str(results / "ema.pt"), weights_only=False)
+    assert torch.equal(state["model"][NAME], trained.trained + 1)
