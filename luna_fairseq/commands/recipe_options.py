@@ -35,7 +35,7 @@ def load(path: Path) -> Settings:
     return content
 
 
-def check_options(path: Path, content: Settings, settings: Settings) -> None:
+def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
     """Raise InputError for a group, a name or an option that no command line of fairseq would take, with its
     line and the nearest known.
 

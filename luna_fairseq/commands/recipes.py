@@ -86,7 +86,7 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
         MissingRequirementError: there is no fairseq.
     """
     try:
-        from luna_fairseq.commands.recipe_options import check_options, load
+        from luna_fairseq.commands.recipe_options import check_recipe, load
     except ImportError as error:
         needed = 'reading a recipe needs fairseq: pip install "luna_fairseq[fairseq]"'
         raise MissingRequirementError(f"{needed} ({error})") from error
@@ -102,7 +102,7 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
         if not settings[group].get("_name"):
             raise InputError(f"{path} is no recipe: {group} has no _name")
     for file, content in contents.items():
-        check_options(file, content, settings)
+        check_recipe(file, content, settings)
     heading = read_heading(path)
     inside = path.parent.parent == folder()
     shown = f"{path.parent.name}/{path.stem}" if inside else name

@@ -60,7 +60,7 @@ class LunaClassifier(LoadsWhatFits):
             InputError: options that do not go together, or widths, heads or projection length that cannot be
         """
         args = Namespace(**flat_options(cfg, LunaClassifierConfig()))
-        check_options(args, "image" if task.source_dictionary is None else "text")
+        check_classifier(args, "image" if task.source_dictionary is None else "text")
         return cls(args, build_encoder(args, task.source_dictionary), task.pairs)
 
     def _freeze_last_x(self) -> None:
@@ -135,7 +135,7 @@ class LunaClassifier(LoadsWhatFits):
         return self.args.max_positions - prepended
 
 
-def check_options(args: Namespace, input_type: str) -> None:
+def check_classifier(args: Namespace, input_type: str) -> None:
     """Refuse options that do not go together.
 
     Args:

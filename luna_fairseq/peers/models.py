@@ -25,7 +25,7 @@ from luna_fairseq.models.bases import (
     sentence_encoder_options,
 )
 from luna_fairseq.models.luna import check_widths, flat_options, nested_config
-from luna_fairseq.models.luna_classifier import LunaClassifier, build_encoder, check_options
+from luna_fairseq.models.luna_classifier import LunaClassifier, build_encoder, check_classifier
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
 from luna_fairseq.models.luna_lm import LanguageModel
 from luna_fairseq.peers.config import (
@@ -167,7 +167,7 @@ class PeerClassifier(LunaClassifier):
         """
         options = {**vars(LunaClassifierConfig()), **flat_options(cfg, PeerClassifierConfig())}
         args = Namespace(**{**options, "layer_type": "transformer"})
-        check_options(args, "image" if task.source_dictionary is None else "text")
+        check_classifier(args, "image" if task.source_dictionary is None else "text")
         return cls(args, build_encoder(args, task.source_dictionary, PeerEncoder), task.pairs)
 
 
