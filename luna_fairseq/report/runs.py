@@ -1,4 +1,4 @@
-"""Which runs there are below the paths a user names, and what each of them left."""
+"""Find training runs below the given paths and read their logs, options and results."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ SECONDS_AN_HOUR = 3600
 
 @dataclass
 class Run:
-    """
+    """A training run.
+
     Attributes:
-        name: on the page.
-        folder: where it is.
-        log: what fairseq-train wrote; empty of a run that left only checkpoints.
-        files: the logs.
-        options: of fairseq, from the log, hydra's files or a checkpoint; None if none of them tells.
-        result: what luna-lra-seeds keeps of the run, if it is one of its runs.
-        notes: what a reader should know of the page's gaps.
+        name: name on the page
+        folder: folder of the log or of the checkpoints
+        log: contents of the logs; empty if the run left only checkpoints
+        files: paths of the logs
+        options: fairseq's options from the log, hydra's files or a checkpoint; None if unknown
+        result: result that luna-lra-seeds stored, or None
+        notes: remarks about missing information, shown on the page
     """
 
     name: str
@@ -47,12 +48,12 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """How many were done."""
+        """Number of updates that the logs report."""
         tables = self.log.tables.values()
         return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
     def best(self) -> Optional[Tuple[str, float, int]]:
-        """Name, value and update of the figure by which the best checkpoint is chosen, if it was a number."""
+        """Return name, value and update of the best figure for choosing a checkpoint, or None."""
         metric = str(option(self.options, "best_checkpoint_metric") or "loss")
         sign = 1 if option(self.options, "maximize_best_checkpoint_metric") else -1
         for kind, name in (*((kind, metric) for kind in self.log.subsets), (SAVED, "score")):
@@ -65,10 +66,10 @@ class Run:
 
 
 def find_runs(paths: Sequence[Path]) -> List[Run]:
-    """The runs below ``paths``, each a folder, a log, or NAME=PATH.
+    """Find the runs below ``paths``. Each path is a folder, a log, or NAME=PATH.
 
     Raises:
-        InputError: a path does not exist, or there is no run below it.
+        InputError: a path does not exist, or there is no run below it
     """
     runs: List[Run] = []
     for given in paths:
@@ -88,7 +89,7 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
 
 
 def _named(given: Path) -> Tuple[str, Path]:
-    """NAME and PATH of NAME=PATH; the folder of a checkpoint."""
+    """Split NAME=PATH into name and path. Without a name, the name is empty."""
     name, path = "", given
     if not given.exists() and "=" in str(given):
         name, _, rest = str(given).partition("=")
@@ -99,14 +100,14 @@ def _named(given: Path) -> Tuple[str, Path]:
 
 
 def _last_part(path: Path) -> str:
-    """What tells a run's path from others': its last part that is no mere word for where runs are kept."""
+    """Return the last part of a path that is not a generic name, such as ``checkpoints``."""
     resolved = path.resolve()
     stem = resolved.name if resolved.is_dir() else resolved.stem
     return resolved.parent.name if stem in ("train", "hydra_train", "checkpoints", "log") else stem
 
 
 def _distinct(runs: List[Run]) -> List[Run]:
-    """Runs of one name get their folders' parents' names before it, and if these are the same, a number."""
+    """Make the names of runs unique: prefix the parent folder's name, then append a number."""
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
@@ -120,7 +121,7 @@ def _distinct(runs: List[Run]) -> List[Run]:
 
 
 def _logs_below(path: Path) -> Iterator[Tuple[str, List[Path]]]:
-    """Of each run its place, and its logs from the oldest to the newest."""
+    """Yield the path of each run and its logs, oldest first."""
     if path.is_file():
         if path.suffix != ".pt":
             yield str(path), [path]
@@ -139,7 +140,7 @@ def _logs_below(path: Path) -> Iterator[Tuple[str, List[Path]]]:
 
 
 def _by_run(logs: List[Path]) -> List[List[Path]]:
-    """Logs of one folder: parts of one run, unless they name different folders of checkpoints."""
+    """Group the logs of one folder. Logs with the same folder of checkpoints belong to one run."""
     groups: Dict[Any, List[Path]] = {}
     for log in logs:
         kept = option(read_logs([log]).options, "save_dir") if len(logs) > 1 else None
@@ -173,7 +174,7 @@ def _read(place: str, files: List[Path]) -> Run:
 
 
 def _from_checkpoint(path: Path) -> List[Run]:
-    """What a checkpoint tells of its run, as a list of one, or none if there is no checkpoint."""
+    """Return a list with the run of a checkpoint, or an empty list if there is no checkpoint."""
     folders = [path, path / "checkpoints"] if path.is_dir() else []
     files = [path] if path.suffix == ".pt" else [folder / name for folder in folders for name in CHECKPOINTS]
     file = next((file for file in files if file.is_file()), None)
@@ -217,7 +218,7 @@ def _result(path: Path) -> Optional[Dict[str, Any]]:
 
 
 def summary(run: Run) -> Dict[str, str]:
-    """The run's row of the table: heading -> what to say."""
+    """Return the cells of the run in the table of runs, by heading."""
     row = {"Architecture": architecture(run.options), "State": _state(run), "Updates": f"{run.updates:,}"}
     inner = run.log.training
     if len(inner.get("epoch", ())):

@@ -34,7 +34,7 @@ MOST_RUNS = 24
 
 
 def build_parser() -> CommandParser:
-    """The command's options."""
+    """Build the parser of the command line."""
     parser = CommandParser(PROGRAM, __doc__)
     parser.path("runs", "folder or log of a run, or NAME=RUN", "RUN", nargs="+")
     parser.path("--out", "(default: %(default)s)", default=Path("report.html"))
@@ -88,17 +88,17 @@ def report_page(
     number_of_samples: int = 200,
     watch: int = 0,
 ) -> Page:
-    """The report of runs that ``find_runs`` gives.
+    """Return the page that compares runs.
 
     Args:
-        runs: at most 24.
-        title: heading of the page.
-        results: each run's folder of translations, in their order (default: what is beside the run).
-        number_of_samples: sentences to show.
-        watch: seconds after which the page reads itself anew; 0: never.
+        runs: runs as ``find_runs`` returns them, at most 24
+        title: heading of the page
+        results: folder of translations of each run (default: found beside the run)
+        number_of_samples: number of sentences to show
+        watch: number of seconds after which the page reloads itself (default: 0, never)
 
     Raises:
-        InputError: there are too many runs, or ``results`` do not fit them.
+        InputError: there are more than 24 runs, or another number of runs than of ``results``
     """
     if len(runs) > MOST_RUNS:
         raise InputError(f"{len(runs)} runs are too many to tell apart: name {MOST_RUNS} at most")
@@ -146,7 +146,7 @@ def _translations(run: Run, given: Optional[Path]) -> Translations:
 
 
 def _seeds(runs: List[Run]) -> List[Dict[str, Any]]:
-    """Test accuracy of luna-lra-seeds' runs: mean and sample standard deviation over the seeds."""
+    """Return mean and sample standard deviation of the test accuracy over the seeds of luna-lra-seeds."""
     found: Dict[Any, List[float]] = {}
     for run in runs:
         if run.result is not None:

@@ -91,13 +91,16 @@ def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]
 
 
 def cross_attentions(model: LunaModel) -> List[LunaAttention]:
-    """The attention to the source of each decoder layer."""
+    """Return the cross-attention of each decoder layer."""
     return [layer.encoder_attn for layer in model.decoder.layers]
 
 
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
-    """The strength of every anchor and what every gate of a look-up adds, of each head, by their names in the
-    model."""
+    """Return the strength of every anchor and the value of every look-up gate, for each head.
+
+    Returns:
+        list of (name of the module, values of its heads)
+    """
     found = []
     for name, module in model.named_modules():
         if isinstance(module, LearnedStrength):
@@ -110,10 +113,10 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
 
 
 class Coverage:
-    """What the rows of P of one layer cover, over all sentences that were added.
+    """Accumulate how much of the source the rows of P of one layer cover.
 
     Attributes:
-        positions: source positions seen, EOS included.
+        positions: number of source positions so far, EOS included
     """
 
     def __init__(self) -> None:
@@ -122,20 +125,21 @@ class Coverage:
 
     @property
     def maxima(self) -> float:
-        """Share of the positions at which a row has its maximum, mean over heads."""
+        """Share of the positions at which a row of P has its largest weight, averaged over heads."""
         return self._maxima / self.positions
 
     @property
     def largest(self) -> float:
-        """Largest weight that any row of any head gives a position, mean over positions."""
+        """Largest weight that any row of any head gives to a position, averaged over positions."""
         return self._largest / self.positions
 
     def add(self, weights: Tensor, padding_mask: Optional[Tensor], packed_mask: Optional[Tensor]) -> None:
-        """
+        """Add the sentences of a batch.
+
         Args:
-            weights: of pack attention [B, H, L, S], 0 at padding
-            padding_mask: [B, S], True at padding
-            packed_mask: [B, L], True at rows of P that are left out
+            weights: [B, H, L, S] pack weights, 0 at padding
+            padding_mask: [B, S], True at padding, or None
+            packed_mask: [B, L], True at masked rows of P, or None
         """
         batch, heads, _, length = weights.shape
         used = weights.new_ones(weights.shape[:3])
@@ -148,8 +152,12 @@ class Coverage:
 
 
 def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
-    """Coverage of each decoder layer of ``model``, in evaluation mode, over fairseq's batches of a
-    translation task."""
+    """Measure the coverage of each decoder layer.
+
+    Args:
+        model: translation model in evaluation mode
+        batches: fairseq's batches of a translation task
+    """
     layers = [Coverage() for _ in model.decoder.layers]
     hooks = [
         attention.register_forward_hook(partial(_add, layer))
