@@ -33,12 +33,12 @@ PROGRAM = "luna-evaluate-task"
 
 def _evaluate(args: argparse.Namespace) -> None:
     data = PreparedTask.load(args.data)
-    results, predicted = evaluate(data, args.path, args.split, args.batch_size)
+    results, predicted, cut = evaluate(data, args.path, args.split, args.batch_size)
     if args.predictions is not None:
         write_text(args.predictions, "".join(f"{value}\n" for value in predicted))
     shown = "".join(f"  {name} {value:.2f}" for name, value in results.items())
     shown = shown or "  no answers to compare with"
-    print(f"{data.task} {args.split}, {len(predicted):,} examples:{shown}")
+    print(f"{data.task} {args.split}, {len(predicted):,} examples{cut}:{shown}")
 
 
 def build_parser() -> CommandParser:
@@ -55,15 +55,22 @@ def build_parser() -> CommandParser:
 
 def evaluate(
     data: PreparedTask, path: Path, split: str, batch_size: int
-) -> Tuple[Dict[str, float], List[Any]]:
-    """Metrics by name (none without answers), and the predictions in the order of the data, of a checkpoint
-    that was fine-tuned on it. Raises InputError where there is no such split or checkpoint, or the checkpoint
-    is of something else."""
+) -> Tuple[Dict[str, float], List[Any], str]:
+    """Evaluate a checkpoint that was fine-tuned on ``data``.
+
+    Returns:
+        metrics by name, none for a split without answers; the predictions in the order of the data; and how
+        many examples were cut to the model's positions, in words, "" if none was
+
+    Raises:
+        InputError: there is no such split or checkpoint, or the checkpoint was trained on something else
+    """
     if split not in data.examples:
         raise InputError(f"{data.folder} has no split {split!r}; it has {', '.join(data.examples)}")
     if not path.is_file():
         raise InputError(f"{path} does not exist")
     model, config, task = _load(path, data)
+    cut = _count_cut(task, split)
     task.load_dataset(split)
     asked, published = config.criterion, TASKS[data.task]
     head = option_of(asked, "classification_head_name") or option_of(asked, "ranking_head_name")
@@ -81,7 +88,19 @@ def evaluate(
         values = logits.view(-1).tolist() if published.is_regression else logits.argmax(dim=1).tolist()
         for index, value, answer in zip(sample["id"].tolist(), values, answers):
             predicted[index], expected[index] = _written(published, value), _written(published, answer)
-    return (score(published, predicted, expected) if split in data.labelled else {}), predicted
+    return (score(published, predicted, expected) if split in data.labelled else {}), predicted, cut
+
+
+def _count_cut(task: Any, split: str) -> str:
+    """Say how many examples are longer than the model's positions, and have ``task`` cut them as in
+    training."""
+    options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
+    options.shorten_method = "none"
+    task.load_dataset(split)
+    dataset = task.dataset(split)
+    longer = sum(int(dataset.num_tokens(index)) > positions for index in range(len(dataset)))
+    options.shorten_method, options.shorten_data_split_list = "truncate", ""
+    return f" ({longer:,} were cut to the model's {positions:,} positions)" if longer else ""
 
 
 def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:

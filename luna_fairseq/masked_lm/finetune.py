@@ -115,8 +115,8 @@ class FineTuning:
         print(f"best: {best}, {metrics[0]} {results[best][metrics[0]]:.2f}: {checkpoint}")
         for split in self.data.labelled:
             if split not in ("train", "valid"):
-                scores, _ = evaluate(self.data, checkpoint, split, self.args.at_a_time)
-                print(f"  {split}:", *(f"{name} {value:.2f}" for name, value in scores.items()))
+                scores, _, cut = evaluate(self.data, checkpoint, split, self.args.at_a_time)
+                print(f"  {split}{cut}:", *(f"{name} {value:.2f}" for name, value in scores.items()))
 
     def _run(self, name: str, setting: Setting) -> Dict[str, float]:
         """Metrics on the validation text, from this run or an earlier one."""
@@ -127,7 +127,9 @@ class FineTuning:
         def train() -> Tuple[List[str], Dict[str, float]]:
             self._begin(folder, options)
             train_logged(fairseq("train", options), folder / "train.log", name, shown=["| valid |"])
-            facts, _ = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
+            facts, _, cut = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
+            if cut:
+                print(f"valid{cut}")
             return [f"{name}/{BEST}"], facts
 
         return self.steps.do(name, digest(options, stamps(read)), train, says=False)

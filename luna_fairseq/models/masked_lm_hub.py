@@ -1,6 +1,7 @@
 """A trained masked language model for use from Python: RoBERTa's hub interface, extended to P and to
 batches."""
 
+import logging
 from typing import Any, Dict, List, Sequence, Tuple, Type, Union
 
 import torch
@@ -13,6 +14,8 @@ from fairseq.models.roberta import RobertaHubInterface, RobertaModel
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.classification_heads import mean_of_packed
 from luna_fairseq.text.pieces import MASK, check_encoded, check_tokenizer, is_filler
+
+logger = logging.getLogger(__name__)
 
 Tokens = Union[Tensor, Sequence[Tensor]]
 
@@ -111,11 +114,19 @@ class MaskedLMHub(RobertaHubInterface):
         return mean_of_packed(packed, mask)
 
     def predict(self, head: str, tokens: Tokens, return_logits: bool = False) -> Tensor:
-        """Log-probabilities, or logits, of classes [B, classes] by the classification head ``head``.
+        """Return log-probabilities, or logits, of classes [B, classes] by the classification head ``head``.
+
+        Examples longer than the model's positions are cut, as ``luna-evaluate-task`` cuts them, and a warning
+        says how many.
 
         Raises:
-            InputError: the model has no such head
+            InputError: the model has no such head, or there is no example
         """
+        rows, positions = self._rows(tokens), self.model.max_positions()
+        longer = sum(int(row.ne(self.dictionary.pad()).sum()) > positions for row in rows)
+        if longer:
+            logger.warning(f"{longer:,} of {len(rows):,} were cut to the model's {positions:,} positions")
+        tokens = [row[:positions] for row in rows]
         features, extra = self._run(tokens, features_only=True)
         logits = self.model.classify(head, features, extra)
         return logits if return_logits else F.log_softmax(logits, dim=-1)
@@ -150,9 +161,15 @@ class MaskedLMHub(RobertaHubInterface):
             filled.append((masked_input.replace(target, token).strip(), value, token))
         return filled
 
-    def _run(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
+    def _rows(self, tokens: Tokens) -> List[Tensor]:
+        """Return the examples. Raises InputError if there is none."""
         rows = [tokens] if isinstance(tokens, Tensor) and tokens.dim() == 1 else list(tokens)
-        batch = data_utils.collate_tokens(rows, pad_idx=self.dictionary.pad())
+        if not rows:
+            raise InputError("there is no example: give the tokens of one or more")
+        return rows
+
+    def _run(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
+        batch = data_utils.collate_tokens(self._rows(tokens), pad_idx=self.dictionary.pad())
         return self.model(batch.to(device=self.device), **options)
 
     def _surface(self, symbol: str) -> str:
