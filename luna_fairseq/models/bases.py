@@ -68,6 +68,11 @@ class LoadsWhatFits(BaseFairseqModel):
                     f"the checkpoint's {which}dictionary has {len(table)} entries, the data's has {ours}: "
                     "use data preprocessed with the dictionaries the model was trained with"
                 )
+            # fairseq takes weights without a version for those of a model without a last layer norm, and
+            # removes it. Its averaged weights (--store-ema) have no version.
+            version = getattr(self.get_submodule(part), "version", None)
+            if version is not None:
+                state_dict.setdefault(f"{part}.version", version.clone())
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
