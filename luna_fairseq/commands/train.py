@@ -21,7 +21,8 @@ from luna_fairseq.commands.launch import Launch, launch
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.same_run import content_of, lasting_options, same_run
+from luna_fairseq.files.checksums import content_of
+from luna_fairseq.files.same_run import lasting_options, same_run
 
 PROGRAM = "luna-train"
 USAGE = "luna-train [--dry-run] RECIPE DATA [fairseq-train options]"

@@ -1,56 +1,67 @@
-"""Checksums of prepared data, in a file beside it that ``sha256sum --check`` reads, too."""
+"""Checksums: of files, of prepared data, and of the input of a step.
+
+Prepared data has a list of checksums beside it, which ``sha256sum --check`` reads, too.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Iterable, Tuple
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
 
 CHECKSUMS = "checksums.sha256"
 PIECE = 1 << 20
+CONTENT = "sha256:"  # beginning of checksums that stand in place of content
+_DATA = (".bin", ".idx", ".npy", ".src", ".label", ".txt")
 
 
 def write_checksums(folder: Path, names: Iterable[str]) -> str:
-    """Write those of files in ``folder`` (relative names); the name of the list."""
+    """Write the list of checksums of files in ``folder``, and return its name.
+
+    names: names of the files, relative to the folder.
+    """
     lines = [f"{sha256(folder / name)}  {name}\n" for name in sorted(set(names))]
     write_text(folder / CHECKSUMS, "".join(lines))
     return CHECKSUMS
 
 
 def forget_checksums(folder: Path) -> None:
-    """Before the files change."""
+    """Remove the list of checksums of ``folder``, before its files change."""
     (folder / CHECKSUMS).unlink(missing_ok=True)
 
 
 def check_files(path: Path) -> None:
-    """Check ``path``, and what belongs to it, if the folder of the data says what they were when they were
-    made.
+    """Compare the checksums of a data set with the list in its folder, if the folder has one.
 
     Args:
-        path: a file, or what the names of a data set's files begin with (``train.en-de.en``). All files of
-            the same split are looked at: those of the other side, and labels.
+        path: a file of the data set, or the beginning of its files' names (``train.en-de.en``). All files of
+            the same split are checked, those of the other side and labels too, and the dictionaries.
 
     Raises:
-        InputError: a file is another one, or missing.
+        InputError: a file has changed or is missing.
     """
     path = path.absolute()
     for folder in list(path.parents)[:2]:  # a slice of them came with Python 3.10
         known = listed(folder)
         own = path.relative_to(folder).as_posix()
         if any(name == own or name == f"{own}.bin" for name in known):
-            split = path.name.split(".")[0]
+            beginnings = (path.name.split(".")[0], "dict")
             for name, expected in known.items():
-                if name.rsplit("/", 1)[-1].split(".")[0] == split:
+                if name.rsplit("/", 1)[-1].split(".")[0] in beginnings:
                     _check(folder, name, expected)
 
 
 def listed(folder: Path) -> Dict[str, str]:
-    """Relative name -> checksum, of the files that the folder's list names; nothing where it has none. Raises
-    InputError where the list is damaged."""
+    """Return relative name -> checksum of the folder's list, or {} if it has none.
+
+    Raises:
+        InputError: the list is damaged.
+    """
     path = folder / CHECKSUMS
     if not path.is_file():
         return {}
@@ -74,19 +85,49 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _sha256_at(path: Path, about: Tuple[int, ...]) -> str:
-    """Once for each version of a file."""
+    """Compute the checksum once for each version of a file, which size, time and inode tell."""
     return sha256(path)
 
 
 def sha256(path: Path) -> str:
-    """Of a file's content, in hexadecimal digits."""
+    """Return the SHA-256 of a file's content in hexadecimal digits."""
     with path.open("rb") as file:
         return checksum("sha256", file)
 
 
 def checksum(algorithm: str, file: Any) -> str:
-    """That of what can be read from ``file``, in hexadecimal digits."""
+    """Return the checksum of an open file's content in hexadecimal digits."""
     state = hashlib.new(algorithm)
     for piece in iter(lambda: file.read(PIECE), b""):
         state.update(piece)
     return state.hexdigest()
+
+
+def digest(*values: Any) -> str:
+    """Return the SHA-256 of values that JSON can hold: the key of a step (``finished_steps``)."""
+    return hashlib.sha256(json.dumps(values).encode("utf-8")).hexdigest()
+
+
+def stamps(paths: Iterable[Path]) -> List[List[Any]]:
+    """Return name, size and time of change of files, which stand for their content in a key."""
+    return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+
+
+def content_of(folders: Sequence[Path], splits: Sequence[str] = ("train",)) -> str:
+    """Return one checksum of prepared data: the text, labels and dictionaries in the folders.
+
+    Subfolders count. A file that the folder's list of checksums names is not read again.
+
+    Args:
+        folders: folders of prepared data.
+        splits: names of the splits (default: the training data).
+    """
+    beginnings = tuple(f"{split}." for split in (*splits, "dict"))
+    state = hashlib.sha256()
+    for folder in folders:
+        known = listed(folder)
+        for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
+            if path.name.startswith(beginnings) and path.suffix in _DATA:
+                name = path.relative_to(folder).as_posix()
+                state.update(f"{known.get(name) or sha256(path)}  {name}\n".encode())
+    return CONTENT + state.hexdigest()

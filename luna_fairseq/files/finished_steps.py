@@ -1,8 +1,7 @@
-"""A record of finished steps in an output folder, so that a command started again does only what is left."""
+"""Record the finished steps of a command in its output folder, so that it goes on where it stopped."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -14,19 +13,19 @@ from luna_fairseq.progress import say
 
 
 class FinishedSteps:
-    """Which steps stand finished in ``folder``, kept in one JSON file there.
+    """The finished steps of a command, recorded in one JSON file in its output folder.
 
-    A step is finished if it was recorded with the same key (a digest of its input and options) and if every
-    file it wrote is still there with the size it had.
+    A step is finished if it was recorded with the same key, and if every file that it wrote still has its
+    size. The key is a digest of the step's input and options (``checksums.digest``).
 
     Args:
-        folder: the output folder, made if need be.
+        folder: the output folder; it is created if it does not exist.
         name: file name of the record.
-        owned: names of files that only a folder of ours may hold.
+        owned: names of files that show that the folder belongs to another program if it has no record.
 
     Raises:
-        InputError: the folder cannot be written to, is written to by another process, holds files of others,
-            or holds a broken record.
+        InputError: the folder cannot be written to, another process writes to it, it belongs to another
+            program, or its record is damaged.
     """
 
     def __init__(self, folder: Path, name: str, owned: Iterable[str] = ()) -> None:
@@ -54,7 +53,7 @@ class FinishedSteps:
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
-        """What was recorded with the step (see record), or None if it is to be done (again)."""
+        """Return the facts recorded with the step, or None if the step must be done."""
         known = self._steps.get(step)
         if known is None or known["key"] != key:
             return None
@@ -65,17 +64,17 @@ class FinishedSteps:
         return known["facts"]
 
     def facts(self, step: str) -> Dict[str, Any]:
-        """What was recorded with the step, whatever its key; nothing where it was not."""
+        """Return the facts recorded with the step under any key, or {} if it was never done."""
         return self._steps.get(step, {}).get("facts", {})
 
     def record(self, step: str, key: str, files: List[str], facts: Dict[str, Any]) -> None:
-        """Record a step as finished, and remove what it wrote with another input and not with this one.
+        """Record a step as finished, and remove its older files that it has not written again.
 
         Args:
-            step: its name.
+            step: name of the step.
             key: digest of its input and options.
-            files: what it wrote, relative to the folder.
-            facts: what is to be known about it later; anything JSON can hold.
+            files: names of the files that it wrote, relative to the folder.
+            facts: values that later steps need, of types that JSON can hold.
         """
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         left_over = set(self._steps.get(step, {}).get("files", ())).difference(
@@ -89,18 +88,19 @@ class FinishedSteps:
     def do(
         self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]], says: bool = True
     ) -> Dict[str, Any]:
-        """Do the step unless it is finished, and record it; what is known about it.
+        """Do and record the step unless it is finished, and return its facts.
 
         Args:
-            step, key: as in record.
-            work: does the step; gives the files and facts to record.
-            says: print which of the two it is (default: True); the command itself may.
+            step: name of the step.
+            key: digest of its input and options.
+            work: function that does the step, and returns the files and facts to record.
+            says: print whether the step is done or was finished before (default: True).
         """
         facts = self.find(step, key)
         if says:
             say(f"{step}: finished before" if facts is not None else f"{step} ...")
         if facts is None:
-            if step in self._steps:  # its files are about to change; their names are kept
+            if step in self._steps:  # its files change now, and their names stay recorded
                 self._steps[step]["key"] = None
                 self._save()
             files, facts = work()
@@ -112,20 +112,10 @@ class FinishedSteps:
 
 
 def _checked(steps: Any) -> Dict[str, Any]:
-    """Raises ValueError for what is no record."""
+    """Return ``steps``. Raises ValueError if it is no record of steps."""
     found: List[Any] = list(steps.values()) if isinstance(steps, dict) else [None]
     for step in found:
         whole = isinstance(step, dict) and {"key", "files", "facts"}.issubset(step)
         if not whole or not isinstance(step["files"], dict):
             raise ValueError("no record of steps")
     return steps
-
-
-def digest(*values: Any) -> str:
-    """SHA-256 of values that JSON can hold."""
-    return hashlib.sha256(json.dumps(values).encode("utf-8")).hexdigest()
-
-
-def stamps(paths: Iterable[Path]) -> List[List[Any]]:
-    """Name, size and time of change of files, for a key: what they hold is then taken to be the same."""
-    return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]

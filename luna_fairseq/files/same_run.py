@@ -1,19 +1,18 @@
-"""What a run was begun with, beside its checkpoints, so that it is not gone on with as another one."""
+"""Record the options and data of a run beside its checkpoints, so that it goes on with no others."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Dict, List, Mapping, Sequence
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import listed, sha256
+from luna_fairseq.files.checksums import CONTENT
 from luna_fairseq.files.writing import write_text
 
 RECORD = "run.json"
-CONTENT = "sha256:"  # values that begin so are compared, and not shown
-# Options that say how long, where and in whose sight it trains: a run stays itself when they change.
+# Options of fairseq-train that may change while a run goes on: how long and where it trains, what it logs.
+# (Options of a model that may change after training are declared in its dataclass: ``may_change``.)
 _PASSING = {
     *("--max-epoch", "--max-update", "--stop-time-hours", "--stop-min-lr", "--patience", "--save-dir"),
     *("--keep-last-epochs", "--keep-interval-updates", "--keep-best-checkpoints", "--no-epoch-checkpoints"),
@@ -21,27 +20,27 @@ _PASSING = {
     *("--no-last-checkpoints", "--no-save-optimizer-state", "--checkpoint-suffix", "--disable-validation"),
     *("--log-interval", "--log-format", "--log-file", "--no-progress-bar", "--tensorboard-logdir"),
     *("--wandb-project", "--user-dir", "--num-workers", "--cpu", "--device-id", "--valid-subset"),
+    "--ignore-unused-valid-subsets",
     *("--distributed-world-size", "--distributed-port", "--distributed-init-method", "--ddp-backend"),
     *("--max-tokens", "--max-tokens-valid", "--batch-size-valid", "--required-batch-size-multiple"),
 }
-_READ = (".bin", ".idx", ".npy", ".src", ".label", ".txt")
 
 
 def same_run(folder: Path, option: str, what: Mapping[str, str], begun: bool, records: bool = True) -> None:
-    """Keep ``what`` a run is begun with in ``folder``, or compare it with what the run there was begun with.
+    """Record the options and inputs with which a run begins, or compare them with the recorded ones.
 
-    A run of a version that kept no record is taken for the same.
+    A run without a record, of an older version, passes.
 
     Args:
-        folder: of the run, made if need be.
-        option: that names the folder, for the message.
-        what: name of an option or an input -> its value; see :func:`content_of` and
+        folder: folder of the run; it is created if it does not exist.
+        option: the option that names the folder, for the message.
+        what: name of an option or input -> its value, from ``checksums.content_of`` and
             :func:`lasting_options`.
-        begun: whether there is anything to go on with.
-        records: False only compares.
+        begun: True if the folder holds something to go on with.
+        records: False to compare only.
 
     Raises:
-        InputError: something differs; names it.
+        InputError: an option or input differs from the recorded one.
     """
     path = folder / RECORD
     if begun and path.is_file():
@@ -56,7 +55,7 @@ def same_run(folder: Path, option: str, what: Mapping[str, str], begun: bool, re
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
-    """What differs, in words: the former value beside the new one, where values are no checksums."""
+    """Describe every difference in words: "OLD where NEW is given now", without the values of checksums."""
     changes = []
     for name in sorted({*before, *now}):
         old, new = before.get(name), now.get(name)
@@ -69,7 +68,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
 
 
 def options_of(words: Sequence[str]) -> Dict[str, str]:
-    """The options among ``words`` of fairseq-train with their values; of equal names the last."""
+    """Return option -> value for the ``words`` of a fairseq-train command; the last of equal options."""
     found: Dict[str, List[str]] = {}
     values: List[str] = []
     for word in words:
@@ -82,24 +81,8 @@ def options_of(words: Sequence[str]) -> Dict[str, str]:
 
 
 def lasting_options(words: Sequence[str]) -> Dict[str, str]:
-    """Those of :func:`options_of` that say what is computed."""
+    """Return the options of :func:`options_of` that must not change while the run goes on."""
     return {name: value for name, value in options_of(words).items() if name not in _PASSING}
-
-
-def content_of(folders: Sequence[Path], splits: Sequence[str] = ("train",)) -> str:
-    """One checksum of prepared data: text, labels and dictionaries, in each folder and in those within it.
-
-    Files that a list of checksums beside them names are not read.
-    """
-    beginnings = tuple(f"{split}." for split in (*splits, "dict"))
-    state = hashlib.sha256()
-    for folder in folders:
-        known = listed(folder)
-        for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
-            if path.name.startswith(beginnings) and path.suffix in _READ:
-                name = path.relative_to(folder).as_posix()
-                state.update(f"{known.get(name) or sha256(path)}  {name}\n".encode())
-    return CONTENT + state.hexdigest()
 
 
 def _read(path: Path) -> Dict[str, str]:

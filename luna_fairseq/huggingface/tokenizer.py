@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.finished_steps import digest
+from luna_fairseq.files.checksums import digest
 from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer
 from luna_fairseq.huggingface.tokenization_luna_moses import LunaMosesTokenizer
 from luna_fairseq.models.tokenizers import find_text_pipeline

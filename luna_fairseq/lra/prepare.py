@@ -22,9 +22,9 @@ from luna_fairseq.commands.arguments import CommandParser, Number, random_seed
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import whole
-from luna_fairseq.files.checksums import write_checksums
+from luna_fairseq.files.checksums import digest, stamps, write_checksums
 from luna_fairseq.files.download import RemoteFile, fetch
-from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
+from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.writing import replacing_folder
 from luna_fairseq.lra import generated, published
 from luna_fairseq.lra.listops import VOCABULARY

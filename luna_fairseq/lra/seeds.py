@@ -26,7 +26,8 @@ from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.same_run import content_of, differences, lasting_options, options_of, same_run
+from luna_fairseq.files.checksums import content_of
+from luna_fairseq.files.same_run import differences, lasting_options, options_of, same_run
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
 from luna_fairseq.lra.writing import SPLITS

@@ -21,9 +21,9 @@ from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.logged import fairseq, train_logged
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import sha256
-from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
-from luna_fairseq.files.same_run import CONTENT, content_of, lasting_options, same_run
+from luna_fairseq.files.checksums import CONTENT, content_of, digest, sha256, stamps
+from luna_fairseq.files.finished_steps import FinishedSteps
+from luna_fairseq.files.same_run import lasting_options, same_run
 from luna_fairseq.masked_lm.evaluate_task import evaluate
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask

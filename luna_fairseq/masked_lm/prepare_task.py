@@ -18,8 +18,8 @@ from fairseq.data import Dictionary, encoders
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import forget_checksums, write_checksums
-from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
+from luna_fairseq.files.checksums import digest, forget_checksums, stamps, write_checksums
+from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.regular import is_data
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS

@@ -25,8 +25,8 @@ from fairseq.data import Dictionary
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import forget_checksums, sha256, write_checksums
-from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.files.checksums import digest, forget_checksums, sha256, write_checksums
+from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.regular import regular_file
 from luna_fairseq.files.writing import copy_file, replacing
 from luna_fairseq.progress import progress

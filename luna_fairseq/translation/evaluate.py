@@ -24,8 +24,8 @@ from luna_fairseq.commands.checkpoint import option_of
 from luna_fairseq.commands.logged import fairseq, run_logged
 from luna_fairseq.commands.reporting import USER_DIR, console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import check_files
-from luna_fairseq.files.finished_steps import FinishedSteps, digest, stamps
+from luna_fairseq.files.checksums import check_files, digest, stamps
+from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.same_run import options_of
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.models.ema import write_ema

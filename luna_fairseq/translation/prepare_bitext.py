@@ -23,9 +23,8 @@ import numpy as np
 from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import forget_checksums, write_checksums
-from luna_fairseq.files.finished_steps import FinishedSteps, digest
-from luna_fairseq.files.same_run import CONTENT
+from luna_fairseq.files.checksums import CONTENT, digest, forget_checksums, write_checksums
+from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.progress import progress
 from luna_fairseq.text.batches import map_batches
@@ -192,7 +191,10 @@ class Preparation:
         print(f"dictionary: {', '.join(sizes)} entries; data for fairseq-train: {self.data.path}")
         if "valid1" in self.text:
             named = ",".join(split for split in self.text if split.startswith("valid"))
-            print(f"several validation texts: give fairseq-train --valid-subset {named}")
+            print(
+                f"several validation texts: give fairseq-train --valid-subset {named} "
+                "--ignore-unused-valid-subsets"
+            )
 
     def check_positions(self, options: Mapping[str, str]) -> None:
         """Raise InputError where fairseq would refuse a text at the end of training; ``options`` are

@@ -16,8 +16,9 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.files.checksums import digest
 from luna_fairseq.files.download import fetch
-from luna_fairseq.files.finished_steps import FinishedSteps, digest
+from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.translation.prepare_bitext import Preparation, add_text_arguments
 from luna_fairseq.translation.wmt14 import LANGUAGES, PARTS, text_files, write_text
 

@@ -71,6 +71,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     subsets = [f"valid{number or ''}" for number in range(len(args.validpref.split(",")))]
     given = ["--source-lang", args.source_lang, "--target-lang", args.target_lang]
     given += ["--save-dir", str(checkpoints), "--valid-subset", ",".join(subsets)]
+    # fairseq looks for names of files among them, and would refuse valid1.
+    given += ["--ignore-unused-valid-subsets"]
     given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
     # What fairseq-train would refuse, before there is anything that it could read.
     words = ["data", *train.launch_here(recipe, given).options]

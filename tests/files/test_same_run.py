@@ -6,7 +6,8 @@ import pytest
 
 from luna_fairseq.commands import train
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.same_run import content_of, options_of, same_run
+from luna_fairseq.files.checksums import content_of
+from luna_fairseq.files.same_run import options_of, same_run
 from luna_fairseq.lra import seeds
 from luna_fairseq.masked_lm.finetune import FineTuning
 
