@@ -24,8 +24,8 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from luna_fairseq.benchmark.__main__ import build_parser
 from luna_fairseq.benchmark.decode import Decode
+from luna_fairseq.benchmark.freed_memory import keep_freed_memory
 from luna_fairseq.benchmark.task import BatchSize
-from luna_fairseq.engine.memory import keep_freed_memory
 
 OURS = ("transformer", "luna-16-tied", "peer-softmax-int8", "luna-16-int8")
 THEIRS = ("float32", "int8")

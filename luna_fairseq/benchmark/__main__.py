@@ -27,8 +27,8 @@ TASKS: Dict[str, Type[Task]] = {"causal": CausalAttention, "attention": PackAndU
 if importlib.util.find_spec("fairseq") is not None:  # which whole models need
     from luna_fairseq.benchmark.apollo import OptimizerStep
     from luna_fairseq.benchmark.decode import Decode
+    from luna_fairseq.benchmark.freed_memory import keep_freed_memory
     from luna_fairseq.benchmark.train import LongRangeArena, Train
-    from luna_fairseq.engine.memory import keep_freed_memory
 
     TASKS.update(train=Train, lra=LongRangeArena, decode=Decode, apollo=OptimizerStep)
 COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"--device {args.device}: {said}; give cpu, cuda or cuda:N") from None
     torch.set_num_threads(args.threads)
     if args.device == "cpu" and "train" in TASKS:
-        keep_freed_memory()  # as training does
+        keep_freed_memory()
     where = environment(args)
     print("\n".join(f"{name}: {value}" for name, value in where.items()), flush=True)
     sections: List[Section] = []

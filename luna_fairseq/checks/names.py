@@ -3,7 +3,7 @@
 import ast
 from argparse import Namespace
 from difflib import get_close_matches
-from typing import Any, Collection, Iterable, Mapping, Optional
+from typing import Any, Collection, Iterable, Mapping
 
 from luna_fairseq.errors import InputError
 
@@ -45,18 +45,6 @@ def check_overrides(
     for name in overrides:
         if name not in known:
             raise InputError(f"{where}: the checkpoint's training had no option {name}{nearest(name, known)}")
-
-
-def check_optimizer_overrides(trainer: Any, overrides: Optional[Mapping[str, Any]]) -> None:
-    """Raise InputError for --optimizer-overrides of what the trainer's optimizer does not have; fairseq gives
-    it any."""
-    for name in overrides or ():
-        known = {name for group in trainer.optimizer.param_groups for name in group} - {"params"}
-        known.update(getattr(trainer.optimizer, "optimizers", ()))  # of a composite one
-        if name not in known:
-            raise InputError(
-                f"--optimizer-overrides: the optimizer has no option {name}{nearest(name, known)}"
-            )
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -1,9 +1,11 @@
-"""What a checkpoint was trained as: which run, task and languages, and the options of its model. Compared
-wherever it is loaded, and by luna-average-checkpoints.
+"""The identity of a training: its run, task, languages, dictionaries, and the options of its model.
 
-Of what this package wrote, extra_state says the run, task and languages; of anything else, its configuration.
+A checkpoint stores the identity. It is compared wherever a checkpoint is loaded, and by
+luna-average-checkpoints. A checkpoint of this package has it in ``extra_state``. For any other checkpoint,
+task, languages and options come from its configuration, and the dictionaries are unknown.
 """
 
+import hashlib
 import logging
 import uuid
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
@@ -14,9 +16,12 @@ from luna_fairseq.loggers import warn_once
 
 logger = logging.getLogger(__name__)
 
-KEY = "luna_fairseq.training"  # in a checkpoint's extra_state
+# Keys in a checkpoint's extra_state.
+KEY = "luna_fairseq.training"
+DICTIONARIES = "luna_fairseq.dictionaries"
+_DICTIONARIES_0_1 = "dictionaries"  # the key in version 0.1
 _LANGUAGES = ("source_lang", "target_lang")
-# Options of a task without which the model reads its input as something else.
+# Options of a task that decide how the model reads its input.
 _READING = (
     "encoder_langtok",
     "decoder_langtok",
@@ -26,7 +31,7 @@ _READING = (
     "num_classes",
     "regression_target",
 )
-# Tasks whose models nothing but fine-tuning makes into those of another.
+# Kinds of tasks. A model of one kind becomes a model of another by fine-tuning alone.
 KINDS = {
     "translation": "translation",
     "language_modeling": "language modelling",
@@ -41,7 +46,7 @@ KINDS = {
 
 
 def identity_of(task: Any) -> Dict[str, Any]:
-    """Name, languages and what decides how a task reads its input, as far as it has them."""
+    """Return the name and languages of a task, and its options that decide how it reads its input."""
     from fairseq.tasks import TASK_REGISTRY
 
     options = getattr(task, "cfg", None) or getattr(task, "args", None) or {}
@@ -50,8 +55,10 @@ def identity_of(task: Any) -> Dict[str, Any]:
 
 
 def stored_identity(state: Mapping[str, Any]) -> Dict[str, Any]:
-    """That of the task of a checkpoint; of one of this package also ``run``, which is all checkpoints' of one
-    run."""
+    """Return the identity of the task that a checkpoint was trained for.
+
+    In a checkpoint of this package it includes ``run``, a name that all checkpoints of a run share.
+    """
     found = (state.get("extra_state") or {}).get(KEY)
     if found is not None:
         return dict(found)
@@ -60,7 +67,7 @@ def stored_identity(state: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
-    """Those of a checkpoint's model; older versions of fairseq store one flat ``args``."""
+    """Return the options of a checkpoint's model. Older versions of fairseq store one flat ``args``."""
     return plain_options((state.get("cfg") or {}).get("model") or state.get("args") or {})
 
 
@@ -71,8 +78,16 @@ def _identity(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError where the checkpoint ``path`` was trained for another task or direction than it is
-    used for, or reads its input as something else."""
+    """Compare the task that a checkpoint was trained for with the task that it is used for.
+
+    Args:
+        path: file of the checkpoint, for the message.
+        stored: identity from :func:`stored_identity`.
+        ours: identity from :func:`identity_of`.
+
+    Raises:
+        InputError: kind of task, direction, or an option that decides how the input is read differs.
+    """
     kinds = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
     if None not in kinds and kinds[0] != kinds[1]:
         raise InputError(
@@ -98,7 +113,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError where the weights of ``path`` would compute something else with options ``ours``."""
+    """Raise InputError if the weights of ``path`` would compute something else with the options ``ours``."""
     others = _other_options(path, stored, ours)
     if others:
         raise InputError(
@@ -114,7 +129,10 @@ def _other_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def _words(found: Sequence[Tuple[str, Any, Any]], place: int) -> str:
-    """Options of :func:`differences` as on a command line, with their values at ``place`` of each."""
+    """Write the result of :func:`differences` as on a command line.
+
+    place: 1 for the values of the first model, 2 for those of the second.
+    """
     words = []
     for difference in found:
         option, value = f"--{difference[0].replace('_', '-')}", difference[place]
@@ -124,27 +142,31 @@ def _words(found: Sequence[Tuple[str, Any, Any]], place: int) -> str:
 
 
 def is_known(identity: Mapping[str, Any]) -> bool:
-    """Whether it is of a task whose dictionaries are those of what its model reads and writes, in training as
-    in use."""
+    """Return True for a task that we know to have the same dictionaries in training and in use."""
     return identity.get("task") in KINDS
 
 
 def kept_identity(trainer: Any) -> Dict[str, Any]:
-    """That of the trainer's task and run."""
+    """Return the identity that a trainer's checkpoint stores: that of its task, and the name of its run."""
     if getattr(trainer, "run_name", None) is None:
         trainer.run_name = uuid.uuid4().hex
     return {**identity_of(trainer.task), "run": trainer.run_name}
 
 
 def asked_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Those that fairseq-validate or from_pretrained ask a checkpoint for."""
+    """Return the languages among the overrides that fairseq-validate or from_pretrained pass."""
     given = arg_overrides or {}
     return {name: given[name] for name in _LANGUAGES if given.get(name) is not None}
 
 
 def give_languages(path: Any, state: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Compare a checkpoint's languages with those that are asked for, and write them into its configuration:
-    a task that found them in the names of files has none there."""
+    """Compare a checkpoint's languages with ``asked``, and write them into its configuration.
+
+    The configuration has none if the task found the languages in the names of the data's files.
+
+    Raises:
+        InputError: the checkpoint was trained for other languages.
+    """
     from fairseq.dataclass.utils import overwrite_args_by_name
 
     identity = stored_identity(state)
@@ -157,11 +179,23 @@ def give_languages(path: Any, state: Mapping[str, Any], asked: Mapping[str, Any]
 def compare_with_run(
     path: Any, trainer: Any, stored: Mapping[str, Any], options: Mapping[str, Any], reset_optimizer: bool
 ) -> None:
-    """Compare what the checkpoint ``path`` was trained as (its identity and its model's options) with the run
-    that loads it; go on under its name, unless ``reset_optimizer`` begins another training with its weights.
-    Raises InputError where it goes on as another task, direction or model."""
+    """Compare the training that a checkpoint comes from with the run that loads it.
+
+    A run that resumes takes over the name of the run. With ``reset_optimizer`` another training starts from
+    the weights, under a new name, and other options are a warning.
+
+    Args:
+        path: file of the checkpoint, for the message.
+        trainer: fairseq's trainer.
+        stored: identity from :func:`stored_identity`.
+        options: options of the model from :func:`stored_options`.
+        reset_optimizer: True if the run does not resume the training.
+
+    Raises:
+        InputError: the run resumes with another task, direction or model.
+    """
     ours = plain_options(trainer.cfg.model)
-    if dataclass_of(options) is None:  # of fairseq's models every option may have become another
+    if dataclass_of(options) is None:  # a model of fairseq, any option of which may differ
         options = ours
     if not reset_optimizer:
         check_identity(path, stored, identity_of(trainer.task))
@@ -171,3 +205,60 @@ def compare_with_run(
     others = _other_options(path, options, ours)
     if others:
         logger.warning(f"{others} begin as something else")
+
+
+def fingerprint(dictionary: Any) -> str:
+    """Return the number of entries of a dictionary, and a short hash of its symbols in their order."""
+    state = hashlib.sha256()
+    for index in range(len(dictionary)):
+        state.update(dictionary[index].encode("utf-8", "surrogatepass") + b"\n")
+    return f"{len(dictionary)} entries, {state.hexdigest()[:16]}"
+
+
+def fingerprints_of(task: Any) -> Dict[str, str]:
+    """Return the fingerprints of a task's source, target and label dictionaries, if it has them."""
+    from fairseq.data import Dictionary
+
+    found = {}
+    for name in ("source", "target", "label"):
+        try:
+            dictionary = getattr(task, f"{name}_dictionary", None)
+        except NotImplementedError:
+            continue
+        if isinstance(dictionary, Dictionary):
+            found[name] = fingerprint(dictionary)
+    return found
+
+
+def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
+    """Return the fingerprints in a checkpoint, or None if it has none."""
+    extra_state = state.get("extra_state") or {}
+    return extra_state.get(DICTIONARIES, extra_state.get(_DICTIONARIES_0_1))
+
+
+def check_fingerprints(
+    path: Any, stored: Optional[Mapping[str, str]], ours: Mapping[str, str], left_out: Sequence[str] = ()
+) -> None:
+    """Compare the dictionaries that a checkpoint was trained with, and those of the data.
+
+    Args:
+        path: file of the checkpoint, for the message.
+        stored: fingerprints in the checkpoint; with None a warning says that it has none.
+        ours: fingerprints of the data's dictionaries.
+        left_out: names of dictionaries that may differ.
+
+    Raises:
+        InputError: a dictionary differs.
+    """
+    if stored is None:
+        logger.warning(
+            f"{path} does not say which dictionaries it was trained with, as an older version or other "
+            "program wrote it: see to it that the data has the same"
+        )
+        return
+    for name, found in ours.items():
+        if name not in left_out and stored.get(name, found) != found:
+            raise InputError(
+                f"{path} was trained with another {name} dictionary ({stored[name]}) than the data's "
+                f"({found}): give data that was prepared with the dictionaries of the training"
+            )

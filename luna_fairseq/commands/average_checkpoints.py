@@ -17,9 +17,13 @@ from typing import Any, Dict, List, Sequence
 import torch
 
 import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
-from luna_fairseq.checks.dictionaries import stored_fingerprints
 from luna_fairseq.checks.model_options import check_removed_options, differences, plain_options
-from luna_fairseq.checks.same_training import check_identity, stored_identity, stored_options
+from luna_fairseq.checks.same_training import (
+    check_identity,
+    stored_fingerprints,
+    stored_identity,
+    stored_options,
+)
 from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError

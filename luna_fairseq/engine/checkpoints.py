@@ -1,4 +1,4 @@
-"""Checkpoint files: what torch.load accepts, and writing them whole."""
+"""Checkpoint files: classes that torch.load accepts, and complete writes."""
 
 import argparse
 import os
@@ -15,9 +15,8 @@ from luna_fairseq.errors import InputError
 CHECKPOINT_CLASSES = Mend(
     "checkpoint-classes",
     RUNS,
-    "torch.load's check (weights_only), which stays on, refuses argparse.Namespace and numpy's classes "
-    "(meters of --eval-bleu), which fairseq's own checkpoints hold, and omegaconf's, which a run of "
-    "several processes hands on",
+    "No checkpoint loads that holds BLEU of --eval-bleu or older options, and no run of several processes "
+    "resumes: torch.load (weights_only) refuses numpy's and omegaconf's classes and argparse.Namespace.",
     versions="torch >= 2.6",
     needed=lambda: at_least("torch", 2, 6),
 )
@@ -25,18 +24,18 @@ CHECKPOINT_CLASSES = Mend(
 WHOLE_FILES = Mend(
     "whole-files",
     RIGHT,
-    "checkpoint_last.pt and checkpoint_best.pt are copied in place, so that a killed run leaves half a "
-    "file; on a full disk a write is tried three times, each time behind what it wrote before",
+    "A killed run leaves half of checkpoint_last.pt or checkpoint_best.pt, and a full disk leaves a damaged "
+    "checkpoint that looks complete.",
 )
 
 
 @CHECKPOINT_CLASSES.around()
 def _allow_checkpoint_classes() -> None:
     allowed: List[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
-    # What a numpy.dtype is an instance of: numpy.dtypes.Float64DType and its like.
+    # Classes of dtypes, such as numpy.dtypes.Float64DType.
     allowed += {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
     makers: List[Any] = [x.__reduce__()[0] for x in (numpy.zeros(0), numpy.float64())]
-    # numpy 2 renamed the module (1.26 has a shell of the new one); a file may have been written under either.
+    # numpy 2 renamed the module, and a file may name either.
     for function in makers:
         allowed += [(function, f"numpy.{name}.multiarray.{function.__name__}") for name in ("core", "_core")]
     torch.serialization.add_safe_globals(allowed)
@@ -44,8 +43,8 @@ def _allow_checkpoint_classes() -> None:
 
 @CHECKPOINT_CLASSES.around("fairseq.distributed.utils:_broadcast_object_slow")
 def _handed_on(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """By torch's own function, which has no check: what another process of this run sends is no file."""
-    if not isinstance(group, torch.distributed.ProcessGroup):  # of TPUs
+    """Broadcast with torch's own function, which has no such check: the sender is a process of this run."""
+    if not isinstance(group, torch.distributed.ProcessGroup):  # a group of TPUs
         return broadcast(obj, src_rank, group, dist_device)
     box = [obj]
     torch.distributed.broadcast_object_list(box, src=src_rank, group=group, device=dist_device)
@@ -53,23 +52,27 @@ def _handed_on(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_de
 
 
 @WHOLE_FILES.around("fairseq.checkpoint_utils:_torch_persistent_save")
-def _written_once(save: Function, obj: Any, f: Any) -> Any:
-    return save(obj, f) if isinstance(f, str) else torch.save(obj, f)
+def _write_once(save: Function, obj: Any, f: Any) -> Any:
+    """Write once, where fairseq tries three times, each time behind the bytes of the failed one.
 
-
-@WHOLE_FILES.around("fairseq.checkpoint_utils:torch_persistent_save")
-def _or_not_at_all(save: Function, obj: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+    Raises:
+        InputError: the disk is full, or another error of the file; the incomplete file is removed.
+    """
+    if isinstance(f, str):
+        return save(obj, f)
+    name = str(getattr(f, "name", ""))
     try:
-        return save(obj, filename, *args, **kwargs)
+        torch.save(obj, f)
+        f.flush()
     except (OSError, RuntimeError) as error:  # torch wraps an OSError of the file
         found = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, OSError)), None)
-        temporary = Path(f"{filename}.tmp")
-        if temporary.is_file():
-            temporary.unlink()
+        if name.endswith(".tmp"):
+            Path(name).unlink()
         if found is None:
             raise
         raise InputError(
-            f"cannot write {filename}: {found.strerror}. Checkpoints of before are as they were"
+            f"cannot write {name[: -len('.tmp')] if name.endswith('.tmp') else name}: {found.strerror}. "
+            "Earlier checkpoints are unchanged"
         ) from error
 
 

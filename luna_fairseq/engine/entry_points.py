@@ -1,30 +1,28 @@
-"""What fairseq's commands do first: import the plugin, look at their options."""
+"""First steps of fairseq's commands: import the plugin, and check the options."""
 
 import ast
-import logging
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from luna_fairseq.checks.names import check_overrides
 from luna_fairseq.checks.options import check_config, check_options
-from luna_fairseq.engine.mend import KIND, RUNS, Function, Mend
+from luna_fairseq.engine.mend import RIGHT, RUNS, Function, Mend
 from luna_fairseq.errors import InputError, in_command
-
-logger = logging.getLogger(__name__)
 
 ONE_PLUGIN = Mend(
     "one-plugin",
     RUNS,
-    'one folder by two names is "not globally unique", as paths are compared as they are written',
+    "--user-dir with another path to the folder that is imported already (an installed package, a symbolic "
+    'link) ends in "not globally unique": fairseq compares paths as text.',
 )
 
-POSSIBLE_OPTIONS = Mend(
-    "possible-options",
-    KIND,
-    "options that cannot be (a dropout of 2, --clip-norm -1, --fp16 on a CPU, no task) are taken "
-    "without a word, or end in a traceback, some of them after an epoch",
+OUR_OPTIONS = Mend(
+    "our-options",
+    RIGHT,
+    "fairseq-hydra-train silently trains a model of the default size, because it applies the defaults of the "
+    "model before the preset of --arch. Options that our models and tasks cannot have are accepted, and "
+    "fairseq-generate knows no --int8.",
 )
 
 
@@ -33,10 +31,10 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
     import fairseq
 
     wanted = getattr(args, "user_dir", None) or ""
-    there = sys.modules.get(Path(wanted).name) if wanted else None
-    places = [Path(place) for place in getattr(there, "__path__", ())]
+    imported = sys.modules.get(Path(wanted).name) if wanted else None
+    places = [Path(place) for place in getattr(imported, "__path__", ())]
     beside = Path(fairseq.__file__).parent
-    # Where fairseq looks, in its order.
+    # The folders in which fairseq looks, in its order.
     folders = (Path(wanted), beside / wanted, beside.parent / wanted) if places else ()
     found = next((folder for folder in folders if folder.is_dir()), None)
     if found is None:
@@ -49,18 +47,10 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
     )
 
 
-@POSSIBLE_OPTIONS.around("fairseq.options:parse_args_and_arch")
-def _parsed_and_checked(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-    _offer_int8(parser)
-    try:
-        parsed = parse(parser, *args, **kwargs)
-    except (KeyError, RuntimeError) as error:
-        # Of all commands fairseq-validate alone has no task of its own.
-        missing = {(None,): "task is missing: give that of the training, such as --task translation",
-                   (): "arch is missing: give a model, such as --arch luna_base"}.get(error.args)  # fmt: skip
-        if missing is None:
-            raise
-        raise InputError(f"--{missing}") from None
+@OUR_OPTIONS.around("fairseq.options:parse_args_and_arch")
+def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+    _add_int8(parser)
+    parsed = parse(parser, *args, **kwargs)
     options = parsed[0] if isinstance(parsed, tuple) else parsed
     check_options(options)
     if getattr(options, "int8", False) and hasattr(options, "model_overrides"):
@@ -69,54 +59,33 @@ def _parsed_and_checked(parse: Function, parser: ArgumentParser, *args: Any, **k
     return parsed
 
 
-def _offer_int8(parser: ArgumentParser) -> None:
-    """Give fairseq-generate, fairseq-interactive and fairseq-eval-lm, and no other command, ``--int8``."""
+def _add_int8(parser: ArgumentParser) -> None:
+    """Add ``--int8`` to the parser of fairseq-generate, fairseq-interactive or fairseq-eval-lm."""
     has = parser._option_string_actions
     if "--model-overrides" in has and ("--beam" in has or "--context-window" in has) and "--int8" not in has:
         parser.add_argument("--int8", action="store_true", help="weights in 8 bits, on the CPU")
 
 
-@POSSIBLE_OPTIONS.around("fairseq.checkpoint_utils:load_model_ensemble_and_task")
-def _overridden(load: Function, filenames: Any, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    """fairseq sets no option that a model does not have, and says nothing."""
-    loaded = load(filenames, arg_overrides, *args, **kw)
-    if len(filenames) == 1 and _program() in ("generate.py", "interactive.py", "eval_lm.py", "validate.py"):
-        check_overrides(arg_overrides or {}, loaded[1])
-    if (arg_overrides or {}).get("int8"):
-        for model in loaded[0]:
-            if not getattr(getattr(getattr(model, "decoder", None), "cfg", None), "int8", False):
-                raise InputError(
-                    f"--int8: the checkpoint's model, a {type(model).__name__}, has no weights in 8 bits: "
-                    "Luna's translation models, causal language models and peers have; leave it out"
-                )
-    return loaded
+@OUR_OPTIONS.around("fairseq_cli.train:add_defaults")
+def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
+    """Apply the preset of the architecture first.
+
+    Under fairseq-hydra-train, which imports a plugin after it has read the options, check the configuration.
+    """
+    from omegaconf import OmegaConf, open_dict
+
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    model = cfg.get("model")
+    name = model.get("_name") if OmegaConf.is_config(model) else None
+    if name in ARCH_CONFIG_REGISTRY and ARCH_MODEL_REGISTRY[name].__module__.startswith("luna_fairseq."):
+        with open_dict(model):
+            ARCH_CONFIG_REGISTRY[name](model)
+    add_defaults(cfg)
+    if _is_hydra_train() and in_command(spawned=True):
+        check_config(cfg)
 
 
-def _program() -> str:
-    """The file of fairseq's command that this process is."""
+def _is_hydra_train() -> bool:
     main = getattr(sys.modules.get("__main__"), "cli_main", None)
-    return Path(main.__code__.co_filename).name if main else ""
-
-
-@POSSIBLE_OPTIONS.around("fairseq.tasks:setup_task")
-def _set_up(setup_task: Function, cfg: Any, *args: Any, **kwargs: Any) -> Any:
-    """Checked for fairseq-hydra-train, which reads a plugin after its options, and for the processes that it
-    starts; a task that masks whole words is told --bpe where it looks for it."""
-    root = cfg._get_root() if hasattr(cfg, "_get_root") else None
-    if root is not None and _program() == "hydra_train.py" and in_command(spawned=True):
-        check_config(root)
-    task = setup_task(cfg, *args, **kwargs)
-    if root is not None and getattr(cfg, "mask_whole_words", False) and not hasattr(task, "args"):
-        task.args = root.bpe
-    return task
-
-
-@POSSIBLE_OPTIONS.around("fairseq_cli.train:get_valid_stats")
-def without_the_metric(get: Function, cfg: Any, trainer: Any, stats: Any, *args: Any, **kw: Any) -> Any:
-    """A --best-checkpoint-metric that validation had not this time (BLEU of empty translations alone)."""
-    metric = cfg.checkpoint.best_checkpoint_metric
-    if metric in stats:
-        return get(cfg, trainer, stats, *args, **kw)
-    logger.warning(f"validation has no {metric}, which --best-checkpoint-metric asks for, but "
-                   f"{', '.join(stats)}: it decides nothing this time")  # fmt: skip
-    return {**stats, "num_updates": trainer.get_num_updates(), metric: None}
+    return main is not None and Path(main.__code__.co_filename).name == "hydra_train.py"

@@ -1,4 +1,4 @@
-"""``luna-engine``: what is underneath, and what of fairseq is changed here, why, and what is not."""
+"""``luna-engine``: print the versions in use, and what luna_fairseq changes in fairseq and why."""
 
 import argparse
 import importlib
@@ -18,8 +18,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Console entry point; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="luna-engine",
-        description="Say which Python, fairseq, torch and numpy are underneath, and what luna_fairseq "
-        f"changes in fairseq. {SWITCH}=NAME,NAME in the environment leaves changes out, of every command.",
+        description="Print the versions of Python, fairseq, torch and numpy in use, and what luna_fairseq "
+        f"changes in fairseq and why. {SWITCH}=NAME,NAME in the environment leaves changes out of every "
+        "command.",
     )
     parser.parse_args(argv)
     with until_nobody_reads():
@@ -28,8 +29,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def lines() -> Iterator[str]:
-    """The listing, line by line."""
-    yield "underneath"
+    """Yield the lines of the listing."""
+    yield "versions"
     yield f"  {'Python':<13} {platform.python_version():<12} {sys.executable}"
     for package in ("luna_fairseq", "fairseq", "torch", "numpy", "omegaconf", "hydra"):
         place = Path(importlib.import_module(package).__file__ or "").parent
@@ -43,11 +44,11 @@ def lines() -> Iterator[str]:
             yield f"  {mend.name}"
             for word, text in (
                 ("class", mend.importance),
-                ("without", mend.reason),
+                ("prevents", mend.prevents),
                 ("for", mend.versions),
-                ("around", targets or "nothing: it is told once"),
+                ("replaces", targets or "no function: it acts once, when luna_fairseq is imported"),
             ):
-                begin, rest = f"    {word:<8} ", " " * 13
+                begin, rest = f"    {word:<9} ", " " * 14
                 yield textwrap.fill(text, 110, initial_indent=begin, subsequent_indent=rest,
                                     break_on_hyphens=False)  # fmt: skip
 

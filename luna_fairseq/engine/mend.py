@@ -1,10 +1,12 @@
-"""One change to fairseq's own behaviour, and the decorator that notes it; ``table.mend_fairseq`` makes it.
+"""One entry of the table: a change to fairseq, and the decorator that registers it.
 
-WHOLE_FILES = Mend("whole-files", RIGHT, "what happens without it", versions="...")
+    WHOLE_FILES = Mend("whole-files", RIGHT, "A killed run leaves half a checkpoint.")
 
-@WHOLE_FILES.around("fairseq.file_io:PathManager.copy")
-def copy_whole(copy, src_path, dst_path, overwrite=False):
-    ...  # takes the place of PathManager.copy, which is its first argument
+    @WHOLE_FILES.around("fairseq.file_io:PathManager.copy")
+    def copy_whole(copy, src_path, dst_path, overwrite=False):
+        ...  # called in place of PathManager.copy, which is its first argument
+
+``table.mend_fairseq`` applies the entries.
 """
 
 import functools
@@ -19,9 +21,8 @@ logger = logging.getLogger(__name__)
 
 MENDED, NOT_NEEDED, LEFT_OUT, GONE = "mended", "not needed here", "left out", "not possible here"
 # Classes of entries.
-RUNS = "a, without which fairseq does not run on some of these versions or machines"
-RIGHT = "b, without which a result is wrong, or work is lost"
-KIND = "c, a kindness"
+RUNS = "a: without it fairseq does not run on some supported version or machine"
+RIGHT = "b: without it one of our models, tasks or recipes gives a wrong result or loses work"
 
 Function = Callable[..., Any]
 
@@ -31,39 +32,43 @@ class Mend:
     """An entry of the table.
 
     Args:
-        name: what the switch calls it.
-        importance: RUNS, RIGHT or KIND.
-        reason: what happens without it.
-        versions: which versions of fairseq, torch or numpy it is for.
-        needed: whether those are underneath.
-        changes: target and function of each change.
+        name: name of the entry in LUNA_FAIRSEQ_LEAVE_OUT.
+        importance: RUNS or RIGHT.
+        prevents: the failure that a user sees without the entry, in one or two sentences.
+        versions: versions of fairseq, torch or numpy that need the entry.
+        needed: function that returns True if one of these versions is installed.
+        changes: pairs of a target and the function that replaces it.
+        state: MENDED, NOT_NEEDED, LEFT_OUT or GONE once the entry was applied, "" before.
     """
 
     name: str
     importance: str
-    reason: str
+    prevents: str
     versions: str = "every version so far"
     needed: Callable[[], bool] = lambda: True
     changes: List[Tuple[str, Function]] = field(default_factory=list)
     state: str = ""
 
     def around(self, *targets: str) -> Callable[[Function], Function]:
-        """Decorate a function that takes the place of each of ``targets``, and is called with the original
-        as its first argument; it has to take and pass on all that the original takes.
+        """Decorate a function that replaces each of ``targets``.
+
+        The function is called with the original as its first argument. It must accept all arguments of the
+        original and pass them on.
 
         Args:
-            targets: ``module:attribute`` or ``module:Class.attribute``. What is no function (a module's
-                ``np``) becomes what this one returns for it. Without a target it is called once.
+            targets: ``module:attribute`` or ``module:Class.attribute``. A target that is no function (``np``
+                in a module) is replaced by the value that the decorated function returns for it. Without a
+                target the function is called once, with no argument.
         """
 
-        def note(function: Function) -> Function:
+        def register(function: Function) -> Function:
             self.changes += [(target, function) for target in targets or ("",)]
             return function
 
-        return note
+        return register
 
     def apply(self, left_out: bool = False) -> None:
-        """Make the changes, all or none, and set ``state``; a second time changes nothing."""
+        """Make all changes of the entry, or none, and set ``state``. A second call does nothing."""
         if self.state:
             return
         if left_out or not self.needed():
@@ -79,31 +84,36 @@ class Mend:
             if not target:
                 function()
             elif owner is not None:
-                self._put(owner, name, function)
+                self._replace(owner, name, function)
         self.state = MENDED
 
-    def _put(self, owner: Any, name: str, function: Function) -> None:
+    def _replace(self, owner: Any, name: str, function: Function) -> None:
         original = getattr(owner, name)
         before = getattr(original, "mended_by", ())
         if self.name in before:  # by another copy of this package
             return
-        new: Any = _around(original, function) if callable(original) else function(original)
+        new: Any = _wrap(original, function) if callable(original) else function(original)
         new.mended_by = (*before, self.name)
-        static = isinstance(inspect.getattr_static(owner, name), staticmethod)
-        setattr(owner, name, staticmethod(new) if static else new)
+        is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+        setattr(owner, name, staticmethod(new) if is_static else new)
 
 
 def find(target: str) -> Tuple[Any, str]:
-    """The module or class that has ``target``, and its name there; None for a program of fairseq that does
-    not run here, and for no target. Raises AttributeError where there is no such thing."""
+    """Return the module or class that owns ``target``, and the name of the attribute.
+
+    The owner is None for an empty target, and for a command of fairseq that this process does not run.
+
+    Raises:
+        AttributeError: fairseq has no such attribute.
+    """
     module, _, path = target.partition(":")
     *parents, name = path.split(".")
     owner: Any = None
     try:
         if module.startswith("fairseq_cli."):
-            main = sys.modules.get("__main__")  # as python -m runs it
-            running = getattr(getattr(main, "__spec__", None), "name", None) == module
-            owner = main if running else sys.modules.get(module)
+            main = sys.modules.get("__main__")  # python -m runs the module under this name
+            is_main = getattr(getattr(main, "__spec__", None), "name", None) == module
+            owner = main if is_main else sys.modules.get(module)
         elif module:
             owner = importlib.import_module(module)
         if owner is not None:
@@ -114,8 +124,8 @@ def find(target: str) -> Tuple[Any, str]:
     return owner, name
 
 
-def _around(original: Function, function: Function) -> Function:
-    # The attributes of a class are not those of what makes its objects.
+def _wrap(original: Function, function: Function) -> Function:
+    # Attributes of a class do not belong to the function that makes its objects.
     updated = () if isinstance(original, type) else ("__dict__",)
 
     @functools.wraps(original, updated=updated)

@@ -1,4 +1,4 @@
-"""Layers of fairseq 0.12.2 that later versions have right."""
+"""Layers of fairseq 0.12.2 that later versions have corrected."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ def _holds_weights_twice() -> bool:
 OLD_LAYERS = Mend(
     "old-layers",
     RUNS,
-    "a second set of a Transformer encoder's weights, for torch's fused layer, gets no gradient, at "
-    "which distributed training stops, and torch 1.13 refuses that layer; sinusoidal positions save a "
-    "number that is what the memory held: equal runs save unequal models",
+    "The transformer_lra_* models and the Transformers of peer_* stop in distributed training, because "
+    "their encoder layers hold a second copy of the weights that gets no gradient. Equal runs of a model "
+    "with sinusoidal positions save different files, because an uninitialised number is saved.",
     versions="fairseq 0.12.2",
     needed=_holds_weights_twice,
 )
@@ -46,8 +46,8 @@ def _with_nothing_to_save(init: Function, self: Any, *args: Any, **kwargs: Any) 
     init(self, *args, **kwargs)
     if "_float_tensor" in self._buffers:
         self._non_persistent_buffers_set.add("_float_tensor")
-        self._register_load_state_dict_pre_hook(_leave_out_float_tensor)
+        self._register_load_state_dict_pre_hook(_remove_float_tensor)
 
 
-def _leave_out_float_tensor(state_dict: Any, prefix: str, *args: Any) -> None:
+def _remove_float_tensor(state_dict: Any, prefix: str, *args: Any) -> None:
     state_dict.pop(f"{prefix}_float_tensor", None)

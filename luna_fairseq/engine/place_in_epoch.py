@@ -1,4 +1,4 @@
-"""Where in the data a resumed run goes on: in the same batches, also on another number of processes."""
+"""Resume a run after the batches that it has read, also on another number of processes."""
 
 import inspect
 import logging
@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 PLACE_IN_EPOCH = Mend(
     "place-in-epoch",
     RIGHT,
-    "a resumed run reads other batches of the epoch than are left, on another number of processes too, "
-    "with a larger --max-tokens ends in a traceback, and makes an update more where --max-update is reached",
+    "A resumed run reads some batches of the epoch twice and others never, because fairseq shuffles again, "
+    "or because the number of processes or --max-tokens has changed.",
 )
 
 _ITERATOR = "fairseq.data.iterators:EpochBatchIterator"
-# Beside fairseq's own keys in the iterator's state.
+# Keys that are added to the state of fairseq's iterator.
 _PROCESSES, _BATCHES = "processes", "batches"
 
 
@@ -46,12 +46,12 @@ def _with_its_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
 
 @PLACE_IN_EPOCH.around(f"{_ITERATOR}.load_state_dict")
 def _after_what_was_read(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> Any:
-    # fairseq's versions before 2 take a place beyond the end for the end.
+    # States of a version below 2 name a place beyond the end for the end of the epoch.
     if not state_dict.get("iterations_in_epoch") or state_dict.get("version", 1) < 2:
         return load_state_dict(self, state_dict)
     self.epoch = state_dict["epoch"]
     processes, now = state_dict.get(_PROCESSES, self.num_shards), self.num_shards
-    # Each process reads every n-th batch, so that the first ones of the epoch are those that were read.
+    # Each of n processes reads every n-th batch, so the batches that were read are the first ones.
     read = state_dict["iterations_in_epoch"] * processes
     place, again = divmod(read, now)
     same = state_dict.get(_BATCHES, _fingerprint(self)) == _fingerprint(self)
@@ -69,24 +69,15 @@ def _after_what_was_read(load_state_dict: Function, self: Any, state_dict: Dict[
     return load_state_dict(self, {**state_dict, "iterations_in_epoch": place})
 
 
-@PLACE_IN_EPOCH.around("fairseq_cli.train:train")
-def _unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    most, updates = cfg.optimization.max_update, trainer.get_num_updates()
-    if not 0 < most <= updates:
-        return train(cfg, trainer, task, epoch_itr)
-    logger.warning(f"nothing to train: {updates:,} updates are made, --max-update is {most:,}")
-    return [None], True
-
-
 def _fingerprint(iterator: Any) -> int:
-    """Of the sentences in each batch, in the order before they are shuffled."""
+    """Return a checksum of the sentences of every batch, in the order before shuffling."""
     batches = iterator.frozen_batches
-    # Kept as long as they are: they are the same in every epoch, or made anew for it.
+    # Computed once for each list of batches: it stays the same in every epoch, or is made anew.
     if getattr(iterator, "fingerprinted", None) is not batches:
         iterator.fingerprinted, iterator.fingerprint = batches, 0
         for batch in batches:
             indices = numpy.asarray(batch)
-            whole = indices.dtype.kind in "iu"  # a task's own batches may be of pairs, or of anything
+            whole = indices.dtype.kind in "iu"  # batches of a task may hold pairs or other objects
             content = indices.astype(numpy.int64).tobytes() if whole else repr(batch).encode()
             iterator.fingerprint = zlib.crc32(content + b"|", iterator.fingerprint)
     return int(iterator.fingerprint)

@@ -1,4 +1,4 @@
-"""--fp16 and --bf16."""
+"""Training with --fp16 and --bf16."""
 
 from typing import Any, Dict
 
@@ -6,25 +6,19 @@ import torch
 
 from luna_fairseq.engine.mend import RIGHT, Function, Mend
 
-CLIPPING = Mend(
-    "clipping",
+HALF_PRECISION = Mend(
+    "half-precision",
     RIGHT,
-    "the wrappers of --fp16 and --bf16 clip to the total norm before the step of an optimizer that "
-    "clips by itself (--clip-mode each)",
-)
-
-FLOAT32_WEIGHTS = Mend(
-    "float32-weights",
-    RIGHT,
-    "--fp16 and --bf16 store the weights rounded to 16 bits alone, from which a resumed run starts, and "
-    "no counters of the loss scaler",
+    "A resumed run of --fp16 or --bf16 differs from one that never stopped, because checkpoints hold weights "
+    "that are rounded to 16 bits and no counters of the loss scale. Gradients are clipped to their total "
+    "norm before --clip-mode each clips every tensor.",
 )
 
 _OPTIMIZERS = "fairseq.optim.fp16_optimizer"
 _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
-@FLOAT32_WEIGHTS.around(f"{_OPTIMIZERS}:_FP16OptimizerMixin.state_dict")
+@HALF_PRECISION.around(f"{_OPTIMIZERS}:_FP16OptimizerMixin.state_dict")
 def _with_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
     state = state_dict(self)
     state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
@@ -33,12 +27,12 @@ def _with_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
     return state
 
 
-@FLOAT32_WEIGHTS.around(f"{_OPTIMIZERS}:_FP16OptimizerMixin.load_state_dict")
+@HALF_PRECISION.around(f"{_OPTIMIZERS}:_FP16OptimizerMixin.load_state_dict")
 @torch.no_grad()
-def _restoring_float32_weights(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
+def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
     load(self, state_dict, *args, **kwargs)
     weights, saved = _float32_weights(self), state_dict.get("fp32_params", [])
-    # Weights that were changed since (averaged, loaded from elsewhere) no longer round to the model's.
+    # Averaged weights, or weights that were loaded from another file, no longer round to the model's.
     if [p.shape for p in weights] == [p.shape for p in saved]:
         for p, q in zip(weights, saved):
             rounded = q.to(self.fp16_params[0].dtype).float().to(p.device)
@@ -53,11 +47,9 @@ def _float32_weights(optimizer: Any) -> Any:
     return list(weights.values() if isinstance(weights, dict) else weights)
 
 
-@CLIPPING.around(
-    f"{_OPTIMIZERS}:_FP16OptimizerMixin.clip_grad_norm",
-    f"{_OPTIMIZERS}:_MemoryEfficientFP16OptimizerMixin.clip_grad_norm",
-)
-def _without_own_clipping(clip: Function, self: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-    inner = self.fp32_optimizer if hasattr(self, "fp32_optimizer") else self.wrapped_optimizer
-    own = getattr(inner, "clips_each_parameter", False)
-    return clip(self, 0.0 if own else max_norm, *args, **kwargs)
+@HALF_PRECISION.around("fairseq.trainer:Trainer.clip_grad_norm")
+def _without_clipping_twice(clip: Function, self: Any, clip_norm: float) -> Any:
+    """Pass 0, which clips nothing, if the optimizer clips every tensor in its own step."""
+    wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
+    clips = any(getattr(one, "clips_each_parameter", False) for one in (self.optimizer, *wrapped))
+    return clip(self, 0.0 if clips else clip_norm)

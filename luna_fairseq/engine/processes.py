@@ -1,4 +1,4 @@
-"""Several processes: without a GPU, under torchrun, and what becomes of the others when one of them ends."""
+"""Several processes: on CPUs, under torchrun, and how all of them end when one fails."""
 
 import functools
 import importlib.util
@@ -17,18 +17,17 @@ import torch
 
 from luna_fairseq.checks.options import launched
 from luna_fairseq.engine.mend import RUNS, Function, Mend
-from luna_fairseq.engine.termination import TERMINATED
+from luna_fairseq.engine.stopping import TERMINATED
 from luna_fairseq.errors import InputError, in_command, one_line_for
 
-# Seconds that processes are given to end by themselves after one of them failed.
+# Seconds after which processes are killed that have not ended by themselves when another one failed.
 PATIENCE = 60
 
 PROCESSES = Mend(
     "processes",
     RUNS,
-    "several processes are started for GPUs only, torchrun's are divided by the GPUs there are, --bf16 "
-    "asks for a TPU, Apollo is given shards, and processes wait for one that failed. (fairseq-hydra- "
-    "train reads a plugin too late for torchrun: name the world size there)",
+    "Several processes do not train on CPUs, --bf16 asks for a TPU, the machines of a torchrun job train one "
+    "model each, a job hangs after one of its processes failed, and Apollo computes norms of shards.",
 )
 
 
@@ -82,8 +81,10 @@ def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> 
 
 
 def refuse_to_train_apart(cfg: Any) -> None:
-    """Raise InputError where fairseq-hydra-train, which imports a plugin when call_main is over, would train
-    one model in each process."""
+    """Raise InputError if each process of torchrun would train a model of its own.
+
+    This happens under fairseq-hydra-train, which imports a plugin after call_main.
+    """
     if in_command() and launched() > 1 and cfg.distributed_training.distributed_world_size == 1:
         raise InputError(
             "each of the processes that torchrun started would train a model of its own: "
@@ -92,7 +93,7 @@ def refuse_to_train_apart(cfg: Any) -> None:
 
 
 def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
-    """What fairseq does with a process per GPU."""
+    """Start one process per rank, as fairseq does for GPUs."""
     from fairseq.distributed.utils import distributed_main
 
     distributed = cfg.distributed_training
@@ -108,16 +109,10 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
 def _on_any_device(
     ddp: Function, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any
 ) -> Any:
-    """torch's takes the number of a device only for one that has a number."""
+    """Pass no device numbers for a model on CPUs: torch refuses them."""
     if all(p.device.type == "cpu" for p in module.parameters()):
         device_ids = output_device = None
     return ddp(module, device_ids, output_device, *args, **kw)
-
-
-@PROCESSES.around("fairseq.models.distributed_fairseq_model:DistributedTimeoutWrapper")
-def _ended_for_certain(watched: Function, module: Any, timeout: int, *args: Any, **kwargs: Any) -> Any:
-    """--heartbeat-timeout: a process that waits for another one in a sum over all heeds no SIGINT."""
-    return watched(module, timeout, *args, **(kwargs if args else {"signal": signal.SIGKILL, **kwargs}))
 
 
 @contextmanager
@@ -149,9 +144,9 @@ def _in_charge_of_children(reported: Any) -> Iterator[None]:
 
 
 def _kill_survivors(ended: threading.Event) -> None:
-    """Kill processes that are still there ``PATIENCE`` seconds after another one failed.
+    """Kill processes that are still alive ``PATIENCE`` seconds after another one failed.
 
-    Before torch 2.4 its spawn only asks them to end; one that waits for the failed process never does.
+    Before torch 2.4 ``spawn`` only asks them to end, and a process that waits for the failed one never does.
     """
     seen: Set[Any] = set()
     last = math.inf

@@ -1,4 +1,4 @@
-"""The beginning of a training: alone in its folder, from the checkpoint that is meant."""
+"""The start of a training: alone in its folder, and from the right checkpoint."""
 
 import copy
 from pathlib import Path
@@ -15,9 +15,9 @@ from luna_fairseq.files.sole_writer import claim
 STARTING_POINT = Mend(
     "starting-point",
     RIGHT,
-    "a training begins anew where checkpoint_last.pt is damaged or --restore-file is not there, ends "
-    "after an epoch on validation text that cannot be read, and replaces the checkpoints of another in "
-    "its folder",
+    "A training silently begins anew and replaces its checkpoints if checkpoint_last.pt is damaged or "
+    "--restore-file does not exist, replaces those of another training in its folder, or loses its first "
+    "epoch to a validation text that cannot be read.",
 )
 
 _BY_ITSELF = "checkpoint_last.pt"  # the default of --restore-file
@@ -28,12 +28,13 @@ def _begin(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args
     from fairseq.distributed.utils import get_global_rank
     from fairseq.trainer import Trainer
 
-    if not isinstance(trainer, Trainer):  # a program of one's own may hand over what it likes
+    if not isinstance(trainer, Trainer):  # a user's own program may pass an object of its own
         return load_checkpoint(cfg, trainer, **passthrough_args)
     refuse_to_train_apart(trainer.cfg)
     if get_global_rank() == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
         claim(Path(cfg.save_dir))
-    # Batches of the validation text, at which is noticed what is empty or too long: not after an epoch.
+    # Make the batches of the validation text now, so that fairseq finds sentences that are too long before
+    # the first epoch.
     dataset = trainer.cfg.dataset
     if not dataset.disable_validation:
         for split in ["valid"] if dataset.combine_valid_subsets else dataset.valid_subset.split(","):
@@ -42,8 +43,11 @@ def _begin(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args
 
 
 def _with_an_intact_file(cfg: Any, trainer: Any) -> Any:
-    """``cfg``, of a run that goes on by itself and whose last checkpoint is damaged with another to go on
-    from."""
+    """Return ``cfg``, with the newest intact checkpoint in place of a damaged checkpoint_last.pt.
+
+    Raises:
+        InputError: --restore-file names no file.
+    """
     suffix = trainer.checkpoint_suffix or ""
     if cfg.restore_file != _BY_ITSELF:
         path = cfg.restore_file.replace(".pt", f"{suffix}.pt")

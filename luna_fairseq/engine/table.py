@@ -1,7 +1,8 @@
-"""Every change to fairseq's own behaviour: what it needs to run, to be right, to be kind.
+"""The table of all changes to fairseq.
 
-An entry stands beside the code that does it, in the file of its subject. What is around one function of
-fairseq is one function, whose steps stand in order.
+We change fairseq only if it does not run on a supported version, or if one of our models, tasks or recipes
+gives a wrong result or loses work without the change. Each entry stands beside its code, in the file of its
+subject. One function of fairseq is replaced by one function, whose steps stand in order.
 """
 
 import os
@@ -14,9 +15,8 @@ from luna_fairseq.errors import InputError
 SWITCH = "LUNA_FAIRSEQ_LEAVE_OUT"
 # The files with entries.
 _SUBJECTS = (
-    *("checkpoint_contents", "checkpoints", "decoding", "entry_points", "memory", "numpy_2", "old_layers"),
-    *("place_in_epoch", "precision", "presets", "processes", "reading", "starting_point", "statistics"),
-    "termination",
+    *("batches", "checkpoint_contents", "checkpoints", "entry_points", "loader_threads", "numpy_2"),
+    *("old_layers", "place_in_epoch", "precision", "processes", "reading", "starting_point", "stopping"),
 )
 _FOUND = (vars(import_module(f"luna_fairseq.engine.{subject}")).values() for subject in _SUBJECTS)
 TABLE: Tuple[Mend, ...] = tuple(
@@ -25,10 +25,10 @@ TABLE: Tuple[Mend, ...] = tuple(
 
 
 def mend_fairseq() -> None:
-    """Make the changes of the table that are needed here and not left out; again, it changes nothing.
+    """Apply every entry of the table that is needed here and not left out. A second call does nothing.
 
     Raises:
-        InputError: the switch names something that is not in the table.
+        InputError: LUNA_FAIRSEQ_LEAVE_OUT names an entry that the table does not have.
     """
     left_out = names_left_out()
     for mend in TABLE:
@@ -36,7 +36,7 @@ def mend_fairseq() -> None:
 
 
 def names_left_out() -> FrozenSet[str]:
-    """The entries that the environment variable LUNA_FAIRSEQ_LEAVE_OUT names, with commas between."""
+    """Return the entries that the environment variable LUNA_FAIRSEQ_LEAVE_OUT names, separated by commas."""
     names = [name.strip() for name in os.environ.get(SWITCH, "").split(",")]
     known = [mend.name for mend in TABLE]
     unknown = [name for name in names if name and name not in known]

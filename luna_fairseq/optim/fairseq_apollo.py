@@ -100,7 +100,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def clips_each_parameter(self) -> bool:
-        """Whether ``step`` clips: then nobody else may (``engine.precision.CLIPPING``)."""
+        """True if ``step`` clips. Then the trainer must not (``engine.precision``)."""
         return str(self.cfg.clip_mode) == "each"
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:
@@ -154,23 +154,6 @@ class FairseqApollo(FairseqOptimizer):
                 scale = 1.0
             clip_each(self._gradients(), self.cfg.clip_norm)
         super().step(closure, scale=scale, groups=groups)
-
-    @torch.no_grad()
-    def statistics(self) -> Dict[str, float]:
-        """Statistics of the curvature, for --tensorboard-logdir: mean and largest |B| over all parameters,
-        and the share of them where |B| is below the constant rebound, which then takes its place."""
-        found = [state["approx_hessian"].float().abs() for state in self._optimizer.state.values() if state]
-        number = sum(curvature.numel() for curvature in found)
-        if not number:
-            return {}
-        statistics = {
-            "curvature_mean": sum(curvature.sum().item() for curvature in found) / number,
-            "curvature_largest": max(curvature.max().item() for curvature in found),
-        }
-        if str(self.cfg.apollo_rebound) == "constant":
-            below = sum((curvature < self.cfg.apollo_sigma).sum().item() for curvature in found)
-            statistics["share_rebounding"] = below / number
-        return statistics
 
     @torch.no_grad()
     def _gradients(self) -> List[Tensor]:

@@ -2,8 +2,6 @@
 be unknown without a word."""
 
 import re
-from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any, Optional
 
 from luna_fairseq.errors import InputError
@@ -73,12 +71,3 @@ def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True) -> None:
             f"the tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} "
             f"symbols): {example}; give the tokenizer with which the data was prepared"
         )
-
-
-@lru_cache(maxsize=None)
-def check_sentencepiece(model: str, task: Any) -> None:
-    """Raise InputError when the file ``model`` is of other dictionaries than the task's; looked at once."""
-    from sentencepiece import SentencePieceProcessor
-
-    bpe = SimpleNamespace(sp=SentencePieceProcessor(model_file=model))
-    check_tokenizer(bpe, task.source_dictionary, task.target_dictionary, strict=False)

@@ -5,20 +5,12 @@ import shutil
 import pytest
 from commands import plugin, refused
 from forked import forked
-from reversal import AUTHORS_COMMAND, preprocess, write_corpus
+from reversal import AUTHORS_COMMAND
 from saved_training import updates
 
 
 @pytest.fixture(scope="module")
-def empty_split(tmp_path_factory):
-    """Data whose validation text has no sentence."""
-    folder = tmp_path_factory.mktemp("empty")
-    write_corpus(folder, {"train": 40, "valid": 0, "test": 0})
-    return preprocess(folder)
-
-
-@pytest.fixture(scope="module")
-def logs(trained, data, empty_split, tmp_path_factory):
+def logs(trained, data, tmp_path_factory):
     """(exit status, log, folder) of runs by name."""
     folder = tmp_path_factory.mktemp("starts")
     (folder / "a folder" / "checkpoint_last.pt").mkdir(parents=True)
@@ -30,9 +22,7 @@ def logs(trained, data, empty_split, tmp_path_factory):
         "finetune": (data, "--finetune-from-model", folder / "nowhere.pt"),
         "going on": (data, "--finetune-from-model", folder / "nowhere.pt"),
         "a folder": (data,),
-        "too long": (data, "--max-source-positions 1 --skip-invalid-size-inputs-valid-test"),
         "one too long": (data, "--max-source-positions 5"),
-        "empty": (empty_split,),
     }
     common = (AUTHORS_COMMAND, "--max-update 13")
     runs = [{"argvs": [(*words, *common, "--save-dir", folder / name)]} for name, words in wordings.items()]
@@ -43,14 +33,9 @@ def logs(trained, data, empty_split, tmp_path_factory):
     "name, message",
     [
         ("missing", "luna_fairseq: error: --restore-file {folder}/nowhere.pt does not exist, or is no file"),
-        ("finetune", "luna_fairseq: error: --finetune-from-model {folder}/nowhere.pt does not exist"),
+        ("finetune", "--finetune-from-model {folder}/nowhere.pt does not exist"),
         ("a folder", "luna_fairseq: error: {folder}/a folder/checkpoint_last.pt is a folder"),
-        (
-            "too long",
-            "luna_fairseq: error: nothing of the split valid is left: all of its 16 sequences are longer ",
-        ),
         ("one too long", "since max_positions=(5, 1024), skip this example with"),
-        ("empty", ".bin is empty: there is nothing to read"),
     ],
 )
 def test_refused_before_anything_is_trained(name, message, logs):
@@ -69,10 +54,3 @@ def test_a_name_of_the_save_dir(trained, data):
     words = (AUTHORS_COMMAND, "--restore-file checkpoint_best.pt", "--save-dir", trained)
     line = refused("train", *plugin(data), *words)
     assert line.endswith(f"; {trained}/checkpoint_best.pt does: give that path")
-
-
-def test_an_evaluation_of_nothing(trained, data, empty_split):
-    path = ("--path", trained / "checkpoint_last.pt")
-    line = refused("generate", *plugin(data), *path, "-s src -t tgt --max-source-positions 1 --batch-size 8 "
-                   "--skip-invalid-size-inputs-valid-test")  # fmt: skip
-    assert "nothing of the split test is left: all of its 12 sequences are longer than " in line

@@ -12,8 +12,7 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.fairseq_task import LegacyFairseqTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from luna_fairseq.checks.dictionaries import check_fingerprints, fingerprint, fingerprints_of
-from luna_fairseq.checks.same_training import is_known
+from luna_fairseq.checks.same_training import check_fingerprints, fingerprint, fingerprints_of, is_known
 from luna_fairseq.engine import checkpoint_contents
 from luna_fairseq.errors import InputError
 
@@ -52,15 +51,17 @@ def test_of_every_task_of_this_package_the_dictionaries_are_kept_and_compared():
 def saved(task, **state):
     """What a trainer of this task keeps in a checkpoint."""
     trainer, kept = SimpleNamespace(task=task), {"task_state": {"dictionaries": ["HuBERT's own"]}, **state}
-    checkpoint_contents._kept(lambda self, name, extra: kept.update(extra_state=extra), trainer, "x.pt", {})
+    checkpoint_contents._save_identity(
+        lambda self, name, extra: kept.update(extra_state=extra), trainer, "x.pt", {}
+    )
     return kept
 
 
 def loaded(state, task):
     """What the task is handed of it."""
     state.setdefault("cfg", OmegaConf.create({"task": {"_name": "translation"}}))
-    state = checkpoint_contents._read(lambda path, overrides: state, "x.pt")
-    return checkpoint_contents._compared_in_use(lambda self, found: found, task, state.get("task_state", {}))
+    state = checkpoint_contents._load_and_check(lambda path, overrides: state, "x.pt")
+    return checkpoint_contents._compare_in_use(lambda self, found: found, task, state.get("task_state", {}))
 
 
 def test_it_acts_for_tasks_that_it_knows_and_under_a_key_of_its_own():

@@ -2,18 +2,14 @@
 
 import shutil
 from argparse import Namespace
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from omegaconf import OmegaConf
 
 import luna_fairseq
 from fairseq import models, options, utils
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from luna_fairseq.engine import entry_points
 from luna_fairseq.errors import InputError
 
 HERE = Path(luna_fairseq.__file__).resolve().parent
@@ -46,28 +42,6 @@ def test_other_plugins_are_imported_as_before(tmp_path):
     utils.import_user_module(Namespace(user_dir=None))
     with pytest.raises(FileNotFoundError):
         utils.import_user_module(Namespace(user_dir=str(tmp_path / "missing")))
-
-
-@pytest.mark.parametrize("command, refused", [("generate.py", True), ("validate.py", True), ("", False)])
-def test_an_override_that_would_change_nothing(command, refused, monkeypatch):
-    """fairseq-validate gives all options of its own as overrides, and a program what it likes."""
-    own = command == "validate.py"
-    monkeypatch.setattr(entry_points, "_program", lambda: command)
-    groups = {"bpe": None, "model": {"_name": "luna", "decoder_layers": 2}, "task": {"data": "bin"}}
-    args = Namespace(anything=1)
-    for trained, given in [
-        (OmegaConf.create(groups), ["bpe", "model", "task", "decoder_layers", "data", "decoder_layer"]),
-        (SimpleNamespace(model=args), ["own"]),
-        (args, ["own"]),
-    ]:
-        for name in given:
-            loaded, overrides = ([], trained, None), {name: 1}
-            if own:
-                overrides.update(path="a.pt", model_overrides=repr(overrides))
-            with pytest.raises(InputError) if refused and name == "decoder_layer" else nullcontext() as error:
-                entry_points._overridden(lambda *_: loaded, ["a.pt"], overrides)  # noqa: B023
-            if error is not None:
-                assert str(error.value).endswith("had no option decoder_layer; nearest: decoder_layers")
 
 
 def test_a_program_of_ones_own_gets_the_exception():

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from luna_fairseq.engine.mend import GONE, KIND, LEFT_OUT, MENDED, NOT_NEEDED, Mend
+from luna_fairseq.engine.mend import GONE, LEFT_OUT, MENDED, NOT_NEEDED, RIGHT, Mend
 
 SOURCE = """
 def shout(word, times=1):
@@ -32,7 +32,7 @@ def engine(monkeypatch):
 
 
 def made(function, *targets, name="doubling", **options):
-    mend = Mend(name, KIND, "", **options)
+    mend = Mend(name, RIGHT, "", **options)
     mend.around(*targets)(function)
     mend.apply()
     return mend
@@ -87,7 +87,7 @@ def test_a_target_that_has_disappeared(engine, target, caplog):
 
 
 def test_not_needed_and_left_out(engine):
-    unwanted = Mend("unwanted", KIND, "", changes=[("engine:shout", twice)])
+    unwanted = Mend("unwanted", RIGHT, "", changes=[("engine:shout", twice)])
     unwanted.apply(left_out=True)
     assert made(twice, "engine:shout", needed=lambda: False).state == NOT_NEEDED
     assert unwanted.state == LEFT_OUT and engine.shout("a") == "A"

@@ -6,21 +6,12 @@ from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
-import tiny_luna
-import torch
 from omegaconf import OmegaConf
 
 import luna_fairseq.engine  # noqa: F401  mends fairseq
-from fairseq import options, tasks
-from fairseq.data import Dictionary
-from fairseq.search import DiverseBeamSearch
-from fairseq.sequence_generator import SequenceGenerator
 from fairseq_cli import hydra_train
-from luna_fairseq.checks.names import check_optimizer_overrides
 from luna_fairseq.checks.options import check_options
-from luna_fairseq.checks.search import check_search
-from luna_fairseq.engine.entry_points import without_the_metric
-from luna_fairseq.engine.reading import _encoded
+from luna_fairseq.engine.entry_points import _check_and_apply_preset
 from luna_fairseq.errors import InputError
 
 TRAIN = {"max_update": 0}
@@ -120,110 +111,11 @@ def test_processes_of_torchrun_count(monkeypatch):
         check_options(Namespace(**EVAL_LM))
 
 
-@pytest.mark.parametrize(
-    "parser, message",
-    [
-        (
-            options.get_validation_parser,
-            "--task is missing: give that of the training, such as --task translation",
-        ),
-        (options.get_training_parser, "--arch is missing: give a model, such as --arch luna_base"),
-    ],
-)
-def test_a_command_without_a_task_or_a_model(parser, message):
-    with pytest.raises(InputError) as error:
-        options.parse_args_and_arch(parser(), ["data-bin"])
-    assert str(error.value) == message
-
-
-def test_a_metric_that_validation_has_not_this_time(caplog):
-    cfg = SimpleNamespace(checkpoint=SimpleNamespace(best_checkpoint_metric="bleu"))
-    stats = without_the_metric(None, cfg, SimpleNamespace(get_num_updates=lambda: 3), {"loss": 2.0})
-    assert stats == {"loss": 2.0, "num_updates": 3, "bleu": None}
-    assert "validation has no bleu, which --best-checkpoint-metric asks for, but loss" in caplog.text
-
-
-def test_plain_text_for_a_dictionary_of_pieces(monkeypatch):
-    """Before anything is translated; encoded text, words, and text with --bpe pass."""
-    dictionary = Dictionary()
-    dictionary.add_symbol("\u2581A")
-    words, task = Dictionary(), SimpleNamespace(source_dictionary=dictionary)
-    passed = lambda lines, cfg, task, *_: "passed"  # noqa: E731
-    for line, bpe, known in (
-        ("\u2581A x", None, dictionary),
-        ("A", "sentencepiece", dictionary),
-        ("A", None, words),
-    ):
-        there = SimpleNamespace(source_dictionary=known)
-        assert _encoded(passed, [line], SimpleNamespace(bpe=bpe), there) == "passed"
-    with pytest.raises(
-        InputError, match="holds pieces of sentencepiece, and the text is plain: give --bpe sent"
-    ):
-        _encoded(passed, ["A man.\tMann"], SimpleNamespace(bpe=None), task)
-
-
 @pytest.mark.parametrize("spawned", [False, True])
 def test_hydra_and_the_processes_that_it_starts(spawned, monkeypatch):
-    """Of which the one that starts the others sets up no task."""
     hydra = SimpleNamespace(cli_main=hydra_train.cli_main)
     monkeypatch.setitem(sys.modules, "__main__", hydra)
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if spawned else None)
     cfg = OmegaConf.create({"task": {"_name": "translation"}, "model": {"_name": "luna", "dropout": 2.0}})
     with pytest.raises(InputError, match="--dropout 2: must be at least 0 and below 1"):
-        tasks.setup_task(cfg.task)
-
-
-def test_penalties_of_diverse_beams_are_of_the_sentence():
-    """Sentence by sentence as in one batch, whatever the numbers in the test set."""
-    task = tiny_luna.Task()
-    model, dictionary = tiny_luna.tiny_model(torch.float32, task=task), task.target_dictionary
-    search = DiverseBeamSearch(dictionary, 2, 0.5)
-    generator = SequenceGenerator([model], dictionary, beam_size=4, max_len_b=9, search_strategy=search)
-    tokens = tiny_luna.batch(tiny_luna.sentences((9, 4, 6), 23))
-
-    def tokens_of(ids, rows):
-        lengths = tokens[rows].ne(1).sum(dim=1)
-        net_input = {"src_tokens": tokens[rows], "src_lengths": lengths}
-        found = generator.generate([model], {"id": torch.tensor(ids), "net_input": net_input})
-        return [[hypothesis["tokens"].tolist() for hypothesis in sentence] for sentence in found]
-
-    together = tokens_of([7, 40, 3], [0, 1, 2])
-    for row, number in enumerate((7, 40, 3)):
-        assert tokens_of([number], [row]) == together[row : row + 1]
-    torch.jit.script(search)
-
-
-def test_what_a_search_cannot_do(caplog):
-    """A prompt longer than the longest output is refused, where fairseq cuts it (which its own models are
-    told of); one of that length ends there. Samples are drawn from no more tokens than there are."""
-    task = tiny_luna.Task()
-    model, dictionary = tiny_luna.tiny_model(torch.float32, task=task), task.target_dictionary
-    generator = SequenceGenerator([model], dictionary, beam_size=2, max_len_b=4)
-    tokens = tiny_luna.batch(tiny_luna.sentences((9, 4), 23))
-    sample = {"net_input": {"src_tokens": tokens, "src_lengths": tokens.ne(1).sum(dim=1)}}
-    prompts = torch.tensor([[5, 6, 7, 8], [5, 6, 1, 1]])
-    found = generator.generate([model], sample, prefix_tokens=prompts)
-    assert found[0][0]["tokens"].tolist() == [5, 6, 7, 8, 2]
-    prompts = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 1, 1, 1]])
-    with pytest.raises(InputError, match="^a prompt has 5 tokens, and no output may be longer than 4: give"):
-        generator.generate([model], sample, prefix_tokens=prompts)
-    foreign = Namespace(**{**vars(generator), "model": Namespace(models=[torch.nn.Linear(1, 1)])})
-    foreign.search = generator.search
-    check_search(foreign, sample, prompts)
-    assert caplog.messages == [
-        "a prompt has 5 tokens, and no output may be longer than 4: fairseq cuts prompts there"
-    ]
-    generator.search.sampling_topk = 1 + len(dictionary)
-    with pytest.raises(InputError, match="^--sampling-topk .*: the dictionary has .* entries$"):
-        generator.generate([model], sample)
-
-
-@pytest.mark.parametrize("parts", [{}, {"optimizers": {"groups": None}}])
-def test_overrides_of_what_an_optimizer_has(parts):
-    trainer = Namespace(optimizer=Namespace(param_groups=[{"params": [], "lr": 1.0}], **parts))
-    check_optimizer_overrides(trainer, None)
-    check_optimizer_overrides(trainer, {"lr": 0.1, **dict.fromkeys(parts.get("optimizers", ()))})
-    with pytest.raises(
-        InputError, match="--optimizer-overrides: the optimizer has no option lrr; nearest: lr$"
-    ):
-        check_optimizer_overrides(trainer, {"lrr": 0.1})
+        _check_and_apply_preset(lambda cfg: None, cfg)

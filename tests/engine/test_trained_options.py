@@ -85,3 +85,10 @@ def test_a_checkpoint_loads_if_a_removed_option_is_off(tmp_path):
 def test_a_checkpoint_is_refused_in_one_line_if_a_removed_option_is_on(load, tmp_path):
     with pytest.raises(InputError, match=REFUSED):
         load(with_carried_p(tmp_path / "x.pt", True))
+
+
+def test_weights_in_8_bits_of_a_model_that_has_none(tmp_path):
+    """fairseq ignores the option."""
+    load_checkpoint_to_cpu(saved(tmp_path / "ours.pt", "luna_base"), {"int8": True})
+    with pytest.raises(InputError, match="^--int8: the checkpoint's model, transformer, has no weights in 8"):
+        load_checkpoint_to_cpu(saved(tmp_path / "theirs.pt", "transformer"), {"int8": True})

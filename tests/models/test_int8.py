@@ -8,7 +8,6 @@ from tiny_models import language_model as tiny_model
 
 from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
-from luna_fairseq.engine.entry_points import _overridden
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel, int8
 
@@ -113,12 +112,3 @@ def test_fairseq_commands_take_it(command):
     line = ["data", "--path", "p.pt", "--int8", "--model-overrides", "{'fix_projection_length': True}"]
     args = options.parse_args_and_arch(parser, line)
     assert args.cpu and args.model_overrides == "{'fix_projection_length': True, 'int8': True}"
-
-
-def test_a_model_without_it_is_refused():
-    def load(model):
-        return _overridden(lambda *args, **kwargs: ([model], None, None), [], {"int8": True})
-
-    load(tiny_model(torch.float32, int8=True))
-    with pytest.raises(InputError, match="a Linear, has no weights in 8 bits"):
-        load(torch.nn.Linear(1, 1))

@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from functools import lru_cache
+from types import SimpleNamespace
 
 import golden
 import pytest
@@ -11,6 +12,7 @@ import luna_fairseq.optim  # noqa: F401  registers
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
+from fairseq.trainer import Trainer
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.optim.fairseq_apollo import FairseqApollo, clip_each, gradient_norms
 
@@ -60,7 +62,7 @@ def optimizer_step(optimizer, params, grads, max_norm, sample_size=4):
         p.grad = (g * factor).to(p.dtype)
     optimizer._needs_sync = True
     optimizer.multiply_grads(1 / sample_size)
-    norm = optimizer.clip_grad_norm(max_norm)
+    norm = Trainer.clip_grad_norm(SimpleNamespace(optimizer=optimizer, is_fsdp=False), max_norm)
     optimizer.step()
     return norm
 
@@ -118,7 +120,11 @@ def test_unknown_choices_are_refused(words, capsys):
 
 @pytest.mark.parametrize(
     "words, message",
-    [("--amp", "--amp does not work"), ("--apollo-beta 1", "beta must"), ("--apollo-sigma 0", "sigma must")],
+    [
+        ("--amp", "--amp does not work"),
+        ("--apollo-beta 1", "beta 1: must"),
+        ("--apollo-sigma 0", "sigma 0: must"),
+    ],
 )
 def test_bad_options_are_refused(words, message):
     with pytest.raises(ValueError, match=message) as error:

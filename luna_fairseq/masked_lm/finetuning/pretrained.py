@@ -10,8 +10,8 @@ from typing import Dict, List, Optional
 import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
-from luna_fairseq.checks.dictionaries import check_fingerprints, fingerprint, stored_fingerprints
 from luna_fairseq.checks.model_options import command_line, model_name, plain_options
+from luna_fairseq.checks.same_training import check_fingerprints, fingerprint, stored_fingerprints
 from luna_fairseq.errors import InputError
 
 

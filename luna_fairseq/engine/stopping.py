@@ -1,8 +1,9 @@
-"""SIGTERM, as a batch system sends it before a time limit: finish the update, save, exit with status 143.
+"""The end of a training: by SIGTERM, which a batch system sends before its time limit, or by --max-update.
 
-Processes agree on the update after which they stop: the request travels with the statistics that fairseq sums
-up over all processes in every update. Validation and saving that are due after that update still happen, so
-that the run that goes on equals one that was never stopped.
+After SIGTERM the current update is finished and saved, and the process exits with status 143. All processes
+stop after the same update: the request travels with the statistics that fairseq sums over them in every
+update. Validation and saving that are due after that update still happen. So a run that goes on equals one
+that never stopped.
 """
 
 import logging
@@ -18,25 +19,33 @@ from luna_fairseq.engine.mend import RIGHT, Function, Mend
 
 logger = logging.getLogger(__name__)
 
-# 128 + SIGTERM, what a shell reports of a process that SIGTERM ended: start the run again and it goes on.
+# 128 + SIGTERM, as a shell reports a process that SIGTERM ended.
 TERMINATED = 143
 
 
 class _Run:
-    """The training run of this process."""
+    """The training run of this process.
+
+    Attributes:
+        trainer: fairseq's trainer, None before training.
+        epoch_itr: fairseq's iterator over the current epoch.
+        saved_at: number of updates at the last save.
+        requested: True if this process has received SIGTERM.
+        agreed: True if any process has, as all processes know.
+    """
 
     trainer: Any = None
     epoch_itr: Any = None
     saved_at = -1
-    requested = False  # of this process
-    agreed = False  # of all
+    requested = False
+    agreed = False
 
     def request(self, *_: Any) -> None:
-        """Handler of SIGTERM. It may come again: from the batch system, the launcher, the parent process."""
+        """Handle SIGTERM, which the batch system, the launcher and the parent process may all send."""
         self.requested = True
 
     def stop_if_asked(self) -> None:
-        """Save and end the process when the run is to stop; called between two updates."""
+        """Save and exit if the run was asked to stop. Called between two updates."""
         trainer = self.trainer
         distributed = trainer is not None and trainer.data_parallel_world_size > 1
         if trainer is None or not (self.agreed if distributed else self.requested):
@@ -58,32 +67,35 @@ class _Run:
 _run = _Run()
 
 
-SIGTERM = Mend(
-    "sigterm",
+STOPPING = Mend(
+    "stopping",
     RIGHT,
-    "a batch system sends SIGTERM before its time limit, and what was trained since the last save is "
-    "lost: the update is finished and saved, status 143; starting again goes on",
+    "A batch system ends a training with SIGTERM, and all updates since the last save are lost. A training "
+    "that has reached --max-update makes one more update each time its command is started again.",
 )
 
 
-@SIGTERM.around("fairseq.checkpoint_utils:save_checkpoint")
-def _noting_when_it_saved(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+@STOPPING.around("fairseq.checkpoint_utils:save_checkpoint")
+def _note_the_save(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
     saved = save(cfg, trainer, *args, **kwargs)
     _run.saved_at = trainer.get_num_updates()
     return saved
 
 
-@SIGTERM.around("fairseq.trainer:Trainer.get_train_iterator")
-def _noting_the_iterator(get_train_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    iterator = get_train_iterator(self, *args, **kwargs)
-    if self is not _run.trainer and threading.current_thread() is threading.main_thread():
+@STOPPING.around("fairseq_cli.train:train")
+def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
+    most, updates = cfg.optimization.max_update, trainer.get_num_updates()
+    if 0 < most <= updates:
+        logger.warning(f"nothing to train: {updates:,} updates are made, --max-update is {most:,}")
+        return [None], True
+    if trainer is not _run.trainer and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _run.request)
-    _run.trainer, _run.epoch_itr = self, iterator
-    return iterator
+    _run.trainer, _run.epoch_itr = trainer, epoch_itr
+    return train(cfg, trainer, task, epoch_itr)
 
 
-@SIGTERM.around("fairseq.trainer:Trainer._aggregate_logging_outputs")
-def _summing_requests(
+@STOPPING.around("fairseq.trainer:Trainer._aggregate_logging_outputs")
+def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
     extra = (*extra, float(_run.requested))
@@ -92,22 +104,23 @@ def _summing_requests(
     return outputs, stats
 
 
-@SIGTERM.around("fairseq.data.iterators:GroupedIterator.__next__")
-def _stopping_before_the_next(following: Function, self: Any) -> Any:
+@STOPPING.around("fairseq.data.iterators:GroupedIterator.__next__")
+def _stop_before_the_next_update(following: Function, self: Any) -> Any:
     _run.stop_if_asked()
     return following(self)
 
 
-@SIGTERM.around("fairseq.data.iterators:EpochBatchIterator.__init__")
+@STOPPING.around("fairseq.data.iterators:EpochBatchIterator.__init__")
 def _with_shielded_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     init(self, *args, **kwargs)
     self.collate_fn = _ShieldedCollate(self.collate_fn)
 
 
 class _ShieldedCollate:
-    """A collate function that has the data loader's worker it runs in outlive a SIGTERM for the whole job.
+    """A collate function that lets the worker process in which it runs survive a SIGTERM to the whole job.
 
-    A batch system signals every process. torch's workers would end, and the loader would raise in mid-update.
+    A batch system signals every process. The workers of torch's data loader would end, and the loader would
+    raise an error in the middle of an update.
     """
 
     def __init__(self, collate_fn: Function) -> None:
@@ -122,7 +135,7 @@ class _ShieldedCollate:
 
 
 def _ignore_sigterm_of_others() -> None:
-    """Have this process end by SIGTERM only if its parent sent it."""
+    """Make this process end by SIGTERM only if its parent sent the signal."""
     if not hasattr(signal, "sigwaitinfo"):  # macOS
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

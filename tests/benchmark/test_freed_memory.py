@@ -1,18 +1,16 @@
-"""Memory that training on a CPU frees."""
+"""Memory that a benchmark on a CPU frees."""
 
 import ctypes
-from types import SimpleNamespace
 
 import pytest
-import torch
 from forked import run_code
 
-from luna_fairseq.engine import memory
+from luna_fairseq.benchmark import freed_memory
 
 # Pages that are fetched while blocks of 64 MiB come and go.
 PAGES = """
 import resource, torch
-from luna_fairseq.engine.memory import keep_freed_memory
+from luna_fairseq.benchmark.freed_memory import keep_freed_memory
 if {keep}:
     keep_freed_memory()
 def fill():
@@ -36,14 +34,6 @@ def test_what_is_kept_is_not_fetched_again():
     assert pages(keep=True) < 32
 
 
-@pytest.mark.parametrize("device, kept", [("cpu", True), ("cuda", False)])
-def test_a_training_on_a_cpu_keeps_it(monkeypatch, device, kept):
-    calls = []
-    monkeypatch.setattr(memory, "keep_freed_memory", lambda: calls.append(1))
-    memory._keeping(lambda trainer: None, SimpleNamespace(device=torch.device(device)))
-    assert bool(calls) == kept
-
-
 def test_without_such_a_switch_nothing_happens(monkeypatch):
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
-    memory.keep_freed_memory()
+    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda name: object())
+    freed_memory.keep_freed_memory()

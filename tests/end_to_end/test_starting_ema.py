@@ -1,0 +1,29 @@
+"""--store-ema from a checkpoint that holds no averaged weights."""
+
+import pytest
+import torch
+from forked import forked
+from reversal import AUTHORS_COMMAND
+from saved_training import load
+
+UPDATES = 12  # of the checkpoint
+
+
+@pytest.mark.parametrize("precision", ["", "--bf16 --ema-fp32 --reset-optimizer"])
+@pytest.mark.parametrize("how", ["--restore-file", "--finetune-from-model"])
+def test_the_average_starts_from_the_loaded_weights(how, precision, data, trained, tmp_path):
+    """With --ema-decay 1 the average stays where it starts."""
+    if how == "--finetune-from-model":  # resets it anyway
+        precision = precision.replace(" --reset-optimizer", "")
+    start = trained / "checkpoint_last.pt"
+    words = f"{AUTHORS_COMMAND} --store-ema --ema-decay 1.0 --disable-validation {precision}"
+    words += f" --max-update {UPDATES + 2}"
+    ((statuses, log),) = forked({"argvs": [(data, words, how, start, "--save-dir", tmp_path)]})
+    assert statuses == [0], log[-3000:]
+    assert "holds no EMA (--store-ema): the average starts from its weights" in log
+    extra_state, before = load(tmp_path / "checkpoint_last.pt")["extra_state"], load(start)["model"]
+    assert extra_state["ema"].keys() == before.keys()
+    for name, weights in before.items():
+        rounded = weights.bfloat16().float() if precision else weights
+        assert torch.equal(extra_state["ema"][name], rounded), name
+        assert not precision or torch.equal(extra_state["ema_fp32_params"][name], weights), name
