@@ -13,9 +13,9 @@ from luna_fairseq.errors import InputError
 
 LEAST, ABOVE, MOST, BELOW = "least", "above", "most", "below"
 # Bounds of a probability of dropping or replacing: with 1 nothing would be left.
-PROBABILITY = {LEAST: 0, BELOW: 1}
+PROBABILITY: Dict[str, Any] = {LEAST: 0, BELOW: 1}
 # Seeds that numpy takes.
-SEED = {LEAST: 0, BELOW: 2**32}
+SEED: Dict[str, Any] = {LEAST: 0, BELOW: 2**32}
 _HOLDS = {
     LEAST: (lambda value, bound: value >= bound, "at least"),
     ABOVE: (lambda value, bound: value > bound, "above"),
