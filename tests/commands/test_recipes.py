@@ -19,6 +19,7 @@ from fairseq.models.transformer import TransformerConfig
 from luna_fairseq.commands import count_parameters, recipes, show_recipes
 from luna_fairseq.commands.recipe_options import load
 from luna_fairseq.commands.recipes import folder, names, read_recipe
+from luna_fairseq.engine.entry_points import _check_and_apply_preset
 from luna_fairseq.errors import InputError
 
 WMT = [name for name in names() if name.startswith("wmt14_en_de/")]
@@ -80,7 +81,7 @@ def from_hydra(name):
     hydra_init(family)
     with initialize_config_dir(config_dir=str(folder())):
         cfg = compose(config_name=family, overrides=[f"+{family}={row}", "task.data=data"])
-    initialize.add_defaults(cfg)
+    _check_and_apply_preset(initialize.add_defaults, cfg)
     return OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
 
 

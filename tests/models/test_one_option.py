@@ -15,6 +15,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import register_model
 from luna_fairseq.checks.same_training import check_options
 from luna_fairseq.commands.average_checkpoints import average_checkpoints
+from luna_fairseq.engine.entry_points import _check_and_apply_preset
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
@@ -65,7 +66,7 @@ def test_command_line_and_hydra():
     assert model_of(parsed("luna_with_another")).another_option == 3
     assert model_of(parsed("luna_with_another", "--another-option", "7")).another_option == 7
     cfg = OmegaConf.create({"model": {"_name": "luna_with_another", "another_option": 7}})
-    add_defaults(cfg)
+    _check_and_apply_preset(add_defaults, cfg)
     assert (cfg.model.another_option, cfg.model.another_dropout) == (7, 0.1)
 
 

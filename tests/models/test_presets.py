@@ -16,6 +16,7 @@ from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from luna_fairseq.checks.model_options import plain_options
+from luna_fairseq.engine.entry_points import _check_and_apply_preset
 from luna_fairseq.models import luna, luna_classifier, luna_lm, luna_masked_lm
 from luna_fairseq.peers import ATTENTIONS, models
 from luna_fairseq.peers.config import (
@@ -78,7 +79,7 @@ def test_hydra(model, name):
     """``+model={_name:NAME}``, in fairseq-hydra-train."""
     asked = {"_name": name, **ASKED.get(model, {})}
     cfg = OmegaConf.create({"model": asked, "task": {"tokens_per_sample": 512, "max_target_positions": 9}})
-    add_defaults(cfg)
+    _check_and_apply_preset(add_defaults, cfg)
     found, wanted = OmegaConf.to_container(cfg.model, resolve=True, enum_to_str=True), expected(model, name)
     assert {option: found[option] for option in wanted} == wanted
     assert set(found) - set(wanted) <= {"tokens_per_sample", "max_target_positions"}
