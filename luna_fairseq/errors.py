@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
@@ -35,9 +36,8 @@ def one_line_for(error: BaseException) -> Optional[str]:
     # unless a foreign package is missing.
     is_absent = isinstance(error, ModuleNotFoundError) and str(error.name).split(".")[0] not in _OURS
     if isinstance(error, ImportError) and (is_absent or error.name is None):
-        from luna_fairseq.requirements import install_advice  # which imports this module
-
-        advice = install_advice(error.name)
+        # No import statement: transformers 4.46 never ends on exported files that import each other.
+        advice = import_module("luna_fairseq.requirements").install_advice(error.name)
         return f"this needs {advice}" if advice else " ".join(str(error).split())
     return None
 

@@ -5,7 +5,10 @@ Shapes: B batch, T tokens, L rows of P, C width, V vocabulary. Layers are time-f
 out batch-first.
 """
 
+import shutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Dict, Optional, Tuple, Type, Union
 
 import torch
@@ -58,6 +61,19 @@ class LunaPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = False
     _no_split_modules = ["LunaEncoderLayer", "LunaDecoderLayer"]
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Write the model to a folder, as transformers does, with the model's code beside it.
+
+        Some versions of transformers copy the configuration's code alone, and the folder could not be loaded.
+        """
+        super().save_pretrained(save_directory, *args, **kwargs)
+        code = Path(str(sys.modules[type(self).__module__].__file__))
+        if code.parent.name == "huggingface" and code.parent.parent.name == "luna_fairseq":
+            return  # not loaded from an exported folder: the export writes the code
+        for file in code.parent.glob("*.py"):
+            if file.name != "__init__.py" and not (Path(save_directory) / file.name).exists():
+                shutil.copyfile(str(file), str(Path(save_directory) / file.name))
 
     def _init_weights(self, module: nn.Module) -> None:
         """BERT's initialisation; and what is computed, where a model was made on the meta device."""

@@ -59,6 +59,15 @@ def check_tokenizer(tokenizer, folder):
     assert old == new
 
 
+def check_saved_again(model, auto, inputs, logits):
+    """What is saved again can be loaded in another folder, code and all."""
+    with tempfile.TemporaryDirectory() as again:
+        model.save_pretrained(again)
+        loaded = getattr(transformers, auto).from_pretrained(again, trust_remote_code=True).eval()
+        assert torch.equal(loaded(**inputs).logits, logits)
+        assert type(loaded).__module__ != type(model).__module__
+
+
 def main(folder, auto):
     """See the module."""
     model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
@@ -73,6 +82,7 @@ def main(folder, auto):
         found["generated"] = model.generate(**generate)
     if auto == "AutoModelForCausalLM":
         check_pipeline(model, tokenizer)
+    check_saved_again(model, auto, given, found["logits"])
     check_hooks(model, given, found["logits"])
     torch.save(found, f"{folder}.out")
 

@@ -69,6 +69,29 @@ def test_the_same_translations(variant, beam):
         assert [[token for token in row[1:] if token != 1] for row in written.tolist()] == expected
 
 
+def test_the_best_of_n_is_that_of_fairseq():
+    """Lower ranks may be better than fairseq's, which keeps the first hypotheses that end."""
+    model, exported = converted("translation", "tied")
+    for owner, name in ((model.decoder, "output_projection"), (exported, "lm_head")):
+        ending = torch.nn.Linear(12, 19)  # with a bias towards the end
+        with torch.no_grad():
+            ending.weight.copy_(getattr(owner, name).weight)
+            ending.bias.zero_()[2] = 6
+        setattr(owner, name, ending)
+    tokens = batch(sentences([3 + number % 12 for number in range(20)], 23, 4))
+    options = {"num_beams": 5, "num_return_sequences": 5, "max_length": 22}
+    found = exported.generate(tokens, **options, return_dict_in_generate=True, output_scores=True)
+    rows = [[token for token in row[1:] if token != 1] for row in found.sequences.tolist()]
+    scores, differing = found.sequences_scores.view(-1, 5), 0
+    for number, best in enumerate(beam_search(model, tokens, 5, max_len_b=20)):
+        texts = [one["tokens"].tolist() for one in best]
+        assert rows[5 * number] == texts[0]
+        differing += rows[5 * number : 5 * number + 5] != texts
+        theirs = torch.stack([one["score"] for one in best])
+        assert (scores[number] >= theirs - 1e-5).all()
+    assert differing > 0
+
+
 def test_a_caller_overrides_the_limits_of_generate():
     """Every default gives way, and a decoder prompt may end at once, as in fairseq's search."""
     model, exported = converted("translation", "tied")
