@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -47,16 +48,48 @@ def folder_of_data(text: str) -> Path:
     return path_of(text)
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Formatter of ``--help`` that wraps paragraphs and keeps the lines of examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        wrap = super()._fill_text
+        paragraphs = (
+            part if part.startswith("example:") else wrap(part, width, indent) for part in text.split("\n\n")
+        )
+        return "\n\n".join(paragraphs)
+
+
+def describe_command(doc: str) -> str:
+    """Return the description that ``--help`` shows, from the docstring of a command's module.
+
+    Args:
+        doc: docstring that begins with "Command ``NAME``: " and a sentence. If it begins with the name alone,
+            the first paragraph is not shown.
+
+    Example:
+        >>> describe_command("Command ``luna-x``: print x.\\n\\nMore about x.")
+        'Print x.\\n\\nMore about x.'
+    """
+    if doc.startswith("``"):
+        return doc.split("\n\n", 1)[-1]
+    sentence = re.sub(r"\ACommand ``[^`]+``: ", "", doc)
+    return sentence[:1].upper() + sentence[1:]
+
+
 class CommandParser(argparse.ArgumentParser):
-    """A command line with short words for the commonest options.
+    """Parser of a command line with short methods for the commonest options.
 
     Args:
         program: name of the command.
-        doc: docstring of its module, whose first paragraph --help leaves out.
+        doc: docstring of its module; see :func:`describe_command`.
+        example: command line that ``--help`` ends with (default: none).
+        options: further arguments of :class:`argparse.ArgumentParser`.
     """
 
-    def __init__(self, program: str, doc: Optional[str], **options: Any):
-        super().__init__(prog=program, description=(doc or "").split("\n\n", 1)[-1], **options)
+    def __init__(self, program: str, doc: Optional[str], example: str = "", **options: Any):
+        options.setdefault("epilog", f"example:\n  {example}" if example else None)
+        options.setdefault("formatter_class", HelpFormatter)
+        super().__init__(prog=program, description=describe_command(doc or ""), **options)
 
     def path(self, name: str, help: str, metavar: str = "FILE", **options: Any) -> None:
         """An option, or without dashes an argument, that is a file or a folder."""

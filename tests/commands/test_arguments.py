@@ -1,11 +1,11 @@
-"""Names of folders that fairseq would read as something else, or take for an option."""
+"""Folders that fairseq cannot read, and the text of --help."""
 
 import argparse
 import os
 
 import pytest
 
-from luna_fairseq.commands.arguments import folder_of_data
+from luna_fairseq.commands.arguments import CommandParser, describe_command, folder_of_data
 
 
 @pytest.mark.parametrize("name", ["a${x}", f"a{os.pathsep}b"])
@@ -18,3 +18,16 @@ def test_folders_that_fairseq_cannot_read(name):
 def test_folders_that_it_can(name):
     path = folder_of_data(name)
     assert path.name == name and path.is_absolute() == name.startswith("-")
+
+
+def test_help_opens_with_a_sentence_and_ends_with_an_example(capsys):
+    doc = "Command ``luna-x``: print x.\n\nThe second paragraph.\n"
+    with pytest.raises(SystemExit):
+        CommandParser("luna-x", doc, "luna-x DIR \\\n    --all").parse_args(["--help"])
+    text = capsys.readouterr().out
+    assert "\n\nPrint x.\n\nThe second paragraph.\n\n" in text
+    assert text.endswith("\n\nexample:\n  luna-x DIR \\\n    --all\n")
+
+
+def test_help_leaves_out_a_first_paragraph_that_begins_with_the_name():
+    assert describe_command("``luna-x``: x.\n\nPrints x.") == "Prints x."
