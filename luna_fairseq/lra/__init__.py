@@ -1,1 +1,1 @@
-"""The Long Range Arena (Luna, section 4.1): task, criterion, data, commands."""
+"""Long Range Arena (section 4.1 of the Luna paper): tasks, criterion, data preparation and commands."""

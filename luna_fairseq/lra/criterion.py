@@ -1,4 +1,4 @@
-"""Cross entropy of a class for each sequence, and accuracy."""
+"""Criterion for sequence classification: cross entropy, with accuracy as a metric."""
 
 import math
 from dataclasses import dataclass
@@ -22,9 +22,16 @@ class LRACrossEntropyConfig(FairseqDataclass):
 
 @register_criterion("lra_cross_entropy", dataclass=LRACrossEntropyConfig)
 class LRACrossEntropyCriterion(FairseqCriterion):
-    """Summed over sequences and divided by their number (``--sentence-avg``) or by that of all their tokens.
+    """Cross entropy of one class per sequence.
 
-    ``--best-checkpoint-metric accuracy`` keeps the checkpoint of the highest accuracy, in per cent.
+    The loss is summed over the sequences of a batch. It is then divided by the number of sequences if
+    ``--sentence-avg`` is given, and by the number of their tokens otherwise. With
+    ``--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric``, fairseq-train keeps the checkpoint
+    with the highest accuracy.
+
+    Args:
+        task: fairseq task that the model is trained on.
+        sentence_avg: divide by the number of sequences instead of the number of tokens.
     """
 
     def __init__(self, task: Any, sentence_avg: bool):
@@ -34,14 +41,15 @@ class LRACrossEntropyCriterion(FairseqCriterion):
     def forward(
         self, model: Any, sample: Dict[str, Any], reduce: bool = True
     ) -> Tuple[Tensor, int, Dict[str, Any]]:
-        """
+        """Compute the loss of a batch.
+
         Args:
-            model: gives logits [B, classes] for ``sample["net_input"]``
-            sample: a batch of the task, with ``target`` [B, 1]
-            reduce: sum over the batch (default: True)
+            model: classifier that returns logits [B, classes] for ``**sample["net_input"]``.
+            sample: batch of the task, with the classes ``target`` [B, 1].
+            reduce: sum the loss over the batch (default: True); otherwise the loss has shape [B].
 
         Returns:
-            loss in nats, the number it is to be divided by, and what is logged
+            The loss in nats, the number by which fairseq divides it, and the values to log.
         """
         logits = model(**sample["net_input"]).float()
         target = sample["target"].view(-1)
@@ -58,12 +66,17 @@ class LRACrossEntropyCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: List[Dict[str, Any]]) -> None:
-        """Loss in bits, and accuracy in per cent, over batches and devices."""
+        """Log the loss in bits and the accuracy in per cent.
+
+        Args:
+            logging_outputs: logged values of all batches on all devices.
+        """
         names = ("loss", "ncorrect", "nsentences", "sample_size")
-        loss, right, sentences, size = (sum(log.get(name, 0) for log in logging_outputs) for name in names)
+        loss, correct, sentences, size = (sum(log.get(name, 0) for log in logging_outputs) for name in names)
         metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)
-        metrics.log_scalar("accuracy", 100.0 * right / sentences, sentences, round=3)
+        metrics.log_scalar("accuracy", 100.0 * correct / sentences, sentences, round=3)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
+        """Return True: fairseq may sum the logged values across devices."""
         return True

@@ -1,5 +1,4 @@
-"""The plots of luna-lra-seeds: accuracy against speed after the paper's Figure 1, and accuracy during
-training."""
+"""Plots of luna-lra-seeds: accuracy against speed (the paper's Figure 1) and accuracy during training."""
 
 from __future__ import annotations
 
@@ -14,28 +13,34 @@ from luna_fairseq.errors import InputError
 
 MIB = 2**20
 TRANSFORMER = "transformer-softmax"
-LARGEST_CIRCLE = 3000.0  # area in points squared
+MAX_CIRCLE_AREA = 3000.0  # points squared
 
 
 class Cost(NamedTuple):
-    """Training speed as a multiple of the Transformer's, and extra peak memory in MiB."""
+    """Cost of training one model.
+
+    Attributes:
+        speed: training speed divided by the Transformer's.
+        memory: extra peak memory in MiB.
+    """
 
     speed: float
     memory: float
 
 
 class Costs:
-    """What ``python -m luna_fairseq.benchmark lra --json`` has measured of its longest sequences.
+    """Costs of training on the longest sequences that the benchmark has measured.
 
     Args:
-        path: of its file.
+        path: JSON file written by ``python -m luna_fairseq.benchmark lra --json``.
 
     Attributes:
-        length: of these sequences, in bytes.
-        by_form: costs by the name of the benchmark's row.
+        length: length of the sequences in bytes.
+        by_form: dictionary from the benchmark's name of a model to its :class:`Cost`.
 
     Raises:
-        InputError: the file is missing, or of another benchmark, or has no Transformer to compare with.
+        InputError: the file is missing, belongs to another benchmark, or has no measurement of the
+            Transformer, with which the others are compared.
     """
 
     def __init__(self, path: Path):
@@ -51,25 +56,39 @@ class Costs:
             raise InputError(f"--costs {path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"--costs {path} is not what 'python -m luna_fairseq.benchmark lra --json' writes with "
-                f"{TRANSFORMER} ({error!r})"
+                f"--costs {path} has no measurements of {TRANSFORMER} on Long Range Arena ({error!r}). Write it "
+                "with 'python -m luna_fairseq.benchmark lra --json FILE'"
             ) from None
 
-    def of(self, model: str) -> Cost:
-        """The cost of a model of luna-lra-seeds; ``-p`` changes next to nothing. Raises InputError where it
-        was not measured."""
+    def find(self, model: str) -> Cost:
+        """Return the cost of a model.
+
+        A model that classifies from P (``-p``) has the cost of the model without that suffix, because the
+        pooling takes next to no time.
+
+        Args:
+            model: name of the model on the command line of luna-lra-seeds, such as ``luna-16``.
+
+        Raises:
+            InputError: the benchmark has not measured this model.
+        """
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
         if form not in self.by_form:
             measured = ", ".join(self.by_form)
             raise InputError(
-                f"{form} is not among the costs measured: {measured}; leave the model out, or measure it"
+                f"--costs has no measurement of {form}, only of {measured}. Leave the model out, or measure it"
             )
         return self.by_form[form]
 
 
 @contextmanager
-def drawn(path: Path, title: str) -> Iterator[Any]:
-    """Axes to draw on; they are then written to ``path`` as a PNG, which appears whole or not at all."""
+def save_axes(path: Path, title: str) -> Iterator[Any]:
+    """Context manager that yields empty matplotlib axes and then writes them to a PNG file.
+
+    Args:
+        path: file to write. It is replaced only after the whole picture has been written.
+        title: title above the axes.
+    """
     figure = new_figure(figsize=(6.4, 4.4))  # inches
     axes = figure.subplots()
     axes.set_title(title, fontsize="medium")
@@ -78,23 +97,32 @@ def drawn(path: Path, title: str) -> Iterator[Any]:
 
 
 def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, title: str) -> None:
-    """Draw the models into a PNG.
+    """Draw accuracy against training speed, with circles whose area shows the extra memory.
 
     Args:
-        path: of the file.
-        accuracies: in per cent, by model; the costs of all must have been measured.
-        costs: of the models.
-        title: what the accuracies are of.
+        path: PNG file to write.
+        accuracies: dictionary from a model to its accuracy in per cent.
+        costs: measured costs, which must include every model of ``accuracies``.
+        title: names of the tasks that the accuracies are measured on.
+
+    Raises:
+        InputError: the cost of a model was not measured.
     """
-    points = {model: costs.of(model) for model in accuracies}
-    most = max(point.memory for point in points.values())
-    with drawn(path, f"{title}; area: extra memory") as axes:
-        for number, (model, point) in enumerate(points.items()):
-            place = point.speed, accuracies[model]
-            label = f"{model}, {point.memory:,.0f} MiB"
-            colour = {"color": f"C{number % 10}", "edgecolor": "0.2" if number >= 10 else "none"}
-            axes.scatter(*place, s=LARGEST_CIRCLE * point.memory / most, alpha=0.5, label=label, **colour)
-            axes.annotate(model, place, ha="center", va="center", size=6)
+    cost_by_model = {model: costs.find(model) for model in accuracies}
+    max_memory = max(cost.memory for cost in cost_by_model.values())
+    with save_axes(path, f"{title}; area: extra memory") as axes:
+        for number, (model, cost) in enumerate(cost_by_model.items()):
+            point = cost.speed, accuracies[model]
+            axes.scatter(
+                *point,
+                s=MAX_CIRCLE_AREA * cost.memory / max_memory,
+                alpha=0.5,
+                label=f"{model}, {cost.memory:,.0f} MiB",
+                color=f"C{number % 10}",
+                # matplotlib has ten colours: the edge tells the next ten models apart.
+                edgecolor="0.2" if number >= 10 else "none",
+            )
+            axes.annotate(model, point, ha="center", va="center", size=6)
         axes.margins(0.15)
         legend = axes.legend(fontsize="x-small", bbox_to_anchor=(1.01, 1), loc="upper left")
         for handle in legend.legend_handles:
@@ -104,22 +132,29 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
 
 
 def read_curve(log: Path) -> Dict[int, float]:
-    """Validation accuracy by update, as fairseq-train's log has it; what a resumed run did again counts
-    once."""
+    """Read the validation accuracy during training from a log of fairseq-train.
+
+    Args:
+        log: log file. A missing file gives an empty result.
+
+    Returns:
+        Dictionary from the number of updates to the accuracy in per cent. If a resumed run repeated an update,
+        the later accuracy counts.
+    """
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     found = (re.search(r"'valid' subset.*\| accuracy ([\d.]+).*\| num_updates (\d+)", line) for line in lines)
     return {int(match[2]): float(match[1]) for match in found if match}
 
 
 def write_curves(path: Path, curves: Mapping[str, Dict[int, float]], title: str) -> None:
-    """Draw validation accuracies against updates into a PNG.
+    """Draw validation accuracy against the number of updates.
 
     Args:
-        path: of the file.
-        curves: accuracy by update, by the name of the run.
-        title: what the accuracies are of.
+        path: PNG file to write.
+        curves: dictionary from the name of a run to its accuracies, as :func:`read_curve` returns them.
+        title: name of the task that the accuracies are measured on.
     """
-    with drawn(path, title) as axes:
+    with save_axes(path, title) as axes:
         for name, curve in curves.items():
             axes.plot(list(curve), list(curve.values()), marker="o", markersize=2, label=name)
         axes.set_xlabel("updates")

@@ -1,4 +1,7 @@
-"""Generated splits of Long Range Arena: drawn by several processes, and the same whatever their number."""
+"""Generated data sets of Long Range Arena.
+
+Several processes generate the examples. The examples do not depend on the number of processes.
+"""
 
 from __future__ import annotations
 
@@ -10,84 +13,104 @@ from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 import numpy as np
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.lra import pathfinder as drawing
+from luna_fairseq.lra import pathfinder as pathfinder_images
 from luna_fairseq.lra.listops import VOCABULARY, draw_example
 from luna_fairseq.text.batches import map_batches
 
-# The small splits come first, so that they stay the same whatever the size of the training set.
-ORDER = ("test", "valid", "train")
-# More rounds of drawing than this mean that there are hardly any new examples left.
-ROUNDS = 20
-CHUNK = 100
+# The small splits come first, so that they do not depend on the size of the training set.
+SPLIT_ORDER = ("test", "valid", "train")
+# If this many rounds do not find enough distinct examples, hardly any others exist.
+MAX_ROUNDS = 20
+CHUNK_SIZE = 100
 
 
 def listops(
     seed: int, sizes: Dict[str, int], bounds: Tuple[int, int], workers: int
 ) -> Iterator[Tuple[str, List[List[int]], int]]:
-    """Expressions as places in the vocabulary, with their values; none occurs twice.
+    """Generate distinct ListOps expressions.
 
     Args:
-        seed: of all.
-        sizes: split -> number of expressions.
-        bounds: of the number of tokens, exclusive.
-        workers: processes.
+        seed: random seed.
+        sizes: number of expressions in each split.
+        bounds: minimum and maximum number of tokens, both exclusive.
+        workers: number of processes.
+
+    Yields:
+        Split, a list with one sequence of vocabulary indices (``listops.VOCABULARY``), and the value of the
+        expression.
 
     Raises:
-        InputError: bounds between which there are no expressions, or not enough.
+        InputError: no expressions, or too few distinct ones, have a length within the bounds.
     """
     if not 2 <= bounds[0] < bounds[1] - 2:
         raise InputError(
             f"--min-length {bounds[0]} --max-length {bounds[1]}: expected 2 <= min-length < max-length - 2"
         )
-    places = {symbol: place for place, symbol in enumerate(VOCABULARY)}
+    indices = {symbol: index for index, symbol in enumerate(VOCABULARY)}
     draw = partial(draw_example, min_length=bounds[0], max_length=bounds[1])
 
-    def written(tokens: List[str]) -> bytes:
+    def to_bytes(tokens: List[str]) -> bytes:
         return " ".join(tokens).encode("ascii")
 
-    for split, tokens, value in _distinct(draw, f"listops-{seed}", written, sizes, workers):
-        yield split, [[places[token] for token in tokens]], value
+    for split, tokens, value in _generate_distinct(draw, f"listops-{seed}", to_bytes, sizes, workers):
+        yield split, [[indices[token] for token in tokens]], value
 
 
 def pathfinder(seed: int, sizes: Dict[str, int], workers: int) -> Iterator[Tuple[str, np.ndarray, int]]:
-    """Images of 32 x 32 pixels, with 1 where the dots are ends of one path; none occurs twice.
+    """Generate distinct Pathfinder images.
 
     Args:
-        seed: of all.
-        sizes: split -> number of images.
-        workers: processes.
+        seed: random seed.
+        sizes: number of images in each split.
+        workers: number of processes.
+
+    Returns:
+        Iterator over split, image (uint8 [32, 32]), and label: 1 if one path joins the two dots, otherwise 0.
     """
-    return _distinct(drawing.draw_example, f"pathfinder-{seed}", np.ndarray.tobytes, sizes, workers)
+    draw = pathfinder_images.draw_example
+    return _generate_distinct(draw, f"pathfinder-{seed}", np.ndarray.tobytes, sizes, workers)
 
 
-def _drawn(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
+def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
+    """Draw the examples of each chunk of numbers."""
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 
 
-def _distinct(
+def _generate_distinct(
     draw: Callable[[str], Tuple[Any, int]],
     seed: str,
-    identity: Callable[[Any], bytes],
+    to_bytes: Callable[[Any], bytes],
     sizes: Dict[str, int],
     workers: int,
 ) -> Iterator[Tuple[str, Any, int]]:
-    """As many examples as asked for, split by split, that are drawn with seeds which begin with ``seed`` and
-    whose contents ``identity`` tells apart."""
-    splits = chain.from_iterable([split] * sizes[split] for split in ORDER)
-    wanted, drawn = sum(sizes.values()), 0
+    """Generate distinct examples, one split after the other.
+
+    Args:
+        draw: function from a seed to an example and its label.
+        seed: prefix of the seeds; example number n is drawn with ``f"{seed}-{n}"``.
+        to_bytes: function that returns the content of an example. Two examples with equal content are equal.
+        sizes: number of examples in each split.
+        workers: number of processes.
+
+    Raises:
+        InputError: too few distinct examples were found.
+    """
+    splits = chain.from_iterable([split] * sizes[split] for split in SPLIT_ORDER)
+    total, drawn = sum(sizes.values()), 0
     seen: Set[bytes] = set()
-    for _ in range(ROUNDS):
-        missing = range(drawn, drawn + wanted - len(seen))
-        drawn = missing.stop
-        chunks = [missing[start : start + CHUNK] for start in range(0, len(missing), CHUNK)]
-        for batch in map_batches(partial(_drawn, draw, seed), chunks, workers, batch=1):
+    for _ in range(MAX_ROUNDS):
+        numbers = range(drawn, drawn + total - len(seen))
+        drawn = numbers.stop
+        chunks = [numbers[start : start + CHUNK_SIZE] for start in range(0, len(numbers), CHUNK_SIZE)]
+        for batch in map_batches(partial(_draw_chunks, draw, seed), chunks, workers, batch=1):
             for example, label in batch:
-                key = hashlib.blake2b(identity(example), digest_size=16).digest()
+                key = hashlib.blake2b(to_bytes(example), digest_size=16).digest()
                 if key not in seen:
                     seen.add(key)
                     yield next(splits), example, label
-        if len(seen) == wanted:
+        if len(seen) == total:
             return
     raise InputError(
-        f"of {drawn:,} that were drawn, only {len(seen):,} are different: ask for fewer, or longer ones"
+        f"only {len(seen):,} of {drawn:,} generated examples are different. Ask for fewer examples, or for "
+        "longer ones"
     )

@@ -1,8 +1,7 @@
-"""ListOps of Long Range Arena (Nangia and Bowman, 2018; Tay et al., 2021): nested operations on digits, and
-their values.
+"""ListOps expressions: nested operations on digits (Nangia and Bowman, 2018; Tay et al., 2021).
 
-An expression is a digit, or ``[OP`` followed by expressions and ``]``. Operators are MAX, MIN, MED (the
-median, rounded down) and SM (the sum modulo 10).
+An expression is a digit, or an operator followed by expressions and ``]``. The operators are ``[MAX``,
+``[MIN``, ``[MED`` (the median, rounded down) and ``[SM`` (the sum modulo 10).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ OPERATORS: Dict[str, Callable[[Sequence[int]], int]] = {
 }
 VOCABULARY = (*DIGITS, *OPERATORS, END)
 
-# The published settings.
+# Settings of the published data set.
 MIN_LENGTH, MAX_LENGTH = 500, 2000
 MAX_DEPTH, MAX_ARGUMENTS = 10, 10
 OPERATION_PROBABILITY = 0.25
@@ -38,15 +37,24 @@ Example = Tuple[List[str], int]
 
 
 def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> Example:
-    """A random expression and its value.
+    """Draw a random expression.
 
-    A tree of depth 10 at most: with probability 1/4 a place in it is an operation on 2 to 10 arguments,
-    otherwise, and always at the greatest depth, a digit. Trees are drawn until one has more than
+    The expression is a tree of depth 10 at most. With probability 1/4 a node is an operation on 2 to 10
+    arguments; otherwise, and always at depth 10, the node is a digit. Trees are drawn until one has more than
     ``min_length`` and fewer than ``max_length`` tokens.
 
     Args:
-        seed: of the random generator.
-        min_length, max_length: bounds of the number of tokens, both exclusive as in the published generator.
+        seed: seed of the random generator.
+        min_length: lower bound on the number of tokens, exclusive as in the published generator (default: 500).
+        max_length: upper bound on the number of tokens, exclusive (default: 2000).
+
+    Returns:
+        The tokens and the value of the expression.
+
+    Example:
+        >>> tokens, value = draw_example("seed", min_length=5, max_length=20)
+        >>> value == evaluate(tokens)
+        True
     """
     generator = random.Random(seed)
     while True:
@@ -57,9 +65,11 @@ def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_
 
 
 def _draw(generator: random.Random, depth: int, tokens: List[str], max_length: int) -> int:
-    """Append an expression to ``tokens`` and return its value; what comes after ``max_length`` tokens is left
-    out."""
-    # The whole expression has to be an operation: a lone digit is always too short.
+    """Append a random expression to ``tokens`` and return its value.
+
+    Once there are ``max_length`` tokens, open operations get no more arguments; the caller discards the tree.
+    """
+    # The root has to be an operation, because a single digit is always too short.
     chance = generator.random() if 1 < depth < MAX_DEPTH else float(depth > 1)
     if chance > OPERATION_PROBABILITY:
         value = generator.randrange(10)
@@ -77,15 +87,43 @@ def _draw(generator: random.Random, depth: int, tokens: List[str], max_length: i
 
 
 def parse(text: str) -> Example:
-    """Tokens and value of a written expression; the round brackets of the published files are left out.
-    Raises InputError where it is malformed; the message says where."""
+    """Parse an expression, and compute its value.
+
+    Args:
+        text: tokens separated by spaces. Round brackets, which the published files contain, are ignored.
+
+    Returns:
+        The tokens and the value of the expression.
+
+    Raises:
+        InputError: the expression is malformed; the message names the position.
+
+    Example:
+        >>> parse("( [MAX 3 ( [SM 9 8 ] ) ] )")
+        (['[MAX', '3', '[SM', '9', '8', ']', ']'], 7)
+    """
     tokens = [token for token in text.split() if token not in ("(", ")")]
     return tokens, evaluate(tokens)
 
 
 def evaluate(tokens: Sequence[str]) -> int:
-    """Value of an expression. Raises InputError where it is malformed; the message says where."""
-    # What is open: an operator and its arguments so far; at the bottom, the value of the whole.
+    """Compute the value of an expression.
+
+    Args:
+        tokens: tokens of ``VOCABULARY``.
+
+    Returns:
+        The value, from 0 to 9.
+
+    Raises:
+        InputError: the expression is malformed; the message names the position.
+
+    Example:
+        >>> evaluate(["[MED", "1", "4", "8", "]"])
+        4
+    """
+    # Stack of open operations, each with its operator and the values of its arguments so far. The entry at the
+    # bottom has no operator and receives the value of the whole expression.
     open_operations: List[Tuple[str, List[int]]] = [("", [])]
     for position, token in enumerate(tokens, 1):
         if len(open_operations) == 1 and open_operations[0][1]:

@@ -1,8 +1,9 @@
-"""Pathfinder, drawn anew: are the two dots ends of one dashed path? (Linsley et al., 2018; Tay et al., 2021)
+"""Generator of Pathfinder images: does a dashed path join the two dots? (Linsley et al., 2018)
 
-After the published description and the settings that Long Range Arena names for 32 x 32 pixels: two long
-paths of 14 dashes, distractors of 4 dashes, dots of radius 1.5. The images are not the published ones, nor
-drawn by the published program, so that accuracies on them are not comparable with published ones.
+The images follow the published description, with the settings of Long Range Arena for 32 x 32 pixels (Tay et
+al., 2021): two long paths of 14 dashes, five distractors of 4 dashes, and dots of radius 1.5. They are not the
+published images and are not drawn by the published program. Accuracies on them are therefore not comparable
+with published accuracies.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ PATHS, PATH_DASHES = 2, 14
 DISTRACTORS, DISTRACTOR_DASHES = 5, 4
 DASH_LENGTH, DASH_GAP = 2.0, 1.0
 DASH_THICKNESS = 0.5
-# From dash to dash of one path, the direction changes by no more than this (radians).
-LARGEST_TURN = math.pi / 4
-# Between points of dashes that do not follow one another.
+# Largest change of direction between successive dashes of a path, in radians.
+MAX_TURN = math.pi / 4
+# Least distance between points of two dashes that do not follow each other.
 CLEARANCE = 1.75
-SEED_DISTANCE = 7.0
+# Least distance between the starting points of the two long paths.
+START_DISTANCE = 7.0
 DOT_RADIUS = 1.5
-# Dots that touched would be one.
+# Closer dots would merge.
 DOT_DISTANCE = 2 * DOT_RADIUS + 1
 DASH_INTENSITY, DOT_INTENSITY = 191, 255
 SUPERSAMPLING = 4
 TRIES_PER_DASH, TRIES_PER_PATH = 12, 200
-# What is taken is marked in cells of half a pixel.
+# Occupied space is recorded in cells of half a pixel.
 CELLS_PER_PIXEL = 2
 
 Point = Tuple[float, float]
@@ -49,8 +51,15 @@ _NEAR = [
 
 
 def draw_example(seed: str) -> Tuple[np.ndarray, int]:
-    """A gray image, uint8 [32, 32], and 1 where the two dots are ends of one path, else 0; both are as
-    likely. ``seed`` is that of the random generator."""
+    """Draw a random image.
+
+    Args:
+        seed: seed of the random generator.
+
+    Returns:
+        A gray image, uint8 [32, 32], and its label: 1 if the two dots are the ends of one path, otherwise 0.
+        Both labels are equally likely.
+    """
     generator = random.Random(seed)
     label = generator.randrange(2)
     while True:
@@ -65,74 +74,93 @@ def draw_example(seed: str) -> Tuple[np.ndarray, int]:
 
 
 def _draw_field(generator: random.Random) -> Optional[List[List[Dash]]]:
-    """Two long paths and the distractors, or None when they found no room."""
-    taken: Set[Cell] = set()
+    """Draw two long paths and the distractors; return None if there is no room for one of them."""
+    occupied: Set[Cell] = set()
     paths: List[List[Dash]] = []
-    for number in [PATH_DASHES] * PATHS + [DISTRACTOR_DASHES] * DISTRACTORS:
-        other_seed = paths[0][0][0] if len(paths) == 1 else None
-        path = _draw_path(generator, number, taken, other_seed)
+    for dashes in [PATH_DASHES] * PATHS + [DISTRACTOR_DASHES] * DISTRACTORS:
+        other_start = paths[0][0][0] if len(paths) == 1 else None
+        path = _draw_path(generator, dashes, occupied, other_start)
         if path is None:
             return None
         paths.append(path)
         for dash in path:
-            taken.update(_around(dash))
+            occupied.update(_cells_near(dash))
     return paths
 
 
 def _draw_path(
-    generator: random.Random, dashes: int, taken: Set[Cell], other_seed: Optional[Point]
+    generator: random.Random, dashes: int, occupied: Set[Cell], other_start: Optional[Point]
 ) -> Optional[List[Dash]]:
+    """Draw a path from a random starting point; return None if every starting point fails.
+
+    Args:
+        generator: random generator.
+        dashes: number of dashes.
+        occupied: cells that the path must not touch.
+        other_start: starting point of the other long path, from which this path keeps its distance. None if
+            there is no such path.
+    """
     for _ in range(TRIES_PER_PATH):
         start = (generator.uniform(PADDING, SIZE - PADDING), generator.uniform(PADDING, SIZE - PADDING))
-        if other_seed is None or math.dist(start, other_seed) >= SEED_DISTANCE:
-            path = _grow(generator, start, dashes, taken)
+        if other_start is None or math.dist(start, other_start) >= START_DISTANCE:
+            path = _grow_path(generator, start, dashes, occupied)
             if path is not None:
                 return path
     return None
 
 
-def _grow(generator: random.Random, start: Point, dashes: int, taken: Set[Cell]) -> Optional[List[Dash]]:
-    """A path of so many dashes from ``start``, clear of what is there and of itself, or None."""
+def _grow_path(
+    generator: random.Random, start: Point, dashes: int, occupied: Set[Cell]
+) -> Optional[List[Dash]]:
+    """Draw a path of ``dashes`` dashes from ``start`` that touches neither occupied cells nor itself.
+
+    Returns None if a dash finds no room.
+    """
     path: List[Dash] = []
-    own: Set[Cell] = set()
+    own_cells: Set[Cell] = set()
     direction = generator.uniform(-math.pi, math.pi)
     for number in range(dashes):
         for _ in range(TRIES_PER_DASH):
-            turned = direction + (generator.uniform(-LARGEST_TURN, LARGEST_TURN) if number else 0.0)
-            begin = _ahead(path[-1][1], turned, DASH_GAP) if path else start
-            dash = (begin, _ahead(begin, turned, DASH_LENGTH))
+            new_direction = direction + (generator.uniform(-MAX_TURN, MAX_TURN) if number else 0.0)
+            begin = _move(path[-1][1], new_direction, DASH_GAP) if path else start
+            dash = (begin, _move(begin, new_direction, DASH_LENGTH))
             cells = set(map(_cell, _points(dash)))
-            if all(map(_is_inside, _points(dash))) and cells.isdisjoint(taken) and cells.isdisjoint(own):
+            is_free = cells.isdisjoint(occupied) and cells.isdisjoint(own_cells)
+            if is_free and all(map(_is_inside, _points(dash))):
                 break
         else:
             return None
-        if path:  # only now: the dash before is close by design
-            own.update(_around(path[-1]))
+        # The cells of the last dash are added late, because the next dash has to begin close to it.
+        if path:
+            own_cells.update(_cells_near(path[-1]))
         path.append(dash)
-        direction = turned
+        direction = new_direction
     return path
 
 
-def _ahead(point: Point, direction: float, distance: float) -> Point:
+def _move(point: Point, direction: float, distance: float) -> Point:
+    """Return the point at ``distance`` from ``point`` in a direction given in radians."""
     return point[0] + distance * math.cos(direction), point[1] + distance * math.sin(direction)
 
 
 def _points(dash: Dash) -> Tuple[Point, Point, Point]:
-    """Both ends and the middle."""
+    """Return both ends and the middle of a dash."""
     (x0, y0), (x1, y1) = dash
     return (x0, y0), ((x0 + x1) / 2, (y0 + y1) / 2), (x1, y1)
 
 
 def _is_inside(point: Point) -> bool:
+    """Return True if a point is within the image and outside its padding."""
     return all(PADDING <= coordinate <= SIZE - PADDING for coordinate in point)
 
 
 def _cell(point: Point) -> Cell:
+    """Return the cell that contains a point."""
     return int(point[0] * CELLS_PER_PIXEL), int(point[1] * CELLS_PER_PIXEL)
 
 
-def _around(dash: Dash) -> Iterator[Cell]:
-    """The cells in which no point of another dash may be."""
+def _cells_near(dash: Dash) -> Iterator[Cell]:
+    """Yield the cells that other dashes must not touch."""
     for point in _points(dash):
         x, y = _cell(point)
         for dx, dy in _NEAR:
@@ -140,6 +168,7 @@ def _around(dash: Dash) -> Iterator[Cell]:
 
 
 def _render(dashes: List[Dash], dots: Tuple[Point, Point]) -> np.ndarray:
+    """Render dashes and dots as a gray image, uint8 [SIZE, SIZE]."""
     PIL = pillow()
     image = PIL.Image.new("L", (SIZE * SUPERSAMPLING, SIZE * SUPERSAMPLING))
     draw = PIL.ImageDraw.Draw(image)

@@ -1,4 +1,4 @@
-"""Images as sequences of gray pixels, with a class each."""
+"""Images as sequences of gray pixels, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ INTENSITIES = 256
 
 
 class PixelSequenceDataset(FairseqDataset):
-    """Standardised pixels of images, row after row.
+    """Dataset of images, each a sequence of standardised pixels.
+
+    A pixel is scaled to a number between 0 and 1; then ``mean`` is subtracted and the difference divided by
+    ``std``.
 
     Args:
-        pixels: intensities 0..255 [N, T]
-        mean, std: of the intensities scaled to 0..1, subtracted and divided by
+        pixels: intensities from 0 to 255, uint8 [N, T], for N images of T pixels.
+        mean: mean of the scaled intensities (default: 0.5).
+        std: standard deviation of the scaled intensities (default: 0.5).
     """
 
     def __init__(self, pixels: np.ndarray, mean: float = 0.5, std: float = 0.5):
@@ -30,7 +34,7 @@ class PixelSequenceDataset(FairseqDataset):
         self.sizes = np.full(len(pixels), pixels.shape[1])
 
     def __getitem__(self, index: int) -> Tensor:
-        """float32 [T]."""
+        """Return an image, float32 [T]."""
         scaled = self.pixels[index].astype(np.float32) / (INTENSITIES - 1)
         return torch.from_numpy((scaled - self.mean) / self.std)
 
@@ -38,35 +42,49 @@ class PixelSequenceDataset(FairseqDataset):
         return len(self.pixels)
 
     def collater(self, samples: List[Tensor]) -> Tensor:
-        """[B, T]."""
+        """Stack B images [T] into a batch [B, T]."""
         return torch.stack(samples)
 
 
 def pillow() -> Any:
-    """Import Pillow, which draws and reads images. Raises MissingRequirementError if it is not installed."""
+    """Import Pillow, which draws and reads images.
+
+    Raises:
+        MissingRequirementError: Pillow is not installed.
+    """
     import_package("PIL.ImageDraw", "reading and drawing images")
     return import_package("PIL")
 
 
 def read_pixels(stem: Path) -> np.ndarray:
-    """Intensities [N, T] from ``STEM.npy``, or else from ``STEM.src``, which has an image a line, as numbers.
-    Raises InputError where there is neither file, or an image is of another size than the first, or no
-    image at all."""
+    """Read the images of a split.
+
+    Args:
+        stem: path without a suffix. ``STEM.npy`` is read if it exists, otherwise ``STEM.src``, a text file with
+            the intensities of one image per line.
+
+    Returns:
+        Intensities, uint8 [N, T], for N images of T pixels.
+
+    Raises:
+        InputError: both files are missing, a file is malformed or empty, or the images differ in size.
+    """
     binary, text = (stem.with_name(stem.name + suffix) for suffix in (".npy", ".src"))
     if binary.is_file():
         return _read_binary(binary)
     if text.is_file():
         return _read_text(text)
     raise InputError(
-        f"there is neither {binary} nor {text.name} beside it: is this a folder that luna-prepare-lra made?"
+        f"there is neither {binary} nor {text.name} in the same folder. Give a folder that luna-prepare-lra made"
     )
 
 
 def _read_binary(path: Path) -> np.ndarray:
+    """Map a numpy file of intensities, uint8 [N, T], into memory."""
     try:
         pixels = np.load(str(path), mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path} cannot be read as an array of numpy: {error}") from error
+        raise InputError(f"{path} cannot be read as a numpy array: {error}") from error
     if pixels.ndim != 2 or pixels.dtype != np.uint8 or not pixels.size:
         raise InputError(
             f"{path} holds {pixels.dtype} of shape {pixels.shape}: expected uint8 of shape (images, pixels)"
@@ -75,7 +93,8 @@ def _read_binary(path: Path) -> np.ndarray:
 
 
 def _read_text(path: Path) -> np.ndarray:
-    rows: List[np.ndarray] = []
+    """Read a text file with one image per line as an array, uint8 [N, T]."""
+    images: List[np.ndarray] = []
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, 1):
             words = line.split()
@@ -83,23 +102,30 @@ def _read_text(path: Path) -> np.ndarray:
                 raise InputError(
                     f"{path}, line {number}: expected intensities from 0 to 255, separated by spaces"
                 )
-            expected = len(rows[0]) if rows else len(words)
+            expected = len(images[0]) if images else len(words)
             if len(words) != expected or not expected:
                 raise InputError(
                     f"{path}, line {number}: an image of {len(words)} pixels, expected "
                     f"{expected or 'at least one'}"
                 )
-            rows.append(np.array(words, dtype=np.uint8))
-    if not rows:
+            images.append(np.array(words, dtype=np.uint8))
+    if not images:
         raise InputError(f"{path} has no images")
-    return np.stack(rows)
+    return np.stack(images)
 
 
 def read_labels(path: Path, classes: int) -> List[int]:
-    """The classes in a file, one number a line. Raises InputError where the file is missing, or a line holds
-    something else than a number below ``classes``."""
+    """Read the labels of a split.
+
+    Args:
+        path: text file with one label per line.
+        classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
+
+    Raises:
+        InputError: the file is missing, or a line is not a valid label.
+    """
     if not path.is_file():
-        raise InputError(f"{path} does not exist: is this a folder that luna-prepare-lra made?")
+        raise InputError(f"{path} does not exist. Give a folder that luna-prepare-lra made")
     labels = []
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, 1):

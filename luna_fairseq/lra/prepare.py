@@ -1,12 +1,16 @@
-"""``luna-prepare-lra``: the data of one task of Long Range Arena, as fairseq-train reads it.
+"""Command ``luna-prepare-lra``, which prepares the data of one task of Long Range Arena.
 
-listops is generated after its published definition: operators MAX, MIN, MED and SUM_MOD, 500 to 2,000 tokens,
-96,000 / 2,000 / 2,000 expressions, none twice. With --mirror, the published basic_{train,val,test}.tsv there
-are converted, and every value is checked. text (IMDB, bytes), retrieval (AAN, pairs of texts as bytes), image
-(CIFAR-10 in gray), pathfinder32 and pathfinder128 are converted from their published archives, which are
-downloaded or taken from --mirror. pathfinder32-regenerated is drawn here after the published description:
-another data set than the published one, for use where that cannot be had. Nothing appears in DIR before all
-of it is written.
+Download or generate the data of one task of Long Range Arena, and write it in the format that fairseq-train
+reads.
+
+The task listops is generated from its published definition: 96,000 / 2,000 / 2,000 distinct expressions of 500
+to 2,000 tokens with the operators MAX, MIN, MED and SUM_MOD. With --mirror, the published files
+basic_{train,val,test}.tsv are converted instead, and every value is checked. The other tasks are converted from
+their published archives, which are downloaded or read from --mirror: text (IMDB reviews as bytes), retrieval
+(AAN, pairs of papers as bytes), image (CIFAR-10 in gray), pathfinder32 and pathfinder128. The task
+pathfinder32-regenerated draws its own images from the published description; use it if you cannot get the
+published archive, and do not compare its accuracies with published ones. DIR appears only after all of its
+files have been written.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import sys
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator
+from typing import Any, Callable, Dict, Iterable, Iterator, Set
 
 from luna_fairseq.commands.arguments import CommandParser, Number, random_seed
 from luna_fairseq.commands.reporting import console_script
@@ -26,71 +30,80 @@ from luna_fairseq.files.checksums import digest, stamps, write_checksums
 from luna_fairseq.files.download import RemoteFile, fetch
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.writing import replacing_folder
-from luna_fairseq.lra import generated, published
+from luna_fairseq.lra.layout import SPLITS, Counts
 from luna_fairseq.lra.listops import VOCABULARY
-from luna_fairseq.lra.writing import SPLITS, Counts, write_images, write_tokens
 from luna_fairseq.progress import progress
+
+# The modules that need torch and fairseq are imported in the functions, so that --help is fast.
+
 
 PROGRAM = "luna-prepare-lra"
 RECORD = "prepare_lra.json"
 BYTES = [str(value) for value in range(256)]
 MAX_BYTES = 4000
 SIZES = {"listops": (96000, 2000, 2000), "pathfinder32-regenerated": (160000, 20000, 20000)}
-SOURCES = {
-    *published.LISTOPS_FILES.values(),
-    *(file.name for file in (published.IMDB, published.CIFAR10, published.LRA_RELEASE)),
-}
-VERSION = 1  # part of the key: a change of what is written must not take the old data for finished
+# Part of the digest of the settings. Increase it when the format of the output changes, so that older data is
+# not mistaken for finished data.
+VERSION = 1
 
 
 def build_parser() -> CommandParser:
-    """The command's options."""
-    parser = CommandParser(PROGRAM, __doc__)
+    """Build the parser of the command line."""
+    parser = CommandParser(
+        PROGRAM, __doc__, epilog="example: luna-prepare-lra listops --destdir data/lra/listops"
+    )
     add = parser.add_argument
-    add("task", choices=list(TASKS), help="what to prepare")
-    parser.path("--destdir", "folder to write to: new, or empty", "DIR", required=True)
+    add("task", choices=list(TASKS), help="task to prepare")
+    parser.path("--destdir", "folder to write to, which must be empty or absent", "DIR", required=True)
     add(
         "--mirror",
         metavar="DIR|URL",
-        help="take archives from this folder or address instead of the public ones (listops: published "
-        "files, DIR)",
+        help="folder or address of the archives (default: their public addresses); for listops, folder of the "
+        "published files (default: generate the expressions)",
     )
-    archives = "folder for downloads, up to 7.7 GB (default: archives, beside DIR)"
+    archives = "folder for downloads of up to 7.7 GB (default: folder archives next to --destdir)"
     parser.path("--archives", archives, "DIR")
-    add("--seed", type=random_seed, default=1, help="of what is generated (default: 1)")
-    for place, split in enumerate(SPLITS):
-        sizes = " or ".join(f"{size[place]:,}" for size in SIZES.values())
-        parser.count(f"--{split}", None, f"{split} examples to generate (default: {sizes})")
-    shortest = "of generated expressions, exclusive (default: 500)"
+    add("--seed", type=random_seed, default=1, help="random seed of generated data (default: 1)")
+    for index, split in enumerate(SPLITS):
+        sizes = " or ".join(f"{size[index]:,}" for size in SIZES.values())
+        parser.count(f"--{split}", None, f"number of {split} examples to generate (default: {sizes})")
+    shortest = "minimum length of generated expressions, exclusive (default: 500)"
     add("--min-length", type=Number(int, least=0), default=500, metavar="N", help=shortest)
     parser.count(
         "--max-length",
         None,
-        "of generated expressions, exclusive (default: 2000); text and retrieval: bytes that are kept "
-        f"(default: {MAX_BYTES})",
+        "maximum length of generated expressions, exclusive (default: 2000); for text and retrieval, number of "
+        f"bytes to keep of each text (default: {MAX_BYTES})",
     )
-    parser.workers("processes that generate")
+    parser.workers("number of processes that generate examples")
     return parser
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Write the data of ``args.task`` to ``args.destdir``, unless it stands, and print its counts."""
-    passing = ("destdir", "archives", "workers", "quiet")
+    """Write the data of a task, unless an earlier call has finished it, and print the number of examples.
+
+    Args:
+        args: parsed options of the command.
+
+    Raises:
+        InputError: an input is malformed, or the output folder holds something else.
+    """
+    not_settings = ("destdir", "archives", "workers", "quiet")
     given = vars(args).items()
-    settings = {name: value for name, value in given if name not in passing and value is not None}
+    settings = {name: value for name, value in given if name not in not_settings and value is not None}
     if args.mirror is not None and Path(args.mirror).is_dir():
-        files = sorted(path for path in Path(args.mirror).iterdir() if path.name in SOURCES)
-        settings["files"] = stamps(files)
+        names = _input_names()
+        settings["files"] = stamps(sorted(path for path in Path(args.mirror).iterdir() if path.name in names))
     key = digest(VERSION, settings)
-    known = (args.destdir / RECORD).is_file()
-    steps = FinishedSteps(args.destdir, RECORD) if known else None
+    has_record = (args.destdir / RECORD).is_file()
+    steps = FinishedSteps(args.destdir, RECORD) if has_record else None
     facts = steps.find(args.task, key) if steps is not None else None
     if facts is not None:
         print(f"{args.task}: finished before")
     else:
         if args.destdir.exists() and (not args.destdir.is_dir() or any(args.destdir.iterdir())):
             before = steps.facts(args.task) if steps is not None else {}
-            raise InputError(_why_not(args.destdir, before.get("settings"), settings))
+            raise InputError(_folder_in_use(args.destdir, before.get("settings"), settings))
         args.archives = args.archives or args.destdir.absolute().parent / "archives"
         facts = _write(args, key, settings)
     for split, by_class in facts["counts"].items():
@@ -100,22 +113,46 @@ def prepare(args: argparse.Namespace) -> None:
     print(f"data for fairseq-train: {args.destdir}")
 
 
-def _why_not(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
-    found = "something else"
+def _input_names() -> Set[str]:
+    """Return the names of all published files that the command reads."""
+    from luna_fairseq.lra import published
+
+    archives = (published.IMDB, published.CIFAR10, published.LRA_RELEASE)
+    return {*published.LISTOPS_FILES.values(), *(file.name for file in archives)}
+
+
+def _folder_in_use(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
+    """Return the error message for an output folder that is not empty.
+
+    Args:
+        folder: the output folder.
+        before: settings of the data in the folder; None if they are unknown.
+        settings: settings of this command.
+    """
+    found = "other files"
     if before is not None:
         names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
         found = f"data made with other {', '.join(names)}" if names else "data of which files are missing"
-    return f"{folder} is there already, and holds {found}: give a new folder, or remove it to start anew"
+    return f"{folder} exists already and holds {found}. Give a new folder, or remove this one"
 
 
 def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
-    """All in a folder beside DIR, which then takes its place."""
+    """Write the data and a record of it to a temporary folder, which then becomes the output folder.
+
+    Args:
+        args: parsed options of the command.
+        key: digest of the settings.
+        settings: settings that the data depends on.
+
+    Returns:
+        Facts for the record: the settings, and the number of examples by split and class.
+    """
     with replacing_folder(args.destdir) as folder:
         counts = TASKS[args.task](args, folder)
         empty = [split for split, by_class in counts.items() if not sum(by_class.values())]
         if empty:
             raise InputError(
-                f"there are no examples for {', '.join(empty)}: the archive has not the published layout"
+                f"there are no examples for {', '.join(empty)}: the archive does not have the published layout"
             )
         files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
         files.append(write_checksums(folder, files))
@@ -125,42 +162,66 @@ def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict
 
 
 def _listops(args: argparse.Namespace, folder: Path) -> Counts:
+    """Generate the ListOps expressions, or convert the published ones."""
+    from luna_fairseq.lra import generated, published
+    from luna_fairseq.lra.writing import write_tokens
+
     if args.mirror is None:
         bounds = args.min_length, args.max_length or 2000
         examples: Iterable = generated.listops(args.seed, _sizes(args), bounds, args.workers)
     else:
         examples = published.listops(Path(args.mirror))
-    return write_tokens(folder, VOCABULARY, 10, _progress(examples, args))
+    return write_tokens(folder, VOCABULARY, 10, _show_progress(examples, args))
 
 
 def _text(args: argparse.Namespace, folder: Path) -> Counts:
-    print("text: as in the benchmark, the test set is the validation set, too")
+    """Convert the IMDB reviews."""
+    from luna_fairseq.lra import published
+    from luna_fairseq.lra.writing import write_tokens
+
+    print("text: the test set is also the validation set, as in the published benchmark")
     with _archive(args, published.IMDB) as archive:
         examples = published.imdb(archive, args.max_length or MAX_BYTES)
-        return write_tokens(folder, BYTES, 2, _progress(examples, args))
+        return write_tokens(folder, BYTES, 2, _show_progress(examples, args))
 
 
 def _retrieval(args: argparse.Namespace, folder: Path) -> Counts:
+    """Convert the pairs of AAN papers."""
+    from luna_fairseq.lra import published
+    from luna_fairseq.lra.writing import write_tokens
+
     with _archive(args, published.LRA_RELEASE) as archive:
         examples = published.aan(archive, args.max_length or MAX_BYTES)
-        return write_tokens(folder, BYTES, 2, _progress(examples, args), pairs=True)
+        return write_tokens(folder, BYTES, 2, _show_progress(examples, args), pairs=True)
 
 
 def _image(args: argparse.Namespace, folder: Path) -> Counts:
+    """Convert the CIFAR-10 images."""
+    from luna_fairseq.lra import published
+    from luna_fairseq.lra.writing import write_images
+
     with _archive(args, published.CIFAR10) as archive:
-        return write_images(folder, 10, _progress(published.cifar10(archive), args))
+        return write_images(folder, 10, _show_progress(published.cifar10(archive), args))
 
 
 def _pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Counts:
+    """Convert the published Pathfinder images of ``side`` x ``side`` pixels."""
+    from luna_fairseq.lra import published
+    from luna_fairseq.lra.writing import write_images
+
     with _archive(args, published.LRA_RELEASE) as archive:
         examples = published.pathfinder(archive, side, folder / "all.raw")
-        return write_images(folder, 2, _progress(examples, args))
+        return write_images(folder, 2, _show_progress(examples, args))
 
 
 def _regenerated(args: argparse.Namespace, folder: Path) -> Counts:
-    print("pathfinder32-regenerated: drawn here, not the published images")
+    """Generate Pathfinder images."""
+    from luna_fairseq.lra import generated
+    from luna_fairseq.lra.writing import write_images
+
+    print("pathfinder32-regenerated: images drawn by this command, not the published images")
     examples = generated.pathfinder(args.seed, _sizes(args), args.workers)
-    return write_images(folder, 2, _progress(examples, args))
+    return write_images(folder, 2, _show_progress(examples, args))
 
 
 TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
@@ -175,21 +236,26 @@ TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
 
 
 def _sizes(args: argparse.Namespace) -> Dict[str, int]:
+    """Return the number of examples to generate for each split."""
     defaults = dict(zip(SPLITS, SIZES[args.task]))
     return {split: getattr(args, split) or defaults[split] for split in SPLITS}
 
 
 @contextmanager
 def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
-    """The archive, downloaded if need be; what is read from it has to be whole."""
+    """Context manager that provides a published archive, downloaded if necessary.
+
+    If the archive proves to be damaged or incomplete while it is read, an InputError says so.
+    """
     path = fetch(file, args.archives, args.mirror)
     with whole(path):
         yield path
 
 
-def _progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
-    generated_here = args.task in SIZES and args.mirror is None
-    return progress(examples, args.task, "examples", sum(_sizes(args).values()) if generated_here else None)
+def _show_progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
+    """Show a progress bar while the examples are consumed; the total is known only for generated data."""
+    is_generated = args.task in SIZES and args.mirror is None
+    return progress(examples, args.task, "examples", sum(_sizes(args).values()) if is_generated else None)
 
 
 main = console_script(PROGRAM, build_parser, prepare, place="destdir")

@@ -1,4 +1,4 @@
-"""Examples of Long Range Arena from its published files: ListOps, Text, Retrieval, Image and Pathfinder."""
+"""Readers of the published files of Long Range Arena: ListOps, Text, Retrieval, Image and Pathfinder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AAN_FILES = {
 }
 AAN_COLUMNS = ("label", "id1", "id2", "text1", "text2")
 CIFAR10_SIDE, CIFAR10_CHANNELS = 32, 3
-# Gray is what tf.image.rgb_to_grayscale makes of uint8: weighed, scaled to 256 values, and rounded down.
+# As tf.image.rgb_to_grayscale does for uint8: weighted sum, scaled to 256 values, rounded down.
 GRAY_WEIGHTS, GRAY_SCALE = (0.2989, 0.587, 0.114), 255.5 / 255
 PATHFINDER_LEVEL = "curv_contour_length_14"
 
@@ -38,9 +38,18 @@ ImageExample = Tuple[str, np.ndarray, int]
 
 
 def listops(folder: Path) -> Iterator[TokenExample]:
-    """Examples in the published ``basic_{train,val,test}.tsv``; every value is computed anew and compared.
-    Raises InputError where a file is missing, or a line is malformed or has another value."""
-    places = {symbol: place for place, symbol in enumerate(VOCABULARY)}
+    """Read the published ListOps expressions, and check every value.
+
+    Args:
+        folder: folder that contains ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``.
+
+    Yields:
+        Split, a list with one sequence of vocabulary indices, and the value of the expression.
+
+    Raises:
+        InputError: a file is missing, a line is malformed, or a value is wrong.
+    """
+    indices = {symbol: index for index, symbol in enumerate(VOCABULARY)}
     for split, name in LISTOPS_FILES.items():
         path = folder / name
         if not path.is_file():
@@ -60,18 +69,30 @@ def listops(folder: Path) -> Iterator[TokenExample]:
                     raise InputError(f"{path}, line {number}: {error}") from None
                 if columns[1] != str(value):
                     raise InputError(f"{path}, line {number}: value {columns[1]!r}, expected {value}")
-                yield split, [[places[token] for token in tokens]], value
+                yield split, [[indices[token] for token in tokens]], value
 
 
 def imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Reviews as bytes, positive 1 and negative 0. As in the benchmark, the test set is the validation set,
-    too."""
+    """Read the IMDB reviews as bytes.
+
+    Validation uses the test set, as in the published benchmark.
+
+    Args:
+        archive: ``aclImdb_v1.tar.gz``.
+        max_length: number of bytes to keep of each review.
+
+    Yields:
+        Split, a list with the bytes of one review, and label: 1 for a positive review, 0 for a negative one.
+
+    Raises:
+        InputError: a review is empty.
+    """
     pattern = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/[^/]+\.txt$")
     cut: List[int] = []
     for name, content in stream(archive):
         match = pattern.match(name)
         if match:
-            text, label = _kept(content.read(), max_length, cut), int(match[2] == "pos")
+            text, label = _truncate(content.read(), max_length, cut), int(match[2] == "pos")
             if not text:
                 raise InputError(f"{archive}, {name}: the review is empty, expected text")
             for split in ("train",) if match[1] == "train" else ("valid", "test"):
@@ -80,8 +101,18 @@ def imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Pairs of papers as bytes, 1 where one cites the other. Raises InputError where a line has not five
-    columns, or half of a pair is missing."""
+    """Read the pairs of papers of the ACL Anthology Network (AAN) as bytes.
+
+    Args:
+        archive: archive of the published benchmark.
+        max_length: number of bytes to keep of each text.
+
+    Yields:
+        Split, a list with the bytes of both texts, and label: 1 if one paper cites the other, otherwise 0.
+
+    Raises:
+        InputError: a line does not have five columns, a label is neither 0 nor 1, or a text is empty.
+    """
     cut: List[int] = []
     for name, content in stream(archive):
         split = AAN_FILES.get(name.rsplit("/", 1)[-1])
@@ -92,7 +123,7 @@ def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
             columns = line.rstrip(b"\r\n").split(b"\t")
             if len(columns) != len(AAN_COLUMNS):
                 raise InputError(f"{where}: {len(columns)} columns, expected {', '.join(AAN_COLUMNS)}")
-            label, texts = columns[0], [_kept(text, max_length, cut) for text in columns[3:]]
+            label, texts = columns[0], [_truncate(text, max_length, cut) for text in columns[3:]]
             if label not in (b"0", b"1", b"0.0", b"1.0"):
                 raise InputError(f"{where}: label {label.decode('ascii', 'replace')!r}, expected 0 or 1")
             for column, text in zip(AAN_COLUMNS[3:], texts):
@@ -102,14 +133,18 @@ def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
     _say_cut(cut, max_length)
 
 
-def _kept(text: bytes, max_length: int, cut: List[int]) -> List[int]:
-    """The bytes of a text that are kept; its length goes to ``cut`` if these are not all."""
+def _truncate(text: bytes, max_length: int, cut: List[int]) -> List[int]:
+    """Return the first ``max_length`` bytes of a text.
+
+    If the text is longer, its length is appended to ``cut``.
+    """
     if len(text) > max_length:
         cut.append(len(text))
     return list(text[:max_length])
 
 
 def _say_cut(cut: List[int], max_length: int) -> None:
+    """Print how many texts were cut and how long the longest one was."""
     if cut:
         say(
             f"{len(cut):,} texts were cut to {max_length:,} bytes (--max-length), the longest of {max(cut):,}"
@@ -117,8 +152,19 @@ def _say_cut(cut: List[int], max_length: int) -> None:
 
 
 def cifar10(archive: Path) -> Iterator[ImageExample]:
-    """Gray images; the last 5,000 of the training images are for validation, as in the benchmark. Raises
-    InputError where a batch does not consist of whole images, or a label is no class."""
+    """Read the images of CIFAR-10 in gray.
+
+    The last 5,000 training images are used for validation, as in the published benchmark.
+
+    Args:
+        archive: ``cifar-10-binary.tar.gz``.
+
+    Yields:
+        Split, image (uint8 [1024]), and label from 0 to 9.
+
+    Raises:
+        InputError: a file does not consist of complete images, or a label is out of range.
+    """
     record = 1 + CIFAR10_CHANNELS * CIFAR10_SIDE**2
     for name, content in stream(archive):
         match = re.match(r"(?:.*/)?(data_batch_([1-5])|test_batch)\.bin$", name)
@@ -131,30 +177,37 @@ def cifar10(archive: Path) -> Iterator[ImageExample]:
                 "label"
             )
         records = data.reshape(-1, record)
-        for number, row in enumerate(records):
-            if row[0] > 9:
-                raise InputError(f"{archive}, {name}, image {number + 1}: label {row[0]}, expected 0 to 9")
-            held_out = match[2] == "5" and number >= len(records) - len(records) // 2
-            split = "test" if match[2] is None else "valid" if held_out else "train"
-            yield split, gray(row[1:].reshape(CIFAR10_CHANNELS, -1)), int(row[0])
+        for number, entry in enumerate(records):
+            label, channels = int(entry[0]), entry[1:].reshape(CIFAR10_CHANNELS, -1)
+            if label > 9:
+                raise InputError(f"{archive}, {name}, image {number + 1}: label {label}, expected 0 to 9")
+            is_held_out = match[2] == "5" and number >= len(records) - len(records) // 2
+            split = "test" if match[2] is None else "valid" if is_held_out else "train"
+            yield split, to_gray(channels), label
 
 
-def gray(channels: np.ndarray) -> np.ndarray:
-    """Intensities [T] of red, green and blue ones [3, T], all uint8."""
-    weighed = np.tensordot(np.array(GRAY_WEIGHTS), channels.astype(np.float64), axes=1)
-    return np.floor(weighed * GRAY_SCALE).astype(np.uint8)
+def to_gray(channels: np.ndarray) -> np.ndarray:
+    """Convert red, green and blue intensities [3, T] into gray intensities [T], all uint8."""
+    weighted_sum = np.tensordot(np.array(GRAY_WEIGHTS), channels.astype(np.float64), axes=1)
+    return np.floor(weighted_sum * GRAY_SCALE).astype(np.uint8)
 
 
 def pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
-    """Images of the hard level; 80 % for training, 10 % each for validation and test, drawn with seed 0.
+    """Read the Pathfinder images of the hard level.
+
+    The published files have no splits. A random 80 % of the images (seed 0) are used for training, 10 % for
+    validation and 10 % for testing.
 
     Args:
-        archive: of the whole benchmark.
-        side: 32, 64, 128 or 256 pixels.
-        raw: a temporary file for the pixels; removed at the end.
+        archive: archive of the published benchmark.
+        side: width and height of the images in pixels: 32, 64, 128 or 256.
+        raw: temporary file for the pixels, removed at the end.
+
+    Yields:
+        Split, image (uint8 [side * side]), and label: 1 if a path joins the two dots, otherwise 0.
 
     Raises:
-        InputError: an image is of another size or missing, or a line of the metadata is malformed.
+        InputError: an image is missing or has another size, or a line of the metadata is malformed.
     """
     within = re.compile(
         rf"(?:.*/)?pathfinder{side}/{PATHFINDER_LEVEL}/(imgs/\d+/[^/]+\.png|metadata/(\d+)\.npy)$"
@@ -173,19 +226,32 @@ def pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
                 images[match[1]] = written if image.size else -1
                 written += bool(image.size)
                 file.write(image.tobytes())
-    entries = [entry for _, lines in sorted(metadata.items()) for entry in _entries(archive, *lines)]
+    entries = [entry for _, lines in sorted(metadata.items()) for entry in _read_metadata(archive, *lines)]
     yield from _split_images(archive, images, entries, raw, side)
     raw.unlink()
 
 
 def read_png(content: IO[bytes], side: int, where: str) -> np.ndarray:
-    """Intensities [side, side]; an empty array for an empty file, which the published archive has one of."""
+    """Read a PNG image.
+
+    Args:
+        content: open binary file.
+        side: expected width and height in pixels.
+        where: name of the file for error messages.
+
+    Returns:
+        Gray intensities, uint8 [side, side]; an empty array for an empty file. The published archive contains
+        one empty file.
+
+    Raises:
+        InputError: the file is not a PNG image of the expected size.
+    """
     PIL, data = pillow(), content.read()
     if not data:
         return np.empty(0, dtype=np.uint8)
     try:
         image = np.asarray(PIL.Image.open(BytesIO(data), formats=("PNG",)).convert("L"))
-    except PIL.UnidentifiedImageError as error:  # whose words are of the object in memory
+    except PIL.UnidentifiedImageError as error:  # its message describes the BytesIO object: leave it out
         raise InputError(f"{where}: expected an image") from error
     except (PIL.Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{where}: expected an image: {error}") from error
@@ -194,8 +260,12 @@ def read_png(content: IO[bytes], side: int, where: str) -> np.ndarray:
     return image
 
 
-def _entries(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
-    """Image, label and place of every line of a file of metadata, which is text in spite of its name."""
+def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
+    """Parse a metadata file, which is a text file although its name ends in ``.npy``.
+
+    Yields:
+        Name of an image, its label, and the position in the archive for error messages.
+    """
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         columns = line.split()
         where = f"{archive}, {name}, line {number}"
@@ -207,15 +277,25 @@ def _entries(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, in
 def _split_images(
     archive: Path, images: Dict[str, int], entries: List[Tuple[str, int, str]], raw: Path, side: int
 ) -> Iterator[ImageExample]:
+    """Divide the Pathfinder images among the splits.
+
+    Args:
+        archive: archive of the published benchmark, for error messages.
+        images: dictionary from the name of an image to its index in ``raw``, -1 for an empty file.
+        entries: name, label and position in the archive of every image.
+        raw: file with the pixels of all images.
+        side: width and height of an image in pixels.
+    """
     missing = [(name, where) for name, _, where in entries if name not in images]
     if missing:
         raise InputError(f"{missing[0][1]}: {missing[0][0]} is not in the archive, expected an image")
-    kept = [(images[name], label) for name, label, _ in entries if images[name] >= 0]
-    if not kept:
+    examples = [(images[name], label) for name, label, _ in entries if images[name] >= 0]
+    if not examples:
         raise InputError(f"{archive} has no images of pathfinder{side}/{PATHFINDER_LEVEL}")
     pixels = np.memmap(str(raw), dtype=np.uint8, mode="r").reshape(-1, side * side)
-    order = np.random.RandomState(0).permutation(len(kept))
-    train, valid = int(0.8 * len(kept)), int(0.9 * len(kept))
-    for place, chosen in enumerate(order):
-        row, label = kept[chosen]
-        yield "train" if place < train else "valid" if place < valid else "test", pixels[row], label
+    order = np.random.RandomState(0).permutation(len(examples))
+    end_of_train, end_of_valid = int(0.8 * len(examples)), int(0.9 * len(examples))
+    for position, number in enumerate(order):
+        index, label = examples[number]
+        split = "train" if position < end_of_train else "valid" if position < end_of_valid else "test"
+        yield split, pixels[index], label

@@ -1,12 +1,14 @@
-"""``luna-lra-seeds``: models on a task of Long Range Arena with several seeds, mean and spread as a table.
+"""Command ``luna-lra-seeds``, which compares models on a task of Long Range Arena over several seeds.
 
-RECIPE is a recipe of Long Range Arena, as listops (luna-recipes lists them); DATA is what luna-prepare-lra
-made for that task. Each model is trained with each seed, its checkpoint of the highest validation accuracy is
-tested, and the accuracy goes to DIR/RECIPE/MODEL/seed-N/result.json. The table is of all results under DIR,
-whatever runs made them: for each model and task the mean, the sample standard deviation, and how many seeds
-there were. Started again, it does only what is left, and goes on with a training that broke off. Options
-after -- go to fairseq-train, and override the recipe's. With --figure and --costs it also draws accuracy
-against speed, as the paper's Figure 1, with --curves the validation accuracy during training.
+Train several models on one task of Long Range Arena, each with several random seeds, and print a table of
+their test accuracies.
+
+RECIPE is a recipe of Long Range Arena, such as listops (luna-recipes lists them). DATA is the folder that
+luna-prepare-lra made for that task. For every model and seed, the checkpoint with the highest validation
+accuracy is tested, and its accuracy is written to DIR/RECIPE/MODEL/seed-N/result.json. The table covers all
+results under DIR, including those of earlier runs. It shows the mean, the sample standard deviation and the
+number of seeds for each model and task. If you start the command again, it resumes an interrupted training and
+skips finished runs. Options after -- are passed to fairseq-train and override the recipe.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from luna_fairseq.files.checksums import content_of
 from luna_fairseq.files.same_run import differences, lasting_options, options_of, same_run
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
-from luna_fairseq.lra.writing import SPLITS
+from luna_fairseq.lra.layout import SPLITS
 from luna_fairseq.progress import progress, say
 
 PROGRAM = "luna-lra-seeds"
@@ -38,7 +40,7 @@ RESULT = "result.json"
 TRAIN_LOG = "train.log"
 ARCHITECTURE = "luna_lra_"
 ANCHORED = "luna_anchored_lra_"
-# The tasks' names in the paper, by what follows ARCHITECTURE.
+# The paper's name of each task, by the part of the architecture's name that follows ARCHITECTURE.
 TITLES = {
     "listop": "ListOps",
     "imdb": "Text",
@@ -51,7 +53,15 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Result:
-    """One trained model's accuracy on the test set, in per cent."""
+    """Test result of one trained model.
+
+    Attributes:
+        title: the paper's name of the task.
+        model: name of the model, as given to ``--models``.
+        seed: random seed of the training.
+        accuracy: accuracy on the test set in per cent.
+        options: options given to fairseq-train.
+    """
 
     title: str
     model: str
@@ -61,21 +71,26 @@ class Result:
 
 
 def build_parser() -> CommandParser:
-    """The command's options."""
+    """Build the parser of the command line."""
     usage = "%(prog)s RECIPE DATA --out DIR [options] [-- fairseq-train options]"
-    parser = CommandParser(PROGRAM, __doc__, usage=usage)
+    example = (
+        "example: luna-lra-seeds listops data/lra/listops --out runs/lra --models transformer luna-16 "
+        "--seeds 1 2 3 -- --max-update 5000"
+    )
+    parser = CommandParser(PROGRAM, __doc__, usage=usage, epilog=example)
     add = parser.add_argument
-    add("recipe", metavar="RECIPE", help="of Long Range Arena, as listops")
+    add("recipe", metavar="RECIPE", help="recipe of Long Range Arena, such as listops")
     parser.path("data", "folder that luna-prepare-lra wrote", "DATA")
-    parser.path("--out", "folder of checkpoints, logs and results", "DIR", required=True)
+    parser.path("--out", "folder to write checkpoints, logs and results to", "DIR", required=True)
     add(
         "--models",
         nargs="+",
         default=["transformer", "luna-16", "luna-128", "luna-256"],
         metavar="MODEL",
-        help="transformer; luna-L or luna-L-p: L rows of P, -p for the mean of the last P in the place of "
-        "[CLS]; luna-L-anchored or luna-L-anchored-p: with a place for each row; peer-NAME: the Transformer "
-        "with that attention (default: transformer luna-16 luna-128 luna-256)",
+        help="models to train: transformer; luna-L for Luna with a packed sequence P of length L; luna-L-p to "
+        "classify from the mean of the last P instead of [CLS]; luna-L-anchored or luna-L-anchored-p for "
+        "anchored Luna; peer-NAME for a Transformer with another attention, such as peer-linear (default: "
+        "transformer luna-16 luna-128 luna-256)",
     )
     add(
         "--seeds",
@@ -83,23 +98,33 @@ def build_parser() -> CommandParser:
         type=random_seed,
         default=[1, 2, 3, 4, 5],
         metavar="N",
-        help="(default: 1 2 3 4 5)",
+        help="random seeds (default: 1 2 3 4 5)",
     )
-    parser.path("--figure", "draw accuracy against speed and memory into FILE, a PNG")
-    parser.path("--costs", "for --figure: JSON of 'python -m luna_fairseq.benchmark lra'")
-    parser.path("--curves", "draw validation accuracy during training into FILE, a PNG")
+    parser.path(
+        "--figure", "draw accuracy against speed and memory, as the paper's Figure 1, into a PNG file"
+    )
+    parser.path("--costs", "for --figure: file that 'python -m luna_fairseq.benchmark lra --json FILE' wrote")
+    parser.path("--curves", "draw validation accuracy during training into a PNG file")
     return parser
 
 
 def run(args: argparse.Namespace, extra: List[str]) -> None:
-    """Train and test whatever has no result yet, print the table, and draw what was asked for."""
+    """Train and test every model with every seed, print the table, and draw the requested plots.
+
+    Args:
+        args: parsed options of the command.
+        extra: options for fairseq-train, which override the recipe.
+
+    Raises:
+        InputError: an option is wrong, a result belongs to a run with other options, or a command failed.
+    """
     recipe = read_recipe(args.recipe, "lra")
-    task = task_of(recipe)
+    task = find_task(recipe)
     title, name = TITLES[task], recipe.path.stem
     models = {model: model_options(model, task) for model in args.models}
     costs = check_plots(args)
     if not args.data.is_dir():
-        raise InputError(f"{args.data} is no folder: give what luna-prepare-lra made")
+        raise InputError(f"{args.data} is not a folder. Give a folder that luna-prepare-lra made")
     curves: Dict[str, Dict[int, float]] = {}
     data = content_of([args.data], SPLITS)
     runs = [(seed, model) for seed in args.seeds for model in models]
@@ -110,7 +135,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         if done is not None and done.options != options:
             changes = "; ".join(differences(options_of(done.options), options_of(options)))
             raise InputError(
-                f"{folder / RESULT} is of a run with other options ({changes}): give another --out, or "
+                f"{folder / RESULT} is of a run with other options ({changes}). Give another --out, or "
                 f"remove {folder}"
             )
         begun = done is not None or (folder / "checkpoint_last.pt").is_file()
@@ -130,10 +155,16 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
 
 def check_plots(args: argparse.Namespace) -> Optional[Costs]:
-    """The costs for ``--figure``, when it was given. Raises InputError, before anything is trained, where the
-    plots cannot be drawn."""
+    """Check, before anything is trained, that the requested plots can be drawn.
+
+    Returns:
+        The costs for ``--figure``; None if the option was not given.
+
+    Raises:
+        InputError: a plot cannot be written, or the cost of a model was not measured.
+    """
     if (args.figure is None) != (args.costs is None):
-        raise InputError("--figure and --costs go together: give both, or neither")
+        raise InputError("--figure and --costs need each other. Give both, or neither")
     for option, path in (("--figure", args.figure), ("--curves", args.curves)):
         if path is not None:
             check_plot(path, option)
@@ -141,45 +172,82 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
         return None
     costs = Costs(args.costs)
     for model in args.models:
-        costs.of(model)
+        costs.find(model)
     return costs
 
 
-def task_of(recipe: Recipe) -> str:
-    """The task, as architectures are named after it. Raises InputError for a recipe of something else."""
+def find_task(recipe: Recipe) -> str:
+    """Return the task of a recipe, as the names of its architectures spell it (``listop``).
+
+    Args:
+        recipe: recipe of Long Range Arena.
+
+    Raises:
+        InputError: the recipe trains another kind of model.
+    """
     name = recipe.settings["model"]["_name"]
     tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}
     if name not in tasks:
         raise InputError(
-            f"{recipe.path} is no recipe of Long Range Arena: its model is {name}, not luna_lra_.."
+            f"{recipe.path} is not a recipe of Long Range Arena: its model is {name}, expected luna_lra_.."
         )
     return tasks[name]
 
 
-def model_options(model: str, architecture: str) -> List[str]:
-    """Of fairseq-train. Raises InputError where there is no such model."""
+def model_options(model: str, task: str) -> List[str]:
+    """Return the options of fairseq-train for a model.
+
+    Args:
+        model: name of the model, as given to ``--models``.
+        task: task, as the names of the architectures spell it.
+
+    Raises:
+        InputError: the name is unknown.
+
+    Example:
+        >>> model_options("luna-16-p", "listop")
+        ['--arch', 'luna_lra_listop', '--encoder-projection-length', '16', '--use-p']
+    """
     if model == "transformer":
-        return ["--arch", f"transformer_lra_{architecture}"]
+        return ["--arch", f"transformer_lra_{task}"]
     if model.startswith("peer-"):
-        return ["--arch", f"peer_lra_{architecture}", "--attention", model[len("peer-") :]]
-    match = parts_of(model)
+        return ["--arch", f"peer_lra_{task}", "--attention", model[len("peer-") :]]
+    match = parse_luna(model)
     if match is None:
         raise InputError(
             f"--models {model}: expected transformer, luna-L, luna-L-p, luna-L-anchored, "
-            "luna-L-anchored-p or peer-NAME, as luna-16"
+            "luna-L-anchored-p or peer-NAME, such as luna-16"
         )
-    words = ["--arch", f"{ANCHORED if match[2] else ARCHITECTURE}{architecture}"]
+    words = ["--arch", f"{ANCHORED if match[2] else ARCHITECTURE}{task}"]
     return words + ["--encoder-projection-length", match[1]] + (["--use-p"] if match[3] else [])
 
 
-def parts_of(model: str) -> Optional[Match[str]]:
-    """Rows of P, ``-anchored`` and ``-p`` of a Luna among ``--models``; None of another model."""
+def parse_luna(model: str) -> Optional[Match[str]]:
+    """Split the name of a Luna model into the length of P, ``-anchored`` and ``-p``.
+
+    Args:
+        model: name of the model, as given to ``--models``.
+
+    Returns:
+        A match with the three parts as its groups; None for any other model.
+    """
     return re.fullmatch(r"luna-([1-9]\d*)(-anchored)?(-p)?", model)
 
 
 def train_and_test(data: Path, folder: Path, options: List[str], title: str, model: str, seed: int) -> Result:
-    """Train, test the best checkpoint, and keep the result in ``folder``. Raises InputError where a command
-    failed; the message names its log."""
+    """Train a model, test its best checkpoint, and write the result.
+
+    Args:
+        data: folder of the data.
+        folder: folder to write the checkpoints, logs and result to.
+        options: options for fairseq-train.
+        title: the paper's name of the task.
+        model: name of the model.
+        seed: random seed.
+
+    Raises:
+        InputError: a command failed; the message names its log file.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     user_dir = ["--user-dir", USER_DIR]
     words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(seed), *options]
@@ -193,70 +261,102 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     run_logged(fairseq("validate", words), log, anew=True)
     found = re.findall(r"\| accuracy ([\d.]+)", log.read_text(encoding="utf-8", errors="replace"))
     if not found:
-        raise InputError(f"{log} has no accuracy: does the recipe have --criterion lra_cross_entropy?")
+        raise InputError(f"{log} has no accuracy. Use a recipe with --criterion lra_cross_entropy")
     result = Result(title, model, seed, float(found[-1]), options)
     write_text(folder / RESULT, json.dumps(asdict(result)) + "\n")
     return result
 
 
 def read_result(path: Path) -> Result:
-    """Raises InputError for a damaged file."""
+    """Read the result file of a finished run.
+
+    Args:
+        path: file written by :func:`train_and_test`.
+
+    Raises:
+        InputError: the file is damaged.
+    """
     try:
         return Result(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is damaged ({error}): remove it, and start again to test anew") from error
+        raise InputError(
+            f"{path} is damaged ({error}). Remove it and start the command again, which repeats the test"
+        ) from error
 
 
 def table(results: Sequence[Result]) -> str:
-    """Mean, sample standard deviation and number of seeds, in the form of the paper's Tables 1 and 3."""
-    rows = _by_model(results)
-    titles = [title for title in TITLES.values() if any(title in row for row in rows.values())]
+    """Format the results as a Markdown table, in the form of the paper's Tables 1 and 3.
+
+    Args:
+        results: results of any models, tasks and seeds.
+
+    Returns:
+        A table with one line per model. A cell has the mean, the sample standard deviation and the number of
+        seeds. The last column has the mean over the tasks, or "-" if the model has no result on one of them.
+    """
+    accuracies = _group_by_model(results)
+    titles = [title for title in TITLES.values() if any(title in by_task for by_task in accuracies.values())]
     lines = [["Model", *titles, "Avg."], ["---"] * (len(titles) + 2)]
-    for model in sorted(rows, key=_model_order):
-        whole = all(title in rows[model] for title in titles)
-        average = f"{_mean(rows[model], titles):.2f}" if whole else "-"
-        lines.append([_label(model), *(_cell(rows[model].get(title, [])) for title in titles), average])
+    for model in sorted(accuracies, key=_sort_key):
+        by_task = accuracies[model]
+        is_complete = all(title in by_task for title in titles)
+        average = f"{_mean(by_task, titles):.2f}" if is_complete else "-"
+        lines.append([_label(model), *(_cell(by_task.get(title, [])) for title in titles), average])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]:
-    """The tasks that every model has results of, and each model's mean accuracy on them. Raises InputError
-    where there is none."""
-    rows = _by_model(results)
-    titles = [title for title in TITLES.values() if all(title in row for row in rows.values())]
+    """Average the accuracy of each model over the tasks that all models have results on.
+
+    Args:
+        results: results of any models, tasks and seeds.
+
+    Returns:
+        The names of the common tasks, separated by commas, and a dictionary from a model to its mean accuracy
+        in per cent.
+
+    Raises:
+        InputError: the models have no task in common.
+    """
+    accuracies = _group_by_model(results)
+    titles = [title for title in TITLES.values() if all(title in by_task for by_task in accuracies.values())]
     if not titles:
         raise InputError("--figure: the models have no task in common")
-    return ", ".join(titles), {model: _mean(row, titles) for model, row in rows.items()}
+    return ", ".join(titles), {model: _mean(by_task, titles) for model, by_task in accuracies.items()}
 
 
-def _by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float]]]:
-    """Model -> title of a task -> accuracies of its seeds."""
-    rows: Dict[str, Dict[str, List[float]]] = {}
+def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float]]]:
+    """Return the accuracies of all seeds by model and task."""
+    accuracies: Dict[str, Dict[str, List[float]]] = {}
     for result in results:
-        rows.setdefault(result.model, {}).setdefault(result.title, []).append(result.accuracy)
-    return rows
+        by_task = accuracies.setdefault(result.model, {})
+        by_task.setdefault(result.title, []).append(result.accuracy)
+    return accuracies
 
 
-def _mean(row: Dict[str, List[float]], titles: Sequence[str]) -> float:
-    return statistics.mean(statistics.mean(row[title]) for title in titles)
+def _mean(by_task: Dict[str, List[float]], titles: Sequence[str]) -> float:
+    """Return the mean over tasks of the mean over seeds."""
+    return statistics.mean(statistics.mean(by_task[title]) for title in titles)
 
 
-def _model_order(model: str) -> Tuple[int, str, int, str]:
-    """Transformer, peers by name, Luna and anchored Luna by rows of P."""
-    match = parts_of(model)
+def _sort_key(model: str) -> Tuple[int, str, int, str]:
+    """Return a key that sorts the Transformer first, then peers by name, Luna and anchored Luna by length."""
+    match = parse_luna(model)
     if match is None:
         return int(model != "transformer"), model, 0, ""
     return 3 if match[2] else 2, "", int(match[1]), match[3] or ""
 
 
 def _label(model: str) -> str:
-    match = parts_of(model)
+    """Return the name of a model for the table."""
+    match = parse_luna(model)
     if match is None:
         return "Transformer" if model == "transformer" else model[len("peer-") :]
     return f"{'anchored ' if match[2] else ''}Luna-{match[1]}{', P' if match[3] else ''}"
 
 
 def _cell(accuracies: List[float]) -> str:
+    """Format mean, sample standard deviation and number of seeds."""
     if not accuracies:
         return "-"
     spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""

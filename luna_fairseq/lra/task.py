@@ -1,5 +1,4 @@
-"""Tasks of Long Range Arena: a class for each sequence of tokens, pair of such sequences, or sequence of
-pixels."""
+"""Tasks of Long Range Arena: classification of token sequences, pairs of them, and pixel sequences."""
 
 import logging
 from argparse import Namespace
@@ -33,6 +32,7 @@ from fairseq.tasks import FairseqTask, register_task
 from luna_fairseq.checks.bounds import SEED
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
+from luna_fairseq.lra.layout import LABEL, SECOND_SOURCE, SOURCE
 from luna_fairseq.lra.pixels import PixelSequenceDataset, read_labels, read_pixels
 from luna_fairseq.models.luna import flat_options
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
@@ -41,7 +41,6 @@ from luna_fairseq.text.indexed import read_indexed
 
 logger = logging.getLogger(__name__)
 
-SOURCE, SECOND_SOURCE, LABEL = "src-bin", "src1-bin", "label-bin"
 CLS = "<CLS>"
 
 
@@ -50,7 +49,7 @@ class LRAConfig(FairseqDataclass):
     """Options of every task of Long Range Arena."""
 
     data: str = option(MISSING, "folder of the data")
-    no_shuffle: bool = option(False, "train on the sequences in their order")
+    no_shuffle: bool = option(False, "train on the sequences in the order of the files")
     seed: int = field(default=II("common.seed"), metadata=SEED)
 
 
@@ -59,13 +58,26 @@ class LRAImageConfig(LRAConfig):
     """Options of ``--task lra-image``."""
 
     pixel_normalization: Optional[List[float]] = option(
-        None, "mean and standard deviation of intensities between 0 and 1 (default: 0.5,0.5)", least=0, most=1
+        None,
+        "mean and standard deviation of the intensities, scaled to numbers between 0 and 1 (default: 0.5,0.5)",
+        least=0,
+        most=1,
     )
 
 
 class LRATask(FairseqTask):
-    """What both tasks share: one class for each example. Data is read as the model wants it, so that is built
-    first."""
+    """Base class of the text and image tasks, which assign one class to each example.
+
+    The options of the model (length, ``<CLS>``, number of classes) decide how data is read. The model must
+    therefore be built before a data set is loaded.
+
+    Args:
+        cfg: options of the task.
+
+    Attributes:
+        pairs: True if examples are pairs of sequences.
+        model_options: options of the model, set by :meth:`build_model`.
+    """
 
     pairs = False
     source_dictionary: Optional[Dictionary] = None
@@ -76,20 +88,32 @@ class LRATask(FairseqTask):
         self.model_options = Namespace(**vars(LunaClassifierConfig()))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """The model of ``cfg``, whose options decide how data is read from then on."""
+        """Build the model, and remember its options for the data sets that are loaded later.
+
+        Args:
+            cfg: options of the model.
+            from_checkpoint: True if fairseq builds the model to load a checkpoint into it (default: False).
+        """
         self.model_options = Namespace(**flat_options(cfg, LunaClassifierConfig()))
         return super().build_model(cfg, from_checkpoint)
 
     def max_positions(self) -> int:
+        """Return the longest sequence that the model reads, in tokens or pixels."""
         return self.model_options.max_positions
 
     @property
     def prepends_cls(self) -> bool:
-        """Whether a sequence is represented by what comes first, and so gets something put there."""
+        """True if the model classifies from its first position, which then gets a ``<CLS>``."""
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
-    def keep_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
-        """Make ``definition`` with sizes [N] the dataset ``split``, in an order that the seed gives."""
+    def store_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
+        """Build the data set of a split, shuffled with the seed unless ``--no-shuffle`` is given.
+
+        Args:
+            split: name of the split.
+            definition: nested dictionary of data sets, which become the fields of a batch.
+            sizes: length of each example [N].
+        """
         definition = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **definition}
         dataset: FairseqDataset = NestedDictionaryDataset(definition, sizes=[sizes])
         if not self.cfg.no_shuffle:
@@ -102,15 +126,15 @@ class LRATask(FairseqTask):
 
 @register_task("lra-text", dataclass=LRAConfig)
 class LRATextTask(LRATask):
-    """Sequences of tokens, or pairs of them.
+    """Task that classifies token sequences, or pairs of them.
 
-    The data has the layout of the authors' code: folders ``src-bin`` and ``label-bin``, made by
-    fairseq-preprocess or by luna-prepare-lra; with ``src1-bin`` there are pairs.
+    The data has the layout of the authors' code: the folders ``src-bin`` and ``label-bin``, written by
+    luna-prepare-lra or fairseq-preprocess. Examples are pairs if there is a folder ``src1-bin`` as well.
 
     Args:
-        cfg: a :class:`LRAConfig`
-        dictionary: of the tokens, ``<CLS>`` last
-        label_dictionary: of the classes
+        cfg: options of the task.
+        dictionary: dictionary of the tokens, with ``<CLS>`` as the last entry.
+        label_dictionary: dictionary of the classes.
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary):
@@ -121,10 +145,20 @@ class LRATextTask(LRATask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> LRATask:
-        """Read the dictionaries; of a folder of images, the task that reads them. Raises InputError where a
-        dictionary is missing."""
+        """Load the dictionaries and return the task.
+
+        If the folder contains images, an image task is returned. The authors' commands read images with their
+        text task.
+
+        Args:
+            cfg: options of the task.
+            **kwargs: ignored; part of fairseq's interface.
+
+        Raises:
+            InputError: a dictionary is missing.
+        """
         if (Path(cfg.data) / "input").is_dir() and not (Path(cfg.data) / SOURCE).exists():
-            logger.info(f"{cfg.data} holds images: they are read as --task lra-image reads them")
+            logger.info(f"{cfg.data} contains images, so --task lra-image reads them")
             images = LRAImageConfig(data=cfg.data, no_shuffle=cfg.no_shuffle, seed=cfg.seed)
             return LRAImagesByTextTask(images)
         dictionaries = {}
@@ -132,8 +166,7 @@ class LRATextTask(LRATask):
             path = Path(cfg.data) / name / "dict.txt"
             if not path.is_file():
                 raise InputError(
-                    f"{path} does not exist: is this a folder that luna-prepare-lra or fairseq-preprocess "
-                    "made?"
+                    f"{path} does not exist. Give a folder that luna-prepare-lra or fairseq-preprocess made"
                 )
             dictionaries[name] = Dictionary.load(str(path))
         dictionaries[SOURCE].add_symbol(CLS)
@@ -141,14 +174,23 @@ class LRATextTask(LRATask):
         return cls(cfg, dictionaries[SOURCE], dictionaries[LABEL])
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load train, valid or test. Raises InputError where files are missing, have different numbers of
-        examples, or hold a label that is no class."""
+        """Load a split.
+
+        Args:
+            split: train, valid or test.
+            combine: load ``train1``, ``train2`` and so on as well (default: False).
+            **kwargs: ignored; part of fairseq's interface.
+
+        Raises:
+            InputError: files are missing or have different numbers of examples, or a label is not a class of
+                the model.
+        """
         folder, folders = Path(self.cfg.data), [SOURCE, SECOND_SOURCE] if self.pairs else [SOURCE]
-        sources = [self._sequences(folder / one / split, combine) for one in folders]
+        sources = [self._load_sequences(folder / name / split, combine) for name in folders]
         labels = read_indexed(folder / LABEL / split, self.label_dictionary, combine)
         if any(len(source) != len(labels) for source in sources):
             counts = zip([*folders, LABEL], map(len, [*sources, labels]))
-            found = ", ".join(f"{folder / one / split} {count:,}" for one, count in counts)
+            found = ", ".join(f"{folder / name / split} {count:,}" for name, count in counts)
             raise InputError(f"every example needs one entry in each of these files, but they have: {found}")
         self._check_labels(split, labels)
         net_input: Dict[str, Any] = {}
@@ -162,10 +204,10 @@ class LRATextTask(LRATask):
         sizes = np.max([source.sizes for source in sources], axis=0)
         tokens = ConcatSentencesDataset(*sources) if self.pairs else sources[0]
         definition = {"net_input": net_input, "target": target, "ntokens": NumelDataset(tokens, reduce=True)}
-        self.keep_dataset(split, definition, sizes)
+        self.store_dataset(split, definition, sizes)
 
-    def _sequences(self, path: Path, combine: bool) -> FairseqDataset:
-        """As the model reads them: with ``<CLS>``, and cut."""
+    def _load_sequences(self, path: Path, combine: bool) -> FairseqDataset:
+        """Load token sequences, prepend ``<CLS>`` if the model needs it, and cut them to the model's length."""
         dataset = read_indexed(path, self.dictionary, combine)
         if self.prepends_cls:
             dataset = PrependTokenDataset(dataset, self.dictionary.index(CLS))
@@ -178,6 +220,7 @@ class LRATextTask(LRATask):
         return TruncateDataset(dataset, self.max_positions())
 
     def _check_labels(self, split: str, labels: FairseqDataset) -> None:
+        """Raise InputError unless every label is a single class of the model."""
         first, eos = self.label_dictionary.nspecial, self.label_dictionary.eos()
         for number in range(len(labels)):
             label = [token for token in labels[number].tolist() if token != eos]
@@ -191,34 +234,54 @@ class LRATextTask(LRATask):
 
 @register_task("long_range_arena", dataclass=LRAConfig)
 class LongRangeArenaTask(LRATextTask):
-    """The name that the authors' commands have for ``lra-text``."""
+    """Task ``lra-text`` under the name that the authors' commands use."""
 
 
 @register_task("lra-image", dataclass=LRAImageConfig)
 class LRAImageTask(LRATask):
-    """Images as sequences of gray pixels: ``input/SPLIT.npy`` (or ``.src``, as text) and
+    """Task that classifies images, read as sequences of gray pixels.
+
+    Images are read from ``input/SPLIT.npy`` or the text file ``input/SPLIT.src``, labels from
     ``label/SPLIT.label``.
 
     Args:
-        cfg: a :class:`LRAImageConfig`
+        cfg: options of the task.
     """
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "LRAImageTask":
-        """Raises InputError for a normalisation that cannot be."""
+        """Check the options and return the task.
+
+        Args:
+            cfg: options of the task.
+            **kwargs: ignored; part of fairseq's interface.
+
+        Raises:
+            InputError: ``--pixel-normalization`` is not a mean and a positive standard deviation.
+        """
         normalization = cfg.pixel_normalization
         if normalization is not None and (len(normalization) != 2 or normalization[1] <= 0):
             raise InputError(
                 f"--pixel-normalization {','.join(map(str, normalization))}: expected a mean and a standard "
-                "deviation above 0, as 0.5,0.5"
+                "deviation above 0, such as 0.5,0.5"
             )
         return cls(cfg)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load train, valid or test. Raises InputError where a file is missing, an image is of the wrong
-        size, or a label is no class."""
+        """Load a split.
+
+        Args:
+            split: train, valid or test.
+            combine: ignored; images have no ``train1``, ``train2`` and so on.
+            **kwargs: ignored; part of fairseq's interface.
+
+        Raises:
+            InputError: a file is missing, the images do not have the model's size, or a label is not a class
+                of the model.
+        """
         folder = Path(self.cfg.data)
-        check_files(folder / "label" / f"{split}.label")  # and the images
+        # Compares the checksums of all files of the split, including the images.
+        check_files(folder / "label" / f"{split}.label")
         pixels = read_pixels(folder / "input" / split)
         labels = read_labels(folder / "label" / f"{split}.label", self.model_options.sentence_class_num)
         if len(labels) != len(pixels):
@@ -226,30 +289,38 @@ class LRAImageTask(LRATask):
                 f"{folder}: the split {split!r} has {len(pixels):,} images, but {len(labels):,} labels"
             )
         classes = self.model_options.sentence_class_num
-        if labels and max(labels) + 1 < classes:  # CIFAR-10's model would read Pathfinder's images, too
+        # Pathfinder and CIFAR-10 have images of the same size, so a model of the wrong task could read them.
+        if labels and max(labels) + 1 < classes:
             logger.warning(
-                f"{split}: labels go up to {max(labels)}, and the model has {classes} classes: see to it "
-                "that it was trained on this task (--sentence-class-num)"
+                f"{split}: the largest label is {max(labels)}, but the model has {classes} classes "
+                "(--sentence-class-num). Check that the model was trained on this task"
             )
         longest = self.max_positions() - self.prepends_cls
         if pixels.shape[1] > longest:
             raise InputError(
-                f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, the model takes "
-                f"{longest:,}: choose the architecture of that size, or give --max-positions"
+                f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, but the model reads at most "
+                f"{longest:,}. Choose an architecture for that size, or give --max-positions"
             )
         source = PixelSequenceDataset(pixels, *(self.cfg.pixel_normalization or ()))
         net_input = {"src_tokens": source, "src_lengths": NumelDataset(source, reduce=False)}
         ntokens = NumelDataset(source, reduce=True)
         definition = {"net_input": net_input, "target": RawLabelDataset(labels), "ntokens": ntokens}
-        self.keep_dataset(split, definition, source.sizes)
+        self.store_dataset(split, definition, source.sizes)
 
 
 class LRAImagesByTextTask(LRAImageTask):
-    """Images read by a command of the authors' README, which says ``--task lra-text --input-type text`` for
-    them too."""
+    """Image task for the commands of the authors' README.
+
+    Those commands give ``--task lra-text --input-type text`` for images as well.
+    """
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """The model of ``cfg``, for pixels."""
+        """Build the model with ``--input-type image``.
+
+        Args:
+            cfg: options of the model.
+            from_checkpoint: True if fairseq builds the model to load a checkpoint into it (default: False).
+        """
         cfg = copy(cfg)
         cfg.input_type = "image"
         return super().build_model(cfg, from_checkpoint)

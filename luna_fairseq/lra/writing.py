@@ -1,4 +1,4 @@
-"""Writes examples as the data that the tasks of Long Range Arena read."""
+"""Writers of the data sets that the tasks of Long Range Arena read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ import numpy as np
 import torch
 
 from fairseq.data import Dictionary, indexed_dataset
-from luna_fairseq.lra.task import LABEL, SECOND_SOURCE, SOURCE
-
-SPLITS = ("train", "valid", "test")
-# Split -> class -> number of examples.
-Counts = Dict[str, Dict[int, int]]
+from luna_fairseq.lra.layout import LABEL, SECOND_SOURCE, SOURCE, SPLITS, Counts
 
 
 def write_tokens(
@@ -24,14 +20,20 @@ def write_tokens(
     examples: Iterable[Tuple[str, Sequence[Sequence[int]], int]],
     pairs: bool = False,
 ) -> Counts:
-    """Write binarised sequences as fairseq-preprocess would, with an end-of-sentence symbol after each.
+    """Write token sequences and labels in the binary format of fairseq-preprocess.
+
+    An end-of-sentence symbol follows each sequence.
 
     Args:
-        folder: to write to, made if need be.
-        symbols: the vocabulary.
-        classes: the labels are 0 to ``classes`` - 1.
-        examples: split, one sequence of places in ``symbols`` (two for pairs), and label.
-        pairs: whether examples have two sequences.
+        folder: folder to write to, created if necessary.
+        symbols: vocabulary.
+        classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
+        examples: tuples of a split, a list of one sequence (two for pairs) of indices into ``symbols``, and a
+            label.
+        pairs: True if every example has two sequences (default: False).
+
+    Returns:
+        Number of examples by split and class.
     """
     vocabulary, labels = _dictionary(symbols), _dictionary([str(label) for label in range(classes)])
     folders = {SOURCE: vocabulary, **({SECOND_SOURCE: vocabulary} if pairs else {}), LABEL: labels}
@@ -46,18 +48,19 @@ def write_tokens(
             )
     counts: Counter = Counter()
     for split, sequences, label in examples:
-        for (name, dictionary), places in zip(folders.items(), [*sequences, [label]]):
-            tokens = torch.empty(len(places) + 1, dtype=torch.int)
-            tokens[:-1] = torch.as_tensor(places, dtype=torch.int) + dictionary.nspecial
+        for (name, dictionary), indices in zip(folders.items(), [*sequences, [label]]):
+            tokens = torch.empty(len(indices) + 1, dtype=torch.int)
+            tokens[:-1] = torch.as_tensor(indices, dtype=torch.int) + dictionary.nspecial
             tokens[-1] = dictionary.eos()
             builders[name, split].add_item(tokens)
         counts[split, label] += 1
     for (name, split), builder in builders.items():
         builder.finalize(indexed_dataset.index_file_path(str(folder / name / split)))
-    return _by_split(counts, classes)
+    return _group_by_split(counts, classes)
 
 
 def _dictionary(symbols: Iterable[str]) -> Dictionary:
+    """Return a fairseq dictionary of the given symbols."""
     dictionary = Dictionary()
     for symbol in symbols:
         dictionary.add_symbol(symbol)
@@ -65,12 +68,16 @@ def _dictionary(symbols: Iterable[str]) -> Dictionary:
 
 
 def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.ndarray, int]]) -> Counts:
-    """Write ``input/SPLIT.npy`` and ``label/SPLIT.label``.
+    """Write images to ``input/SPLIT.npy`` and labels to ``label/SPLIT.label``.
 
     Args:
-        folder: to write to, made if need be.
-        classes: the labels are 0 to ``classes`` - 1.
-        examples: split, intensities of one image (uint8, any shape), and label; all images of one size.
+        folder: folder to write to, created if necessary.
+        classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
+        examples: tuples of a split, an image (uint8, any shape), and a label. All images have the same number
+            of pixels.
+
+    Returns:
+        Number of examples by split and class.
     """
     for name in ("input", "label"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -87,11 +94,12 @@ def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.nd
         lines = "".join(f"{label}\n" for label in labels[split])
         (folder / "label" / f"{split}.label").write_text(lines, encoding="ascii")
         if labels[split]:
-            rows = np.memmap(str(path), dtype=np.uint8, mode="r", shape=(len(labels[split]), pixels))
-            np.save(str(path.with_suffix(".npy")), rows)
+            images = np.memmap(str(path), dtype=np.uint8, mode="r", shape=(len(labels[split]), pixels))
+            np.save(str(path.with_suffix(".npy")), images)
         path.unlink()
-    return _by_split(Counter((split, label) for split in SPLITS for label in labels[split]), classes)
+    return _group_by_split(Counter((split, label) for split in SPLITS for label in labels[split]), classes)
 
 
-def _by_split(counts: Counter, classes: int) -> Counts:
+def _group_by_split(counts: Counter, classes: int) -> Counts:
+    """Convert counts by (split, class) into a dictionary of dictionaries, with zeros for absent pairs."""
     return {split: {label: counts[split, label] for label in range(classes)} for split in SPLITS}

@@ -161,7 +161,7 @@ def test_label_of_two_words(tmp_path):
 def test_refused_images(tmp_path):
     refused("there is neither", image_task, tmp_path)
     folder, _ = write_pixels(tmp_path)
-    message = "images of 9 pixels, the model takes 7: choose the architecture of that size"
+    message = "images of 9 pixels, but the model reads at most 7. Choose an architecture for that size"
     refused(message, image_task, folder, max_positions=8)
     refused("--pixel-normalization 0.5: expected a mean and", image_task, folder, normalization=[0.5])
     label = folder / "label" / "train.label"

@@ -116,7 +116,7 @@ def test_text(tmp_path, capsys):
     assert texts(out / "src-bin", "valid") == texts(out / "src-bin", "test") == [b"worse"]
     assert len(Dictionary.load(str(out / "src-bin" / "dict.txt"))) == 4 + 256
     said = capsys.readouterr().out
-    assert "the test set is the validation set" in said
+    assert "the test set is also the validation set" in said
     assert "2 texts were cut to 5 bytes (--max-length), the longest of 15" in said
 
 
@@ -219,7 +219,7 @@ def test_refused_archives(tmp_path, capsys, task, change, message):
 
 def test_regenerated_pathfinder_says_so(tmp_path, capsys):
     out = prepare("pathfinder32-regenerated", tmp_path, *GENERATE)
-    assert "drawn here, not the published images" in capsys.readouterr().out
+    assert "images drawn by this command, not the published images" in capsys.readouterr().out
     assert images(out, "train")[0].shape == (6, 1024)
     (step,) = json.loads((out / "prepare_lra.json").read_text()).values()
     assert step["facts"]["settings"]["task"] == "pathfinder32-regenerated"
