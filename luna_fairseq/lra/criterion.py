@@ -26,8 +26,8 @@ class LRACrossEntropyCriterion(FairseqCriterion):
 
     The loss is summed over the sequences of a batch. It is then divided by the number of sequences if
     ``--sentence-avg`` is given, and by the number of their tokens otherwise. With
-    ``--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric``, fairseq-train keeps the checkpoint
-    with the highest accuracy.
+    ``--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric``, fairseq-train keeps the
+    checkpoint with the highest accuracy.
 
     Args:
         task: fairseq task that the model is trained on.

@@ -56,8 +56,8 @@ class Costs:
             raise InputError(f"--costs {path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"--costs {path} has no measurements of {TRANSFORMER} on Long Range Arena ({error!r}). Write it "
-                "with 'python -m luna_fairseq.benchmark lra --json FILE'"
+                f"--costs {path} has no measurements of {TRANSFORMER} on Long Range Arena ({error!r}). Write "
+                "it with 'python -m luna_fairseq.benchmark lra --json FILE'"
             ) from None
 
     def find(self, model: str) -> Cost:
@@ -76,7 +76,8 @@ class Costs:
         if form not in self.by_form:
             measured = ", ".join(self.by_form)
             raise InputError(
-                f"--costs has no measurement of {form}, only of {measured}. Leave the model out, or measure it"
+                f"--costs has no measurement of {form}, only of {measured}. Leave the model out, or measure "
+                "it"
             )
         return self.by_form[form]
 
@@ -138,8 +139,8 @@ def read_curve(log: Path) -> Dict[int, float]:
         log: log file. A missing file gives an empty result.
 
     Returns:
-        Dictionary from the number of updates to the accuracy in per cent. If a resumed run repeated an update,
-        the later accuracy counts.
+        Dictionary from the number of updates to the accuracy in per cent. If a resumed run repeated an
+        update, the later accuracy counts.
     """
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     found = (re.search(r"'valid' subset.*\| accuracy ([\d.]+).*\| num_updates (\d+)", line) for line in lines)

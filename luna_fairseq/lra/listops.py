@@ -45,7 +45,8 @@ def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_
 
     Args:
         seed: seed of the random generator.
-        min_length: lower bound on the number of tokens, exclusive as in the published generator (default: 500).
+        min_length: lower bound on the number of tokens, exclusive as in the published generator (default:
+            500).
         max_length: upper bound on the number of tokens, exclusive (default: 2000).
 
     Returns:
@@ -122,8 +123,8 @@ def evaluate(tokens: Sequence[str]) -> int:
         >>> evaluate(["[MED", "1", "4", "8", "]"])
         4
     """
-    # Stack of open operations, each with its operator and the values of its arguments so far. The entry at the
-    # bottom has no operator and receives the value of the whole expression.
+    # Stack of open operations, each with its operator and the values of its arguments so far. The entry at
+    # the bottom has no operator and receives the value of the whole expression.
     open_operations: List[Tuple[str, List[int]]] = [("", [])]
     for position, token in enumerate(tokens, 1):
         if len(open_operations) == 1 and open_operations[0][1]:

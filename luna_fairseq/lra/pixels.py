@@ -60,8 +60,8 @@ def read_pixels(stem: Path) -> np.ndarray:
     """Read the images of a split.
 
     Args:
-        stem: path without a suffix. ``STEM.npy`` is read if it exists, otherwise ``STEM.src``, a text file with
-            the intensities of one image per line.
+        stem: path without a suffix. ``STEM.npy`` is read if it exists, otherwise ``STEM.src``, a text file
+            with the intensities of one image per line.
 
     Returns:
         Intensities, uint8 [N, T], for N images of T pixels.
@@ -75,7 +75,8 @@ def read_pixels(stem: Path) -> np.ndarray:
     if text.is_file():
         return _read_text(text)
     raise InputError(
-        f"there is neither {binary} nor {text.name} in the same folder. Give a folder that luna-prepare-lra made"
+        f"there is neither {binary} nor {text.name} in the same folder. Give a folder that luna-prepare-lra "
+        "made"
     )
 
 

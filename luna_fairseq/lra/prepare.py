@@ -1,13 +1,12 @@
-"""Command ``luna-prepare-lra``, which prepares the data of one task of Long Range Arena.
+"""Command ``luna-prepare-lra``: download or generate the data of one task of Long Range Arena.
 
-Download or generate the data of one task of Long Range Arena, and write it in the format that fairseq-train
-reads.
+The data is written in the format that fairseq-train reads.
 
-The task listops is generated from its published definition: 96,000 / 2,000 / 2,000 distinct expressions of 500
-to 2,000 tokens with the operators MAX, MIN, MED and SUM_MOD. With --mirror, the published files
-basic_{train,val,test}.tsv are converted instead, and every value is checked. The other tasks are converted from
-their published archives, which are downloaded or read from --mirror: text (IMDB reviews as bytes), retrieval
-(AAN, pairs of papers as bytes), image (CIFAR-10 in gray), pathfinder32 and pathfinder128. The task
+The task listops is generated from its published definition: 96,000 / 2,000 / 2,000 distinct expressions of
+500 to 2,000 tokens with the operators MAX, MIN, MED and SUM_MOD. With --mirror, the published files
+basic_{train,val,test}.tsv are converted instead, and every value is checked. The other tasks are converted
+from their published archives, which are downloaded or read from --mirror: text (IMDB reviews as bytes),
+retrieval (AAN, pairs of papers as bytes), image (CIFAR-10 in gray), pathfinder32 and pathfinder128. The task
 pathfinder32-regenerated draws its own images from the published description; use it if you cannot get the
 published archive, and do not compare its accuracies with published ones. DIR appears only after all of its
 files have been written.
@@ -49,17 +48,15 @@ VERSION = 1
 
 def build_parser() -> CommandParser:
     """Build the parser of the command line."""
-    parser = CommandParser(
-        PROGRAM, __doc__, epilog="example: luna-prepare-lra listops --destdir data/lra/listops"
-    )
+    parser = CommandParser(PROGRAM, __doc__, example="luna-prepare-lra listops --destdir data/lra/listops")
     add = parser.add_argument
     add("task", choices=list(TASKS), help="task to prepare")
     parser.path("--destdir", "folder to write to, which must be empty or absent", "DIR", required=True)
     add(
         "--mirror",
         metavar="DIR|URL",
-        help="folder or address of the archives (default: their public addresses); for listops, folder of the "
-        "published files (default: generate the expressions)",
+        help="folder or address of the archives (default: their public addresses); for listops, folder of "
+        "the published files (default: generate the expressions)",
     )
     archives = "folder for downloads of up to 7.7 GB (default: folder archives next to --destdir)"
     parser.path("--archives", archives, "DIR")
@@ -72,8 +69,8 @@ def build_parser() -> CommandParser:
     parser.count(
         "--max-length",
         None,
-        "maximum length of generated expressions, exclusive (default: 2000); for text and retrieval, number of "
-        f"bytes to keep of each text (default: {MAX_BYTES})",
+        "maximum length of generated expressions, exclusive (default: 2000); for text and retrieval, number "
+        f"of bytes to keep of each text (default: {MAX_BYTES})",
     )
     parser.workers("number of processes that generate examples")
     return parser
@@ -152,7 +149,8 @@ def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict
         empty = [split for split, by_class in counts.items() if not sum(by_class.values())]
         if empty:
             raise InputError(
-                f"there are no examples for {', '.join(empty)}: the archive does not have the published layout"
+                f"there are no examples for {', '.join(empty)}: the archive does not have the published "
+                "layout"
             )
         files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
         files.append(write_checksums(folder, files))

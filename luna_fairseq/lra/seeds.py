@@ -1,14 +1,13 @@
-"""Command ``luna-lra-seeds``, which compares models on a task of Long Range Arena over several seeds.
+"""Command ``luna-lra-seeds``: train models on Long Range Arena with several seeds, and compare them.
 
-Train several models on one task of Long Range Arena, each with several random seeds, and print a table of
-their test accuracies.
+The command prints a table with the mean and the spread of the test accuracies.
 
 RECIPE is a recipe of Long Range Arena, such as listops (luna-recipes lists them). DATA is the folder that
 luna-prepare-lra made for that task. For every model and seed, the checkpoint with the highest validation
 accuracy is tested, and its accuracy is written to DIR/RECIPE/MODEL/seed-N/result.json. The table covers all
 results under DIR, including those of earlier runs. It shows the mean, the sample standard deviation and the
-number of seeds for each model and task. If you start the command again, it resumes an interrupted training and
-skips finished runs. Options after -- are passed to fairseq-train and override the recipe.
+number of seeds for each model and task. If you start the command again, it resumes an interrupted training
+and skips finished runs. Options after -- are passed to fairseq-train and override the recipe.
 """
 
 from __future__ import annotations
@@ -74,10 +73,10 @@ def build_parser() -> CommandParser:
     """Build the parser of the command line."""
     usage = "%(prog)s RECIPE DATA --out DIR [options] [-- fairseq-train options]"
     example = (
-        "example: luna-lra-seeds listops data/lra/listops --out runs/lra --models transformer luna-16 "
-        "--seeds 1 2 3 -- --max-update 5000"
+        "luna-lra-seeds listops data/lra/listops --out runs/lra \\\n"
+        "      --models transformer luna-16 --seeds 1 2 3 -- --max-update 5000"
     )
-    parser = CommandParser(PROGRAM, __doc__, usage=usage, epilog=example)
+    parser = CommandParser(PROGRAM, __doc__, usage=usage, example=example)
     add = parser.add_argument
     add("recipe", metavar="RECIPE", help="recipe of Long Range Arena, such as listops")
     parser.path("data", "folder that luna-prepare-lra wrote", "DATA")
@@ -87,8 +86,8 @@ def build_parser() -> CommandParser:
         nargs="+",
         default=["transformer", "luna-16", "luna-128", "luna-256"],
         metavar="MODEL",
-        help="models to train: transformer; luna-L for Luna with a packed sequence P of length L; luna-L-p to "
-        "classify from the mean of the last P instead of [CLS]; luna-L-anchored or luna-L-anchored-p for "
+        help="models to train: transformer; luna-L for Luna with a packed sequence P of length L; luna-L-p "
+        "to classify from the mean of the last P instead of [CLS]; luna-L-anchored or luna-L-anchored-p for "
         "anchored Luna; peer-NAME for a Transformer with another attention, such as peer-linear (default: "
         "transformer luna-16 luna-128 luna-256)",
     )

@@ -59,7 +59,8 @@ class LRAImageConfig(LRAConfig):
 
     pixel_normalization: Optional[List[float]] = option(
         None,
-        "mean and standard deviation of the intensities, scaled to numbers between 0 and 1 (default: 0.5,0.5)",
+        "mean and standard deviation of the intensities, scaled to numbers between 0 and 1 (default: "
+        "0.5,0.5)",
         least=0,
         most=1,
     )
@@ -207,7 +208,7 @@ class LRATextTask(LRATask):
         self.store_dataset(split, definition, sizes)
 
     def _load_sequences(self, path: Path, combine: bool) -> FairseqDataset:
-        """Load token sequences, prepend ``<CLS>`` if the model needs it, and cut them to the model's length."""
+        """Load token sequences, with ``<CLS>`` if the model needs it, cut to the model's maximum length."""
         dataset = read_indexed(path, self.dictionary, combine)
         if self.prepends_cls:
             dataset = PrependTokenDataset(dataset, self.dictionary.index(CLS))
@@ -298,8 +299,8 @@ class LRAImageTask(LRATask):
         longest = self.max_positions() - self.prepends_cls
         if pixels.shape[1] > longest:
             raise InputError(
-                f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, but the model reads at most "
-                f"{longest:,}. Choose an architecture for that size, or give --max-positions"
+                f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, but the model reads at "
+                f"most {longest:,}. Choose an architecture for that size, or give --max-positions"
             )
         source = PixelSequenceDataset(pixels, *(self.cfg.pixel_normalization or ()))
         net_input = {"src_tokens": source, "src_lengths": NumelDataset(source, reduce=False)}

@@ -1,4 +1,4 @@
-"""The tasks of Long Range Arena: what they read, and data that they refuse."""
+"""The tasks of Long Range Arena: how they read data, and which data they refuse."""
 
 import re
 from argparse import Namespace
@@ -25,7 +25,7 @@ TINY = {
 
 
 def write_text(folder, pairs=False, labels=(0, 2, 1, 1)):
-    """Four examples in each split: sequences of 1 to 4 symbols."""
+    """Write four examples of 1 to 4 symbols to each split."""
     examples = [
         (split, [[0] * (1 + n), [1] * (4 - n)][: 1 + pairs], label)
         for split in ("train", "valid", "test")
@@ -59,7 +59,7 @@ def collate(task):
 @pytest.mark.parametrize(
     "options, first", [({}, True), ({"sen_rep_type": "mp"}, False), ({"use_p": True}, False)]
 )
-def test_cls_is_there_where_it_is_read(tmp_path, options, first):
+def test_cls_is_prepended_if_the_model_reads_it(tmp_path, options, first):
     task, model = text_task(write_text(tmp_path), **options)
     sample = collate(task)
     cls = task.source_dictionary.index("<CLS>")
@@ -180,7 +180,7 @@ def test_refused_images(tmp_path):
 
 
 @pytest.mark.parametrize("most, said", [(3, "2 of 4 sequences are cut to the model's 3 tokens"), (5, None)])
-def test_sequences_that_are_cut_are_counted(most, said, tmp_path, caplog):
+def test_cut_sequences_are_counted(most, said, tmp_path, caplog):
     text_task(write_text(tmp_path), max_positions=most, use_p=True)
     lines = [record.getMessage() for record in caplog.records if "are cut" in record.getMessage()]
     assert [said is not None and said in line for line in lines] == [True] * (said is not None)

@@ -1,4 +1,4 @@
-"""ListOps and Pathfinder as they are generated: values, lengths, seeds."""
+"""Generated ListOps expressions and Pathfinder images: values, lengths and seeds."""
 
 import re
 import statistics
@@ -12,7 +12,7 @@ from luna_fairseq.lra.listops import OPERATORS, draw_example, evaluate, parse
 
 
 def independent_value(tokens):
-    """Rewrites innermost operations until a digit is left; shares nothing with the package."""
+    """Evaluate an expression by rewriting its innermost operations, without any code of the package."""
     text = " ".join(tokens)
     functions = {
         "MIN": min,
@@ -82,7 +82,7 @@ def test_seed_processes_and_size_of_the_training_set():
 
 
 def test_too_few_expressions():
-    with pytest.raises(InputError, match="only .* are different: ask for fewer"):
+    with pytest.raises(InputError, match="only .* are different. Ask for fewer"):
         list(generated.listops(1, {"train": 450, "valid": 1, "test": 1}, (2, 5), 1))
     with pytest.raises(InputError, match="expected 2 <= min-length"):
         list(generated.listops(1, SIZES, (50, 51), 1))

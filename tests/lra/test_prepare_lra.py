@@ -1,4 +1,4 @@
-"""luna-prepare-lra on tiny archives of the published layout, and on damaged ones."""
+"""luna-prepare-lra on tiny archives with the published layout, and on damaged archives."""
 
 import io
 import json
@@ -30,7 +30,7 @@ def prepare(task, tmp_path, *words, status=0):
 
 
 def refused(capsys, task, tmp_path, *words):
-    """The line on stderr; nothing may have appeared in the output folder."""
+    """Return the error line of a call that fails; the output folder must not appear."""
     assert not prepare(task, tmp_path, *words, status=1).exists()
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and error.startswith("luna-prepare-lra: error: ")
@@ -87,7 +87,7 @@ def test_published_listops(tmp_path, capsys):
     assert "finished before" in capsys.readouterr().out
     write_listops(tmp_path / "m", test="[MAX 3 6 ]\t6\n")
     prepare("listops", tmp_path, "--mirror", tmp_path / "m", status=1)
-    assert "holds data made with other files: give a new folder" in capsys.readouterr().err
+    assert "holds data made with other files. Give a new folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
