@@ -42,18 +42,10 @@ MAY_IMPORT = {
     "report": BELOW_EXTRAS,
     "benchmark": BELOW_EXTRAS,
 }
-# The core needs torch alone, but for these files: parts of modules/ that are still made of fairseq's layers,
-# and the adapters that register the optimizer and the schedule. The core's __init__ files import them on
-# request only.
+# The core needs torch alone, but for these files: the adapters that register the optimizer and the schedule.
+# The core's __init__ files import them on request only.
 CORE = {"ops", "modules", "optim"}
 NEED_FAIRSEQ = {
-    "modules/classification_heads.py",
-    "modules/fairseq_layers.py",
-    "modules/incremental_decoding.py",
-    "modules/last_packed_norm.py",
-    "modules/luna_decoder.py",
-    "modules/luna_encoder.py",
-    "modules/sequence_encoder.py",
     "optim/fairseq_apollo.py",
     "optim/fairseq_milestone.py",
 }
@@ -214,6 +206,7 @@ def test_without_fairseq_the_mathematics_and_the_optimizer_work():
         + """
 import torch
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention, PackedEmbedding
+from luna_fairseq.modules import DecoderOptions, EncoderOptions, LunaDecoder, LunaEncoder
 from luna_fairseq.ops import causal_luna, luna_attention
 from luna_fairseq.optim import Apollo, milestone_lr
 import luna_fairseq.optim.apollo
@@ -222,6 +215,12 @@ x, packed = torch.randn(7, 2, 12), PackedEmbedding(5, 12)(torch.tensor([7, 3]))[
 attention, causal = LunaAttention(12, 3), LunaCausalAttention(12, 3)
 optimizer = Apollo([*attention.parameters(), *causal.parameters()], lr=0.01)
 y, packed, _ = attention(x, packed, x)
+sizes = {"embed_dim": 12, "ffn_embed_dim": 20, "num_layers": 2, "num_heads": 3, "projection_length": 5}
+embed = torch.nn.Embedding(9, 12, padding_idx=1)
+encoded = LunaEncoder(EncoderOptions(**sizes), embed)(torch.randint(2, 9, (2, 7)))
+decoder = LunaDecoder(DecoderOptions(**sizes), embed)
+output, state = decoder(torch.randint(2, 9, (2, 4)), encoded, keep_state=True)
+assert output.x.shape == (2, 4, 12) and state.count.tolist() == [4, 4]
 (causal(y, packed).sum() + packed.sum()).backward()
 optimizer.step()
 assert milestone_lr(5, peak_lr=1.0, milestones=[3]) == 0.1
@@ -234,7 +233,6 @@ def test_without_fairseq_a_model_says_in_one_line_what_to_install():
         "import luna_fairseq.models",
         "from luna_fairseq import LunaModel",
         "luna_fairseq.models",
-        "from luna_fairseq.modules import LunaEncoder",
         "from luna_fairseq.optim import FairseqApollo",
     ]
     out = passes(

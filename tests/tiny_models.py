@@ -10,8 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.models import LunaClassifier, LunaLanguageModel
+from luna_fairseq.models.sequence_encoder import PixelEmbedding
 from luna_fairseq.models.softmax_ablation import LunaSoftmaxCausal
-from luna_fairseq.modules.sequence_encoder import PixelEmbedding
+from luna_fairseq.modules.memory import map_tensors
 
 LM_OPTIONS = {
     "decoder_embed_dim": 12,
@@ -89,6 +90,19 @@ def lprobs_of(model, tokens, *source):
     with torch.no_grad():
         logits, extra = model(*source, previous)
     return logits[0].log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1), extra
+
+
+def kept_state(incremental_state):
+    """The decoder's state in fairseq's store, which has no other entry."""
+    (entry,) = incremental_state.values()
+    return entry["state"]
+
+
+def tensors_of(state):
+    """Every tensor in a named tuple, once."""
+    found = []
+    map_tensors(found.append, state)
+    return found
 
 
 def translation_loss(model):

@@ -1,7 +1,7 @@
 """Anchored attention: Luna attention whose rows of P have places in the context.
 
-What is the same for all layers, distances and the tokens of each segment, is computed by the first that asks
-and shared through the sentences; a layer learns how much distance counts.
+Distances and the tokens of each segment are the same for all layers, see ``geometry.py``; a layer learns how
+much distance counts.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from luna_fairseq.anchored.dense import Tokens, dense_attention, weights_of_dense
 from luna_fairseq.anchored.diagonal import Diagonal
+from luna_fairseq.anchored.geometry import ContextGeometry, Needs, TargetPlaces, context_geometry
 from luna_fairseq.anchored.lookup import lookup_attention, weights_of_context
-from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, middles
-from luna_fairseq.anchored.segments import Segments, by_segments, find_layout
+from luna_fairseq.anchored.segments import Segments, by_segments
 from luna_fairseq.anchored.strengths import (
     CLOSED_GATE,
     OPEN_GATE,
@@ -25,29 +25,26 @@ from luna_fairseq.anchored.strengths import (
     check_window,
     unpack_strengths,
 )
-from luna_fairseq.anchored.window import find_window, weights_of_window, window_attention
+from luna_fairseq.anchored.window import weights_of_window, window_attention
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.decoding_state import select_sentences
-from luna_fairseq.modules.heads import beams_to_positions, dropout_probability, projection, split_heads
+from luna_fairseq.modules.batch import Geometry, Source
+from luna_fairseq.modules.heads import dropout_probability, fold_rows, projection, split_heads
 from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.sentences import Masks, Sentences
-
-# What a diagonal is told of the query: its tokens' places, and where the source has their sentence.
-QUERY_PLACE, QUERY_ORIGIN = "query place", "query origin"
+from luna_fairseq.modules.memory import map_tensors
 
 
-class AnchoredCache(NamedTuple):
-    """What anchored unpack attention reads of a context.
+class AnchoredMemory(NamedTuple):
+    """A packed context, ready to be read by anchored unpack attention.
 
     Attributes:
-        key, value: [B, H, L, K], projected from Y_P; one tensor where they are tied
-        pack_weights: mean over the pack heads [B, L, S], or None where weights are not wanted
-        token_key, token_value: with a look-up, the tokens of each segment [B, H, L, W, K]; where they are
-            read as they stand, and with a window, [B, H, S, K]
+        key, value: [B, H, L, K], projected from the packed context Y_P; one tensor if they are tied
+        pack_weights: [B, L, S], mean over the pack heads; None if the weights were not asked for
+        token_key, token_value: with a look-up, tokens of each segment [B, H, L, W, K]; in a dense layout and
+            with a window [B, H, S, K]
         empty, position, segment, is_short: with a look-up, see
             :class:`luna_fairseq.anchored.segments.Layout`
-        row_place, token_place: with a diagonal, the middle of rows [B, L] and, with a look-up, of tokens [B,
-            L, W] or [B, S], in tokens
+        row_place, token_place: with a diagonal, the middle of the rows [B, L] and, with a look-up, of the
+            tokens [B, L, W] or [B, S], in tokens
     """
 
     key: Tensor
@@ -62,45 +59,21 @@ class AnchoredCache(NamedTuple):
     row_place: Optional[Tensor] = None
     token_place: Optional[Tensor] = None
 
-    def select(self, sentences: Tensor) -> "AnchoredCache":
-        """That of the ``sentences`` [B'], in their order."""
-        return select_sentences(self, sentences)
-
-
-def masks_of(packed: Tensor, context: Tensor, sentences: Sentences) -> Tuple[Tensor, Tensor]:
-    """The masks of context [B, S] and P [B, L], all False where there is none."""
-
-    def find() -> Tuple[Tensor, Tensor]:
-        given = (context, sentences.padding_mask), (packed, sentences.packed_padding_mask)
-        context_mask, packed_mask = (
-            torch.zeros(x.shape[1::-1], dtype=torch.bool, device=x.device) if mask is None else mask
-            for x, mask in given
-        )
-        return context_mask, packed_mask
-
-    return sentences.once("masks", find)
-
-
-def shared_masks(sentences: Sentences) -> Tuple[Tensor, Tensor]:
-    """What :func:`masks_of` has found for pack attention. Raises InputError where it was not asked."""
-    if "masks" not in sentences.shared:
-        raise InputError(
-            "pack and unpack of anchored attention need the same sentences: give both one object"
-        )
-    return sentences.shared["masks"]
+    def select(self, sentences: Tensor) -> "AnchoredMemory":
+        """Return the memory of ``sentences`` [B'], in their order."""
+        return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
 class AnchoredAttention(LunaAttention):
-    """What anchored attentions have in common: pack attention that is drawn to the places of its rows.
+    """Base of the anchored attentions: pack attention that is drawn to the places of its rows.
 
     Args:
-        args, kwargs: of :class:`LunaAttention`
+        args, kwargs: arguments of :class:`LunaAttention`
 
     Raises:
         InputError: a strength that is not positive, or what :class:`LunaAttention` refuses
     """
 
-    cache_type: Any = AnchoredCache
     reads_tokens = False
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -111,7 +84,7 @@ class AnchoredAttention(LunaAttention):
         self.diagonal: Any = None
 
     def build_anchors(self, embed_dim: int, anchor_strength: float, diagonal: bool = False) -> None:
-        """Build what is learned, in the order that checkpoints of optimizers have.
+        """Build the learned parts, in the order of optimizer states in checkpoints.
 
         Args:
             embed_dim: C
@@ -125,62 +98,57 @@ class AnchoredAttention(LunaAttention):
         if self.packs:
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
-    def forward(
-        self,
-        query: Tensor,
-        packed: Tensor,
-        context: Tensor,
-        context_padding_mask: Masks = None,
-        packed_padding_mask: Optional[Tensor] = None,
-        need_weights: bool = False,
-    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-        """As :meth:`LunaAttention.forward`. Where nothing says which places of the target the queries have,
-        they are all of it."""
-        sentences = Sentences.of(context_padding_mask, packed_padding_mask)
+    def needs(self) -> Needs:
+        """Return the parts of the geometry that the attention reads."""
+        return Needs(
+            pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
+            diagonal=self.diagonal is not None,
+        )
+
+    def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
+        """Compute the geometry of one call, in which the queries are the whole target; arguments as of
+        :meth:`forward`."""
+        target = None
         if self.diagonal is not None:
             T, B, _ = query.shape
-            sentences.once(QUERY_PLACE, lambda: torch.arange(T, device=query.device).expand(B, -1))
-        return super().forward(query, packed, context, sentences, None, need_weights)
+            target = TargetPlaces(torch.arange(T, device=query.device).expand(B, -1))
+        return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
-    def pack_bias(self, packed: Tensor, context: Tensor, sentences: Sentences) -> Optional[Tensor]:
-        """What is added to pack attention's logits [B, H, L, S]: how much further than the nearest token each
-        token is from where a row's head looks, in segments, times gamma."""
+    def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
+        """Return what is added to the logits of pack attention [B, H, L, S]: minus gamma times the distance
+        of a token from where the head looks, in segments."""
         if self.pack_anchor is None:
             return None
-        heads = self.num_pack_heads
-
-        def find() -> Tensor:
-            distances = anchor_distances(*masks_of(packed, context, sentences), num_heads=heads)
-            return beyond_nearest(distances).to(context.dtype)
-
-        return self.pack_anchor(sentences.once(f"pack distances of {heads} heads", find))
+        return self.pack_anchor(of_context(geometry).pack_distance)
 
     def token_heads(self, context: Tensor) -> Tuple[Tensor, Tensor]:
-        """The heads of keys and values of the tokens that are read beside the rows [B, H, S, K]."""
+        """Project the context to keys and values of the tokens that are read beside the rows [B, H, S, K]."""
         key, value = self.token_k_proj(context), self.token_v_proj(context)
         return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
 
     def diagonal_of(
-        self, q: Tensor, sentences: Sentences, key_place: Tensor, left_out: Optional[Tensor]
+        self, q: Tensor, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """The prior for queries [B, H, n T, K] and keys with these places and mask [B, N], if there is one.
-        Raises InputError where nothing says the queries' places."""
+        """Compute the diagonal prior, or return None if the attention has none.
+
+        Args:
+            q: queries [B, H, n T, K]
+            geometry: places of the queries
+            key_place: middle of each key [B, N]
+            mask: [B, N], True at keys that are padding
+
+        Raises:
+            InputError: the geometry has no places of the queries
+        """
         if self.diagonal is None:
             return None
-        place = sentences.shared.get(QUERY_PLACE)
-        if place is None:
+        if geometry is None or geometry.target is None or key_place is None:
             raise InputError("attention with a diagonal needs the places of the query's tokens in the target")
-        beams = place.size(0) // q.size(0)
         place, origin = (
-            x if x is None else beams_to_positions(x[:, None, :, None], beams).flatten(1)
-            for x in (place, sentences.shared.get(QUERY_ORIGIN))
+            x if x is None else fold_rows(x[:, None, :, None], place_rows(x, q)).flatten(1)
+            for x in geometry.target
         )
-        return self.diagonal(place, key_place, left_out, origin)
-
-    def own_statistics(self) -> Dict[str, float]:
-        """Gamma of pack, unpack attention and the diagonal, mean over heads."""
-        drawn = {"pack": self.pack_anchor, "unpack": self.unpack_anchor, "diagonal": self.diagonal}
-        return {f"{name}_gamma": x.strength().mean().item() for name, x in drawn.items() if x is not None}
+        return self.diagonal(place, key_place, mask, origin)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         if self.reads_tokens and f"{prefix}pack_anchor.change" in state_dict:
@@ -192,13 +160,29 @@ class AnchoredAttention(LunaAttention):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
+def of_context(geometry: Optional[Geometry]) -> ContextGeometry:
+    """Return the geometry of the context. Raises InputError if there is none."""
+    if geometry is None or geometry.context is None:
+        raise InputError(
+            "pack and unpack of anchored attention need the geometry of the context: give both the same one"
+        )
+    return geometry.context
+
+
+def place_rows(place: Tensor, q: Tensor) -> int:
+    """Return n, the number of rows of ``place`` [B n, T] for each sentence of ``q`` [B, H, n T, K]."""
+    return place.size(0) // q.size(0)
+
+
 class AnchoredSelfAttention(AnchoredAttention):
-    """Of an encoder: unpack attention is drawn to near rows, too, and may read the tokens around a token.
+    """Self-attention of an encoder: unpack attention is drawn to near rows, too, and may read the tokens
+    around a token.
 
     Args:
-        embed_dim, num_heads, num_pack_heads, dropout, untie_kv: of :class:`LunaAttention`
+        embed_dim, num_heads, num_pack_heads, dropout, untie_kv: arguments of :class:`LunaAttention`
         anchor_strength: how strongly pack attention is drawn initially (default: 4)
-        window: read the tokens of so many segments around each token, its own in the middle; odd (default: 0)
+        window: number of segments around each token whose tokens it reads, its own in the middle; odd
+            (default: 0)
 
     Raises:
         InputError: an even window, a strength that is not positive
@@ -221,75 +205,68 @@ class AnchoredSelfAttention(AnchoredAttention):
         self.build_anchors(embed_dim, anchor_strength)
         self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
-    def cache(
+    def needs(self) -> Needs:
+        """Return the parts of the geometry that the attention reads."""
+        return super().needs()._replace(unpack=not self.window, window=self.window)
+
+    def remember(
         self,
         packed_context: Tensor,
-        pack_weights: Optional[Tensor] = None,
-        context: Optional[Tensor] = None,
-        sentences: Optional[Sentences] = None,
-    ) -> Any:
-        """As :meth:`LunaAttention.cache`, with the tokens that a window may have."""
-        cache = AnchoredCache(*super().cache(packed_context, pack_weights))
+        pack_weights: Optional[Tensor],
+        context: Tensor,
+        geometry: Optional[Geometry],
+    ) -> AnchoredMemory:
+        """Return the memory of :meth:`LunaAttention.remember`, with the tokens that a window may hold."""
+        key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
+        memory = AnchoredMemory(key, value, pack_weights)
         if not self.window:
-            return cache
+            return memory
         token_key, token_value = self.token_heads(context)
-        return cache._replace(token_key=token_key, token_value=token_value)
+        return memory._replace(token_key=token_key, token_value=token_value)
 
     def read(
-        self, q: Tensor, cache: AnchoredCache, sentences: Sentences, need_weights: bool
+        self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """As :meth:`LunaAttention.read`, with the tokens of a window."""
+        """Read the rows, and with a window the tokens around each token; see :meth:`LunaAttention.read`."""
         if self.window:
-            return self._read_window(q, cache, sentences, need_weights)
-        return super().read(q, cache, sentences, need_weights)
+            return self._read_window(q, memory, geometry, need_weights)
+        return super().read(q, memory, source, geometry, need_weights)
 
-    def unpack_bias(self, q: Tensor, cache: AnchoredCache, sentences: Sentences) -> Optional[Tensor]:
-        """What is added to unpack attention's logits [B, H, S, L]: how much further than the nearest row each
-        row's middle is from each token, in segments, times gamma."""
-
-        def find() -> Tensor:
-            return beyond_nearest(anchor_distances(*shared_masks(sentences)).transpose(2, 3)).to(q.dtype)
-
-        return self.unpack_anchor(sentences.once("unpack distances", find))
+    def unpack_bias(
+        self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
+    ) -> Optional[Tensor]:
+        """Return what is added to the logits of unpack attention [B, H, S, L]: minus gamma times the distance
+        of a row's middle from the token, in segments."""
+        return self.unpack_anchor(of_context(geometry).unpack_distance)
 
     def _read_window(
-        self, q: Tensor, cache: AnchoredCache, sentences: Sentences, need_weights: bool
+        self, q: Tensor, memory: AnchoredMemory, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        masks, tokens = shared_masks(sentences), cache.token_key.size(2)
+        window, tokens = of_context(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
             raise InputError(
                 f"a window is for self-attention: the query has {q.size(2)} tokens, the context {tokens}"
             )
-        complete = sentences.padding_mask is None and sentences.packed_padding_mask is None
-        window = sentences.once(
-            f"window of {self.window}", lambda: find_window(*masks, self.window, complete)
-        )
-        keys = cache.key, cache.value, cache.token_key, cache.token_value
+        keys = memory.key, memory.value, memory.token_key, memory.token_value
         dropout = dropout_probability(self.dropout_module)
         output, weights = window_attention(q, *keys, self.unpack_anchor(), window, dropout)
         if not need_weights:
             return output, None
-        return output, weights_of_window(weights, window, self.pack_weights_of(cache))
+        return output, weights_of_window(weights, window, self.pack_weights_of(memory))
 
 
 class AnchoredCrossAttention(AnchoredAttention):
-    """Of a decoder, to the source: unpack attention may look up tokens, and begin near the diagonal.
+    """Attention of a decoder to the source: unpack attention may look up tokens, and begin near the diagonal.
 
     Args:
-        embed_dim, num_heads, num_pack_heads, dropout, untie_kv: of :class:`LunaAttention`
+        embed_dim, num_heads, num_pack_heads, dropout, untie_kv: arguments of :class:`LunaAttention`
         anchor_strength: how strongly pack attention is drawn initially (default: 4)
-        lookup: also read the tokens of the so many segments that a query weighs most (default: 0)
+        lookup: number of segments, those that a query weighs most, whose tokens it also reads (default: 0)
         diagonal: draw unpack attention to where the context is read at the query's pace (default: False)
-
-    Attributes:
-        static: set to True to export this module: the look-up then has one form for all lengths, so that
-            caches made inside and outside of a graph hold the same tensors
 
     Raises:
         InputError: a negative look-up, a strength that is not positive
     """
-
-    static = False
 
     def __init__(
         self,
@@ -310,68 +287,71 @@ class AnchoredCrossAttention(AnchoredAttention):
         if lookup:
             self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 
-    def cache(
+    def needs(self) -> Needs:
+        """Return the parts of the geometry that the attention reads."""
+        return super().needs()._replace(lookup=self.lookup)
+
+    def remember(
         self,
         packed_context: Tensor,
-        pack_weights: Optional[Tensor] = None,
-        context: Optional[Tensor] = None,
-        sentences: Optional[Sentences] = None,
-    ) -> Any:
-        """As :meth:`LunaAttention.cache`, with the tokens that a look-up may read and the places of a
-        diagonal: by segments, or as they stand where all are read. Raises InputError where these are to be
-        read and the context is missing."""
-        cache = AnchoredCache(*super().cache(packed_context, pack_weights))
-        if context is None or sentences is None:
-            if self.lookup or self.diagonal is not None:
-                raise InputError("a look-up or a diagonal needs the context and its sentences in the cache")
-            return cache
-        masks = masks_of(packed_context, context, sentences)
+        pack_weights: Optional[Tensor],
+        context: Tensor,
+        geometry: Optional[Geometry],
+    ) -> AnchoredMemory:
+        """Return the memory of :meth:`LunaAttention.remember`, with the tokens that a look-up may read and
+        the places of a diagonal."""
+        key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
+        memory = AnchoredMemory(key, value, pack_weights)
         token_place = None
         if self.diagonal is not None:
-            row_place, token_place = sentences.once("middles", lambda: middles(*masks))
-            cache = cache._replace(row_place=row_place)
+            token_place = of_context(geometry).token_place
+            memory = memory._replace(row_place=of_context(geometry).row_place)
         if not self.lookup:
-            return cache
-        key, value = self.token_heads(context)
-        layout = sentences.once("layout", lambda: find_layout(*masks, self.lookup, self.static))
+            return memory
+        token_key, token_value = self.token_heads(context)
+        layout = of_context(geometry).layout
         position = layout.position
         if position is not None:
-            key, value = by_segments(key, value, layout)[:2]
+            token_key, token_value = by_segments(token_key, token_value, layout)[:2]
             if token_place is not None:
                 token_place = token_place.gather(1, position.flatten(1)).view_as(position)
-        return cache._replace(
-            token_key=key,
-            token_value=value,
-            token_place=token_place,
-            **layout._asdict(),
+        return memory._replace(
+            token_key=token_key, token_value=token_value, token_place=token_place, **layout._asdict()
         )
 
     def read(
-        self, q: Tensor, cache: AnchoredCache, sentences: Sentences, need_weights: bool
+        self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """As :meth:`LunaAttention.read`, with the tokens of a look-up."""
+        """Read the rows, and with a look-up the tokens of some; see :meth:`LunaAttention.read`."""
         if self.lookup:
-            return self._look_up(q, cache, sentences, need_weights)
-        return super().read(q, cache, sentences, need_weights)
+            return self._look_up(q, memory, source, geometry, need_weights)
+        return super().read(q, memory, source, geometry, need_weights)
 
-    def unpack_bias(self, q: Tensor, cache: AnchoredCache, sentences: Sentences) -> Optional[Tensor]:
-        """What a diagonal adds to unpack attention's logits [B, H, T, L]."""
-        diagonal = self.diagonal_of(q, sentences, cache.row_place, sentences.packed_padding_mask)
+    def unpack_bias(
+        self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
+    ) -> Optional[Tensor]:
+        """Return what a diagonal adds to the logits of unpack attention [B, H, T, L], or None."""
+        diagonal = self.diagonal_of(q, geometry, memory.row_place, source.packed_padding_mask)
         return None if diagonal is None else diagonal.bias()
 
     def _look_up(
-        self, q: Tensor, cache: AnchoredCache, sentences: Sentences, need_weights: bool
+        self,
+        q: Tensor,
+        memory: AnchoredMemory,
+        source: Source,
+        geometry: Optional[Geometry],
+        need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        mask, dropout = sentences.packed_padding_mask, dropout_probability(self.dropout_module)
-        diagonal = self.diagonal_of(q, sentences, cache.row_place, mask)
+        mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
+        diagonal = self.diagonal_of(q, geometry, memory.row_place, mask)
         settings = self.lookup_gate(), self.lookup, mask, dropout, diagonal
-        tokens = cache.token_key, cache.token_value, cache.empty
-        if cache.position is None:
-            dense = Tokens(*tokens, cache.segment, cache.token_place)
-            output, weights = dense_attention(q, cache.key, cache.value, dense, *settings, need_weights)
-            return output, weights_of_dense(weights, self.pack_weights_of(cache)) if need_weights else None
-        segments = Segments(*tokens, cache.token_place, cache.is_short)
-        read = lookup_attention(q, cache.key, cache.value, segments, *settings)
+        tokens = memory.token_key, memory.token_value, memory.empty
+        if memory.position is None:
+            dense = Tokens(*tokens, memory.segment, memory.token_place)
+            output, weights = dense_attention(q, memory.key, memory.value, dense, *settings, need_weights)
+            return output, weights_of_dense(weights, self.pack_weights_of(memory)) if need_weights else None
+        segments = Segments(*tokens, memory.token_place, memory.is_short)
+        read = lookup_attention(q, memory.key, memory.value, segments, *settings)
         if not need_weights:
             return read.output, None
-        return read.output, weights_of_context(read, cache.position, self.pack_weights_of(cache))
+        return read.output, weights_of_context(read, memory.position, self.pack_weights_of(memory))

@@ -1,36 +1,32 @@
-"""Softmax attention to the source in the place of unpack attention: what an anchored encoder is best read
-with."""
+"""Softmax attention to the source in place of unpack attention: the best reader of an anchored encoder."""
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from torch import Tensor
 
-from luna_fairseq.anchored.attention import AnchoredAttention, AnchoredCrossAttention, masks_of
-from luna_fairseq.anchored.places import middles
-from luna_fairseq.modules.decoding_state import select_sentences
+from luna_fairseq.anchored.attention import AnchoredAttention, of_context
+from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.heads import dropout_probability, projection, split_heads
-from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.sentences import Masks, Sentences
+from luna_fairseq.modules.luna_attention import AttentionWeights
+from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
-class SoftmaxCache(NamedTuple):
-    """What softmax attention reads of a context.
+class SoftmaxMemory(NamedTuple):
+    """A context, ready to be read by softmax attention.
 
     Attributes:
         key, value: [B, H, S, K]
-        padding_mask: [B, S], True at padding; None where there is none
         place: with a diagonal, the middle of each token, in tokens [B, S]
     """
 
     key: Tensor
     value: Tensor
-    padding_mask: Optional[Tensor] = None
     place: Optional[Tensor] = None
 
-    def select(self, sentences: Tensor) -> "SoftmaxCache":
-        """That of the ``sentences`` [B'], in their order."""
-        return select_sentences(self, sentences)
+    def select(self, sentences: Tensor) -> "SoftmaxMemory":
+        """Return the memory of ``sentences`` [B'], in their order."""
+        return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
 class SoftmaxCrossAttention(AnchoredAttention):
@@ -38,14 +34,11 @@ class SoftmaxCrossAttention(AnchoredAttention):
     layer, and need not be anchored.
 
     Args:
-        embed_dim, num_heads, num_pack_heads, dropout, untie_kv: of :class:`LunaAttention`
-        anchor_strength: how strongly pack attention is drawn initially; None for the paper's P (default:
-            None)
+        embed_dim, num_heads, num_pack_heads, dropout, untie_kv: arguments of :class:`LunaAttention`
+        anchor_strength: how strongly pack attention is drawn initially (default: None, the paper's P)
         diagonal: draw attention to where the context is read at the query's pace (default: False)
-        packs: pack P; where no layer follows, nothing reads it (default: True)
+        packs: pack P; if no layer follows, nothing reads the packed context (default: True)
     """
-
-    cache_type: Any = SoftmaxCache
 
     def __init__(
         self,
@@ -65,46 +58,54 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.context_k_proj, self.context_v_proj = projection(embed_dim), projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
-        """Whether there is the projection; a parameter without gradient breaks DDP."""
+        """Return True if the attention has the projection ``name``. A parameter without gradient would break
+        distributed training."""
         return self.packs if name.startswith("pack_") else name == "unpack_q"
 
     def pack(
         self,
         packed: Tensor,
         context: Tensor,
-        context_padding_mask: Masks = None,
+        source: Source = NO_PADDING,
+        geometry: Optional[Geometry] = None,
         need_weights: bool = False,
-    ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-        """As :meth:`LunaAttention.pack`; the packed context is None where P is not packed."""
-        if not self.packs:
-            return None, None
-        return super().pack(packed, context, context_padding_mask, need_weights)
-
-    def cache(
-        self,
-        packed_context: Optional[Tensor],
-        pack_weights: Optional[Tensor] = None,
-        context: Optional[Tensor] = None,
-        sentences: Optional[Sentences] = None,
-    ) -> Any:
-        """What :meth:`unpack` reads of the context [S, B, C]."""
-        sentences = sentences or Sentences()
+    ) -> Tuple[Optional[Tensor], SoftmaxMemory]:
+        """Pack the context, and project its keys and values. Arguments as of :meth:`LunaAttention.pack`; the
+        packed context is None if P is not packed."""
+        packed_context = None
+        if self.packs:
+            packed_context, _ = self.attend_to_context(packed, context, source, geometry)
         key, value = self.context_k_proj(context), self.context_v_proj(context)
         heads = split_heads(key, self.num_heads), split_heads(value, self.num_heads)
-        place = None
-        if self.diagonal is not None:  # where tokens stand, the rows have no part in
-            mask, _ = masks_of(context, context, Sentences(sentences.padding_mask, sentences.padding_mask))
-            place = sentences.once("token middles", lambda: middles(mask, mask)[1])
-        return SoftmaxCache(*heads, sentences.padding_mask, place)
+        place = None if self.diagonal is None else of_context(geometry).token_place
+        return packed_context, SoftmaxMemory(*heads, place)
+
+    def weights(
+        self,
+        query: Tensor,
+        packed: Tensor,
+        context: Tensor,
+        source: Source = NO_PADDING,
+        geometry: Optional[Geometry] = None,
+    ) -> AttentionWeights:
+        """Compute all weights of one call; see :meth:`LunaAttention.weights`."""
+        if geometry is None:
+            geometry = self.find_geometry(query, packed, context, source)
+        pack = None
+        if self.packs:
+            _, pack = self.attend_to_context(packed, context, source, geometry, need_weights=True)
+        _, memory = self.pack(packed, context, source, geometry)
+        _, read = self.unpack(query, memory, source, geometry, need_weights=True)
+        return AttentionWeights(pack, None, read.transpose(0, 1))
 
     def read(
-        self, q: Tensor, cache: SoftmaxCache, sentences: Sentences, need_weights: bool
+        self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """As :meth:`LunaAttention.read`; the rows of P are not read."""
-        mask, dropout = cache.padding_mask, dropout_probability(self.dropout_module)
-        diagonal = self.diagonal_of(q, sentences, cache.place, mask)
+        """Read the tokens, and no row of P; see :meth:`LunaAttention.read`."""
+        mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
+        diagonal = self.diagonal_of(q, geometry, memory.place, mask)
         bias = None if diagonal is None else diagonal.bias()
-        inputs = q, cache.key, cache.value, mask, dropout, bias
+        inputs = q, memory.key, memory.value, mask, dropout, bias
         return naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
@@ -113,15 +114,3 @@ class SoftmaxCrossAttention(AnchoredAttention):
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:
                 del state_dict[name]
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def cross_attention(cfg: Any, options: Dict[str, Any], packs: bool) -> LunaAttention:
-    """Attention to the source as ``cfg`` asks for it, with Luna attention's ``options``; ``packs`` as of
-    :class:`SoftmaxCrossAttention`."""
-    strength = cfg.anchor_strength if cfg.anchored_packed else None
-    anchors = {"anchor_strength": strength, "diagonal": cfg.diagonal_prior}
-    if cfg.cross_attention == "softmax":
-        return SoftmaxCrossAttention(**options, **anchors, packs=packs)
-    if not cfg.anchored_packed:
-        return LunaAttention(**options)
-    return AnchoredCrossAttention(**options, **anchors, lookup=cfg.packed_lookup)

@@ -10,8 +10,8 @@ from transformers import GenerationConfig
 from fairseq.modules import AdaptiveInput
 from luna_fairseq.checks.model_options import plain_options
 from luna_fairseq.errors import InputError
+from luna_fairseq.huggingface.adapters import ACTIVATIONS
 from luna_fairseq.huggingface.configuration_luna import DECODER_DEFAULTS, DEFAULTS, LunaDecoderConfig
-from luna_fairseq.huggingface.layers import ACTIVATIONS
 from luna_fairseq.models.luna import LunaModel
 from luna_fairseq.models.luna_classifier import LunaClassifier
 from luna_fairseq.models.luna_lm import LunaLanguageModel

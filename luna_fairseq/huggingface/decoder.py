@@ -1,171 +1,75 @@
 """Luna's decoder for transformers, with or without an encoder, and its cache for ``generate``."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from luna_fairseq.anchored.attention import QUERY_ORIGIN, QUERY_PLACE
-from luna_fairseq.anchored.causal import DecayingCausalAttention
-from luna_fairseq.anchored.sentence_places import Begun, origins, within_sentences
-from luna_fairseq.anchored.softmax_cross import cross_attention
-from luna_fairseq.huggingface.layers import (
-    Embedding,
-    GradientCheckpointingLayer,
-    attention_options,
-    feed_forward_options,
-    places_of,
-    separators_in,
+from luna_fairseq.anchored.decoder_attentions import choose_decoder_attentions
+from luna_fairseq.huggingface.adapters import (
+    TransformersStack,
+    batch_first,
+    decoder_options,
+    token_embedding,
 )
 from luna_fairseq.huggingface.modeling_luna import ASKED, LunaModelOutput, LunaPreTrainedModel
-from luna_fairseq.modules.causal_state import LunaCausalState
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
-from luna_fairseq.modules.luna_layer import LunaLayer
-from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.sentences import Sentences
-
-
-class LayerState(NamedTuple):
-    """Decoding state of one layer: the sums of causal attention, and the packed source if there is one."""
-
-    causal: LunaCausalState
-    source: Any = None
-
-    def select(self, rows: Tensor) -> "LayerState":
-        """Return the state of the hypotheses ``rows`` [B'], in the order of ``rows``."""
-        causal = self.causal.reorder(rows).select(rows)
-        return LayerState(causal, None if self.source is None else self.source.select(rows))
+from luna_fairseq.modules.batch import Source, drop_empty_mask
+from luna_fairseq.modules.luna_decoder import LunaDecoder as Decoder
+from luna_fairseq.modules.luna_encoder import EncoderOutput
+from luna_fairseq.modules.state import DecoderState
 
 
 class LunaCache:
-    """Decoding state of all layers. Its size does not depend on the length of the text.
+    """Decoding state of a model. Its size does not depend on the length of the text.
 
     Each forward pass returns a new cache, so that a caller can continue from one cache several times.
 
     Attributes:
-        layers: state of each layer
-        seen: number of tokens read so far, padding not counted [B]
-        length: number of positions read so far, padding counted
-        begun: current sentence of each text, if the model counts sentences
+        state: state of the core's decoder
     """
 
     is_compileable = False
     is_croppable = False  # a sum over positions cannot be cut
 
-    def __init__(self, layers: List[LayerState], seen: Tensor, length: int, begun: Optional[Begun] = None):
-        self.layers, self.seen, self.length, self.begun = layers, seen, length, begun
+    def __init__(self, state: DecoderState):
+        self.state = state
+
+    @property
+    def seen(self) -> Tensor:
+        """Number of tokens read so far, padding not counted [B]."""
+        return self.state.count
+
+    @property
+    def length(self) -> int:
+        """Number of positions read so far, padding counted."""
+        return self.state.position
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of positions read so far."""
+        """Return the number of positions read so far, padding counted."""
         return self.length
 
     def select(self, rows: Tensor) -> "LunaCache":
         """Return the cache of the hypotheses ``rows`` [B'], in the order of ``rows``."""
-        begun = None if self.begun is None else self.begun.select(rows)
-        layers = [layer.select(rows) for layer in self.layers]
-        return LunaCache(layers, self.seen.index_select(0, rows), self.length, begun)
+        return LunaCache(self.state.select(rows))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let hypothesis i continue hypothesis ``beam_idx[i]``, in place."""
-        vars(self).update(vars(self.select(beam_idx)))
+        self.state = self.state.select(beam_idx)
 
 
-class LunaDecoderLayer(GradientCheckpointingLayer, LunaLayer):
-    """Luna causal attention through P, Luna attention of X and P to the source, the feed-forward block."""
-
-    encoder_attn: Any  # one of three attentions; None without an encoder
-
-    def __init__(self, config: Any, is_last: bool):
-        super().__init__()
-        C = config.decoder_embed_dim
-        build = DecayingCausalAttention if config.causal_decay else LunaCausalAttention
-        self.self_attn = build(
-            C,
-            config.decoder_attention_heads,
-            dropout=config.attention_dropout,
-            untie_kv=config.untie_luna_kv,
-            pack_activation=config.pack_activation,
-        )
-        self.self_attn_layer_norm = nn.LayerNorm(C)
-        self.build_feed_forward(**feed_forward_options(config, "decoder"))
-        self.packed_embedding = self.encoder_attn = None
-        if config.is_encoder_decoder:
-            update_packed = not (is_last or config.non_contextual_packed)
-            options = attention_options(config, "decoder")
-            self.encoder_attn = cross_attention(config, options, update_packed)
-            self.encoder_attn_layer_norm = nn.LayerNorm(C)
-            if self.encoder_attn.packs:
-                self.build_packed_layer_norm(C, update_packed)
-        else:
-            scale = not config.no_scale_embedding
-            self.packed_embedding = PackedEmbedding(config.projection_length, C, scale=scale, fix_length=True)
-
-    def forward(
-        self,
-        x: Tensor,
-        packed: Optional[Tensor],
-        context: Optional[Tensor],
-        sentences: Sentences,
-        state: Optional[LayerState] = None,
-        keeps: bool = False,
-        need_weights: bool = False,
-    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor], Optional[LayerState]]:
-        """
-        Args:
-            x: [T, B, C]
-            packed: P [L, B, C]; None without a source, and where there is a state
-            context: the source [S, B, C]; None without an encoder
-            sentences: their masks, and the places of the tokens
-            state: what the positions before these left
-            keeps: return a state
-            need_weights: return weights over the source [H, B, T, S]
-
-        Returns:
-            X; the next P or None; weights or None; the state or None
-        """
-        y, p = self.before(self.self_attn_layer_norm, x), packed
-        if self.packed_embedding is not None and state is None:
-            p, _ = self.packed_embedding(x.new_full((x.size(1),), x.size(0)))
-        masks = sentences.target_padding_mask, sentences.packed_padding_mask
-        kept = None
-        if keeps:
-            y, causal = self.self_attn.step(y, p, None if state is None else state.causal, *masks)
-            kept = LayerState(causal)
-        else:
-            y = self.self_attn(y, p, *masks)
-        x = self.after(self.self_attn_layer_norm, x, y)
-        if context is None:
-            return self.feed_forward(x), None, None, kept
-        y = self.before(self.encoder_attn_layer_norm, x)
-        p = None if packed is None else self.before(self.packed_layer_norm, packed)
-        packed_context, cache = None, None if state is None else state.source
-        if cache is None:
-            packed_context, pack_weights = self.encoder_attn.pack(p, context, sentences, need_weights)
-            cache = self.encoder_attn.cache(packed_context, pack_weights, context, sentences)
-        y, weights = self.encoder_attn.unpack(y, cache, sentences, need_weights)
-        x = self.after(self.encoder_attn_layer_norm, x, y)
-        packed = self.next_packed(packed, packed_context)
-        if kept is not None:
-            kept = kept._replace(source=cache)
-        return self.feed_forward(x), packed, weights, kept
-
-
-class LunaDecoder(Embedding, LunaPreTrainedModel):
-    """Embedding, layers, and the last norm."""
+class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
+    """The decoder, with or without an encoder."""
 
     def __init__(self, config: Any):
-        super().__init__(config)
-        C, N = config.decoder_embed_dim, config.decoder_layers
-        self.build_embedding(config, "decoder", config.max_target_positions)
-        self.layers = nn.ModuleList([LunaDecoderLayer(config, number == N - 1) for number in range(N)])
-        last_norm = config.decoder_normalize_before and not config.no_decoder_final_norm
-        self.layer_norm = nn.LayerNorm(C) if last_norm else None
-        out = config.decoder_output_dim
-        self.project_out_dim = None if out == C else nn.Linear(C, out, bias=False)
+        LunaPreTrainedModel.__init__(self, config)
+        attentions = choose_decoder_attentions(config)
+        self.build(decoder_options(config), token_embedding(config, "decoder"), attentions)
+        if config.is_encoder_decoder and config.separators:
+            attentions.separator = config.separators[1]  # type: ignore[attr-defined]
         self.post_init()
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         input_ids: Optional[Tensor] = None,
         attention_mask: Optional[Tensor] = None,
@@ -179,70 +83,47 @@ class LunaDecoder(Embedding, LunaPreTrainedModel):
         """
         Args:
             input_ids: [B, T], all tokens so far or those after ``past_key_values``
-            attention_mask: [B, T], or of all positions so far, 1 at tokens (default: all that are not
+            attention_mask: [B, T], or of all positions so far, 1 at tokens (default: None, all that are not
                 padding)
-            position_ids: [B, T], 0 at the first token (default: tokens are counted, padding is not)
-            inputs_embeds: [B, T, C] in place of input_ids
-            encoder_outputs: of :class:`LunaModel`, where there is a source
-            past_key_values: of the call before
-            use_cache: return one
+            position_ids: [B, T], 0 at the first token (default: None, tokens are counted and padding is not)
+            inputs_embeds: [B, T, C] in place of input_ids (default: None)
+            encoder_outputs: what :class:`LunaModel` has returned; None without an encoder
+            past_key_values: cache of the call before (default: None, the text begins)
+            use_cache: return a cache (default: None, if one was given)
 
         Raises:
             ValueError: as of :class:`LunaModel`
         """
         states, weights, as_dict = self.asked(asked)
-        keeps = bool(use_cache) or past_key_values is not None
-        x, mask = self.read_tokens(input_ids, inputs_embeds, attention_mask)
-        seen, length = 0, mask.size(1)
-        if past_key_values is not None:
-            seen, length = past_key_values.seen[:, None], past_key_values.length + length
-        self.check_length(length)
-        places = places_of(mask, seen)
-        seen = seen + mask.sum(dim=1, keepdim=True)
-        x = self.embed(x, mask, places if position_ids is None else position_ids)
-        context, first, sentences = self.read(encoder_outputs)
-        sentences.target_padding_mask = ~mask
-        sentences.shared[QUERY_PLACE], begun = places, None
-        if encoder_outputs is not None and self.config.separators:
-            begins = separators_in(input_ids, self.config.separators[1]) & mask
-            before = None if past_key_values is None else past_key_values.begun
-            sentences.shared[QUERY_PLACE], sentence, begun = within_sentences(places, begins, before)
-            sentences.shared[QUERY_ORIGIN] = origins(sentence, encoder_outputs.source_mask)
-        first = first if past_key_values is None else None
-        packed = first
-        hidden_states, attentions, kept = [x.transpose(0, 1)], [], []
-        for number, layer in enumerate(self.layers):
-            state = None if past_key_values is None else past_key_values.layers[number]
-            x = hidden_states[-1].transpose(0, 1)  # so that gradients pass what is handed out
-            x, packed, of_layer, state = layer(x, packed, context, sentences, state, keeps, weights)
-            if self.config.non_contextual_packed:
-                packed = first
-            hidden_states.append(x.transpose(0, 1))
-            attentions.append(None if of_layer is None else of_layer.transpose(0, 1))
-            kept.append(state)
-        x = hidden_states[-1].transpose(0, 1)
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        if self.project_out_dim is not None:
-            x = self.project_out_dim(x.transpose(0, 1)).transpose(0, 1)
-        cache: Any = LunaCache(kept, seen[:, 0], length, begun) if keeps else None
-        out = BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=x.transpose(0, 1),
-            past_key_values=cache,
-            hidden_states=tuple(hidden_states) if states else None,
-            cross_attentions=tuple(attentions) if weights and context is not None else None,
+        mask = self.read_tokens(input_ids, inputs_embeds, attention_mask)
+        state = None if past_key_values is None else past_key_values.state
+        self.check_length(mask.size(1) + (0 if state is None else state.position))
+        if self.config.is_encoder_decoder and self.config.separators and input_ids is None:
+            raise ValueError("give ids, not vectors: sentences are counted by the separators between them")
+        out, state = Decoder.forward(
+            self,
+            *(input_ids, encoded_source(encoder_outputs), state, inputs_embeds, mask, position_ids),
+            keep_state=bool(use_cache) or state is not None,
+            weights_of=range(len(self.layers)) if weights else (),
         )
-        return out if as_dict else out.to_tuple()
+        found = BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=out.x,
+            past_key_values=None if state is None else LunaCache(state),
+            hidden_states=batch_first(out.states) if states else None,
+            cross_attentions=batch_first(out.weights) if weights and encoder_outputs is not None else None,
+        )
+        return found if as_dict else found.to_tuple()
 
-    def read(
-        self, encoder_outputs: Optional[LunaModelOutput]
-    ) -> Tuple[Optional[Tensor], Optional[Tensor], Sentences]:
-        """The source [S, B, C], P [L, B, C], and their masks."""
-        if encoder_outputs is None:
-            return None, None, Sentences()
-        masks = (mask.eq(0) for mask in (encoder_outputs.source_mask, encoder_outputs.packed_mask))
-        context, packed = encoder_outputs.last_hidden_state, encoder_outputs.packed
-        return context.transpose(0, 1), packed.transpose(0, 1), Sentences(*masks)
+
+def encoded_source(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
+    """Translate the output of :class:`LunaModel`. None stays None."""
+    if encoder_outputs is None:
+        return None
+    numbers = encoder_outputs.source_mask
+    masks = numbers.eq(0), encoder_outputs.packed_mask.eq(0)
+    context, packed = encoder_outputs.last_hidden_state, encoder_outputs.packed
+    source = Source(*(drop_empty_mask(mask) for mask in masks), sentence_numbers=numbers)
+    return EncoderOutput(context.transpose(0, 1), packed.transpose(0, 1), source)
 
 
 class Generates(nn.Module):

@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from luna_fairseq.anchored.attention import AnchoredCrossAttention
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing_folder
 from luna_fairseq.huggingface.export import converted, export_parser, write_tokenizer
+from luna_fairseq.modules.luna_decoder import LunaDecoder
+from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 PROGRAM = "luna-export-onnx"
@@ -80,8 +81,10 @@ def write_onnx(model: Any, folder: Path) -> None:
     with torch.no_grad():
         expected = [(batch, model_logits(model, batch)) for batch in batches_to_compare(model.config)]
     for module in model.modules():
-        if isinstance(module, (PackedEmbedding, AnchoredCrossAttention)):
+        if isinstance(module, PackedEmbedding):
             module.static = True
+        elif isinstance(module, (LunaEncoder, LunaDecoder)):
+            module.attentions.for_export = True
     tokens = [(source_tokens(model, *size),) for size in BATCHES]
     if not isinstance(model, Generates):
         _write(Whole(model), folder / "model.onnx", tokens)

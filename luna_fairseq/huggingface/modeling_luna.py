@@ -18,19 +18,20 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import ModelOutput
 
+from luna_fairseq.anchored.encoder_attentions import choose_encoder_attentions
 from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.anchored.strengths import LearnedStrength, LookupGate
-from luna_fairseq.huggingface.configuration_luna import LunaConfig
-from luna_fairseq.huggingface.layers import (
-    Embedding,
-    LunaEncoderLayer,
+from luna_fairseq.huggingface.adapters import (
+    TransformersStack,
     activation,
-    places_of,
-    separators_in,
-    sinusoidal_table,
+    batch_first,
+    encoder_options,
+    token_embedding,
 )
+from luna_fairseq.huggingface.configuration_luna import LunaConfig
+from luna_fairseq.modules.embedding import sinusoidal_table
+from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.sentences import Sentences
 
 
 @dataclass
@@ -102,43 +103,21 @@ class LunaPreTrainedModel(PreTrainedModel):
         return tuple(bool(getattr(self.config, name) if value is None else value) for name, value in values)
 
 
-class LunaModel(Embedding, LunaPreTrainedModel):
+class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
     """The encoder.
 
     A model without a decoder (``config.is_encoder_decoder``) normalises the last P in the encoder, with gain
-    and bias if ``config.packed_is_read``, and rows of P that are left out begin as zeros.
+    and bias if ``config.packed_is_read``, and rows of P that are padding begin as zeros.
     ``config.layer_repeats``: the one layer is applied so many times.
     """
 
     def __init__(self, config: LunaConfig):
-        super().__init__(config)
-        C, N = config.encoder_embed_dim, config.encoder_layers
-        alone, pre_norm = not config.is_encoder_decoder, config.encoder_normalize_before
-        self.repeats = getattr(config, "layer_repeats", 1)
-        self.build_embedding(config, "encoder", config.max_source_positions)
-        sinusoidal = not (config.no_token_positional_embeddings or config.encoder_learned_pos)
-        self.packed_embedding = PackedEmbedding(
-            config.projection_length,
-            C,
-            dropout=config.dropout,
-            scale=not config.no_scale_embedding,
-            positions=sinusoidal_table if sinusoidal else None,
-            layer_norm=config.layernorm_embedding,
-            fix_length=config.fix_projection_length,
-            zero_padding=alone,
-        )
-        last_norm = alone and not (self.repeats > 1 and not pre_norm)
-        self.layers = nn.ModuleList(
-            [LunaEncoderLayer(config, not last_norm or number < N - 1) for number in range(N)]
-        )
-        self.layer_norm = nn.LayerNorm(C) if pre_norm else None
-        self.packed_layer_norm = None
-        if last_norm or (pre_norm and not alone and not config.non_contextual_packed):
-            affine = config.packed_is_read or not alone
-            self.packed_layer_norm = nn.LayerNorm(C, elementwise_affine=affine)
+        LunaPreTrainedModel.__init__(self, config)
+        attentions = choose_encoder_attentions(config)
+        self.build(encoder_options(config), token_embedding(config, "encoder"), attentions)
         self.post_init()
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         input_ids: Optional[Tensor] = None,
         attention_mask: Optional[Tensor] = None,
@@ -149,46 +128,37 @@ class LunaModel(Embedding, LunaPreTrainedModel):
         """
         Args:
             input_ids: [B, T]
-            attention_mask: [B, T], 1 at tokens (default: all that are not padding)
-            position_ids: [B, T], 0 at the first token (default: tokens are counted, padding is not)
-            inputs_embeds: [B, T, C] in place of input_ids
+            attention_mask: [B, T], 1 at tokens (default: None, all that are not padding)
+            position_ids: [B, T], 0 at the first token (default: None, tokens are counted and padding is not)
+            inputs_embeds: [B, T, C] in place of input_ids (default: None)
 
         Raises:
             ValueError: none of input_ids and inputs_embeds, or both; a sequence longer than the positions
         """
         states, weights, as_dict = self.asked(asked)
-        embedding, mask = self.read_tokens(input_ids, inputs_embeds, attention_mask)
-        self.check_length(embedding.size(1))
-        x = self.embed(embedding, mask, places_of(mask) if position_ids is None else position_ids)
-        x = x.masked_fill(~mask.t().unsqueeze(-1), 0.0)
-        first, left_out = self.packed_embedding(mask.sum(dim=1))
-        sentences, numbers = Sentences(~mask, left_out), None
-        if getattr(self.config, "separators", None):
-            numbers = sentence_numbers(separators_in(input_ids, self.config.separators[0]) & mask, ~mask)
-        packed = first
-        hidden_states, attentions = [x.transpose(0, 1)], []
-        for layer in [layer for _ in range(self.repeats) for layer in self.layers]:
-            x = hidden_states[-1].transpose(0, 1)  # so that gradients pass what is handed out
-            x, packed, of_layer = layer(x, packed, sentences, weights)
-            packed = first if packed is None else packed
-            hidden_states.append(x.transpose(0, 1))
-            attentions.append(of_layer)
-        x = hidden_states[-1].transpose(0, 1)
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        if self.packed_layer_norm is not None:
-            packed = self.packed_layer_norm(packed)
-        packed = packed.transpose(0, 1)
-        kept = torch.ones_like(packed[..., 0], dtype=torch.bool) if left_out is None else ~left_out
-        out = LunaModelOutput(
-            x.transpose(0, 1),
-            packed,
-            kept.long(),
-            mask.long() if numbers is None else numbers,
-            tuple(hidden_states) if states else None,
-            tuple(weight.transpose(0, 1) for weight in attentions) if weights else None,
+        mask = self.read_tokens(input_ids, inputs_embeds, attention_mask)
+        self.check_length(mask.size(1))
+        out = LunaEncoder.forward(
+            self, input_ids, inputs_embeds, mask, position_ids, return_states=states, need_weights=weights
         )
-        return out if as_dict else out.to_tuple()
+        packed, masked = out.packed.transpose(0, 1), out.source.packed_padding_mask
+        rows = torch.ones_like(packed[..., 0], dtype=torch.long) if masked is None else (~masked).long()
+        numbers = (~mask).long()
+        if getattr(self.config, "separators", None):
+            if input_ids is None:
+                raise ValueError(
+                    "give ids, not vectors: sentences are counted by the separators between them"
+                )
+            numbers = sentence_numbers(input_ids.eq(self.config.separators[0]) & ~mask, mask)
+        found = LunaModelOutput(
+            out.x.transpose(0, 1),
+            packed,
+            rows,
+            numbers,
+            batch_first(out.states) if states else None,
+            batch_first(out.weights) if weights else None,
+        )
+        return found if as_dict else found.to_tuple()
 
 
 class LunaLMHead(nn.Module):

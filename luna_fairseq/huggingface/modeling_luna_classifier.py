@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from luna_fairseq.huggingface.adapters import activation
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
-from luna_fairseq.huggingface.layers import activation
 from luna_fairseq.huggingface.modeling_luna import LunaModel, LunaModelOutput, LunaPreTrainedModel
 from luna_fairseq.modules.heads import merge_heads, split_heads
 from luna_fairseq.ops.softmax import softmax_attention

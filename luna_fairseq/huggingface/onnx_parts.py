@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.huggingface.comparison import some_tokens
-from luna_fairseq.huggingface.decoder import LayerState, LunaCache
+from luna_fairseq.huggingface.decoder import LunaCache
 from luna_fairseq.huggingface.modeling_luna import LunaModelOutput
+from luna_fairseq.modules.memory import map_tensors
+from luna_fairseq.modules.state import DecoderState, LayerState
 
 MASK = "packed_mask"  # of the rows of P that count [B, L], which every step reads
 SEEN = "seen"  # number of tokens so far [B]
@@ -38,11 +40,11 @@ class Whole(nn.Module):
         return (self.model(given[0], return_dict=True).logits,)
 
 
-def tensors_of(cache: LunaCache) -> Dict[str, Tensor]:
-    """What ``cache`` holds, by name; a tensor that has two places once."""
+def tensors_of(state: DecoderState) -> Dict[str, Tensor]:
+    """Return the tensors of all layers by name; a tensor that has two names once."""
     found: Dict[str, Tensor] = {}
-    for number, layer in enumerate(cache.layers):
-        for part, kept in zip(LayerState._fields, layer):
+    for number, layer in enumerate(state.layers):
+        for part, kept in zip(("causal", "source"), layer):
             for field, value in zip(getattr(kept, "_fields", ()), kept or ()):
                 if isinstance(value, Tensor) and not any(value is other for other in found.values()):
                     found[f"layer{number}_{part}_{field}"] = value
@@ -61,22 +63,41 @@ class Start(nn.Module):
         super().__init__()
         self.model = model
         with torch.no_grad():
-            cache, _ = self.begin(source_tokens(model, 2, 3))
-        self.example = cache
-        self.output_names = [*tensors_of(cache), SEEN, *([MASK] if model.config.is_encoder_decoder else [])]
+            state, _ = self.begin(source_tokens(model, 2, 3))
+        self.example = state
+        self.output_names = [*tensors_of(state), SEEN, *mask_names(model)]
 
-    def begin(self, input_ids: Tensor) -> Tuple[LunaCache, Optional[LunaModelOutput]]:
+    def begin(self, input_ids: Tensor) -> Tuple[DecoderState, Optional[LunaModelOutput]]:
+        """Return the state and the encoder's output for ``input_ids`` [B, T]."""
         source, decoder = None, self.model.luna
         if self.model.config.is_encoder_decoder:
             source, decoder = self.model.luna.encoder(input_ids, return_dict=True), self.model.luna.decoder
         padding = torch.full_like(input_ids[:, :1], self.model.config.pad_token_id)
         out = decoder(padding, encoder_outputs=source, use_cache=True, return_dict=True)
-        return out.past_key_values, source
+        return expand_packed(out.past_key_values.state, input_ids.size(0)), source
 
     def forward(self, *given: Tensor) -> Tuple[Tensor, ...]:
-        cache, source = self.begin(given[0])
-        masks = () if source is None else (source.packed_mask,)
-        return (*tensors_of(cache).values(), cache.seen, *masks)
+        state, source = self.begin(given[0])
+        masks = (getattr(source, name) for name in mask_names(self.model))
+        return (*tensors_of(state).values(), state.count, *masks)
+
+
+def mask_names(model: Any) -> List[str]:
+    """Return the names of the masks that every step reads: of P, and of a source that is read by itself."""
+    config = model.config
+    if not config.is_encoder_decoder:
+        return []
+    return [MASK, "source_mask"] if config.cross_attention == "softmax" else [MASK]
+
+
+def expand_packed(state: DecoderState, rows: int) -> DecoderState:
+    """Return ``state`` with the projected P of each row, also if all rows share it."""
+
+    def expand(layer: LayerState) -> LayerState:
+        pack_q = layer.causal.pack_q.expand(rows, -1, -1, -1)
+        return layer._replace(causal=layer.causal._replace(pack_q=pack_q))
+
+    return state._replace(layers=tuple(expand(layer) for layer in state.layers))
 
 
 class Step(nn.Module):
@@ -99,24 +120,20 @@ class Step(nn.Module):
         token, state = given[0], dict(zip(self.input_names[1:], given[1:]))
         source, decoder = None, self.model.luna
         if self.model.config.is_encoder_decoder:
-            decoder, mask = self.model.luna.decoder, state[MASK]
+            decoder = self.model.luna.decoder
             # What was packed is in the state; of the source itself nothing is read any more.
             nothing = decoder.embed_tokens.weight.new_zeros(1, 1, self.model.config.encoder_embed_dim)
-            source = LunaModelOutput(nothing, nothing, mask, token.ne(-1))
-        out = decoder(token, encoder_outputs=source, past_key_values=self.cache(state), return_dict=True)
-        after = {**tensors_of(out.past_key_values), SEEN: out.past_key_values.seen}
+            mask = state.get("source_mask", token.ne(-1))
+            source = LunaModelOutput(nothing, nothing, state[MASK], mask)
+        cache = LunaCache(self.fill(state))
+        out = decoder(token, encoder_outputs=source, past_key_values=cache, return_dict=True)
+        kept = out.past_key_values.state
+        after = {**tensors_of(kept), SEEN: kept.count}
         logits = self.model.lm_head(out.last_hidden_state)[:, -1]
         return (logits, *(after[name] for name in self.changing))
 
-    def cache(self, state: Dict[str, Tensor]) -> LunaCache:
-        """The cache whose tensors are those of ``state``."""
-        values = {id(value): state[name] for name, value in tensors_of(self.example).items()}
-        layers = [LayerState(*(_filled(kept, values) for kept in layer)) for layer in self.example.layers]
-        return LunaCache(layers, state[SEEN], 0)
-
-
-def _filled(kept: Any, values: Dict[int, Tensor]) -> Any:
-    """A named tuple like ``kept`` with other tensors in their places; None of None."""
-    if kept is None:
-        return None
-    return type(kept)(*(values.get(id(value)) if isinstance(value, Tensor) else value for value in kept))
+    def fill(self, state: Dict[str, Tensor]) -> DecoderState:
+        """Return the decoder's state whose tensors are those of ``state``."""
+        names = {id(value): name for name, value in tensors_of(self.example).items()}
+        layers = map_tensors(lambda x: state[names[id(x)]], self.example.layers)
+        return DecoderState(layers, state[SEEN], 0)

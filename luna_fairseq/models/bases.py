@@ -2,8 +2,7 @@
 Transformer and of its RoBERTa."""
 
 from argparse import Namespace
-from functools import lru_cache
-from typing import Any, Callable, Dict, Optional, Type
+from typing import Any, Callable, Dict, Optional
 
 from torch import Tensor, nn
 
@@ -16,9 +15,9 @@ from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import translate_names
 from luna_fairseq.models.document_translation import check_separator
+from luna_fairseq.models.fairseq_layers import activation_function
 from luna_fairseq.models.few_rows import use_few_rows
 from luna_fairseq.models.int8 import quantise
-from luna_fairseq.modules.fairseq_layers import activation_function
 from luna_fairseq.modules.heads import ProjectingAttention
 from luna_fairseq.text.documents import SEPARATOR
 
@@ -178,12 +177,6 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
                 f"the checkpoint has {theirs} positions, the model {positions.max_positions}: give "
                 f"--max-positions {theirs}"
             )
-
-
-@lru_cache(maxsize=None)
-def extended(whole: Any, part: Any) -> Type[Any]:
-    """The class ``whole`` with what the class ``part`` adds to it or does in its place."""
-    return type(whole.__name__, (part, whole), {"__doc__": whole.__doc__})
 
 
 def sentence_encoder_options(args: Any) -> Namespace:

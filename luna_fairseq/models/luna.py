@@ -4,18 +4,17 @@ from argparse import Namespace
 from typing import Any, Dict
 
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
-from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
-from luna_fairseq.anchored.encoder_decoder import decoder_class, encoder_class
 from luna_fairseq.checks.bounds import check_bounds
 from luna_fairseq.checks.model_options import fill_open
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import EncoderDecoder
+from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
+from luna_fairseq.models.fairseq_encoder import FairseqLunaEncoder
 from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna_config import LunaConfig
 
@@ -28,9 +27,12 @@ class LunaModel(EncoderDecoder):
 
     Args:
         cfg: nested view of a :class:`LunaConfig`, see :func:`nested_config`
-        encoder: :class:`luna_fairseq.modules.LunaEncoder`
-        decoder: :class:`luna_fairseq.modules.LunaDecoder`
+        encoder: :class:`FairseqLunaEncoder`
+        decoder: :class:`FairseqLunaDecoder`
     """
+
+    encoder_class = FairseqLunaEncoder
+    decoder_class = FairseqLunaDecoder
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
@@ -50,16 +52,6 @@ class LunaModel(EncoderDecoder):
         # label_smoothed_cross_entropy_with_alignment then reads them in training.
         model.decoder.attn_in_training = bool(getattr(getattr(task, "cfg", None), "load_alignments", False))
         return model
-
-    @classmethod
-    def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
-        """The encoder that the options ask for; ``cfg`` is nested."""
-        return encoder_class(cfg)(cfg, src_dict, embed_tokens)
-
-    @classmethod
-    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
-        """The decoder that the options ask for; ``cfg`` is nested."""
-        return decoder_class(cfg)(cfg, tgt_dict, embed_tokens)
 
 
 def check_widths(cfg: TransformerConfig, why: str) -> None:

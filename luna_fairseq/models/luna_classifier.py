@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from fairseq.models import register_model
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
-from luna_fairseq.anchored.encoder_decoder import encoder_class
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, encoder_sizes, register_architectures
 from luna_fairseq.models.bases import LoadsWhatFits
+from luna_fairseq.models.classification_heads import mean_of_packed
+from luna_fairseq.models.fairseq_encoder import FairseqLunaEncoder
+from luna_fairseq.models.fairseq_layers import activation_function
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
-from luna_fairseq.modules.classification_heads import mean_of_packed
-from luna_fairseq.modules.fairseq_layers import activation_function
-from luna_fairseq.modules.sequence_encoder import PixelEmbedding, TransformerSequenceEncoder
+from luna_fairseq.models.sequence_encoder import PixelEmbedding, TransformerSequenceEncoder
 
 # Parts of a layer that P, on its way through it, depends on.
 _FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
@@ -29,7 +29,7 @@ class LunaClassifier(LoadsWhatFits):
 
     Args:
         args: namespace with the fields of :class:`LunaClassifierConfig`, all filled in
-        encoder: :class:`luna_fairseq.modules.LunaEncoder` or :class:`TransformerSequenceEncoder`
+        encoder: :class:`FairseqLunaEncoder` or :class:`TransformerSequenceEncoder`
         pairs: sequences come in pairs, both through the one encoder (default: False)
     """
 
@@ -185,8 +185,7 @@ def build_encoder(
     )
     if args.layer_type == "luna":
         reads = {"sentence_encoder": True, "packed_is_read": args.use_p}
-        build = encoder_class(cfg)
-        return build(cfg, dictionary, embed_tokens, **reads, layer_repeats=repeats)
+        return FairseqLunaEncoder(cfg, dictionary, embed_tokens, **reads, layer_repeats=repeats)
     return transformer(cfg, dictionary, embed_tokens, layer_repeats=repeats)
 
 

@@ -11,14 +11,14 @@ from fairseq.models import FairseqLanguageModel, register_model
 from fairseq.models.transformer import DEFAULT_MAX_TARGET_POSITIONS, Embedding, TransformerConfig
 from fairseq.modules import AdaptiveInput
 from fairseq.utils import eval_str_list, safe_getattr
-from luna_fairseq.anchored.encoder_decoder import decoder_class
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
-from luna_fairseq.models.bases import LoadsWhatFits, extended
+from luna_fairseq.models.bases import LoadsWhatFits
+from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
 from luna_fairseq.models.generator_hub import LanguageModelHub, from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_lm_config import LanguageModelOptions, LunaLanguageModelConfig
-from luna_fairseq.models.stream import ReadsSegments, Stream
+from luna_fairseq.models.stream import Stream
 
 
 class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
@@ -85,8 +85,8 @@ class LunaLanguageModel(LanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return Luna's decoder for the nested options ``cfg``, which can also read a text by segments."""
-        return extended(decoder_class(cfg), ReadsSegments)
+        """Return Luna's decoder."""
+        return FairseqLunaDecoder
 
 
 def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveInput:

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from fairseq.data import Dictionary
 from fairseq.models import register_model
-from luna_fairseq.anchored.encoder_decoder import encoder_class
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, encoder_sizes, register_architectures
 from luna_fairseq.models.bases import (
@@ -17,22 +16,25 @@ from luna_fairseq.models.bases import (
     check_sequences_fit,
     sentence_encoder_options,
 )
+from luna_fairseq.models.classification_heads import PACKED_HEADS
+from luna_fairseq.models.fairseq_encoder import FairseqLunaEncoder
 from luna_fairseq.models.generator_hub import from_pretrained
+from luna_fairseq.models.last_packed_norm import read_packed
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub
-from luna_fairseq.modules import LunaEncoder
-from luna_fairseq.modules.classification_heads import PACKED_HEADS
-from luna_fairseq.modules.last_packed_norm import read_packed
 
 
 class LunaMaskedLMEncoder(SentenceModelEncoder):
-    """RoBERTa's encoder and LM head, with a :class:`LunaEncoder` as its sentence encoder."""
+    """RoBERTa's encoder and LM head, with a :class:`FairseqLunaEncoder` as its sentence encoder."""
 
-    def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> LunaEncoder:
+    def build_encoder(
+        self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> FairseqLunaEncoder:
+        """Build the sentence encoder."""
         cfg = nested_config(sentence_encoder_options(args))
-        build = encoder_class(cfg)
-        return build(cfg, dictionary, embed_tokens, sentence_encoder=True, packed_is_read=False)
+        options = {"sentence_encoder": True, "packed_is_read": False}
+        return FairseqLunaEncoder(cfg, dictionary, embed_tokens, **options)
 
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False, **kwargs: Any

@@ -12,7 +12,7 @@ from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface, RobertaModel
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.classification_heads import mean_of_packed
+from luna_fairseq.models.classification_heads import mean_of_packed
 from luna_fairseq.text.pieces import MASK, check_encoded, check_tokenizer, is_filler
 
 logger = logging.getLogger(__name__)

@@ -1,29 +1,28 @@
-"""Luna as torch modules: the two attentions, the layers, the encoder, the decoder, the packed embedding. One
-of each.
+"""Luna as torch modules: the attentions, the layers, the encoder, the decoder and its state. torch is enough.
 
-The attentions and the packed embedding are plain torch; what is built of fairseq's parts is imported when it
-is asked for. Modules are time-first. Attention to a context packs it into P, and a layer of one's own passes
-Y_P + P on to the next one, as it does Y_X + X:
+README.md beside this file has a picture of a layer and of a decoding step. Modules are time-first. Attention
+to a context packs it into P; a layer of your own passes Y_P + P on to the next layer, as it does Y_X + X:
 
 >>> import torch
->>> from luna_fairseq.modules import LunaAttention, LunaCausalAttention
+>>> from luna_fairseq.modules import DecoderOptions, EncoderOptions, LunaAttention, LunaCausalAttention
+>>> from luna_fairseq.modules import LunaDecoder, LunaEncoder, Source
 >>> T, S, L, B, C = 20, 50, 16, 4, 64  # queries, context, rows of P, sentences, width
 >>> attention = LunaAttention(C, num_heads=8)
 >>> query, context, packed = torch.randn(T, B, C), torch.randn(S, B, C), torch.randn(L, B, C)
 >>> lengths = torch.tensor([50, 31, 8, 44])
->>> left_out = torch.arange(S) >= lengths[:, None]  # [B, S], True: padding, to which nobody attends
->>> output, packed_context, _ = attention(query, packed, context, context_padding_mask=left_out)
+>>> padding_mask = torch.arange(S) >= lengths[:, None]  # [B, S], True at padding
+>>> output, packed_context, _ = attention(query, packed, context, context_padding_mask=padding_mask)
 >>> output.shape == query.shape, packed_context.shape == packed.shape
 (True, True)
 
-In decoding the context is packed once, and every step reads the cache of it:
+In decoding the context is packed once, and every step reads the memory of it:
 
->>> cache = attention.cache(packed_context)
->>> first, _ = attention.unpack(query[:1], cache)
+>>> packed_context, memory = attention.pack(packed, context, Source(padding_mask))
+>>> first, _ = attention.unpack(query[:1], memory)
 >>> torch.allclose(first, output[:1], atol=1e-5)
 True
 
-Causal attention reads whole sequences, or some positions at a time with a state that does not grow:
+Causal attention reads whole sequences, or some positions at a time with a state of constant size:
 
 >>> causal = LunaCausalAttention(C, num_heads=8)
 >>> output = causal(query, packed)
@@ -31,40 +30,55 @@ Causal attention reads whole sequences, or some positions at a time with a state
 >>> eleventh, state = causal.step(query[10:11], state=state)
 >>> torch.allclose(eleventh, output[10:11], atol=1e-5)
 True
+
+An encoder and a decoder, trained on whole sentences and decoded step by step:
+
+>>> sizes = {"embed_dim": C, "ffn_embed_dim": 128, "num_layers": 2, "num_heads": 8}
+>>> embed = torch.nn.Embedding(100, C, padding_idx=1)
+>>> encoder = LunaEncoder(EncoderOptions(**sizes), embed)
+>>> decoder = LunaDecoder(DecoderOptions(**sizes), embed)
+>>> source, target = torch.randint(2, 100, (B, S)), torch.randint(2, 100, (B, T))
+>>> encoded = encoder(source)
+>>> whole, _ = decoder(target, encoded)  # whole.x: [B, T, C]
+>>> first, state = decoder(target[:, :1], encoded, keep_state=True)
+>>> second, state = decoder(target[:, 1:2], encoded, state)
+>>> torch.allclose(second.x, whole.x[:, 1:2], atol=1e-5)
+True
 """
 
-from importlib import import_module
-from typing import Any
-
-from luna_fairseq.modules.causal_state import LunaCausalState
-from luna_fairseq.modules.decoding_state import CrossAttentionCache
+from luna_fairseq.modules.batch import Geometry, Source, Target
+from luna_fairseq.modules.decoder_attentions import DecoderAttentions
+from luna_fairseq.modules.encoder_attentions import EncoderAttentions
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.modules.luna_decoder import DecoderOutput, LunaDecoder
+from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
+from luna_fairseq.modules.luna_encoder import EncoderOutput, LunaEncoder
+from luna_fairseq.modules.luna_layer import LunaEncoderLayer
+from luna_fairseq.modules.memory import PackedMemory
+from luna_fairseq.modules.options import DecoderOptions, EncoderOptions
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.sentences import Sentences
-from luna_fairseq.requirements import require_fairseq
-
-_WITH_FAIRSEQ = {
-    "LunaDecoder": "luna_decoder",
-    "LunaDecoderLayer": "luna_decoder",
-    "LunaEncoder": "luna_encoder",
-    "LunaEncoderLayer": "luna_layer",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WITH_FAIRSEQ:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require_fairseq()
-    return getattr(import_module(f"{__name__}.{_WITH_FAIRSEQ[name]}"), name)
-
+from luna_fairseq.modules.state import DecoderState, LayerState, LunaCausalState
 
 __all__ = [
-    "CrossAttentionCache",
+    "DecoderAttentions",
+    "DecoderOptions",
+    "DecoderOutput",
+    "DecoderState",
+    "EncoderAttentions",
+    "EncoderOptions",
+    "EncoderOutput",
+    "Geometry",
+    "LayerState",
     "LunaAttention",
     "LunaCausalAttention",
     "LunaCausalState",
+    "LunaDecoder",
+    "LunaDecoderLayer",
+    "LunaEncoder",
+    "LunaEncoderLayer",
     "PackedEmbedding",
-    "Sentences",
-    *_WITH_FAIRSEQ,
+    "PackedMemory",
+    "Source",
+    "Target",
 ]

@@ -65,24 +65,29 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def packed_heads(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
-    """The heads [B, H, L, K] of P [L, B, C], projected: once for all sentences where it is expanded over
-    them, as the learned P is that dropout has not touched."""
+    """Project P [L, B, C] and split the result into heads [B, H, L, K]. If P is the same for the whole batch
+    (stride 0), it is projected once and expanded."""
     x = packed[:, :1] if packed.stride(1) == 0 else packed
     return split_heads(linear(x), num_heads).expand(packed.size(1), -1, -1, -1)
 
 
-def hypotheses_each(hypotheses: int, sentences: int) -> int:
-    """n. Raises InputError unless every sentence has as many hypotheses."""
-    if hypotheses % sentences:
-        raise InputError(f"{hypotheses} hypotheses cannot belong to {sentences} sentences, as many to each")
-    return hypotheses // sentences
+def rows_per_sentence(rows: int, sentences: int) -> int:
+    """Return n, the number of rows that share a sentence: rows that follow one another share it.
+
+    Raises:
+        InputError: the rows cannot be divided among the sentences
+    """
+    if rows % sentences:
+        raise InputError(f"{rows} hypotheses cannot belong to {sentences} sentences, as many to each")
+    return rows // sentences
 
 
-def beams_to_positions(x: Tensor, n: int) -> Tensor:
-    """[B n, H, T, K] -> [B, H, n T, K]: a sentence's n hypotheses as queries to what they have in common."""
+def fold_rows(x: Tensor, n: int) -> Tensor:
+    """Join n rows that share a sentence into one, [B n, H, T, K] to [B, H, n T, K]: their positions all read
+    what belongs to the sentence."""
     return x if n == 1 else x.unflatten(0, (-1, n)).transpose(1, 2).flatten(2, 3)
 
 
-def positions_to_beams(x: Tensor, n: int) -> Tensor:
-    """[B, H, n T, K] -> [B n, H, T, K]."""
+def unfold_rows(x: Tensor, n: int) -> Tensor:
+    """Undo :func:`fold_rows`: [B, H, n T, K] to [B n, H, T, K]."""
     return x if n == 1 else x.unflatten(2, (n, -1)).transpose(1, 2).flatten(0, 1)

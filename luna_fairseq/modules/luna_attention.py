@@ -1,34 +1,49 @@
 """Luna attention: P packs a context, then a query unpacks what was packed (Luna, section 3.1)."""
 
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
+import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.decoding_state import CrossAttentionCache
+from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.heads import (
-    beams_to_positions,
+    ProjectingAttention,
     check_heads,
     dropout_probability,
-    hypotheses_each,
+    fold_rows,
     merge_heads,
     output_projection,
     packed_heads,
-    positions_to_beams,
     projection,
+    rows_per_sentence,
     split_heads,
+    unfold_rows,
 )
-from luna_fairseq.modules.pack_statistics import PackReportingAttention
-from luna_fairseq.modules.sentences import Masks, Sentences
+from luna_fairseq.modules.memory import PackedMemory
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
-class LunaAttention(PackReportingAttention):
+class AttentionWeights(NamedTuple):
+    """Weights of one call.
+
+    Attributes:
+        pack: weights of the rows of P over the context [B, H, L, S]; None if P is not packed
+        unpack: weights of the queries over the rows of P [B, H, T, L]; None if the rows are not read
+        read: weights of the queries over the context [B, H, T, S], through the rows and beside them
+    """
+
+    pack: Optional[Tensor]
+    unpack: Optional[Tensor]
+    read: Tensor
+
+
+class LunaAttention(ProjectingAttention):
     """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 3 to 5. Encoder self-attention and decoder
     cross-attention.
 
-    Another attention may override :meth:`pack_bias` and :meth:`unpack_bias`, and :meth:`read`, which may read
-    further keys and values in the same softmax, with what :meth:`cache` keeps for it.
+    Another attention of the same slot may override :meth:`pack_bias` and :meth:`unpack_bias`, or
+    :meth:`remember` and :meth:`read`, which keep and read further keys and values.
 
     Args:
         embed_dim: C, width of everything
@@ -39,10 +54,13 @@ class LunaAttention(PackReportingAttention):
 
     Raises:
         InputError: the width is not divisible by a number of heads
+
+    Attributes:
+        watcher: function that gets (attention, query, packed, context, source, geometry) of every call of
+            :meth:`forward`, for reports that ask for :meth:`weights` (default: None)
     """
 
-    cache_type: Any = CrossAttentionCache
-    packs = True  # P, whose next one a layer then normalises
+    packs = True  # there is a next P, which the layer normalises
 
     def __init__(
         self,
@@ -58,6 +76,7 @@ class LunaAttention(PackReportingAttention):
         check_heads(embed_dim, self.num_heads, "attention heads")
         check_heads(embed_dim, self.num_pack_heads, "projected attention heads")
         self.untie_kv = untie_kv
+        self.watcher: Optional[Callable[..., None]] = None
         self.dropout_module = nn.Dropout(dropout)
         of_keys = ("k", "v") if untie_kv else ("kv",)
         names = "pack_q", "unpack_q", *(f"{step}_{name}" for step in ("pack", "unpack") for name in of_keys)
@@ -68,7 +87,7 @@ class LunaAttention(PackReportingAttention):
         self.out_proj = output_projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
-        """Whether there is the projection pack_q, unpack_kv and so on."""
+        """Return True if the attention has the projection ``name``, such as "pack_q" or "unpack_kv"."""
         return True
 
     def forward(
@@ -76,116 +95,198 @@ class LunaAttention(PackReportingAttention):
         query: Tensor,
         packed: Tensor,
         context: Tensor,
-        context_padding_mask: Masks = None,
+        context_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
         need_weights: bool = False,
-    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-        """
+        source: Optional[Source] = None,
+        geometry: Optional[Geometry] = None,
+    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        """Pack the context into P, then let the query read the packed context.
+
         Args:
             query: X [T, B, C]
             packed: P [L, B, C]
             context: what is packed [S, B, C]
-            context_padding_mask: [B, S], True at padding; or :class:`Sentences`, as layers give it, which has
-                both masks
-            packed_padding_mask: [B, L], True at rows of P that are left out; not beside :class:`Sentences`
-            need_weights: also return weights over the context
-
-        Raises:
-            InputError: ``packed_padding_mask`` beside :class:`Sentences`
+            context_padding_mask: [B, S], True at padding (default: None, no padding)
+            packed_padding_mask: [B, L], True at rows of P that are padding (default: None, none is)
+            need_weights: also return weights over the context (default: False)
+            source: both masks in one value, in place of them (default: None)
+            geometry: what the encoder or decoder has computed of the batch (default: None, the attention
+                computes what it needs)
 
         Returns:
             output Y_X, shaped as X; packed context Y_P [L, B, C]; weights over the context per unpack head
-            [H, B, T, S] (unpack weights times the pack heads' mean), or None
+            [H, B, T, S] (unpack weights times the mean of the pack heads' weights), or None
+
+        Raises:
+            InputError: ``source`` together with a mask
         """
-        sentences = Sentences.of(context_padding_mask, packed_padding_mask)
-        packed_context, pack_weights = self.pack(packed, context, sentences, need_weights)
-        cache = self.cache(packed_context, pack_weights, context, sentences)
-        output, weights = self.unpack(query, cache, sentences, need_weights)
+        if source is None:
+            source = Source(context_padding_mask, packed_padding_mask)
+        elif not (context_padding_mask is None and packed_padding_mask is None):
+            raise InputError("the masks of the context and of P were given twice: give them or a Source")
+        if geometry is None:
+            geometry = self.find_geometry(query, packed, context, source)
+        if self.watcher is not None:
+            self.watcher(self, query, packed, context, source, geometry)
+        packed_context, memory = self.pack(packed, context, source, geometry, need_weights)
+        output, weights = self.unpack(query, memory, source, geometry, need_weights)
         return output, packed_context, weights
+
+    def find_geometry(
+        self, query: Tensor, packed: Tensor, context: Tensor, source: Source
+    ) -> Optional[Geometry]:
+        """Compute the geometry of one call; arguments as in :meth:`forward`. The paper's attention has
+        none."""
+        return None
 
     def pack(
         self,
         packed: Tensor,
         context: Tensor,
-        context_padding_mask: Masks = None,
+        source: Source = NO_PADDING,
+        geometry: Optional[Geometry] = None,
+        need_weights: bool = False,
+    ) -> Tuple[Optional[Tensor], Any]:
+        """Pack the context, and project what the queries read.
+
+        Args:
+            packed: P [L, B, C]
+            context: [S, B, C]
+            source: masks of the context and of P (default: no padding)
+            geometry: what the encoder or decoder has computed of the batch (default: None)
+            need_weights: keep the weights of P over the context for :meth:`unpack` (default: False)
+
+        Returns:
+            packed context Y_P [L, B, C], and the memory that :meth:`unpack` reads
+        """
+        packed_context, weights = self.attend_to_context(packed, context, source, geometry, need_weights)
+        pack_weights = None if weights is None else weights.mean(dim=1)
+        return packed_context, self.remember(packed_context, pack_weights, context, geometry)
+
+    def attend_to_context(
+        self,
+        packed: Tensor,
+        context: Tensor,
+        source: Source = NO_PADDING,
+        geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Pack attention: packed [L, B, C], context [S, B, C] and its mask as in :meth:`forward` -> Y_P [L,
-        B, C] and weights [B, H, L, S] or None."""
-        sentences = Sentences.of(context_padding_mask)
+        """Pack attention alone. Arguments as of :meth:`pack`; returns Y_P [L, B, C], and the weights [B, H,
+        L, S] of all pack heads or None."""
         q = packed_heads(self.pack_q_proj, packed, self.num_pack_heads)
         k, v = self.keys_and_values("pack", context, self.num_pack_heads)
-        bias = self.pack_bias(packed, context, sentences)
-        inputs = q, k, v, sentences.padding_mask, dropout_probability(self.dropout_module), bias
+        bias = self.pack_bias(context, geometry)
+        inputs = q, k, v, source.padding_mask, dropout_probability(self.dropout_module), bias
         output, weights = naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
         return merge_heads(output), weights
 
-    def pack_bias(self, packed: Tensor, context: Tensor, sentences: Sentences) -> Optional[Tensor]:
-        """What is added to pack attention's logits [B, H, L, S]: nothing."""
+    def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
+        """Return what is added to the logits of pack attention [B, H, L, S]: None, nothing."""
         return None
 
-    def cache(
+    def remember(
         self,
         packed_context: Tensor,
-        pack_weights: Optional[Tensor] = None,
-        context: Optional[Tensor] = None,
-        sentences: Optional[Sentences] = None,
+        pack_weights: Optional[Tensor],
+        context: Tensor,
+        geometry: Optional[Geometry],
     ) -> Any:
-        """What :meth:`unpack` reads, of the two results of :meth:`pack` and of its arguments."""
-        key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
-        return CrossAttentionCache(key, value, None if pack_weights is None else pack_weights.mean(dim=1))
-
-    def unpack(
-        self, query: Tensor, cache: Any, sentences: Optional[Sentences] = None, need_weights: bool = False
-    ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Unpack attention, with results as in :meth:`forward`.
+        """Return the memory that :meth:`unpack` reads: a named tuple of tensors [B, ..] with ``select``.
 
         Args:
-            query: X [T, B, C], or n hypotheses in a row of each of the B sentences that were packed [T, B n,
-                C]
-            cache: what :meth:`cache` returned
-            sentences: for the rows of P that are left out
-            need_weights: also return weights over the context
+            packed_context: Y_P [L, B, C]
+            pack_weights: [B, L, S], mean over the pack heads, or None
+            context: [S, B, C]
+            geometry: as in :meth:`pack`
+        """
+        key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
+        return PackedMemory(key, value, pack_weights)
+
+    def unpack(
+        self,
+        query: Tensor,
+        memory: Any,
+        source: Source = NO_PADDING,
+        geometry: Optional[Geometry] = None,
+        need_weights: bool = False,
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Let the query read a packed context.
+
+        Args:
+            query: X [T, B n, C]; n rows that follow one another read the same one of the B sentences
+            memory: what :meth:`pack` has returned for the sentences
+            source: masks of the context and of P (default: no padding)
+            geometry: what the encoder or decoder has computed of the batch (default: None)
+            need_weights: also return weights over the context (default: False)
+
+        Returns:
+            output Y_X, shaped as X; weights over the context [H, B n, T, S] or None
 
         Raises:
-            InputError: not as many hypotheses of each sentence of the context; weights are asked for where
-                those of pack attention are not in the cache
+            InputError: the rows cannot be divided among the sentences; weights are asked for that
+                :meth:`pack` has not kept
         """
-        beams = hypotheses_each(query.size(1), cache.key.size(0))
-        q = beams_to_positions(split_heads(self.unpack_q_proj(query), self.num_heads), beams)
-        output, weights = self.read(q, cache, sentences or Sentences(), need_weights)
+        n = rows_per_sentence(query.size(1), memory.key.size(0))
+        q = fold_rows(split_heads(self.unpack_q_proj(query), self.num_heads), n)
+        output, weights = self.read(q, memory, source, geometry, need_weights)
         if weights is not None:
-            weights = positions_to_beams(weights, beams).transpose(0, 1)  # [H, B, T, S]
-        return self.out_proj(merge_heads(positions_to_beams(output, beams))), weights
+            weights = unfold_rows(weights, n).transpose(0, 1)  # [H, B n, T, S]
+        return self.out_proj(merge_heads(unfold_rows(output, n))), weights
 
     def read(
-        self, q: Tensor, cache: Any, sentences: Sentences, need_weights: bool
+        self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Output [B, H, T, K] for the heads of the queries [B, H, T, K], and where they are wanted their
-        weights over the context [B, H, T, S]."""
-        bias = self.unpack_bias(q, cache, sentences)
+        """Unpack attention for the heads of the queries [B, H, T, K]. Returns [B, H, T, K], and weights over
+        the context [B, H, T, S] or None. Other arguments as of :meth:`unpack`."""
+        bias = self.unpack_bias(q, memory, source, geometry)
         dropout = dropout_probability(self.dropout_module)
-        inputs = q, cache.key, cache.value, sentences.packed_padding_mask, dropout, bias
+        inputs = q, memory.key, memory.value, source.packed_padding_mask, dropout, bias
         if not need_weights:
             return luna_attention(*inputs), None
         output, weights = naive_attention(*inputs)
-        return output, weights @ self.pack_weights_of(cache)
+        return output, weights @ self.pack_weights_of(memory)
 
-    def unpack_bias(self, q: Tensor, cache: Any, sentences: Sentences) -> Optional[Tensor]:
-        """What is added to unpack attention's logits [B, H, T, L]: nothing."""
+    def unpack_bias(
+        self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
+    ) -> Optional[Tensor]:
+        """Return what is added to the logits of unpack attention [B, H, T, L]: None, nothing."""
         return None
 
-    def pack_weights_of(self, cache: Any) -> Tensor:
-        """The weights of the rows of P over the context [B, 1, L, S]. Raises InputError where they are not
-        kept."""
-        if cache.pack_weights is None:
+    def pack_weights_of(self, memory: Any) -> Tensor:
+        """Return the weights of the rows of P over the context [B, 1, L, S]. Raises InputError if the memory
+        has none."""
+        if memory.pack_weights is None:
             raise InputError("weights over the context were asked for after a first step without them")
-        return cache.pack_weights.unsqueeze(1)
+        return memory.pack_weights.unsqueeze(1)
 
     def keys_and_values(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
-        """The heads of keys and values of ``x`` [S, B, C]: [B, H, S, K]; one tensor where they are tied."""
+        """Project ``x`` [S, B, C] to the keys and values of ``step``, "pack" or "unpack": [B, H, S, K] each,
+        one tensor if they are tied."""
         if not self.untie_kv:
             key = split_heads(getattr(self, f"{step}_kv_proj")(x), num_heads)
             return key, key
         key, value = getattr(self, f"{step}_k_proj")(x), getattr(self, f"{step}_v_proj")(x)
         return split_heads(key, num_heads), split_heads(value, num_heads)
+
+    def weights(
+        self,
+        query: Tensor,
+        packed: Tensor,
+        context: Tensor,
+        source: Source = NO_PADDING,
+        geometry: Optional[Geometry] = None,
+    ) -> AttentionWeights:
+        """Compute all weights of one call by the definition. Arguments as of :meth:`forward`."""
+        if geometry is None:
+            geometry = self.find_geometry(query, packed, context, source)
+        packed_context, pack = self.attend_to_context(packed, context, source, geometry, need_weights=True)
+        memory = self.remember(packed_context, pack.mean(dim=1), context, geometry)
+        _, read = self.unpack(query, memory, source, geometry, need_weights=True)
+        # With pack weights that give every row of P a column of its own, behind those of the tokens that are
+        # read beside the rows, the weights over the context are those of unpack attention.
+        S, L = context.size(0), packed.size(0)
+        rows = torch.cat([packed.new_zeros(L, S), torch.eye(L).to(packed)], dim=1)
+        memory = memory._replace(pack_weights=rows.expand(packed.size(1), -1, -1))
+        _, unpack = self.unpack(query, memory, source, geometry, need_weights=True)
+        return AttentionWeights(pack, unpack.transpose(0, 1)[..., S:], read.transpose(0, 1))

@@ -1,42 +1,44 @@
 """Luna causal attention: decoder self-attention (Luna, section 3.3)."""
 
-from typing import Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.causal_state import StepwiseCausalAttention
 from luna_fairseq.modules.heads import (
-    beams_to_positions,
     check_choice,
     check_heads,
     dropout_probability,
+    fold_rows,
     merge_heads,
     output_projection,
     packed_heads,
-    positions_to_beams,
     projection,
+    rows_per_sentence,
     split_heads,
+    unfold_rows,
 )
+from luna_fairseq.modules.state import LunaCausalState
 from luna_fairseq.ops.causal_luna import (
     BACKENDS,
     PACK_ACTIVATIONS,
     causal_luna,
     naive_causal_luna,
     pack_weights,
+    recurrent_causal_luna,
     why_not_triton_here,
 )
 
 
 def check_triton() -> None:
-    """Raise InputError where the Triton form cannot run, before a model is built and data loaded for it."""
+    """Raise InputError if the Triton form cannot run here, before a model is built and data loaded for it."""
     reason = why_not_triton_here(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if reason:
         raise InputError(f"--luna-backend triton cannot be used here: {reason}; use auto")
 
 
-class LunaCausalAttention(StepwiseCausalAttention):
+class LunaCausalAttention(nn.Module):
     """Attention of every position to itself and what came before it, through P. P is an input only.
 
     Args:
@@ -44,13 +46,17 @@ class LunaCausalAttention(StepwiseCausalAttention):
         num_heads: heads, of pack and unpack alike
         dropout: probability with which a pack or unpack weight is dropped (default: 0)
         untie_kv: separate projections for the keys and values of unpack attention (default: False)
-        pack_activation: omega, ``softplus`` or ``elu`` (default: softplus)
+        pack_activation: omega, "softplus" or "elu" (default: softplus)
         backend: form of the attention over whole sequences, see :func:`luna_fairseq.ops.causal_luna`
             (default: auto)
 
     Raises:
         InputError: the width is not divisible by the number of heads; an unknown activation or backend, or
             one that this machine does not have
+
+    Attributes:
+        watcher: function that gets (attention, query, packed, key_padding_mask, packed_padding_mask) of every
+            call of :meth:`forward`, for reports that ask for :meth:`weights` (default: None)
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class LunaCausalAttention(StepwiseCausalAttention):
         self.untie_kv = untie_kv
         self.pack_activation = pack_activation
         self.backend = backend
+        self.watcher: Optional[Callable[..., None]] = None
         self.dropout_module: nn.Module = nn.Dropout(dropout)
 
         of_keys = ("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",)
@@ -88,16 +95,20 @@ class LunaCausalAttention(StepwiseCausalAttention):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """
+        """Attend over whole sequences.
+
         Args:
-            query: X [T, B, C], whole sequences
-            packed: P [L, B, C]
+            query: X [T, B, C]
+            packed: P [L, B, C], or [L, 1, C] if all sequences share it
             key_padding_mask: [B, T], True at padding, left or right: it adds nothing and is not counted
-            packed_padding_mask: [B, L], True at rows of P that are left out
+                (default: None, no padding)
+            packed_padding_mask: [B, L], True at rows of P that are padding (default: None, none is)
 
         Returns:
             output, shaped as X
         """
+        if self.watcher is not None:
+            self.watcher(self, query, packed, key_padding_mask, packed_padding_mask)
         pack_k, q, k, v = self._heads(query)
         weights = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), pack_k)
         output = causal_luna(
@@ -108,6 +119,48 @@ class LunaCausalAttention(StepwiseCausalAttention):
         )
         return self.out_proj(merge_heads(output))
 
+    def step(
+        self,
+        query: Tensor,
+        packed: Optional[Tensor] = None,
+        state: Optional[LunaCausalState] = None,
+        key_padding_mask: Optional[Tensor] = None,
+        packed_padding_mask: Optional[Tensor] = None,
+    ) -> Tuple[Tensor, LunaCausalState]:
+        """Attend from the positions after those in ``state``: one while decoding, several for a prefix.
+
+        Args:
+            query: X [T, B n, C]; n rows that follow one another share one of the B sentences of P
+            packed: P [L, B, C]; not read if ``state`` has its projection
+            state: what the call before this one has returned (default: None, the sequences begin)
+            key_padding_mask: [B n, T], True at padding (default: None, no padding)
+            packed_padding_mask: [B, L], True at rows of P that are padding (default: None, none is)
+
+        Returns:
+            output, shaped as X, and the state after these positions
+
+        Raises:
+            InputError: the rows cannot be divided among the sentences of P; neither P nor a state was given
+        """
+        pack_q, sums = (None, None) if state is None else (state.pack_q, state.sums())
+        if pack_q is None:
+            if packed is None:
+                raise InputError("no packed sequence was given, and no earlier step has kept its projection")
+            pack_q = packed_heads(self.pack_q_proj, packed, self.num_heads)
+        n = rows_per_sentence(query.size(1), pack_q.size(0))
+        if packed_padding_mask is not None:
+            packed_padding_mask = packed_padding_mask.repeat_interleave(n, dim=0)
+        pack_k, q, k, v = self._heads(query)
+        weights = self._pack_weights(pack_q, pack_k)
+        output, sums = recurrent_causal_luna(
+            *(q, k, v, weights, sums, packed_padding_mask, key_padding_mask),
+            dropout=dropout_probability(self.dropout_module),
+            log_decay=self.log_decay(),
+        )
+        value_sum = sums.value_sum if self.untie_kv else None
+        state = LunaCausalState(pack_q, sums.key_sum, sums.steps, value_sum)
+        return self.out_proj(merge_heads(output)), state
+
     def weights(
         self,
         query: Tensor,
@@ -115,25 +168,26 @@ class LunaCausalAttention(StepwiseCausalAttention):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Tensor]:
-        """A_pack and A_unpack over whole sequences, both [B, H, T, L], by the definition; arguments as in
-        :meth:`forward`."""
+        """Return A_pack and A_unpack over whole sequences, both [B, H, T, L], by the definition. Arguments as
+        in :meth:`forward`."""
         pack_k, q, k, v = self._heads(query)
         pack = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), pack_k)
         inputs = q, k, v, pack, packed_padding_mask, key_padding_mask
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
-        """The logarithm of what is left of a position at the next, by heads [H], below 0; None: all is."""
+        """Return the logarithm of the share of a position that is left at the next one, by heads [H], below
+        0; None if nothing is forgotten."""
         return None
 
-    def _pack_weights(self, pack_q: Tensor, pack_k: Tensor, beams: int = 1) -> Tensor:
-        pack_k = beams_to_positions(pack_k, beams)
-        weights = self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
-        return positions_to_beams(weights, beams)
+    def _pack_weights(self, pack_q: Tensor, pack_k: Tensor) -> Tensor:
+        n = rows_per_sentence(pack_k.size(0), pack_q.size(0))
+        weights = self.dropout_module(pack_weights(pack_q, fold_rows(pack_k, n), self.pack_activation))
+        return unfold_rows(weights, n)
 
     def _heads(self, x: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of pack attention's keys, and of unpack attention's queries, keys and values: one tensor where
-        these are tied."""
+        """Project X [T, B, C] to the keys of pack attention and the queries, keys and values of unpack
+        attention, [B, H, T, K] each. Tied keys and values are one tensor."""
         if self.in_one is None:
             parts = [getattr(self, f"{name}_proj")(x) for name in self.read_of_x]
         else:

@@ -1,259 +1,193 @@
-"""The Luna decoder: fairseq's Transformer decoder, with the encoder's last packed sequence as its P.
+"""The Luna decoder: target tokens go through N Luna layers, with the encoder's last P as their first P.
 
-Without an encoder it is a language model, and every layer has a P of its own.
+Without an encoder it is a language model, and every layer has a P of its own. Decoding step by step is the
+same
+call with a state: ``output, state = decoder(tokens, encoded, state)``.
 """
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Collection, NamedTuple, Optional, Tuple
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fairseq.data import Dictionary
-from fairseq.models.transformer import TransformerDecoderBase
-from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.fairseq_layers import attention_options, finish_layer, use_fairseq_layers
-from luna_fairseq.modules.incremental_decoding import IncrementalDecoder, IncrementalLayer
-from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
-from luna_fairseq.modules.luna_encoder import drop_words, source_of
-from luna_fairseq.modules.luna_layer import LunaLayer
-from luna_fairseq.modules.no_torchscript import REASON, NoTorchScript
+from luna_fairseq.modules.batch import Source, Target, drop_empty_mask, token_places
+from luna_fairseq.modules.decoder_attentions import DecoderAttentions
+from luna_fairseq.modules.embedding import TokenEmbedding, drop_words
+from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
+from luna_fairseq.modules.luna_encoder import EncoderOutput
+from luna_fairseq.modules.options import DecoderOptions
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.sentences import IncrementalState, Sentences
-from luna_fairseq.ops.attention import in_a_graph
+from luna_fairseq.modules.state import DecoderState
 
 
-class LunaDecoderLayer(IncrementalLayer, LunaLayer):
-    """Luna causal attention through P, Luna attention of X and P to the encoder's output, feed-forward block.
+class DecoderOutput(NamedTuple):
+    """What a decoder returns beside its state.
 
-    Without an encoder the second is left out, and P is a parameter of the layer (Luna, section 3.3). In
-    decoding fairseq's store keeps the cache of the source, and the sums of causal attention.
+    Attributes:
+        x: features [B, T, C]
+        states: X [T, B, C] before the first and after every layer
+        weights: for every layer, weights over the source [H, B, T, S], or None if they were not asked for
+    """
+
+    x: Tensor
+    states: Tuple[Tensor, ...]
+    weights: Tuple[Optional[Tensor], ...]
+
+
+class LunaDecoder(TokenEmbedding):
+    """N Luna layers over target tokens.
 
     Args:
-        self_attn: :class:`LunaCausalAttention`
-        encoder_attn: :class:`LunaAttention`; None without an encoder
-        packed_embedding: the layer's own P without an encoder; None with one
-        embed_dim: C
+        options: sizes and settings
+        embed_tokens: token embedding with ``embedding_dim`` and ``padding_idx``
+        attentions: what stands in the slots of the layers (default: None, the paper's attentions)
     """
 
     def __init__(
         self,
-        self_attn: torch.nn.Module,
-        encoder_attn: Optional[LunaAttention],
-        packed_embedding: Optional[PackedEmbedding],
-        embed_dim: int,
+        options: DecoderOptions,
+        embed_tokens: nn.Module,
+        attentions: Optional[DecoderAttentions] = None,
     ):
         super().__init__()
-        self.self_attn = self_attn
-        self.self_attn_layer_norm: torch.nn.Module = torch.nn.LayerNorm(embed_dim)
-        self.encoder_attn = encoder_attn
-        self.packed_embedding = packed_embedding
-        if encoder_attn is not None:
-            self.encoder_attn_layer_norm: torch.nn.Module = torch.nn.LayerNorm(embed_dim)
-        self.need_attn = True
+        self.build(options, embed_tokens, attentions)
 
-    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        """fairseq-generate says here whether it will print alignments."""
-        self.need_attn = need_attn
+    def build(
+        self, options: DecoderOptions, embed_tokens: nn.Module, attentions: Optional[DecoderAttentions] = None
+    ) -> None:
+        """Build all parts. A class with a second base calls this method after the constructor of that base;
+        arguments as of the class."""
+        C, width = options.embed_dim, embed_tokens.embedding_dim
+        self.attentions = attentions or DecoderAttentions()
+        self.build_embedding(options, embed_tokens)
+        self.quant_noise = self.embed_linear()
+        self.project_in_dim = None if width == C else linear_without_bias(width, C)  # type: ignore[arg-type]
+        self.embed_positions = self.build_positions(options, self.padding_idx)
+        self.layernorm_embedding = self.embed_norm()
+        self.layers = self.build_layers(options)
+        has_norm = options.normalize_before and options.final_norm
+        self.layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if has_norm else None
+        out = options.output_dim
+        self.project_out_dim = None if out is None or out == C else linear_without_bias(C, out)
+
+    def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
+        """Build the layers in their order."""
+        return nn.ModuleList([self.build_layer(options, number) for number in range(options.num_layers)])
+
+    def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
+        """Build layer ``number``, from 0."""
+        is_last = number == options.num_layers - 1
+        update_packed = not (is_last or options.non_contextual_packed)
+        self_attn = self.attentions.build_causal_attention(options)
+        encoder_attn = packed_embedding = None
+        if options.has_encoder:
+            encoder_attn = self.attentions.build_cross_attention(options, update_packed)
+        else:
+            packed_embedding = PackedEmbedding(
+                options.projection_length, options.embed_dim, scale=options.scale_embedding, fix_length=True
+            )
+        return LunaDecoderLayer(options, self_attn, encoder_attn, packed_embedding, update_packed)
+
+    def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
+        """Call a layer."""
+        return layer(*inputs)
 
     def forward(
         self,
-        x: Tensor,
-        packed: Optional[Tensor],
-        context: Optional[Tensor],
-        sentences: Sentences,
-        need_weights: bool = False,
-    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """
+        tokens: Optional[Tensor] = None,
+        encoded: Optional[EncoderOutput] = None,
+        state: Optional[DecoderState] = None,
+        embeddings: Optional[Tensor] = None,
+        padding_mask: Optional[Tensor] = None,
+        places: Optional[Tensor] = None,
+        keep_state: Optional[bool] = None,
+        weights_of: Collection[int] = (),
+    ) -> Tuple[DecoderOutput, Optional[DecoderState]]:
+        """Read the target, or the next of its tokens.
+
         Args:
-            x: [T, B, C]
-            packed: P [L, B, C]; None after the first step of decoding, and without an encoder
-            context: the encoder's output [S, B, C]; None without an encoder
-            sentences: what all layers know of the batch
-            need_weights: also return weights over the encoder's output
+            tokens: the target shifted right [B n, T], padded on either side; with a ``state`` its next tokens
+                alone. n rows that follow one another share one of the B sentences of the source
+            encoded: what the encoder has returned; None without an encoder
+            state: what the call before this one has returned (default: None, the target begins)
+            embeddings: [B n, T, C], vectors in place of the token embedding's (default: None)
+            padding_mask: [B n, T], True at padding (default: None, where ``tokens`` is the padding index)
+            places: [B n, T], number of each token, from 0 (default: None, tokens are counted and padding is
+                not)
+            keep_state: return the state after these tokens (default: None, if a ``state`` was given)
+            weights_of: numbers of the layers whose weights over the source are returned (default: none)
 
         Returns:
-            x [T, B, C]; the next P [L, B, C] or None; weights [H, B, T, S] or None
+            the output, and the state or None
+
+        Raises:
+            InputError: the state is the state of a model with another number of layers
         """
-        decodes = sentences.incremental_state is not None
-        # P enters causal attention as it is, pre-norm or not: the authors' model is defined so.
-        y = self.before(self.self_attn_layer_norm, x)
-        if decodes:
-            y = self.step(y, packed, sentences)
-        else:
-            if self.packed_embedding is not None:
-                packed, _ = self.packed_embedding(x.new_full((x.size(1),), x.size(0)))
-            y = self.self_attn(y, packed, sentences.target_padding_mask, sentences.packed_padding_mask)
-        x = self.after(self.self_attn_layer_norm, x, y)
-        if self.encoder_attn is None:
-            return self.feed_forward(x), None, None
-        y = self.before(self.encoder_attn_layer_norm, x)
-        p = None if packed is None else self.before(self.packed_layer_norm, packed)
-        attend = self.attend_with_cache if decodes else self.encoder_attn
-        y, packed_context, weights = attend(y, p, context, sentences, need_weights=need_weights)
-        x = self.after(self.encoder_attn_layer_norm, x, y)
-        packed = self.next_packed(packed, packed_context)
-        return self.feed_forward(x), packed, weights
+        if embeddings is None:
+            embeddings = self.embed_tokens(tokens)
+        if padding_mask is None:
+            padding_mask = tokens.eq(self.padding_idx)
+        keep_state = state is not None if keep_state is None else keep_state
+        before = (None,) * len(self.layers) if state is None else state.layers
+        if len(before) != len(self.layers):
+            raise InputError(f"the state has {len(before)} layers, the decoder {len(self.layers)}")
+        count, end = (None, 0) if state is None else (state.count, state.position)
+        end += embeddings.size(1)
+        counted = token_places(padding_mask, count)
+        x = self.embed(embeddings, padding_mask, counted if places is None else places, end)
+        context, first, source = (None, None, Source()) if encoded is None else encoded[:3]
+        if any(layer is not None and layer.memory is not None for layer in before[:1]):
+            first = None  # the source was packed before
+        target = Target(padding_mask, counted, tokens)
+        seen = None if state is None else state.target
+        geometry, seen = self.attentions.find_geometry(context, first, source, target, seen)
+        mask = drop_empty_mask(padding_mask)
 
+        packed = first
+        states, all_weights, kept = [x], [], []
+        for number, layer in enumerate(self.layers):
+            x, packed, weights, after = self.run_layer(
+                *(layer, x, packed, context, source, mask),
+                *(before[number], geometry, keep_state, number in weights_of),
+            )
+            if self.options.non_contextual_packed:
+                packed = first
+            states.append(x)
+            all_weights.append(weights)
+            kept.append(after)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)  # [B n, T, C]
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        output = DecoderOutput(x, tuple(states), tuple(all_weights))
+        if not keep_state:
+            return output, None
+        real = (~padding_mask).sum(dim=1)
+        return output, DecoderState(tuple(kept), real if count is None else count + real, end, seen)
 
-class LunaDecoder(NoTorchScript, IncrementalDecoder, TransformerDecoderBase):
-    """N Luna layers over target tokens.
+    def embed(self, embeddings: Tensor, padding_mask: Tensor, places: Tensor, end: int) -> Tensor:
+        """Turn token vectors [B, T, C'] into what the first layer reads [T, B, C].
 
-    Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it
-        dictionary: target dictionary
-        embed_tokens: token embedding
-        no_encoder_attn: there is no encoder (default: False)
-    """
-
-    layer_class = LunaDecoderLayer
-
-    def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: torch.nn.Embedding, **kwargs: Any):
-        self.layers_built = 0
-        super().__init__(cfg, dictionary, embed_tokens, **kwargs)
-        self.word_dropout_module = FairseqDropout(cfg.word_dropout, module_name="LunaDecoder")
-        self.dropout_module.module_name = "LunaDecoder"  # whatever the subclass
-        self.attn_in_training = False  # for a criterion that reads it
-
-    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> torch.nn.Module:
-        # fairseq builds the layers in order and does not say which one it is at.
-        self.layers_built += 1
-        is_last = self.layers_built == cfg.decoder.layers
-        update_packed = not (is_last or cfg.non_contextual_packed)
-        noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
-        side = cfg.decoder
-        self_attn = use_fairseq_layers(self.build_self_attention(cfg), "LunaCausalAttention", **noise)
-        encoder_attn = packed_embedding = None
-        if no_encoder_attn:
-            options: Any = {"scale": not cfg.no_scale_embedding, "fix_length": True}
-            packed_embedding = PackedEmbedding(cfg.projection_length, side.embed_dim, **options)
-        else:
-            encoder_attn = self.build_encoder_attention(cfg, update_packed)
-            use_fairseq_layers(encoder_attn, "LunaAttention", **noise)
-        layer = self.layer_class(self_attn, encoder_attn, packed_embedding, side.embed_dim)
-        return finish_layer(layer, "LunaDecoderLayer", cfg, update_packed)
-
-    def build_self_attention(self, cfg: Any) -> torch.nn.Module:
-        """The causal attention of a layer."""
-        return LunaCausalAttention(**self.causal_options(cfg))
-
-    def causal_options(self, cfg: Any) -> Dict[str, Any]:
-        """Arguments of causal attention."""
-        return {
-            "embed_dim": cfg.decoder.embed_dim,
-            "num_heads": cfg.decoder.attention_heads,
-            "dropout": cfg.attention_dropout,
-            "untie_kv": cfg.untie_luna_kv,
-            "pack_activation": cfg.pack_activation,
-            "backend": cfg.luna_backend,
-        }
-
-    def build_encoder_attention(self, cfg: Any, update_packed: bool) -> LunaAttention:
-        """The attention of a layer to the encoder's output."""
-        return LunaAttention(**attention_options(cfg, cfg.decoder))
-
-    def forward_embedding(
-        self, prev_output_tokens: Tensor, incremental_state: Optional[IncrementalState] = None
-    ) -> Tensor:
-        """Embed ``prev_output_tokens`` [B, T], or only the last of them when decoding. Returns [T, B, C]."""
-        tokens, positions = self.new_tokens(prev_output_tokens, incremental_state)
-        x = drop_words(self.embed_scale * self.embed_tokens(tokens), self.word_dropout_module)
+        Args:
+            embeddings: vectors of the token embedding, whose width C' may differ from C
+            padding_mask: [B, T], True at padding
+            places: [B, T], number of each token in its sequence, from 0
+            end: length of the sequences so far, padding included
+        """
+        x = drop_words(self.embed_scale * embeddings, self.word_dropout_module)
         for module in (self.quant_noise, self.project_in_dim):
             x = x if module is None else module(x)
+        positions = self.positions_of(places, padding_mask, end)
         if positions is not None:
-            x = x + positions
+            x = x + positions.to(x.dtype)
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         return self.dropout_module(x).transpose(0, 1)
 
-    def new_tokens(
-        self, prev_output_tokens: Tensor, incremental_state: Optional[IncrementalState]
-    ) -> Tuple[Tensor, Optional[Tensor]]:
-        """The tokens [B, T] that were not read yet, and their positions [B or 1, T, C], if there are any."""
-        positions = None
-        if isinstance(self.embed_positions, torch.nn.Embedding):  # sinusoidal ones have no end
-            self._check_positions(prev_output_tokens.size(1))
-        if self.embed_positions is not None:
-            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
-        if incremental_state is None:
-            return prev_output_tokens, positions
-        return prev_output_tokens[:, -1:], None if positions is None else positions[:, -1:]
 
-    def _check_positions(self, length: int) -> None:
-        if length > self.max_positions():
-            raise InputError(
-                f"a sequence has {length} tokens, the model's positions end at {self.max_positions()}: "
-                "shorten it, or train with a larger --max-target-positions"
-            )
-
-    def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: Optional[Dict[str, List[Tensor]]] = None,
-        incremental_state: Optional[IncrementalState] = None,
-        full_context_alignment: bool = False,
-        alignment_layer: Optional[int] = None,
-        alignment_heads: Optional[int] = None,
-    ) -> Tuple[Tensor, Dict[str, List[Any]]]:
-        """
-        Args:
-            prev_output_tokens: target shifted right [B, T]
-            encoder_out: what :class:`LunaEncoder` returned; None without an encoder
-            incremental_state: fairseq's store for decoding; the last token alone is new then
-            full_context_alignment: must be False, or NotImplementedError is raised: there is no such form
-            alignment_layer: the layer whose weights over the source are returned (default: the last)
-            alignment_heads: average over the first of its heads only (default: all)
-
-        Returns:
-            features [B, T, C], and ``attn`` [weights over source tokens B x T x S, or None], ``inner_states``
-
-        Raises:
-            InputError: more tokens than learned positions; torch.jit.trace or torch.export
-        """
-        if in_a_graph("is_exporting"):
-            raise InputError(REASON)
-        if full_context_alignment:
-            raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
-        last_layer = self.num_layers - 1
-        context, initial_packed, sentences = source_of(encoder_out, incremental_state)
-        if incremental_state is not None:
-            self.begin_decoding(incremental_state, prev_output_tokens, context)
-        x = self.forward_embedding(prev_output_tokens, incremental_state)
-        padding_mask = prev_output_tokens[:, -x.size(0) :].eq(self.padding_idx)
-        if padding_mask.any():
-            sentences.target_padding_mask = padding_mask
-        self.prepare(sentences, prev_output_tokens, context, initial_packed)
-
-        attn = None
-        packed = initial_packed
-        inner_states = [x]
-        for i, layer in enumerate(self.layers):
-            if alignment_layer is None:
-                wanted = self.attn_in_training if self.training else layer.need_attn
-                need_attn = wanted and i == last_layer
-            else:
-                need_attn = i == alignment_layer
-            x, packed, weights = layer(x, packed, context, sentences, need_weights=need_attn)
-            if self.cfg.non_contextual_packed:
-                packed = initial_packed
-            inner_states.append(x)
-            attn = weights if weights is not None else attn
-        if attn is not None:
-            attn = attn[:alignment_heads].mean(dim=0)  # [B, T, S]
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        x = x.transpose(0, 1)  # [B, T, C]
-        if self.project_out_dim is not None:
-            x = self.project_out_dim(x)
-        return x, {"attn": [attn], "inner_states": inner_states}
-
-    def prepare(
-        self,
-        sentences: Sentences,
-        prev_output_tokens: Tensor,
-        context: Optional[Tensor],
-        packed: Optional[Tensor],
-    ) -> None:
-        """Add to ``sentences`` what layers need to know of the target [B, T], the context [S, B, C] and P
-        [L, B, C] before they run: nothing."""
+def linear_without_bias(inputs: int, outputs: int) -> nn.Linear:
+    """Build a linear map [.., inputs] -> [.., outputs] without bias, initialised as fairseq does."""
+    linear = nn.Linear(inputs, outputs, bias=False)
+    nn.init.xavier_uniform_(linear.weight)
+    return linear

@@ -1,4 +1,4 @@
-"""The learned initial P (Luna, section 3.1), as the encoder's first layer receives it."""
+"""The learned initial P (Luna, section 3.1), as the first layer reads it."""
 
 import math
 from typing import Callable, Optional, Tuple
@@ -7,28 +7,30 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.batch import longest_sequence, shortest_sequence
 from luna_fairseq.ops.attention import in_a_graph
 
 
 class PackedEmbedding(nn.Module):
-    """P as a parameter, scaled, with positions, shortened to the batch.
+    """The packed sequence P as a parameter: scaled, with positions, shortened to the batch.
 
-    By default the projection length is dynamic: P is never longer than the longest sentence, and a sentence
-    shorter than P leaves its last rows out. Results then do not depend on the other sentences of a batch.
+    By default the projection length is dynamic: P has no more rows than the longest sentence has tokens, and
+    in a sentence shorter than P the last rows are padding. Results then do not depend on the other sentences
+    of the batch.
 
     Args:
         projection_length: l, the number of rows
         embed_dim: C
-        dropout: on P, drawn for every sentence (default: 0)
+        dropout: probability with which a value of P is dropped, for every sentence anew (default: 0)
         scale: multiply by sqrt(C), as for token embeddings (default: False)
-        positions: function of l and C that gives a table of positions [l, C] to be added, such as fairseq's
-            ``SinusoidalPositionalEmbedding.get_embedding`` (default: none are)
-        layer_norm: normalise (default: False)
-        fix_length: always all rows, none left out (default: False)
-        zero_padding: make rows that are left out zero (default: False)
+        positions: function of l and C that returns positions [l, C] to be added, such as fairseq's
+            ``SinusoidalPositionalEmbedding.get_embedding`` (default: None, no positions)
+        layer_norm: normalise P (default: False)
+        fix_length: always use all rows; none is padding (default: False)
+        zero_padding: set rows that are padding to zero (default: False)
 
     Raises:
-        InputError: ``projection_length`` below 1
+        InputError: ``projection_length`` is below 1
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class PackedEmbedding(nn.Module):
                 f"projection length is {projection_length}: --projection-length must be 1 or more"
             )
         self.fix_length = fix_length
-        self.static = False  # all rows with a mask, whatever the lengths: the same results
+        self.static = False  # all rows and a mask, whatever the lengths: the same results, one shape
         self.zero_padding = zero_padding
         self.scale = math.sqrt(embed_dim) if scale else 1.0
         self.weight = nn.Parameter(torch.empty(projection_length, embed_dim))
@@ -58,22 +60,23 @@ class PackedEmbedding(nn.Module):
         self.layer_norm = nn.LayerNorm(embed_dim) if layer_norm else None
         self.dropout_module = nn.Dropout(dropout)
 
-    def forward(self, lengths: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
+    def forward(self, lengths: Tensor, at_most: Optional[int] = None) -> Tuple[Tensor, Optional[Tensor]]:
         """
         Args:
-            lengths: tokens of each sentence, EOS included [B]
+            lengths: number of tokens of each sentence, EOS included [B]
+            at_most: number that no length exceeds, such as the padded length of the batch; used if a look at
+                the lengths themselves would stall a GPU (default: None, unknown)
 
         Returns:
-            P [L, B, C] and its padding mask [B, L], True at rows left out; None where no row is
+            P [L, B, C]; its padding mask [B, L], True at rows that are padding, or None if no row is
         """
         L = self.weight.size(0)
         padding_mask = None
         if not self.fix_length:
             shortest = 0
-            # In a graph, a length that is read as a number would be that of every later batch.
             if not (self.static or in_a_graph()):
-                shortest, longest = torch.stack(torch.aminmax(lengths)).tolist()
-                L = max(1, min(L, longest))
+                L = max(1, min(L, longest_sequence(lengths, L if at_most is None else at_most)))
+                shortest = shortest_sequence(lengths)
             if shortest < L:
                 padding_mask = torch.arange(L, device=lengths.device)[None, :] >= lengths[:, None]
         packed = self.scale * self.weight[:L]

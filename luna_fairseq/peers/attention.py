@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fairseq.incremental_decoding_utils import with_incremental_state
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.fairseq_layers import use_fairseq_layers
+from luna_fairseq.models.fairseq_layers import IncrementalState, use_fairseq_layers
 from luna_fairseq.modules.heads import (
     ProjectingAttention,
     check_heads,
@@ -21,7 +21,6 @@ from luna_fairseq.modules.heads import (
     projection,
     split_heads,
 )
-from luna_fairseq.modules.sentences import IncrementalState
 
 BIDIRECTIONAL, CAUSAL, CROSS = FORMS = ("bidirectional", "causal", "cross")
 # The option that chooses the attention of a form.

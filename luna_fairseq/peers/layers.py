@@ -8,8 +8,8 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from luna_fairseq.anchored.target_places import target_places
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.fairseq_layers import activation_function, wrap_layer
-from luna_fairseq.modules.sequence_encoder import TransformerSequenceEncoder, TransformerSequenceLayer
+from luna_fairseq.models.fairseq_layers import activation_function, wrap_layer
+from luna_fairseq.models.sequence_encoder import TransformerSequenceEncoder, TransformerSequenceLayer
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, CROSS
 from luna_fairseq.peers.informer import InformationBlock
 from luna_fairseq.peers.linformer import LinformerAttention

@@ -24,7 +24,7 @@ from fairseq.models.lstm import Embedding, Linear
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.bases import LoadsWhatFits
-from luna_fairseq.modules.sentences import IncrementalState
+from luna_fairseq.models.fairseq_layers import IncrementalState
 from luna_fairseq.peers.attention import padded_left, rotated
 from luna_fairseq.peers.recurrent_attention import RecurrentAttention
 from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig, completed

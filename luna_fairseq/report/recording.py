@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq.modules import MultiheadAttention
-from luna_fairseq.modules import LunaAttention, LunaCausalAttention, Sentences
+from luna_fairseq.modules import LunaAttention, LunaCausalAttention
 
 _PLACE = re.compile(r"(encoder|decoder)\..*?layers\.(\d+)\.(?:.*\.)?(self_attn|encoder_attn)(?:\.softmax)?")
 KINDS = {"self_attn": "self", "encoder_attn": "cross"}
@@ -24,6 +24,11 @@ Weights = Dict[str, Tensor]
 # What an attention was called with, by the names of its arguments.
 Call = Dict[str, Any]
 Reader = Callable[[Any, Call], Weights]
+# What the watcher of Luna attention, and of Luna causal attention, gets besides the attention.
+_CALLS = (
+    ("query", "packed", "context", "source", "geometry"),
+    ("query", "packed", "key_padding_mask", "packed_padding_mask"),
+)
 
 
 class Recorded(NamedTuple):
@@ -47,18 +52,26 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
 
     def watch(module: nn.Module, read: Reader, stack: str, layer: int, kind: str) -> None:
         forward, layers = module.forward, count(layer)
+        watched.append(module)
+
+        def record(call: Call) -> None:
+            place = next(layers)  # of a layer that is applied many times each call is a layer
+            weights = read(module, call)
+            if weights:
+                found.append(Recorded(f"{stack}.{place}.{KINDS[kind]}", weights, _strengths(module)))
+
+        if hasattr(module, "watcher"):
+            names = _CALLS[isinstance(module, LunaCausalAttention)]
+            module.watcher = lambda attention, *call: record(dict(zip(names, call)))
+            return
 
         def watching(*args: Any, **kwargs: Any) -> Any:
             call = inspect.signature(forward).bind(*args, **kwargs)
             call.apply_defaults()
-            place = next(layers)  # of a layer that is applied many times each call is a layer
-            weights = read(module, dict(call.arguments))
-            if weights:
-                found.append(Recorded(f"{stack}.{place}.{KINDS[kind]}", weights, _strengths(module)))
+            record(dict(call.arguments))
             return forward(*args, **kwargs)
 
         module.__dict__["forward"] = watching  # all calls, by whatever names fairseq gives the arguments
-        watched.append(module)
 
     for name, module in model.named_modules():
         place, read = _PLACE.fullmatch(name), _reader(module)
@@ -71,7 +84,10 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
             yield found
     finally:
         for module in watched:
-            del module.__dict__["forward"]
+            if hasattr(module, "watcher"):
+                module.watcher = None
+            else:
+                del module.__dict__["forward"]
 
 
 def _reader(module: nn.Module) -> Optional[Reader]:
@@ -83,29 +99,8 @@ def _reader(module: nn.Module) -> Optional[Reader]:
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
-    read: Any  # with need_weights there are weights
-    sentences = Sentences.of(call["context_padding_mask"], call["packed_padding_mask"])
-    query, packed, context = call["query"], call["packed"], call["context"]
-    type(attention).forward(attention, query, packed, context, sentences)  # finds what the sentences lack
-    packed_context, pack = attention.pack(packed, context, sentences, need_weights=True)
-    cache = attention.cache(packed_context, pack, context, sentences)
-    weights = {} if pack is None else {PACK: pack}
-    if hasattr(cache, "pack_weights"):
-        tokens = context.size(0)
-        rows = cache._replace(pack_weights=_rows_after(tokens, packed_context))
-        _, read = attention.unpack(query, rows, sentences, need_weights=True)
-        weights[UNPACK] = read.transpose(0, 1)[..., tokens:]
-    _, read = attention.unpack(query, cache, sentences, need_weights=True)
-    weights[READ] = read.transpose(0, 1)
-    return weights
-
-
-def _rows_after(tokens: int, packed: Tensor) -> Tensor:
-    """Pack weights [B, L, tokens + L] with which unpack attention gives its own weights of the rows, behind
-    those of tokens that it reads beside them."""
-    L, B, _ = packed.shape
-    identity = torch.eye(L, dtype=packed.dtype, device=packed.device)
-    return torch.cat([identity.new_zeros(L, tokens), identity], dim=1).expand(B, -1, -1)
+    named = zip((PACK, UNPACK, READ), attention.weights(**call))
+    return {name: value for name, value in named if value is not None}
 
 
 def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:

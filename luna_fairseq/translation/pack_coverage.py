@@ -26,7 +26,7 @@ from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
-from luna_fairseq.modules import LunaAttention
+from luna_fairseq.modules import LunaAttention, Source
 from luna_fairseq.progress import progress
 
 PROGRAM = "python -m luna_fairseq.translation.pack_coverage"
@@ -158,25 +158,32 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
         model: translation model in evaluation mode
         batches: fairseq's batches of a translation task
     """
-    layers = [Coverage() for _ in model.decoder.layers]
-    hooks = [
-        attention.register_forward_hook(partial(_add, layer))
-        for attention, layer in zip(cross_attentions(model), layers)
-    ]
+    attentions = cross_attentions(model)
+    layers = [Coverage() for _ in attentions]
+    for attention, layer in zip(attentions, layers):
+        attention.watcher = partial(_add, layer)
     device = next(model.parameters()).device
     with torch.no_grad():
         for batch in batches:
             batch = utils.move_to_cuda(batch, device) if device.type == "cuda" else batch
             model(**batch["net_input"])
-    for hook in hooks:
-        hook.remove()
+    for attention in attentions:
+        attention.watcher = None
     return layers
 
 
-def _add(layer: Coverage, attention: LunaAttention, inputs: Tuple[Any, ...], _output: Any) -> None:
-    _, packed, context, sentences = inputs
-    _, weights = attention.pack(packed, context, sentences, need_weights=True)
-    layer.add(weights, sentences.padding_mask, sentences.packed_padding_mask)
+def _add(
+    layer: Coverage,
+    attention: LunaAttention,
+    query: Tensor,
+    packed: Tensor,
+    context: Tensor,
+    source: Source,
+    geometry: Any,
+) -> None:
+    """Count what one call of ``attention`` covers; arguments as of its ``watcher``."""
+    _, weights = attention.attend_to_context(packed, context, source, geometry, need_weights=True)
+    layer.add(weights, source.padding_mask, source.packed_padding_mask)
 
 
 main = console_script(PROGRAM, build_parser, _report, place="data", hides_log=True)

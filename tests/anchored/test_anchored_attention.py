@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_luna import assert_close
 
-from luna_fairseq.anchored.attention import QUERY_PLACE, AnchoredCrossAttention, AnchoredSelfAttention
+from luna_fairseq.anchored.attention import AnchoredCrossAttention, AnchoredSelfAttention
+from luna_fairseq.anchored.geometry import TargetPlaces
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.anchored.strengths import AnchorBias
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules import LunaAttention, Sentences
+from luna_fairseq.modules import Geometry, LunaAttention, Source
 from luna_fairseq.optim.apollo import Apollo
 
 C, HEADS, PACK_HEADS = 12, 3, 2
@@ -82,9 +83,10 @@ def test_moving_a_sentence_inside_its_padding_changes_nothing(kind, n, length, b
     results = []
     for sides in ((0, 0), (before, after)):
         x, packed, mask, packed_mask = sentences([n], [rows], *sides)
-        place = {QUERY_PLACE: ((~mask).cumsum(dim=1) - 1).clamp(min=0)}
-        given = Sentences(mask, packed_mask, shared=place)
-        output, packed_context, weights = module(x, packed, x, given, need_weights=True)
+        source, places = Source(mask, packed_mask), ((~mask).cumsum(dim=1) - 1).clamp(min=0)
+        geometry = module.find_geometry(x, packed, x, source)._replace(target=TargetPlaces(places))
+        given = {"source": source, "geometry": geometry}
+        output, packed_context, weights = module(x, packed, x, **given, need_weights=True)
         real = slice(sides[0], sides[0] + n)
         results.append((output[real], packed_context, weights[:, :, real, real]))
     for actual, expected in zip(*results):
@@ -107,7 +109,7 @@ def test_sentences_of_a_batch_do_not_mix(kind):
 def test_a_sentence_no_longer_than_p_is_packed_as_it_is_by_strong_anchors(n):
     module = attention(**{"class": CROSS}, anchor_strength=4000.0)
     x, packed, _, _ = sentences([n], [n])
-    _, weights = module.pack(packed, x, need_weights=True)
+    weights = module.weights(x, packed, x).pack
     assert_close(weights, torch.eye(n, dtype=torch.float64).expand_as(weights))
 
 
@@ -134,20 +136,20 @@ def test_step_by_step_equals_all_at_once(kind, sizes):
     context, packed, mask, packed_mask = sentences([11, 3, 7, 4], [5, 3, 5, 4])
     query = torch.randn(6, 4, C, dtype=torch.float64)
     expected, _, expected_weights = module(query, packed, context, mask, packed_mask, need_weights=True)
-    given = Sentences(mask, packed_mask)
-    packed_context, pack_weights = module.pack(packed, context, given, True)
-    cache = module.cache(packed_context, pack_weights, context, given)
+    source = Source(mask, packed_mask)
+    geometry = module.find_geometry(query, packed, context, source)
+    _, memory = module.pack(packed, context, source, geometry, True)
     order = torch.tensor([2, 0, 3])
-    reordered = cache.select(order)
+    reordered = memory.select(order)
     steps, weights, later = [], [], []
     places = torch.arange(6).expand(4, -1).split(sizes, dim=1)
     for part, other, place in zip(query.split(sizes), query[:, order].split(sizes), places):
-        given = Sentences(mask, packed_mask, shared={QUERY_PLACE: place})
-        output, w = module.unpack(part, cache, given, True)
+        step = Geometry(target=TargetPlaces(place))  # a step needs no geometry of the context
+        output, w = module.unpack(part, memory, source, step, True)
         steps.append(output)
         weights.append(w)
-        given = Sentences(mask[order], packed_mask[order], shared={QUERY_PLACE: place[order]})
-        later.append(module.unpack(other, reordered, given)[0])
+        step = Geometry(target=TargetPlaces(place[order]))
+        later.append(module.unpack(other, reordered, Source(mask[order], packed_mask[order]), step)[0])
     assert_close(torch.cat(steps), expected)
     assert_close(torch.cat(weights, dim=2), expected_weights)
     assert_close(torch.cat(later), expected[:, order])
@@ -172,12 +174,13 @@ def test_the_gate_begins_open_only_where_a_diagonal_says_what_to_choose(diagonal
 def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row(read):
     module = attention(**KINDS["look-up"])
     x, packed, _, _ = sentences([12], [3])
-    given = Sentences()
+    source = Source()
     with torch.no_grad():
         module.lookup_gate.change.fill_(1000.0)
-        packed_context, pack_weights = module.pack(packed, x, given, True)
-        cache = module.cache(packed_context, torch.zeros_like(pack_weights), x, given)
-        _, weights = module.unpack(x, cache, given, True)
+        geometry = module.find_geometry(x, packed, x, source)
+        _, memory = module.pack(packed, x, source, geometry, True)
+        memory = memory._replace(pack_weights=torch.zeros_like(memory.pack_weights))
+        _, weights = module.unpack(x, memory, source, geometry, True)
     assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
     assert (weights > 0).sum(dim=-1).max() == read
 
@@ -244,29 +247,29 @@ def test_what_is_refused(options, message):
 
 
 @pytest.mark.parametrize("kind", ["plain", *marked(KINDS)])
-@pytest.mark.parametrize("method", ["forward", "statistics"])
-def test_a_second_mask_for_p_is_refused(kind, method):
+def test_masks_that_are_given_twice_are_refused(kind):
     module = attention(**KINDS.get(kind, {}))
     x, packed, mask, packed_mask = sentences([5, 3], [3, 2])
-    with pytest.raises(InputError, match="packed_padding_mask was given beside Sentences"):
-        getattr(module, method)(x, packed, x, Sentences(mask), packed_mask)
+    for masks in ((mask, None), (None, packed_mask)):
+        with pytest.raises(InputError, match="the masks of the context and of P were given twice"):
+            module(x, packed, x, *masks, source=Source(mask))
 
 
-def test_pack_and_unpack_need_the_same_sentences():
+def test_pack_and_unpack_need_the_geometry_of_the_context():
     module = attention(**KINDS["anchored self"])
     x, packed, _, _ = sentences([5], [3])
-    cache = module.cache(module.pack(packed, x)[0])
-    with pytest.raises(InputError, match="need the same sentences"):
-        module.unpack(x, cache)
+    _, memory = module.pack(packed, x, geometry=module.find_geometry(x, packed, x, Source()))
+    for run in (lambda: module.pack(packed, x), lambda: module.unpack(x, memory)):
+        with pytest.raises(InputError, match="need the geometry of the context"):
+            run()
 
 
 def test_a_diagonal_step_by_step_needs_the_places_of_the_steps():
     module = attention(**KINDS["diagonal"])
     x, packed, _, _ = sentences([5], [3])
-    given = Sentences()
-    cache = module.cache(module.pack(packed, x, given)[0], None, x, given)
+    _, memory = module.pack(packed, x, geometry=module.find_geometry(x, packed, x, Source()))
     with pytest.raises(InputError, match="needs the places of the query's tokens"):
-        module.unpack(x[:1], cache)
+        module.unpack(x[:1], memory)
 
 
 def test_a_window_is_for_self_attention():

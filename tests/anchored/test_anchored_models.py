@@ -6,7 +6,7 @@ from tiny_luna import OPTIONS, Task, assert_close, batch, example, tiny_model
 from tiny_masked_lm import tiny_model as tiny_masked_lm
 
 from fairseq.data import Dictionary
-from luna_fairseq.anchored import attention
+from luna_fairseq.anchored import geometry
 from luna_fairseq.errors import InputError
 
 ANCHORED = {"anchored_packed": True}
@@ -72,8 +72,8 @@ def test_a_diagonal_of_sentences_needs_a_separator():
 
 def test_what_layers_share_is_found_once_a_stack(monkeypatch):
     calls = []
-    original = attention.anchor_distances
-    monkeypatch.setattr(attention, "anchor_distances", lambda *a, **k: calls.append(a) or original(*a, **k))
+    original = geometry.anchor_distances
+    monkeypatch.setattr(geometry, "anchor_distances", lambda *a, **k: calls.append(a) or original(*a, **k))
     model = tiny_model(**ANCHORED)
     source, target = (batch(x) for x in example())
     model(source, None, target)

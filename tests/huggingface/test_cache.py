@@ -91,10 +91,11 @@ def test_a_chunk_of_padding_leaves_the_state_alone(kind, variant):
     for chunk, mask in chunks:
         after = read(model, chunk, before, **source, **mask).past_key_values
         assert torch.equal(after.seen, before.seen) and after.length == before.length + 2
-        for one, other in zip(after.layers, before.layers):
+        for one, other in zip(after.state.layers, before.state.layers):
             for x, y in zip(one.causal, other.causal):
                 assert (x is None and y is None) or torch.equal(x, y)
-        assert (before.begun is None) or all(map(torch.equal, after.begun, before.begun))
+        one, other = after.state.target, before.state.target
+        assert other is None or all(map(torch.equal, one, other))
 
 
 def generate(model, ids, source, cache=None, **options):

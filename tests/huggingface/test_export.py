@@ -155,7 +155,7 @@ def test_a_text_goes_on_alike(variant):
         sizes = []
         for length in (3, 60):
             cache = exported(torch.full((1, length), 5), use_cache=True).past_key_values
-            sizes.append(sum(x.numel() for x in cache.layers[0].causal if x is not None))
+            sizes.append(sum(x.numel() for x in cache.state.layers[0].causal if x is not None))
     assert sizes[0] == sizes[1]
 
 

@@ -16,6 +16,7 @@ def test_a_large_one_gives_the_same_numbers_for_any_number_of_rows(least, kind, 
     with torch.no_grad():
         expected = [projection(x) for x in inputs]
         model.make_generation_fast_()
+        projection = model.decoder.output_projection
         assert type(projection) is kind
         for x, y in zip(inputs, expected):
             torch.testing.assert_close(projection(x), y)

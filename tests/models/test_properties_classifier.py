@@ -82,7 +82,10 @@ def test_tied_layers_are_one_layer_several_times():
     for layers in ("luna", "transformer"):
         tied = tiny_model(tie_layer_weights=True, encoder_layers=3, layer_type=layers)
         free = tiny_model(encoder_layers=3, layer_type=layers, sen_rep_type="cls")
-        assert len(list(tied.encoder.layers)) == 3 and len(set(tied.encoder.layers)) == 1
+        calls = []
+        tied.encoder.layers[0].fc1.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        tied(batch())
+        assert len(calls) == 3 and len(set(tied.encoder.layers)) == 1
         state = tied.state_dict()
         for name in list(state):
             if ".layers.0." in name:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_luna import PAD, VARIANTS, assert_close, batch, example, marked, tiny_model
-from tiny_models import beam_search, lprobs_of
+from tiny_models import beam_search, kept_state, lprobs_of, tensors_of
 
 LENGTHS = {"max_len_a": 0, "max_len_b": 15}
 variants = pytest.mark.parametrize("variant", [marked(variant) for variant in VARIANTS])
@@ -36,7 +36,7 @@ def test_step_by_step_equals_all_at_once_with_a_state_of_constant_size(variant, 
     source, target = inputs((8, 3, 5, 7))  # shorter ones are padded on the right, as finished hypotheses are
 
     def counted(*_):
-        kept = [x for entry in state.values() for x in entry.values() if x is not None]
+        kept = tensors_of(kept_state(state))
         sizes.add((len(kept), sum(x.numel() for x in kept)))
 
     with torch.no_grad():
@@ -44,7 +44,7 @@ def test_step_by_step_equals_all_at_once_with_a_state_of_constant_size(variant, 
         expected, extra = model.decoder(target, encoder_out)
         model.decoder.register_forward_hook(counted)
         logits, alignments = step_by_step(model, target, encoder_out, state)
-    causal = [entry["steps"] for name, entry in state.items() if "causal_sums" in name]
+    causal = [layer.causal.steps for layer in kept_state(state).layers]
     assert len(sizes) == 1 and len(causal) == 3
     assert all(steps.dtype == torch.int64 and steps.tolist() == [8, 3, 5, 7] for steps in causal)
     real = target.ne(PAD)
@@ -99,11 +99,13 @@ def test_hypotheses_of_a_sentence_share_what_belongs_to_its_source(variant, data
             expected, extra = model.decoder(hypotheses[:, : t + 1], fresh)
             assert_close(logits, expected[:, -1:])
             assert_close(alignments, extra["attn"][0][:, -1:])
-    rows = {name: {k: len(x) for k, x in entry.items() if x is not None} for name, entry in state.items()}
-    for entry in rows.values():
-        for name, count in entry.items():
-            per_hypothesis = name in ("key_sum", "value_sum", "steps", "sentences")
-            assert count == len(sentences) * (beam if per_hypothesis else 1), name
+    kept = kept_state(state)
+    assert len(kept.count) == len(sentences) * beam
+    for layer in kept.layers:
+        for entry in layer:
+            for name, x in entry._asdict().items():
+                per_hypothesis = name in ("key_sum", "value_sum", "steps")
+                assert x is None or len(x) == len(sentences) * (beam if per_hypothesis else 1), name
 
 
 @variants

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_luna import PAD, Task, assert_close, batch, sentences
-from tiny_models import LM_OPTIONS, lprobs_of
+from tiny_models import LM_OPTIONS, kept_state, lprobs_of, tensors_of
 from tiny_models import LM_VARIANTS as VARIANTS
 from tiny_models import language_model as tiny_model
 
@@ -58,8 +58,7 @@ def test_step_by_step_equals_all_at_once_with_a_state_of_constant_size(variant):
     with torch.no_grad():
         for t in range(1, tokens.size(1) + 1):
             logits.append(model.decoder(tokens[:, :t], incremental_state=state)[0])
-            kept = [x for entry in state.values() for x in entry.values() if x is not None]
-            sizes.add(sum(x.numel() for x in kept))
+            sizes.add(sum(x.numel() for x in tensors_of(kept_state(state))))
         expected, _ = model(tokens)
     assert_close(torch.cat(logits, dim=1), expected)
     assert len(sizes) == 1

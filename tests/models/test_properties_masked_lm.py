@@ -10,8 +10,8 @@ from tiny_masked_lm import BOS, HEADS, VARIANTS, Task, tiny_model
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import encoder_sizes
+from luna_fairseq.models.fairseq_layers import activation_function
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
-from luna_fairseq.modules.fairseq_layers import activation_function
 
 variants = pytest.mark.parametrize("variant", list(VARIANTS))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_every_model import assert_gradients
 from tiny_luna import PAD, VARIANTS, Task, batch, example, tiny_model
-from tiny_models import loss_and_gradients, translation_loss
+from tiny_models import kept_state, loss_and_gradients, translation_loss
 
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
@@ -72,8 +72,7 @@ def test_autocast_trains_and_decodes():
         model.decoder(batch(target)[:, :2], out, incremental_state=state)
     assert loss.item() == pytest.approx(expected, abs=0.15)
     assert_gradients(model, gradients)
-    kept = [entry for name, entry in state.items() if "causal_sums" in name]
-    assert all(entry["key_sum"].dtype == torch.float32 for entry in kept)
+    assert all(layer.causal.key_sum.dtype == torch.float32 for layer in kept_state(state).layers)
 
 
 @pytest.mark.parametrize("variant", ["tied", "untied pre-norm", "layernorm_embedding"])

@@ -7,7 +7,7 @@ from tiny_luna import assert_close, batch, example, tiny_model
 from tiny_models import SOFTMAX_VARIANTS, beam_search, lprobs_of, softmax_causal
 
 from fairseq.modules import MultiheadAttention
-from luna_fairseq.modules import LunaAttention
+from luna_fairseq.modules import LunaAttention, Source
 
 
 def test_cross_attention_is_softmax_attention_and_packs_as_luna_does():
@@ -18,7 +18,7 @@ def test_cross_attention_is_softmax_attention_and_packs_as_luna_does():
     luna.load_state_dict({**luna.state_dict(), **attention.state_dict()}, strict=False)
     with torch.no_grad():
         output, packed_context, weights = attention(query, packed, context, mask, need_weights=True)
-        assert_close(packed_context, luna.pack(packed, context, mask)[0])
+        assert_close(packed_context, luna.pack(packed, context, Source(mask))[0])
         reference = torch.nn.MultiheadAttention(12, 2).double().eval()
         parts = [attention.unpack_q_proj, attention.context_k_proj, attention.context_v_proj]
         reference.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))

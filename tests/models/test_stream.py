@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from tiny_luna import batch, sentences
 from tiny_models import LM_VARIANTS as VARIANTS
 from tiny_models import language_model as tiny_model
+from tiny_models import tensors_of
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.models.stream import Stream
-from luna_fairseq.modules import LunaCausalState
 
 
 def assert_near(actual, expected, atol=2e-5):
@@ -72,13 +72,11 @@ def test_a_saved_state_goes_on_to_the_last_bit():
 
 def test_a_saved_state_goes_to_where_the_model_is():
     """As on a GPU, after a checkpoint was read on the CPU."""
-    model, stream, saved, store = tiny_model(), Stream(), Stream(), {}
+    model, stream, saved = tiny_model(), Stream(), Stream()
     model(text(5), stream=stream)
     saved.load_state_dict(stream.state_dict())
-    decoder = model.to("meta").decoder
-    decoder.go_on_from(store, saved.layers, saved.position)
-    states = [layer.stored(store, "causal_sums", LunaCausalState) for layer in decoder.layers]
-    assert {x.device.type for state in states for x in state if x is not None} == {"meta"}
+    moved = model.to("meta").decoder.moved(saved.state)
+    assert {x.device.type for x in tensors_of(moved)} == {"meta"}
 
 
 def test_the_state_does_not_grow():
@@ -86,7 +84,7 @@ def test_the_state_does_not_grow():
     with torch.no_grad():
         for _ in range(20):
             model(text(7), stream=stream)
-            sizes.add(sum(x.numel() for state in stream.layers for x in state[1:] if x is not None))
+            sizes.add(sum(x.numel() for x in tensors_of(stream.state)))
     assert len(sizes) == 1 and stream.position == 140  # beyond the 30 positions of the table
 
 

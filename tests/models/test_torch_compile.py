@@ -17,7 +17,7 @@ from tiny_models import (
 )
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules import compiled_layer
+from luna_fairseq.models import compiled_layer
 from luna_fairseq.ops.causal_luna import chunk_causal_luna
 
 NEEDED = (2, 5)

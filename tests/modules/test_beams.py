@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.beams import Hypotheses
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention
-from luna_fairseq.modules.beams import Hypotheses
 
 DEVICE = torch.device("cpu")
 
@@ -37,6 +37,6 @@ def test_as_many_hypotheses_to_each_sentence(build):
     module, query, packed = build(8, 2), torch.randn(1, 5, 8), torch.randn(3, 2, 8)
     with pytest.raises(InputError, match="5 hypotheses cannot belong to 2 sentences"):
         if build is LunaAttention:
-            module.unpack(query, module.cache(packed))
+            module.unpack(query, module.pack(packed, packed)[1])
         else:
             module.step(query, packed)

@@ -6,8 +6,8 @@ from tiny_luna import VARIANTS, tiny_model
 
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.fairseq_layers import use_fairseq_layers
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention
-from luna_fairseq.modules.fairseq_layers import use_fairseq_layers
 
 C, HEADS, L, B, S, T = 12, 3, 5, 4, 7, 6
 both = pytest.mark.parametrize("kind", [LunaAttention, LunaCausalAttention])

@@ -6,17 +6,20 @@ from golden import DTYPES, assert_close, cast, load
 
 from fairseq.models.transformer import TransformerConfig
 from luna_fairseq.models.authors_checkpoint import translate_name
+from luna_fairseq.models.fairseq_layers import stack_options
 from luna_fairseq.models.luna import nested_config
 from luna_fairseq.models.luna_config import LunaConfig
 from luna_fairseq.modules import (
+    DecoderAttentions,
+    DecoderOptions,
+    EncoderAttentions,
+    EncoderOptions,
     LunaAttention,
     LunaCausalAttention,
     LunaDecoderLayer,
     LunaEncoderLayer,
-    Sentences,
+    Source,
 )
-from luna_fairseq.modules.fairseq_layers import finish_layer
-from luna_fairseq.modules.luna_encoder import attention_options
 
 precisions = pytest.mark.parametrize("precision", ["f32", "f64"])
 
@@ -69,7 +72,8 @@ def test_luna_attention(file, case, precision):
 
     with torch.no_grad():  # with weights: the same output, and theirs over P times the pack weights
         again, _, weights = module(leaves["query"], leaves["pquery"], context, *masks, need_weights=True)
-        _, pack_weights = module.pack(leaves["pquery"], context, masks[0], need_weights=True)
+        inputs = leaves["pquery"], context, Source(*masks)
+        _, pack_weights = module.attend_to_context(*inputs, need_weights=True)
     assert_close(again, expected["outputs"]["attn"], precision, "output with weights")
     over_packed = expected["outputs"]["head_weights"]
     assert_close(weights, over_packed @ pack_weights.mean(dim=1), precision, "weights over the context")
@@ -158,13 +162,13 @@ def layer_config(config):
 
 
 def build_layer(side, cfg):
-    part = getattr(cfg, side)
-    attention = LunaAttention(**attention_options(cfg, part))
+    stack = stack_options(cfg, getattr(cfg, side), 100)
     if side == "encoder":
-        return finish_layer(LunaEncoderLayer(attention, part.embed_dim), "LunaEncoderLayer", cfg, True)
-    causal = LunaCausalAttention(part.embed_dim, part.attention_heads, untie_kv=cfg.untie_luna_kv)
-    layer = LunaDecoderLayer(causal, attention, None, part.embed_dim)
-    return finish_layer(layer, "LunaDecoderLayer", cfg, True)
+        options = EncoderOptions(**stack)
+        return LunaEncoderLayer(options, EncoderAttentions().build_attention(options))
+    options, attentions = DecoderOptions(**stack), DecoderAttentions()
+    causal = attentions.build_causal_attention(options)
+    return LunaDecoderLayer(options, causal, attentions.build_cross_attention(options, True), None, True)
 
 
 @precisions
@@ -185,7 +189,7 @@ def test_layer(side, variant, case, precision):
         if value.dtype == torch.bool:
             masks["packed_padding_mask" if "proj" in name or name.startswith("p") else "padding_mask"] = value
     context = () if side == "encoder" else (leaves["encoder_out"],)
-    x, packed, *_ = layer(leaves["x"], leaves["px"], *context, Sentences(**masks))
+    x, packed, *_ = layer(leaves["x"], leaves["px"], *context, Source(**masks))
     expected = vectors[precision]
     assert_close(x, expected["outputs"]["x"], precision, "x")
     assert_close(packed, expected["outputs"]["px"], precision, "packed")

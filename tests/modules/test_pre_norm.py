@@ -3,7 +3,7 @@
 import torch
 from tiny_luna import assert_close, tiny_model
 
-from luna_fairseq.modules import Sentences
+from luna_fairseq.modules import Source
 
 
 def test_encoder_self_attention_reads_the_normalised_x_alone():
@@ -12,6 +12,6 @@ def test_encoder_self_attention_reads_the_normalised_x_alone():
     x, packed = torch.randn(7, 2, 12, dtype=torch.float64), torch.randn(5, 2, 12, dtype=torch.float64)
     normalised, normalised_packed = layer.self_attn_layer_norm(x), layer.packed_layer_norm(packed)
     output, packed_context, _ = layer.self_attn(normalised, normalised_packed, normalised)
-    actual, actual_packed = layer(x, packed, Sentences())
+    actual, actual_packed, _ = layer(x, packed, Source())
     assert_close(actual, layer.feed_forward(x + output))
     assert_close(actual_packed, packed + packed_context)

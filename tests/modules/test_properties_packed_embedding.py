@@ -9,7 +9,7 @@ from tiny_luna import assert_close, batch, sentences, tiny_model
 from fairseq.modules import FairseqDropout, SinusoidalPositionalEmbedding
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import PackedEmbedding
-from luna_fairseq.modules.luna_encoder import drop_words
+from luna_fairseq.modules.embedding import drop_words
 
 L, C = 5, 12
 SINUSOIDAL = SinusoidalPositionalEmbedding.get_embedding

@@ -37,6 +37,6 @@ def test_calls_out_of_order():
     with pytest.raises(InputError, match="no packed sequence was given"):
         LunaCausalAttention(12, 3).step(x[:1])
     module = LunaAttention(12, 3)
-    cache = module.cache(module.pack(packed, x)[0])
+    _, memory = module.pack(packed, x)
     with pytest.raises(InputError, match="after a first step without them"):
-        module.unpack(x, cache, need_weights=True)
+        module.unpack(x, memory, need_weights=True)

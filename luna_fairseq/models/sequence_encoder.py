@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from luna_fairseq.modules.fairseq_layers import RepeatedLayer, activation_function, wrap_layer
+from luna_fairseq.models.fairseq_layers import RepeatedLayer, activation_function, wrap_layer
 
 
 class PixelEmbedding(nn.Module):

@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from luna_fairseq.modules.heads import hypotheses_each
+from luna_fairseq.modules.heads import rows_per_sentence
 
 
 class Hypotheses(NamedTuple):
@@ -26,7 +26,7 @@ class Hypotheses(NamedTuple):
     @classmethod
     def in_a_row(cls, hypotheses: int, sentences: int, device: torch.device) -> "Hypotheses":
         """As many of each sentence. Raises InputError where that cannot be."""
-        each = hypotheses_each(hypotheses, sentences)
+        each = rows_per_sentence(hypotheses, sentences)
         return cls(torch.arange(sentences, device=device).repeat_interleave(each), each)
 
     def reorder(self, new_order: Tensor) -> Optional[Tuple[Tensor, "Hypotheses"]]:

@@ -1,0 +1,104 @@
+"""Geometry of a batch: where the rows of P, the tokens of the context and the queries stand.
+
+The encoder and the decoder compute it once for all layers. An attention that is called by itself computes its
+own.
+"""
+
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, middles
+from luna_fairseq.anchored.segments import Layout, find_layout
+from luna_fairseq.anchored.window import Window, find_window
+from luna_fairseq.modules.batch import Source
+
+
+class Needs(NamedTuple):
+    """What a stack of attentions reads of the geometry of the context.
+
+    Attributes:
+        pack_heads: heads of pack attention that is drawn to the places of its rows (default: 0, it is not)
+        unpack: unpack attention is drawn to near rows (default: False)
+        window: number of segments around a token whose tokens it reads (default: 0)
+        lookup: number of segments whose tokens a query looks up (default: 0)
+        diagonal: unpack attention is drawn to the diagonal (default: False)
+        for_export: a look-up has one form for all lengths, inside and outside of an exported graph (default:
+            False)
+    """
+
+    pack_heads: int = 0
+    unpack: bool = False
+    window: int = 0
+    lookup: int = 0
+    diagonal: bool = False
+    for_export: bool = False
+
+
+class ContextGeometry(NamedTuple):
+    """Places of the rows of P in the context. Parts that no attention reads are None.
+
+    Attributes:
+        pack_distance: distance of each token from where a row's head looks, less that of the nearest token,
+            in segments [B, H, L, S]
+        unpack_distance: distance of each row from each token, less that of the nearest row, in segments [B,
+            1, S, L]
+        window: tokens that each token reads beside the rows, see :class:`Window`
+        layout: where a look-up finds the tokens, see :class:`Layout`
+        row_place, token_place: for a diagonal, the middle of each row [B, L] and of each token [B, S], in
+            tokens from the beginning
+    """
+
+    pack_distance: Optional[Tensor] = None
+    unpack_distance: Optional[Tensor] = None
+    window: Optional[Window] = None
+    layout: Optional[Layout] = None
+    row_place: Optional[Tensor] = None
+    token_place: Optional[Tensor] = None
+
+
+class TargetPlaces(NamedTuple):
+    """Places of the queries in the target, for a diagonal.
+
+    Attributes:
+        place: number of each query's token in the target, or in its sentence [B n, T]
+        origin: number of the source's tokens before the sentence that the token belongs to [B n, T] (default:
+            None, the target is one sentence)
+    """
+
+    place: Tensor
+    origin: Optional[Tensor] = None
+
+
+def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
+    """Compute what attentions with these ``needs`` read.
+
+    Args:
+        needs: parts to compute
+        context: [S, B, C]
+        packed: P [L, B, C]
+        source: masks of the context and of P
+    """
+    masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)
+    found = ContextGeometry()
+    if needs.pack_heads:
+        distance = beyond_nearest(anchor_distances(*masks, num_heads=needs.pack_heads))
+        found = found._replace(pack_distance=distance.to(context.dtype))
+    if needs.unpack:
+        distance = beyond_nearest(anchor_distances(*masks).transpose(2, 3))
+        found = found._replace(unpack_distance=distance.to(context.dtype))
+    if needs.window:
+        complete = source.padding_mask is None and source.packed_padding_mask is None
+        found = found._replace(window=find_window(*masks, needs.window, complete))
+    if needs.lookup:
+        found = found._replace(layout=find_layout(*masks, needs.lookup, needs.for_export))
+    if needs.diagonal:
+        row_place, token_place = middles(*masks)
+        found = found._replace(row_place=row_place, token_place=token_place)
+    return found
+
+
+def full_mask(x: Tensor, mask: Optional[Tensor]) -> Tensor:
+    """Return the mask [B, S] of ``x`` [S, B, C], all False if it is None."""
+    return torch.zeros(x.shape[1::-1], dtype=torch.bool, device=x.device) if mask is None else mask

@@ -1,0 +1,181 @@
+"""Fit the modules to fairseq: its layers in place of torch's, its wrappers, its activation functions, its
+options."""
+
+from typing import Any, Callable, Dict, Iterator, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fairseq import utils
+from fairseq.distributed import fsdp_wrap
+from fairseq.modules import FairseqDropout, LayerDropModuleList, LayerNorm, SinusoidalPositionalEmbedding
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.quant_noise import quant_noise
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.compiled_layer import compile_in_training
+from luna_fairseq.modules.embedding import sinusoids
+from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
+from luna_fairseq.modules.options import LEARNED, NO_POSITIONS, SINUSOIDAL
+
+Module = TypeVar("Module", bound=nn.Module)
+# fairseq's store for decoding step by step.
+IncrementalState = Dict[str, Dict[str, Any]]
+
+
+def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
+    """Return the fields of :class:`luna_fairseq.modules.options.StackOptions` as arguments.
+
+    Args:
+        cfg: fairseq's TransformerConfig with Luna's options added to it
+        side: ``cfg.encoder`` or ``cfg.decoder``
+        max_positions: longest sequence of learned positions
+    """
+    positions = LEARNED if side.learned_pos else SINUSOIDAL
+    return {
+        "embed_dim": side.embed_dim,
+        "ffn_embed_dim": side.ffn_embed_dim,
+        "num_layers": side.layers,
+        "num_heads": side.attention_heads,
+        "num_pack_heads": side.projected_attention_heads,
+        "projection_length": cfg.projection_length,
+        "untie_kv": cfg.untie_luna_kv,
+        "non_contextual_packed": cfg.non_contextual_packed,
+        "normalize_before": side.normalize_before,
+        "activation_fn": activation_function(cfg.activation_fn),
+        "dropout": cfg.dropout,
+        "attention_dropout": cfg.attention_dropout,
+        "activation_dropout": cfg.activation_dropout,
+        "word_dropout": cfg.word_dropout,
+        "positions": NO_POSITIONS if cfg.no_token_positional_embeddings else positions,
+        "max_positions": max_positions,
+        "scale_embedding": not cfg.no_scale_embedding,
+        "layernorm_embedding": cfg.layernorm_embedding,
+        "linear_embedding": not cfg.adaptive_input and cfg.quant_noise.pq > 0,
+    }
+
+
+class FairseqPositions(SinusoidalPositionalEmbedding):
+    """fairseq's sinusoidal positions, looked up by position. Positions beyond the table are computed.
+
+    Args:
+        max_positions: length of the longest sequence that the table holds
+        embed_dim: C
+        padding_idx: position of padding
+    """
+
+    def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):
+        super().__init__(embed_dim, padding_idx, init_size=max_positions + padding_idx + 1)
+
+    def extend(self, end: int) -> None:
+        """Extend the table to sequences of ``end`` tokens."""
+        rows = end + self.padding_idx + 1
+        if rows > self.weights.size(0):
+            table = self.get_embedding(rows, self.embedding_dim, self.padding_idx)
+            self.weights = table.to(self.weights)
+
+    def forward(self, positions: Tensor, end: int) -> Tensor:  # type: ignore[override]
+        """Return [B, T, C] for ``positions`` [B, T] in sequences that end at ``end``."""
+        like = getattr(self, "_float_tensor", self.weights)  # fairseq 0.12.2 moves this alone
+        if end + self.padding_idx + 1 > self.weights.size(0):
+            is_token = positions.ne(self.padding_idx).unsqueeze(-1)
+            return sinusoids(positions, self.embedding_dim, torch.float64).to(like) * is_token
+        self.weights = self.weights.to(like)
+        return self.weights.index_select(0, positions.reshape(-1)).view(*positions.shape, -1).detach()
+
+
+def use_fairseq_layers(
+    module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8, export: bool = False
+) -> Module:
+    """Put fairseq's layers in place of torch's among the children of ``module``, and return it: dropout that
+    --retain-dropout keeps, the norm with apex's fused kernel, quantisation noise on linear maps.
+
+    Args:
+        module: changed in place; parameters keep their names
+        name: name of the dropouts for --retain-dropout-modules
+        q_noise, qn_block_size: quantisation noise (default: none)
+        export: leave out apex's kernel (default: False)
+    """
+    use_fairseq_dropout_and_norm(module, name, export)
+    for child in module.children():
+        if isinstance(child, nn.Linear):
+            quant_noise(child, q_noise, qn_block_size)
+    return module
+
+
+def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
+    """Put fairseq's layers into a Luna layer and its attentions, and fairseq's wrappers around the layer.
+
+    Args:
+        layer: :class:`luna_fairseq.modules.LunaEncoderLayer` or :class:`LunaDecoderLayer`
+        name: name of the dropouts of the layer for --retain-dropout-modules
+        cfg: fairseq's TransformerConfig with Luna's options added to it
+    """
+    noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
+    causal = isinstance(layer, LunaDecoderLayer)
+    use_fairseq_layers(layer.self_attn, "LunaCausalAttention" if causal else "LunaAttention", **noise)
+    if causal and layer.encoder_attn is not None:
+        use_fairseq_layers(layer.encoder_attn, "LunaAttention", **noise)
+    return wrap_layer(use_fairseq_layers(layer, name, **noise, export=cfg.export), cfg)
+
+
+def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> None:
+    """Put fairseq's dropout and norm in place of torch's among the children of ``module``; ``export``:
+    without apex's kernel. Other arguments as of :func:`use_fairseq_layers`."""
+    for part, child in list(module.named_children()):
+        if isinstance(child, nn.Dropout):
+            setattr(module, part, FairseqDropout(child.p, module_name=name))
+        elif isinstance(child, nn.LayerNorm):
+            options = {"eps": child.eps, "elementwise_affine": child.elementwise_affine}
+            setattr(module, part, LayerNorm(child.normalized_shape, **options, export=export))
+
+
+def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
+    """Put fairseq's layers in place of torch's around the layers of an encoder or a decoder, as fairseq has
+    them there. Arguments as of :func:`use_fairseq_layers`."""
+    use_fairseq_dropout_and_norm(stack, name, cfg.export)
+    if stack.quant_noise is not None:
+        quant_noise(stack.quant_noise, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
+
+
+def with_layer_drop(layers: nn.ModuleList, probability: float) -> nn.ModuleList:
+    """Return ``layers`` as fairseq's LayerDrop list if ``probability`` is above 0."""
+    return LayerDropModuleList(p=probability, modules=layers) if probability > 0.0 else layers
+
+
+def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
+    """Put torch.compile, activation checkpointing and FSDP around one layer; the last two as fairseq does for
+    its own layers.
+
+    Raises:
+        InputError: torch.compile together with activation checkpointing, or with an old torch
+    """
+    if cfg.torch_compile:
+        if cfg.checkpoint_activations:
+            raise InputError("--torch-compile and --checkpoint-activations do not go together: leave one out")
+        layer = compile_in_training(layer)
+    if cfg.checkpoint_activations:
+        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+
+class RepeatedLayer(nn.ModuleList):
+    """One layer that is iterated over ``times`` times; it has its parameters once."""
+
+    def __init__(self, layers: nn.ModuleList, times: int):
+        super().__init__(layers)
+        self.times = times
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        for _ in range(self.times):
+            yield from super().__iter__()
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Exact GELU. Half precision is computed in float32 as in fairseq, float64 in float64 unlike there."""
+    return F.gelu(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
+
+
+def activation_function(name: str) -> Callable[[Tensor], Tensor]:
+    """Return fairseq's activation function of this name, and :func:`gelu` of ours."""
+    return gelu if name == "gelu" else utils.get_activation_fn(name)
