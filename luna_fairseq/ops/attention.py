@@ -1,7 +1,7 @@
 """Pack and unpack attention (Luna, equations 3 and 4): softmax attention with a padding mask.
 
-For *pack*, ``q`` comes from P and ``k``, ``v`` from the context; for *unpack*, ``q`` comes from X and ``k``,
-``v`` from the packed context.
+In pack attention the queries come from P, the short extra sequence, and the keys and values from the context.
+In unpack attention the queries come from the input X, and the keys and values from the packed context.
 """
 
 from typing import Optional, Tuple
@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from luna_fairseq.ops.masked_softmax import masked_softmax, naive_softmax_weights
 from luna_fairseq.ops.softmax import softmax_attention
 
-# As many keys as a head is usually wide: the weights are then no more numbers than the queries.
-FEW = 64
+# A head is usually 64 wide. With at most 64 keys, a query has no more weights than features.
+FEW_KEYS = 64
 
 
 def naive_attention(
@@ -25,22 +25,22 @@ def naive_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """The definition, with its weights.
+    """Compute softmax attention by its definition, and return the weights too.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5
         k: keys [B, H, S, K]
         v: values [B, H, S, K]
-        key_padding_mask: [B, S], True at keys that are left out; a sentence whose keys are all left out gets
-            zeros
-        dropout: probability with which a weight is dropped
-        bias: added to the logits [B or 1, H or 1, T, S]
+        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding gets an output
+            of zeros (default: None, no padding)
+        dropout: dropout probability of the weights (default: 0)
+        bias: term [B or 1, H or 1, T, S] that is added to the logits (default: None, no bias)
 
     Returns:
-        output [B, H, T, K] and the weights before dropout [B, H, T, S], both in the type of ``q``
+        The output [B, H, T, K] and the weights before dropout [B, H, T, S], both in the dtype of ``q``.
     """
-    excluded = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
-    weights = naive_softmax_weights(q, k, excluded, bias)
+    mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
+    weights = naive_softmax_weights(q, k, mask, bias)
     with torch.autocast(q.device.type, enabled=False):
         output = F.dropout(weights, dropout) @ v.to(weights.dtype)
     return output.to(q.dtype), weights.to(q.dtype)
@@ -54,37 +54,75 @@ def luna_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """What :func:`naive_attention` defines, in the form that is fastest for these inputs. Same arguments;
-    returns [B, H, T, K]."""
-    excluded = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
+    """Compute softmax attention in the fastest form for these inputs.
+
+    The result equals that of :func:`naive_attention` up to rounding. The weights are not returned.
+
+    Args:
+        q: queries [B, H, T, K], not yet scaled by K^-0.5
+        k: keys [B, H, S, K]
+        v: values [B, H, S, K]
+        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding gets an output
+            of zeros (default: None, no padding)
+        dropout: dropout probability of the weights (default: 0)
+        bias: term [B or 1, H or 1, T, S] that is added to the logits (default: None, no bias)
+
+    Returns:
+        The output [B, H, T, K].
+
+    Example:
+        >>> import torch
+        >>> p, context = torch.randn(2, 8, 16, 64), torch.randn(2, 8, 1000, 64)  # L = 16, S = 1,000
+        >>> luna_attention(p, context, context).shape  # pack attention
+        torch.Size([2, 8, 16, 64])
+    """
+    mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     if not is_short(q, k, bias):
-        return softmax_attention(q, k, v, excluded, dropout, bias)
-    # Products that take the heads of a projection as they lie in memory.
+        return softmax_attention(q, k, v, mask, dropout, bias)
+    # Batched products over B x H read the heads of a projection in place; matmul would copy them.
     heads, shape = q.shape[:2], (*q.shape[:3], k.size(2))
     scale = q.size(-1) ** -0.5
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     if bias is None:
-        logits = torch.bmm(q, k.transpose(1, 2) * scale)  # the keys are scaled: they are few
+        # There are few keys, so scaling them costs less than scaling the queries.
+        logits = torch.bmm(q, k.transpose(1, 2) * scale)
     else:
         bias = bias.to(q.dtype).expand(shape).flatten(0, 1)
         logits = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
-    weights = masked_softmax(logits.unflatten(0, heads), excluded).flatten(0, 1)
+    weights = masked_softmax(logits.unflatten(0, heads), mask).flatten(0, 1)
     return torch.bmm(F.dropout(weights, dropout), v).unflatten(0, heads)
 
 
 def is_short(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
-    """Whether plain products are faster than torch's fused attention, for q [B, H, T, K] and k [B, H, S, K].
+    """Return True if plain matrix products are faster than torch's fused attention.
 
-    On a CPU the fused kernel works on blocks of hundreds of keys: with 16 (8 heads of 64, 2 threads, torch
-    2.13) it was 0.4 to 0.8 times as fast for 1,000 queries in 1 to 32 sentences, forward and backward. It has
-    no gradient for a bias there: with one it is enough that the queries are few.
+    This is the case on a CPU, in float32 or float64, if there are at most 64 keys. With a bias it is also the
+    case if there are at most 64 queries, because the fused CPU kernel has no gradient for a bias.
+
+    The fused CPU kernel works on blocks of hundreds of keys. With 16 keys, 1,000 queries and 1 to 32
+    examples, its speed was 0.4 to 0.8 of that of plain products, forward and backward (8 heads of width 64, 2
+    threads, torch 2.13).
+
+    Args:
+        q: queries [B, H, T, K]
+        k: keys [B, H, S, K]
+        bias: term that is added to the logits (default: None, no bias)
     """
-    few = min(q.size(2), k.size(2)) if bias is not None else k.size(2)
-    return few <= FEW and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
+    length = k.size(2) if bias is None else min(q.size(2), k.size(2))
+    return length <= FEW_KEYS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
 
 
-def in_a_graph(of: str = "is_compiling") -> bool:
-    """Whether torch.compile, torch.export or torch.jit.trace looks into what runs; ``is_exporting`` (torch
-    2.7): one of the last two, whose graphs keep the lengths of their example."""
-    looks = getattr(getattr(torch, "compiler", None), of, None)
-    return torch.jit.is_tracing() or (looks is not None and looks())
+def in_a_graph(predicate: str = "is_compiling") -> bool:
+    """Return True while torch records the running code as a graph.
+
+    Args:
+        predicate: function of ``torch.compiler`` that is asked. ``is_compiling`` is True under torch.compile
+            and torch.export. ``is_exporting`` (since torch 2.7) is True under torch.export only, whose graphs
+            keep the lengths of the example inputs (default: is_compiling)
+
+    Returns:
+        True if torch.jit.trace is running or the predicate is True. A predicate that this version of torch
+        does not have counts as False.
+    """
+    function = getattr(getattr(torch, "compiler", None), predicate, None)
+    return torch.jit.is_tracing() or (function is not None and function())

@@ -1,24 +1,30 @@
-"""How chunkwise forms cut a sequence: into chunks that are large enough for an operation and small enough for
-a cache."""
+"""Cutting of a sequence into chunks, for the chunkwise forms of causal attention."""
 
 import math
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
 from torch import Tensor
 
-# Fewer positions than the first are too little work for one operation on a CPU, and fewer than the second
-# where the heads are few; more no longer stay in its cache. A GPU would rather do more than start more
-# operations.
+# Smallest and largest number of positions in a chunk. On a CPU, shorter chunks are too little work for one
+# operation, and longer chunks no longer fit into the cache. On a GPU, fewer and larger operations are better.
 CPU_CHUNK, GPU_CHUNK = (32, 64), (256, 256)
+# With at most this many heads in the batch, only the larger chunk is enough work for one operation.
 FEW_HEADS = 16
 
 
 def chunk_size(x: Tensor, width: int) -> int:
-    """Positions in a chunk, for x [N, T, M] and a state of M x ``width``: all of them in a sentence of one or
-    two chunks.
+    """Choose the number of positions in a chunk.
 
-    With c positions in a chunk, one of them costs c (M + width) in products within the chunk, and M width
-    with the state, of which it has a share of M width / c in memory: c near sqrt(M width) balances them.
+    With c positions in a chunk, each position costs c (M + width) operations in products within the chunk. It
+    also costs M width operations with the state, and a share of M width / c in memory traffic for the state.
+    A chunk of c = sqrt(M width) positions balances these costs.
+
+    Args:
+        x: input [N, T, M], for its shape and device
+        width: number of columns of the state, which has M rows
+
+    Returns:
+        The chunk size, or T if the sequence would have at most two chunks.
     """
     N, T, M = x.shape
     smallest, largest = GPU_CHUNK if x.is_cuda else CPU_CHUNK
@@ -29,20 +35,43 @@ def chunk_size(x: Tensor, width: int) -> int:
 
 
 def spans(T: int, size: int) -> List[slice]:
-    """The positions of every chunk, in order of time."""
-    # Whole chunks and a rest: torch.compile then compiles for a number of chunks, not for each length.
-    whole = [slice(i * size, (i + 1) * size) for i in range((T - 1) // max(1, size))]
-    return [*whole, slice(len(whole) * size, T)]
+    """Return the slice of positions of every chunk, in order of time.
+
+    Args:
+        T: sequence length
+        size: chunk size. Only the last chunk may be shorter
+
+    Returns:
+        Slices that cover 0 to T. An empty sequence has one empty chunk.
+    """
+    # The number of full chunks is the only length here, so torch.compile recompiles for each number of chunks
+    # and not for each T.
+    full = [slice(i * size, (i + 1) * size) for i in range((T - 1) // max(1, size))]
+    return [*full, slice(len(full) * size, T)]
 
 
-def put(results: List[Tensor], parts: Sequence[Tensor], span: slice, T: int) -> List[Tensor]:
-    """Write a chunk's parts [N, c, *] into the results [N, T, *]; a single chunk's parts are the results.
+def write_chunk(
+    results: List[Optional[Tensor]], parts: Sequence[Optional[Tensor]], span: slice, T: int
+) -> List[Optional[Tensor]]:
+    """Write the results of one chunk into the results of the whole sequence.
 
-    The results are laid out as [T, N, *], which is how projections have them and take them without a copy.
+    The results of the sequence are laid out in memory as [T, N, *], because the projections that follow read
+    this layout without a copy.
+
+    Args:
+        results: results [N, T, *] of the sequence, updated in place; an empty list before the first chunk
+        parts: results [N, c, *] of the chunk. None stands for a result that does not exist
+        span: positions of the chunk
+        T: sequence length
+
+    Returns:
+        The results of the sequence, which are ``parts`` themselves if the sequence is a single chunk.
     """
     if span.stop - span.start == T:
         return list(parts)
-    results = results or [x.new_empty(T, x.size(0), x.size(2)).transpose(0, 1) for x in parts]
+    if not results:
+        results = [None if x is None else x.new_empty(T, x.size(0), x.size(2)).transpose(0, 1) for x in parts]
     for result, part in zip(results, parts):
-        result[:, span] = part
+        if result is not None:
+            result[:, span] = part
     return results

@@ -1,4 +1,4 @@
-"""Softmax over the keys that are not left out."""
+"""Softmax over the keys that are not masked."""
 
 from typing import Optional
 
@@ -7,21 +7,38 @@ from torch import Tensor
 
 
 def naive_softmax_weights(
-    q: Tensor, k: Tensor, excluded: Optional[Tensor] = None, bias: Optional[Tensor] = None
+    q: Tensor, k: Tensor, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None
 ) -> Tensor:
-    """The weights of :func:`softmax_attention` [.., T, S], in float32 (float64 for float64 input)."""
+    """Compute the weights of softmax attention by their definition, softmax(q k^T / sqrt(K) + bias).
+
+    Args:
+        q: queries [.., T, K], not yet scaled by K^-0.5
+        k: keys [.., S, K]
+        mask: mask that broadcasts to [.., T, S], True at masked keys. A query whose keys are all masked gets
+            weights of zero (default: None, no key is masked)
+        bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias)
+
+    Returns:
+        The weights [.., T, S] in float32, or float64 for float64 inputs.
+    """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         logits = (q.to(dtype) * q.size(-1) ** -0.5) @ k.to(dtype).transpose(-2, -1)
-        return masked_softmax(logits if bias is None else logits + bias, excluded)
+        return masked_softmax(logits if bias is None else logits + bias, mask)
 
 
-def masked_softmax(logits: Tensor, excluded: Optional[Tensor]) -> Tensor:
-    """Softmax over the last dimension, without what is True in ``excluded``; zeros where nothing is left."""
-    if excluded is None:
+def masked_softmax(logits: Tensor, mask: Optional[Tensor]) -> Tensor:
+    """Compute the softmax over the last dimension, with a weight of zero wherever the mask is True.
+
+    Args:
+        logits: logits [.., S]
+        mask: mask that broadcasts to the shape of ``logits``, True at masked keys; None if no key is masked
+
+    Returns:
+        The weights [.., S]. They sum to one, or are all zero if every key is masked.
+    """
+    if mask is None:
         return logits.softmax(dim=-1)
-    # The smallest finite number instead of -inf: a row without any key then has no NaN in its gradient
-    # either.
-    return (
-        logits.masked_fill(excluded, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(excluded, 0.0)
-    )
+    # The smallest finite number, unlike -inf, leaves no NaN in the gradient if every key is masked.
+    weights = logits.masked_fill(mask, torch.finfo(logits.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(mask, 0.0)

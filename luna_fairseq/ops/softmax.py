@@ -1,4 +1,5 @@
-"""Softmax attention to a choice of keys: what windows, blocks and buckets come down to."""
+"""Softmax attention with a mask for each query, on which attention by windows, blocks and buckets is
+built."""
 
 from typing import Optional
 
@@ -8,12 +9,13 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 
-# scaled_dot_product_attention came with torch 2.0; until 2.5 it gave NaN for a row whose keys are all left
-# out.
+# Before torch 2.5, scaled_dot_product_attention returned NaN for a query whose keys are all masked. Before
+# torch 2.0 it did not exist.
 _FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
 
-# The most that a bias against distance takes from a logit: e^-50 is nothing beside 1, in float64 too. Without
-# a limit the weights of what is far would be denormal numbers, with which a CPU reckons many times slower.
+# Largest penalty for distance that a bias subtracts from a logit. A weight of e^-50 is negligible even in
+# float64. Without a limit, the weights of distant keys would be denormal numbers, which slow a CPU down many
+# times.
 MAX_PENALTY = 50.0
 
 
@@ -21,27 +23,35 @@ def softmax_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    excluded: Optional[Tensor] = None,
+    mask: Optional[Tensor] = None,
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """softmax(q k^T / sqrt(K) + bias) v over the keys that are not left out.
+    """Compute softmax(q k^T / sqrt(K) + bias) v over the keys that are not masked.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k, v: keys and values [B, H, S, K]
-        excluded: broadcast to [B, H, T, S], True at keys that a query leaves out; a query that leaves all out
-            gets zeros
-        dropout: probability with which a weight is dropped
-        bias: added to the logits, broadcast to [B, H, T, S]
+        k: keys [B, H, S, K]
+        v: values [B, H, S, K]
+        mask: mask that broadcasts to [B, H, T, S], True at masked keys. A query whose keys are all masked
+            gets an output of zeros (default: None, no key is masked)
+        dropout: dropout probability of the weights (default: 0)
+        bias: term that is added to the logits and broadcasts to [B, H, T, S] (default: None, no bias)
 
     Returns:
-        [B, H, T, K] in the type of ``q``
+        The output [B, H, T, K] in the dtype of ``q``.
+
+    Example:
+        >>> import torch
+        >>> x, later = torch.randn(2, 8, 10, 64), torch.ones(10, 10, dtype=torch.bool).triu(1)
+        >>> softmax_attention(x, x, x, later).shape  # causal attention
+        torch.Size([2, 8, 10, 64])
     """
     if not _FUSED:
-        weights = F.dropout(naive_softmax_weights(q, k, excluded, bias), dropout)
+        weights = F.dropout(naive_softmax_weights(q, k, mask, bias), dropout)
         return (weights @ v.to(weights.dtype)).to(q.dtype)
-    mask = None if excluded is None else ~excluded
+    attn_mask = None if mask is None else ~mask
     if bias is not None:
-        mask = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, float("-inf"))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        bias = bias.to(q.dtype)
+        attn_mask = bias if mask is None else bias.masked_fill(mask, float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout)

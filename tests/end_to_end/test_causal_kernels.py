@@ -44,7 +44,7 @@ driver.set_active(Driver(80))
 }
 SAID = {
     "older": "chunk; not triton, because it needs compute capability 8.0 or later, not 7.0",
-    "assembler": "chunk; triton would suit, but it fails with PTXASError: ",
+    "assembler": "chunk; triton is supported, but it fails with PTXASError: ",
 }
 # Tells its version, and compiles nothing.
 ASSEMBLER = (

@@ -29,8 +29,10 @@ has_triton = pytest.mark.skipif(
 def nothing_chosen(caplog, monkeypatch):
     """No choice made so far, and triton takes 1 ms, chunk 2."""
     caplog.set_level("INFO")
-    monkeypatch.setattr(choice, "SAMPLE", 40)  # three chunks: the interpreter is slow
-    monkeypatch.setattr(choice, "milliseconds", lambda form, inputs: 1 + (form is choice.chunk_causal_luna))
+    monkeypatch.setattr(choice, "COMPARED_LENGTH", 40)  # three chunks: the interpreter is slow
+    monkeypatch.setattr(
+        choice, "measure_milliseconds", lambda form, inputs: 1 + (form is choice.chunk_causal_luna)
+    )
     for function in (choice.choose_backend, choice.log_once):
         function.cache_clear()
     yield
@@ -122,7 +124,7 @@ def test_chunk_where_triton_does_not_compile_and_training_goes_on(suits, caplog,
         attend().sum().backward()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert caplog.messages[0].endswith(
-        "chunk; triton would suit, but it fails with RuntimeError: no such instruction"
+        "chunk; triton is supported, but it fails with RuntimeError: no such instruction"
     )
 
 
@@ -148,7 +150,7 @@ def test_the_faster_of_both(ours, theirs, faster, suits, caplog, monkeypatch):
         choice, "triton_causal_luna", lambda *args, **options: chunk_causal_luna(*args, **options)
     )
     times = lambda form, inputs: theirs if form is chunk_causal_luna else ours  # noqa: E731
-    monkeypatch.setattr(choice, "milliseconds", times)
+    monkeypatch.setattr(choice, "measure_milliseconds", times)
     q, weights = torch.randn(2, 2, 5, 8, device=DEVICE), torch.rand(2, 2, 5, 3, device=DEVICE)
     for v in (q, torch.randn_like(q)):
         assert fastest_backend(q, q, v, weights) == faster
@@ -160,8 +162,8 @@ def test_the_faster_of_both(ours, theirs, faster, suits, caplog, monkeypatch):
 def test_random_numbers_are_left_alone(monkeypatch):
     states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if DEVICE == "cuda" else [])
     monkeypatch.undo()
-    inputs = choice.sample(2, 2, 40, 8, 16, torch.device(DEVICE), torch.float32, False, False)
-    assert choice.milliseconds(chunk_causal_luna, inputs) > 0
+    inputs = choice.draw_sample(2, 2, 40, 8, 16, torch.device(DEVICE), torch.float32, False, False)
+    assert choice.measure_milliseconds(chunk_causal_luna, inputs) > 0
     after = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if DEVICE == "cuda" else [])
     assert all(torch.equal(x, y) for x, y in zip(states, after))
 

@@ -44,6 +44,6 @@ def test_the_reason_without_a_gpu(monkeypatch):
     form.why_not_triton_here.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert form.why_not_triton(*heads) == "the package triton is not installed"
-    with pytest.raises(ValueError, match="triton is not installed; choose the backend chunk"):
+    with pytest.raises(ValueError, match="triton is not installed. Use the backend chunk"):
         form.triton_causal_luna(q, q, q, weights)
     form.why_not_triton_here.cache_clear()

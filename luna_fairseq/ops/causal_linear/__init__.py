@@ -1,7 +1,7 @@
-"""Causal linear attention in three forms: naive (the definition), chunk (training), recurrent (decoding).
+"""Causal linear attention in three forms: naive (the definition), chunk (training) and recurrent (decoding).
 
-``output_t = sum_{j<=t} decay(j, t) (x_t . y_j) z_j``: what Linear Transformer, Performer, RFA and ABC do once
-or twice, each with feature maps of its own. See ops/README.md.
+The operation is ``output_t = sum_{j<=t} decay(j, t) (x_t . y_j) z_j``. Linear Transformer, Performer, RFA and
+ABC apply it once or twice, each with its own feature maps. See ops/README.md.
 """
 
 from luna_fairseq.ops.causal_linear.chunk import chunk_causal_linear

@@ -1,171 +1,250 @@
-"""Chunkwise form of causal linear attention: equal to the naive form, in memory that grows linearly with T.
+"""Chunkwise form of causal linear attention, in memory that grows linearly with the sequence length.
 
-Inside a chunk, ``x_t S_t`` is a masked matrix product, ``sum_j D_tj (x_t . y_j) z_j`` with the decay D_tj
-from j to t; what came before the chunk enters through one M x N state. The gradient is written out, so that
-nothing is kept between the passes but the inputs: products and states are computed again.
+The result equals that of the naive form up to rounding. Within a chunk, the output is a masked matrix
+product, ``sum_j D_tj (x_t . y_j) z_j`` with the decay D_tj from position j to position t. Earlier chunks
+enter through one M x N state.
+
+The gradient is written by hand. Only the inputs are kept between the passes, and the backward pass computes
+products and states again.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from luna_fairseq.ops.chunks import chunk_size, put, spans
+from luna_fairseq.ops.chunks import chunk_size, spans, write_chunk
 
 
 def chunk_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """What :func:`naive_causal_linear` defines. Same arguments, with two leading dimensions; returns [B, H,
-    T, N].
+    """Compute causal linear attention chunk by chunk.
 
-    Everything is summed in float32 (float64 for float64 input), under autocast too; the output has the type
-    of ``z``.
+    All sums are accumulated in float32 (float64 for float64 inputs), under autocast too.
+
+    Args:
+        x: features of the queries [B, H, T, M]
+        y: features of the keys [B, H, T, M]
+        z: values [B, H, T, N]
+        log_decay: logarithm of the decay at each position [B, H, T], at most 0 (default: None, no decay)
+        state: sum over earlier positions [B, H, M, N] (default: None, no earlier positions)
+
+    Returns:
+        The output [B, H, T, N] in the dtype of ``z``.
+
+    Example:
+        >>> import torch
+        >>> x, y, z = torch.rand(2, 8, 100, 32), torch.rand(2, 8, 100, 32), torch.randn(2, 8, 100, 64)
+        >>> chunk_causal_linear(x, y, z).shape
+        torch.Size([2, 8, 100, 64])
     """
     with torch.autocast(x.device.type, enabled=False):
-        flat = [part if part is None else part.flatten(0, 1) for part in (x, y, z, log_decay, state)]
+        flat = [None if part is None else part.flatten(0, 1) for part in (x, y, z, log_decay, state)]
         return _ChunkCausalLinear.apply(*flat).unflatten(0, x.shape[:2])
 
 
-class Chunk(NamedTuple):
-    """A chunk's part of the inputs, in the type that sums are in; n = B x H, c positions.
+class Inputs(NamedTuple):
+    """Inputs of the whole sequence, for n = B x H heads.
 
     Attributes:
-        x: [n, c, M]
-        y: [n, c, M]
-        z: [n, c, N]
-        weights: D, the decay from every position to every later one [n, c, c] and 0 elsewhere; None without
-            decay
-        from_start: the decay from before the chunk to every position [n, c, 1], or None
-        to_end: the decay from every position to the chunk's end [n, c, 1], or None
+        x: features of the queries [n, T, M]
+        y: features of the keys [n, T, M]
+        z: values [n, T, N]
+        log_decay: logarithm of the decay at each position [n, T], or None without decay
+        state: sum over earlier positions [n, M, N], or None
     """
 
     x: Tensor
     y: Tensor
     z: Tensor
-    weights: Optional[Tensor]
-    from_start: Optional[Tensor]
-    to_end: Optional[Tensor]
+    log_decay: Optional[Tensor]
+    state: Optional[Tensor]
 
-    def reading(self) -> Tensor:
-        """x as the state before the chunk is read by [n, c, M]."""
-        return self.x if self.from_start is None else self.x * self.from_start
+    def dtype(self) -> torch.dtype:
+        """Return the dtype in which sums are accumulated."""
+        return torch.promote_types(self.x.dtype, torch.float32)
 
-    def adding(self) -> Tensor:
-        """y as the state after the chunk is added to by [n, c, M]."""
-        return self.y if self.to_end is None else self.y * self.to_end
+    def initial_state(self) -> Tensor:
+        """Return the state before the first chunk [n, M, N]."""
+        state = self.state
+        if state is None:
+            state = self.x.new_zeros(self.x.size(0), self.x.size(2), self.z.size(2))
+        return state.to(self.dtype())
 
-    def mask(self, product: Tensor) -> Tensor:
-        """D times a product [n, c, c] of the chunk's positions, in place."""
-        return product.tril_() if self.weights is None else product.mul_(self.weights)
+    def spans(self) -> List[slice]:
+        """Return the slice of positions of every chunk."""
+        return spans(self.x.size(1), chunk_size(self.x, self.z.size(2)))
 
-    def decay(self, state: Tensor) -> Tensor:
-        """A state [n, M, N], or the gradient of one, after all of the chunk's decay."""
-        return state if self.from_start is None else state * self.from_start[:, -1:]
+
+class Chunk(NamedTuple):
+    """Inputs of the c positions of one chunk, in the dtype in which sums are accumulated.
+
+    Attributes:
+        x: features of the queries [n, c, M]
+        y: features of the keys [n, c, M]
+        z: values [n, c, N]
+        decay: D, decay from each position to each later position [n, c, c], and 0 elsewhere; None without
+            decay
+        decay_from_start: decay from the end of the previous chunk to each position [n, c, 1], or None
+        decay_to_end: decay from each position to the end of the chunk [n, c, 1], or None
+    """
+
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    decay: Optional[Tensor]
+    decay_from_start: Optional[Tensor]
+    decay_to_end: Optional[Tensor]
+
+    def decayed_x(self) -> Tensor:
+        """Return x times the decay from the chunk's start [n, c, M], to read the state before the chunk."""
+        return self.x if self.decay_from_start is None else self.x * self.decay_from_start
+
+    def decayed_y(self) -> Tensor:
+        """Return y times the decay to the chunk's end [n, c, M], to be added to the state."""
+        return self.y if self.decay_to_end is None else self.y * self.decay_to_end
+
+    def mask_(self, product: Tensor) -> Tensor:
+        """Multiply a product of all pairs of positions [n, c, c] by D in place."""
+        return product.tril_() if self.decay is None else product.mul_(self.decay)
+
+    def decay_state(self, state: Tensor) -> Tensor:
+        """Multiply a state or the gradient of a state [n, M, N] by the decay of the whole chunk."""
+        return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
+
+    def next_state(self, state: Tensor) -> Tensor:
+        """Return the state after the chunk [n, M, N], given the state before the chunk."""
+        return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
+
+
+class ChunkGradients(NamedTuple):
+    """Gradients of the inputs of one chunk.
+
+    Attributes:
+        x: gradient of x [n, c, M]
+        y: gradient of y [n, c, M]
+        z: gradient of z [n, c, N]
+        log_decay: gradient of the logarithms of the decay [n, c, 1], or None without decay
+    """
+
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    log_decay: Optional[Tensor]
 
 
 class _ChunkCausalLinear(Function):
-    """x, y [n, T, M], z [n, T, N], log_decay [n, T] or None, state [n, M, N] or None -> [n, T, N]."""
+    """Autograd function from the fields of :class:`Inputs` to the output [n, T, N]."""
 
     @staticmethod
-    def forward(ctx: Function, *inputs: Tensor) -> Tensor:
-        x, _, z, _, state = inputs
-        ctx.save_for_backward(*inputs)
-        state = initial_state(x, z, state)
-        results: List[Tensor] = []
-        for span in chunks(x, z):
-            chunk = cut(inputs, span)
-            output = torch.bmm(chunk.mask(torch.bmm(chunk.x, chunk.y.transpose(1, 2))), chunk.z)
-            output.baddbmm_(chunk.reading(), state)
-            results = put(results, (output.to(z.dtype),), span, x.size(1))
-            state = next_state(chunk, state)
+    def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        inputs = Inputs(*tensors)
+        state = inputs.initial_state()
+        results: List[Optional[Tensor]] = []
+        for span in inputs.spans():
+            chunk = take_chunk(inputs, span)
+            output = torch.bmm(chunk.mask_(torch.bmm(chunk.x, chunk.y.transpose(1, 2))), chunk.z)
+            output.baddbmm_(chunk.decayed_x(), state)
+            results = write_chunk(results, [output.to(inputs.z.dtype)], span, inputs.x.size(1))
+            state = chunk.next_state(state)
         return results[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Function, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-        inputs = ctx.saved_tensors
-        # The caller's autocast may be on here, whatever it was in the forward pass.
+        inputs = Inputs(*ctx.saved_tensors)
+        # The backward pass may run under the caller's autocast, even if the forward pass did not.
         with torch.autocast(grad.device.type, enabled=False):
             return all_gradients(inputs, grad)
 
 
-def all_gradients(inputs: Sequence[Tensor], grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-    """Gradients of all inputs, from the last chunk to the first."""
-    x, y, z, log_decay, state = inputs
-    cuts = chunks(x, z)
-    before = [initial_state(x, z, state)]
-    for span in cuts[:-1]:
-        before.append(next_state(cut(inputs, span), before[-1]))
-    after = behind = torch.zeros_like(before[0])
-    results: List[Tensor] = []
-    for span in reversed(cuts):
-        chunk, after_chunk, behind_chunk = cut(inputs, span), after, behind
-        after = before.pop()
-        parts, behind = chunk_gradients(chunk, grad[:, span].to(behind.dtype), after, behind)
-        if log_decay is not None:
-            # With G_t the sum of the log decays up to t, the output depends on exp(G_t) x_t and exp(-G_t) y_t
-            # alone; what is after the chunk, on the state there. Summed over all, rounding would add up.
-            own = (chunk.x * parts[0] - chunk.y * parts[1]).sum(dim=-1, keepdim=True)
-            later = (after_chunk * behind_chunk).sum(dim=(1, 2), keepdim=True)
-            parts.append(own.flip(1).cumsum(dim=1).flip(1) + later)
-        results = put(results, parts, span, x.size(1))
-    gradients = [result.to(part.dtype) for result, part in zip(results, (x, y, z))]
-    if log_decay is None:
-        return (*gradients, None, behind if state is not None else None)
-    of_decay = results[3].squeeze(-1).to(log_decay.dtype)
-    return (*gradients, of_decay, behind if state is not None else None)
+def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+    """Compute the gradients of all inputs, from the last chunk to the first.
+
+    Args:
+        inputs: inputs of the whole sequence
+        grad: gradient of the output [n, T, N]
+
+    Returns:
+        The gradients of x, y, z, log_decay and state, each None if the input is None.
+    """
+    chunk_spans = inputs.spans()
+    states = [inputs.initial_state()]  # the state before each chunk
+    for span in chunk_spans[:-1]:
+        states.append(take_chunk(inputs, span).next_state(states[-1]))
+    state_after = grad_after = torch.zeros_like(states[0])
+    results: List[Optional[Tensor]] = []
+    for span in reversed(chunk_spans):
+        chunk, state_before = take_chunk(inputs, span), states.pop()
+        gradients, grad_before = chunk_gradients(
+            chunk, grad[:, span].to(grad_after.dtype), state_before, state_after, grad_after
+        )
+        results = write_chunk(results, gradients, span, inputs.x.size(1))
+        state_after, grad_after = state_before, grad_before
+    grad_x, grad_y, grad_z, grad_log_decay = results
+    if inputs.log_decay is not None:
+        grad_log_decay = grad_log_decay.squeeze(-1).to(inputs.log_decay.dtype)
+    return (
+        grad_x.to(inputs.x.dtype),
+        grad_y.to(inputs.y.dtype),
+        grad_z.to(inputs.z.dtype),
+        grad_log_decay,
+        None if inputs.state is None else grad_after,
+    )
 
 
 def chunk_gradients(
-    chunk: Chunk, grad: Tensor, before: Tensor, behind: Tensor
-) -> Tuple[List[Tensor], Tensor]:
-    """Gradients of the chunk's x, y, z and of the state before it.
+    chunk: Chunk, grad: Tensor, state_before: Tensor, state_after: Tensor, grad_after: Tensor
+) -> Tuple[ChunkGradients, Tensor]:
+    """Compute the gradients of the inputs of one chunk and of the state before the chunk.
 
     Args:
-        chunk: the inputs
+        chunk: inputs of the chunk
         grad: gradient of the output [n, c, N]
-        before: the state before the chunk [n, M, N]
-        behind: gradient of the state after it
+        state_before: state before the chunk [n, M, N]
+        state_after: state after the chunk [n, M, N], used only with decay
+        grad_after: gradient of the state after the chunk [n, M, N]
+
+    Returns:
+        The gradients of the inputs, and the gradient of the state before the chunk [n, M, N].
     """
-    products = chunk.mask(torch.bmm(chunk.x, chunk.y.transpose(1, 2)))
-    grad_products = chunk.mask(torch.bmm(grad, chunk.z.transpose(1, 2)))
-    from_state, to_state = torch.bmm(grad, before.transpose(1, 2)), torch.bmm(chunk.z, behind.transpose(1, 2))
-    if chunk.from_start is not None:
-        from_state, to_state = from_state * chunk.from_start, to_state * chunk.to_end
-    grad_x = from_state.baddbmm_(grad_products, chunk.y)
-    grad_y = to_state.baddbmm_(grad_products.transpose(1, 2), chunk.x)
-    grad_z = torch.bmm(products.transpose(1, 2), grad).baddbmm_(chunk.adding(), behind)
-    grad_state = torch.baddbmm(chunk.decay(behind), chunk.reading().transpose(1, 2), grad)
-    return [grad_x, grad_y, grad_z], grad_state
+    products = chunk.mask_(torch.bmm(chunk.x, chunk.y.transpose(1, 2)))
+    grad_products = chunk.mask_(torch.bmm(grad, chunk.z.transpose(1, 2)))
+    grad_x = torch.bmm(grad, state_before.transpose(1, 2))
+    grad_y = torch.bmm(chunk.z, grad_after.transpose(1, 2))
+    if chunk.decay is not None:
+        grad_x, grad_y = grad_x * chunk.decay_from_start, grad_y * chunk.decay_to_end
+    grad_x.baddbmm_(grad_products, chunk.y)
+    grad_y.baddbmm_(grad_products.transpose(1, 2), chunk.x)
+    grad_z = torch.bmm(products.transpose(1, 2), grad).baddbmm_(chunk.decayed_y(), grad_after)
+    grad_before = torch.baddbmm(chunk.decay_state(grad_after), chunk.decayed_x().transpose(1, 2), grad)
+    grad_log_decay = None
+    if chunk.decay is not None:
+        # Let G_t be the sum of log_decay up to t. The chunk's outputs depend on log_decay only through
+        # exp(G_t) x_t and exp(-G_t) y_t. Later outputs depend on log_decay through the state after the chunk,
+        # too. One sum over the whole sequence instead would accumulate rounding errors.
+        within = (chunk.x * grad_x - chunk.y * grad_y).sum(dim=-1, keepdim=True)
+        later = (state_after * grad_after).sum(dim=(1, 2), keepdim=True)
+        grad_log_decay = within.flip(1).cumsum(dim=1).flip(1) + later
+    return ChunkGradients(grad_x, grad_y, grad_z, grad_log_decay), grad_before
 
 
-def next_state(chunk: Chunk, state: Tensor) -> Tensor:
-    """The state after the chunk [n, M, N]."""
-    return torch.baddbmm(chunk.decay(state), chunk.adding().transpose(1, 2), chunk.z)
+def take_chunk(inputs: Inputs, span: slice) -> Chunk:
+    """Return the inputs at the positions of one chunk.
 
-
-def initial_state(x: Tensor, z: Tensor, state: Optional[Tensor]) -> Tensor:
-    """The state before the first chunk [n, M, N], in the type that sums are in."""
-    if state is None:
-        state = x.new_zeros(x.size(0), x.size(2), z.size(2))
-    return state.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def chunks(x: Tensor, z: Tensor) -> List[slice]:
-    """The positions of every chunk, for x [n, T, M] and z [n, T, N]."""
-    return spans(x.size(1), chunk_size(x, z.size(2)))
-
-
-def cut(inputs: Sequence[Tensor], span: slice) -> Chunk:
-    """The part of the inputs at these positions."""
-    x, y, z, log_decay, _ = inputs
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    x, y, z = (part[:, span].to(dtype) for part in (x, y, z))
-    if log_decay is None:
+    Args:
+        inputs: inputs of the whole sequence
+        span: positions of the chunk
+    """
+    dtype = inputs.dtype()
+    x, y, z = inputs.x[:, span].to(dtype), inputs.y[:, span].to(dtype), inputs.z[:, span].to(dtype)
+    if inputs.log_decay is None:
         return Chunk(x, y, z, None, None, None)
-    total = log_decay[:, span].to(dtype).cumsum(dim=1).unsqueeze(-1)
-    weights = (total - total.transpose(1, 2)).exp_().tril_()  # from a later position back it may be infinite
-    return Chunk(x, y, z, weights, total.exp(), (total[:, -1:] - total).exp_())
+    total = inputs.log_decay[:, span].to(dtype).cumsum(dim=1).unsqueeze(-1)
+    # The exponential from a later position to an earlier position may be infinite; tril_ removes it.
+    decay = (total - total.transpose(1, 2)).exp_().tril_()
+    return Chunk(x, y, z, decay, total.exp(), (total[:, -1:] - total).exp_())

@@ -1,5 +1,8 @@
-"""The definition of causal linear attention: one matrix that every position decays and adds to, and then
-reads. Slow."""
+"""Definition of causal linear attention, position by position.
+
+Every position decays an M x N matrix, adds to the matrix and then reads it. This form is slow: it is what the
+other forms are tested against.
+"""
 
 from typing import List, Optional
 
@@ -10,17 +13,18 @@ from torch import Tensor
 def naive_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t, output_t = x_t S_t.
+    """Compute output_t = x_t S_t with S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t.
 
     Args:
-        x: what reads, as feature maps of queries [.., T, M]
-        y: what is remembered by, as feature maps of keys [.., T, M]
-        z: what is remembered, as values [.., T, N]; a column of ones gives the sum that a mean is divided by
-        log_decay: [.., T], at most 0; None for a sum without forgetting
-        state: S before the first position [.., M, N]; None for zeros
+        x: features of the queries [.., T, M]
+        y: features of the keys [.., T, M]
+        z: values [.., T, N]. A column of ones yields the sum of the weights, by which a weighted mean is
+            divided
+        log_decay: logarithm of the decay of S at each position [.., T], at most 0 (default: None, no decay)
+        state: S before the first position [.., M, N] (default: None, zeros)
 
     Returns:
-        [.., T, N]
+        The output [.., T, N].
     """
     if state is None:
         state = x.new_zeros(*x.shape[:-2], x.size(-1), z.size(-1))

@@ -1,4 +1,4 @@
-"""Recurrent form of causal linear attention: some new positions at a time, with a state of constant size."""
+"""Recurrent form of causal linear attention: a few new positions per call, and a state of constant size."""
 
 from typing import Optional, Tuple
 
@@ -11,27 +11,32 @@ from luna_fairseq.ops.causal_linear.chunk import chunk_causal_linear
 def recurrent_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Positions that follow those in ``state``: one while decoding, several for a prefix.
+    """Compute causal linear attention for the next T positions, given the state of all earlier positions.
+
+    T is 1 during decoding and larger for a prefix.
 
     Args:
-        x, y: the new positions [B, H, T, M]
-        z: [B, H, T, N]
-        log_decay: [B, H, T], or None
-        state: what the earlier positions left [B, H, M, N], None at the beginning
+        x: features of the queries [B, H, T, M]
+        y: features of the keys [B, H, T, M]
+        z: values [B, H, T, N]
+        log_decay: logarithm of the decay at each position [B, H, T], at most 0 (default: None, no decay)
+        state: state that the previous call returned [B, H, M, N] (default: None, no earlier positions)
 
     Returns:
-        output [B, H, T, N] in the type of ``z``, and the state after these positions, in float32 (float64 for
-        float64)
+        The output [B, H, T, N] in the dtype of ``z``, and the new state [B, H, M, N] in float32 (float64 for
+        float64 inputs).
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
-    with torch.autocast(x.device.type, enabled=False):  # the state must not lose precision from call to call
-        added, decayed = y.to(dtype), state
+    # Under autocast the state would lose precision from call to call.
+    with torch.autocast(x.device.type, enabled=False):
+        decayed_y, decayed_state = y.to(dtype), state
         if log_decay is not None:
             total = log_decay.to(dtype).cumsum(dim=-1).unsqueeze(-1)
-            added = added * (total[..., -1:, :] - total).exp()
-            decayed = None if state is None else state * total[..., -1:, :].exp()
-        after = added.transpose(-2, -1) @ z.to(dtype)
-        after = after if decayed is None else after + decayed
+            decayed_y = decayed_y * (total[..., -1:, :] - total).exp()
+            decayed_state = None if state is None else state * total[..., -1:, :].exp()
+        new_state = decayed_y.transpose(-2, -1) @ z.to(dtype)
+        if decayed_state is not None:
+            new_state = new_state + decayed_state
         if x.size(-2) == 1:
-            return (x.to(dtype) @ after).to(z.dtype), after
-        return chunk_causal_linear(x, y, z, log_decay, state), after
+            return (x.to(dtype) @ new_state).to(z.dtype), new_state
+        return chunk_causal_linear(x, y, z, log_decay, state), new_state

@@ -1,5 +1,8 @@
-"""Luna's causal attention (section 3.3) in four forms: naive (the definition), chunk and triton (training),
-recurrent (decoding)."""
+"""Luna's causal attention (section 3.3) in four forms.
+
+The forms are naive (the definition), chunk and triton (training), and recurrent (decoding). See
+ops/README.md.
+"""
 
 from typing import Optional
 
@@ -28,17 +31,37 @@ def causal_luna(
     backend: str = "auto",
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Causal Luna attention over a whole sequence, by the form that ``backend`` names; ``auto`` takes what
-    :func:`fastest_backend` says.
+    """Compute causal Luna attention over a whole sequence.
 
-    Arguments as of :func:`naive_causal_luna`: q, k, v [B, H, T, K], pack_weights [B, H, T, L]; returns [B, H,
-    T, K].
+    Args:
+        q: queries [B, H, T, K], not yet scaled by K^-0.5
+        k: keys [B, H, T, K]
+        v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time
+        pack_weights: A_pack [B, H, T, L], see :func:`pack_weights`
+        packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
+            (default: None, no row is masked)
+        key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
+            (default: None, no padding)
+        dropout: dropout probability of the unpack weights (default: 0)
+        backend: form of the computation, "naive", "chunk" or "triton"; "auto" selects the faster one of chunk
+            and triton, see :func:`fastest_backend` (default: auto)
+        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay, as
+            in the paper)
+
+    Returns:
+        The output [B, H, T, K] in the dtype of ``q``.
 
     Raises:
-        ValueError: unknown backend, or one that does not take these inputs on this device
+        ValueError: The backend is unknown, or does not support these inputs on this device.
+
+    Example:
+        >>> import torch
+        >>> x, weights = torch.randn(2, 8, 100, 64), torch.rand(2, 8, 100, 16)  # T = 100, L = 16
+        >>> causal_luna(x, x, x, weights, backend="chunk").shape
+        torch.Size([2, 8, 100, 64])
     """
     if backend not in BACKENDS:
-        raise ValueError(f"unknown Luna backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+        raise ValueError(f"Expected one of {', '.join(BACKENDS)} as Luna backend, got {backend!r}.")
     inputs = q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout
     if backend == "auto":
         backend = fastest_backend(q, k, v, pack_weights, log_decay)
@@ -52,10 +75,21 @@ def causal_luna(
 def fastest_backend(
     q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, log_decay: Optional[Tensor] = None
 ) -> str:
-    """``chunk`` or ``triton``, for q, k, v [B, H, T, K] and pack_weights [B, H, T, L]."""
+    """Return the faster training backend for these inputs, "chunk" or "triton".
+
+    The backend is "chunk" while torch records a graph, and if the dtypes of q, k and v differ. Otherwise both
+    backends are timed once for each device, dtype and shape, see :func:`choice.choose_backend`.
+
+    Args:
+        q: queries [B, H, T, K]
+        k: keys [B, H, T, K]
+        v: values [B, H, T, K]
+        pack_weights: A_pack [B, H, T, L]
+        log_decay: logarithm of the decay per position of each head [H] (default: None, no decay)
+    """
     if in_a_graph() or not q.dtype == k.dtype == v.dtype:
         return "chunk"
-    L = 1 << (pack_weights.size(-1) - 1).bit_length()  # the next power of two: one choice for all below
+    L = 1 << (pack_weights.size(-1) - 1).bit_length()  # rounded up to a power of two, for fewer measurements
     return choose_backend(q.device, q.dtype, q.size(-1), L, log_decay is not None, v is k)
 
 

@@ -1,5 +1,8 @@
-"""What the backend ``auto`` stands for: triton where it suits, has shown that it is right, and is faster;
-chunk everywhere else."""
+"""Selection of the backend for ``auto``.
+
+The backend is triton if triton supports the inputs, agrees with chunk on random inputs, and is at least as
+fast. Otherwise the backend is chunk.
+"""
 
 import logging
 from functools import lru_cache
@@ -7,51 +10,68 @@ from functools import lru_cache
 import torch
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
-from luna_fairseq.ops.causal_luna.comparison import disagreement, milliseconds, sample
+from luna_fairseq.ops.causal_luna.comparison import draw_sample, find_disagreement, measure_milliseconds
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton
 
 logger = logging.getLogger(__name__)
-# Positions of the numbers that are compared: several chunks, the last one not full.
-SAMPLE = 100
-# Batch, heads and positions of those that both forms are timed on: milliseconds on a GPU.
-TIMED = (2, 8, 1024)
+# Sequence length of the comparison of results: several chunks, the last of which is not full
+COMPARED_LENGTH = 100
+# Batch size, number of heads and sequence length of the comparison of speed, which takes milliseconds on a
+# GPU
+TIMED_SHAPE = (2, 8, 1024)
 
 
 @lru_cache(maxsize=None)
 @torch.inference_mode(False)
 @torch.enable_grad()
 def choose_backend(
-    device: torch.device, dtype: torch.dtype, K: int, L: int, forgets: bool = False, tied: bool = False
+    device: torch.device, dtype: torch.dtype, K: int, L: int, has_decay: bool = False, is_tied: bool = False
 ) -> str:
-    """``chunk`` or ``triton``, for heads of K and L rows of P, with and without decay, and values that are
-    the keys.
+    """Return the faster training backend, "chunk" or "triton", and log the choice.
 
-    Both forms are compared on a few random numbers, output and gradients, and timed, once for each set of
-    arguments; the choice is logged.
+    The outputs and gradients of both backends are compared on random numbers, and both are timed. This
+    happens once for each combination of arguments.
+
+    Args:
+        device: device of the inputs
+        dtype: dtype of queries, keys and values
+        K: head width
+        L: packed length
+        has_decay: whether the attention has decay (default: False)
+        is_tied: whether the values are the keys (default: False)
     """
-    where = f"causal Luna attention on {device}"
+    subject = f"causal Luna attention on {device}"
     reason = why_not_triton(device, dtype, K, L)
     if reason:
-        log_once(logging.INFO, f"{where}: chunk; not triton, because {reason}")
+        log_once(logging.INFO, f"{subject}: chunk; not triton, because {reason}")
         return "chunk"
     try:
-        reason = disagreement(triton_causal_luna, sample(2, 2, SAMPLE, K, L, device, dtype, forgets, tied))
+        sample = draw_sample(2, 2, COMPARED_LENGTH, K, L, device, dtype, has_decay, is_tied)
+        reason = find_disagreement(triton_causal_luna, sample)
         if not reason:
-            size = TIMED if device.type == "cuda" else (2, 2, SAMPLE)  # the interpreter is slow
-            timed = sample(*size, K, L, device, dtype, forgets, tied)
-            ours, theirs = (milliseconds(form, timed) for form in (triton_causal_luna, chunk_causal_luna))
-    except Exception as error:  # whatever a compiler that meets a new device may raise
+            # Triton's interpreter on a CPU is slow, so a smaller sample has to do.
+            shape = TIMED_SHAPE if device.type == "cuda" else (2, 2, COMPARED_LENGTH)
+            sample = draw_sample(*shape, K, L, device, dtype, has_decay, is_tied)
+            triton_time = measure_milliseconds(triton_causal_luna, sample)
+            chunk_time = measure_milliseconds(chunk_causal_luna, sample)
+    except Exception as error:  # a compiler may raise anything on a device that it does not know
         reason = f"it fails with {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if reason:
-        log_once(logging.WARNING, f"{where}: chunk; triton would suit, but {reason}")
+        log_once(logging.WARNING, f"{subject}: chunk; triton is supported, but {reason}")
         return "chunk"
-    faster = "triton" if ours <= theirs else "chunk"
-    of = f"heads of {K}, l {L}, {str(dtype).split('.')[-1]}"
-    log_once(logging.INFO, f"{where}: {faster} ({of}: triton {ours:.2f} ms, chunk {theirs:.2f} ms)")
+    faster = "triton" if triton_time <= chunk_time else "chunk"
+    case = f"heads of {K}, l {L}, {str(dtype).split('.')[-1]}"
+    times = f"triton {triton_time:.2f} ms, chunk {chunk_time:.2f} ms"
+    log_once(logging.INFO, f"{subject}: {faster} ({case}: {times})")
     return faster
 
 
 @lru_cache(maxsize=None)
 def log_once(level: int, message: str) -> None:
-    """Log what is the same for all layers, and mostly for all shapes."""
+    """Log a message, unless the same message was logged before.
+
+    Args:
+        level: level of the message, such as ``logging.INFO``
+        message: text of the message
+    """
     logger.log(level, message)

@@ -1,14 +1,16 @@
-"""Chunkwise form of causal Luna attention: equal to the naive form, in memory that grows linearly with T.
+"""Chunkwise form of causal Luna attention, in memory that grows linearly with the sequence length.
 
-Inside a chunk, ``x_t sum_j y_j^T z_j = sum_j (x_t . y_j) z_j`` is a small masked matrix product; what came
-before the chunk enters through one L x K state. The gradient is written out, so that nothing is kept between
-the passes but the inputs and the softmax over the rows of P: products and states are computed again.
+The result equals that of the naive form up to rounding. Within a chunk, ``x_t sum_j y_j^T z_j`` is computed
+as the masked matrix product ``sum_j (x_t . y_j) z_j``. Earlier chunks enter through one L x K state.
 
-Letters as in ops/README.md, and N = B x H, c positions in a chunk. In tied attention keys are values, and
-what belongs to both is one tensor: one state A^T K instead of A^T K and A^T V, and one gradient.
+The gradient is written by hand. Only the inputs and the softmax over the rows of P are kept between the
+passes, and the backward pass computes products and states again.
+
+The letters are those of ops/README.md. In addition, N = B x H is the number of heads in the batch, and c the
+number of positions in a chunk. Attention is called tied if the values are the keys.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -18,154 +20,297 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.causal_luna.decay import (
     ChunkDecay,
+    chunk_decay,
     cumulative_log_decay,
-    decay_of_chunk,
     decayed_counts,
+    scale,
     scale_,
-    scaled,
-    sum_over_sentences,
+    sum_over_examples,
 )
 from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
-from luna_fairseq.ops.chunks import chunk_size, put, spans
-
-# Sums over positions for the keys and the values, or for both as one (tied), each [N, L, K]; None is zero.
-States = Optional[Sequence[Tensor]]
+from luna_fairseq.ops.chunks import chunk_size, spans, write_chunk
 
 
-class Chunk(NamedTuple):
-    """c positions of N heads, in the type that sums are in.
+class KeysValues(NamedTuple):
+    """Pair of tensors, one for the keys and one for the values: inputs, states, or gradients of either.
+
+    In tied attention there is one tensor for both, so ``values`` is None. The inputs of keys and values are
+    then equal, and so are their states. Of their gradients, ``keys`` holds the sum.
 
     Attributes:
-        q: [N, c, K]
-        pack_weights: A [N, c, L]
-        inverse_steps: 1 / t [1 or N, c, 1]
-        noise: what dropout multiplies the unpack weights with [N, c, L], or None
-        excluded: rows of P that are left out [1 or N, 1, L], or None
-        decay: what is left from position to position, or None where nothing decays
-        keys_values: keys and values, or both as one, each [N, c, K]
+        keys: inputs [N, c, K], or states A^T K [N, L, K]
+        values: inputs [N, c, K], or states A^T V [N, L, K]; None if tied
+    """
+
+    keys: Tensor
+    values: Optional[Tensor]
+
+    def values_or_keys(self) -> Tensor:
+        """Return the tensor that stands for the values."""
+        return self.keys if self.values is None else self.values
+
+    def distinct(self) -> List[Tensor]:
+        """Return both tensors, or the only one if tied."""
+        return [self.keys] if self.values is None else [self.keys, self.values]
+
+
+def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues:
+    """Apply a function to the keys of all pairs, and to the values of all pairs unless they are tied."""
+    keys = function(*[pair.keys for pair in pairs])
+    if pairs[0].values is None:
+        return KeysValues(keys, None)
+    return KeysValues(keys, function(*[pair.values for pair in pairs]))
+
+
+class Inputs(NamedTuple):
+    """Inputs of the whole sequence of T positions.
+
+    ``keys`` and ``values`` are those of :class:`KeysValues`. Attention that continues from a state is never
+    tied: either both sums are given, together with ``values``, or none is.
+
+    Attributes:
+        q: queries [N, T, K]
+        pack_weights: A [N, T, L], zero at padding, in the dtype in which sums are accumulated
+        inverse_steps: 1 / t [1 or N, T, 1], or the inverse sum of the weights if there is decay
+        noise: factors of dropout for the unpack weights [N, T, L], or None without dropout
+        row_mask: mask [1 or N, 1, L], True at masked rows of P, or None
+        log_decay: cumulative log decay [H or N, T, 1], or None without decay
+        keys: keys [N, T, K]
+        values: values [N, T, K], or None if tied
+        key_sum: sum A^T K over earlier positions [N, L, K], or None
+        value_sum: sum A^T V over earlier positions [N, L, K], or None
     """
 
     q: Tensor
     pack_weights: Tensor
     inverse_steps: Tensor
     noise: Optional[Tensor]
-    excluded: Optional[Tensor]
+    row_mask: Optional[Tensor]
+    log_decay: Optional[Tensor]
+    keys: Tensor
+    values: Optional[Tensor]
+    key_sum: Optional[Tensor]
+    value_sum: Optional[Tensor]
+
+    def initial_state(self) -> Optional[KeysValues]:
+        """Return the sums over earlier positions, or None if there are no earlier positions."""
+        return None if self.key_sum is None else KeysValues(self.key_sum, self.value_sum)
+
+    def spans(self) -> List[slice]:
+        """Return the slice of positions of every chunk."""
+        return spans(self.q.size(1), chunk_size(self.q, self.pack_weights.size(-1)))
+
+
+class Chunk(NamedTuple):
+    """Inputs of the c positions of one chunk, in the dtype in which sums are accumulated.
+
+    Attributes:
+        q: queries [N, c, K]
+        pack_weights: A [N, c, L]
+        inverse_steps: 1 / t [1 or N, c, 1]
+        noise: factors of dropout for the unpack weights [N, c, L], or None without dropout
+        row_mask: mask [1 or N, 1, L], True at masked rows of P, or None
+        decay: decay between the positions, or None without decay
+        inputs: keys and values, each [N, c, K]
+    """
+
+    q: Tensor
+    pack_weights: Tensor
+    inverse_steps: Tensor
+    noise: Optional[Tensor]
+    row_mask: Optional[Tensor]
     decay: Optional[ChunkDecay]
-    keys_values: Sequence[Tensor]
+    inputs: KeysValues
 
-    def product(self, x: Tensor, y: Tensor) -> Tensor:
-        """x_t . y_j for j <= t, as much as is left of it, 0 elsewhere. x, y [N, c, *] -> [N, c, c]."""
+    def causal_product(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute x_t . y_j times the decay from j to t for j <= t, and 0 elsewhere [N, c, c]."""
         product = torch.bmm(x, y.transpose(1, 2))
-        return product.tril_() if self.decay is None else scale_(product, self.decay.inside)
+        return product.tril_() if self.decay is None else scale_(product, self.decay.between)
 
-    def reading(self, x: Tensor) -> Tensor:
-        """x [N, c, *] as the state before the chunk is read by."""
-        return x if self.decay is None else scaled(x, self.decay.from_start)
+    def decay_from_start(self, x: Tensor) -> Tensor:
+        """Multiply x [N, c, *] by the decay from the chunk's start, to read the state before the chunk."""
+        return x if self.decay is None else scale(x, self.decay.from_start)
 
-    def adding(self, x: Tensor) -> Tensor:
-        """x [N, c, *] as the state after the chunk is added to by."""
-        return x if self.decay is None else scaled(x, self.decay.to_end)
+    def decay_to_end(self, x: Tensor) -> Tensor:
+        """Multiply x [N, c, *] by the decay to the chunk's end, to add x to the state after the chunk."""
+        return x if self.decay is None else scale(x, self.decay.to_end)
 
-    def left_of(self, states: Sequence[Tensor]) -> Sequence[Tensor]:
-        """States before the chunk, or gradients of those after it, over the chunk's length."""
-        return states if self.decay is None else [scaled(state, self.decay.whole) for state in states]
+    def decay_state(self, state: KeysValues) -> KeysValues:
+        """Multiply a state, or the gradient of a state, by the decay of the whole chunk."""
+        decay = self.decay
+        return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
 
     def drop_and_divide(self, x: Tensor) -> Tensor:
-        """x [N, c, L] after dropout, divided by t: from softmax to unpack weights, and their gradient the
-        other way."""
+        """Apply dropout to x [N, c, L] and divide by t.
+
+        This turns the softmax into the unpack weights, and the gradient of the unpack weights into the
+        gradient of the softmax.
+        """
         x = x * self.inverse_steps
         return x if self.noise is None else x.mul_(self.noise)
 
-    def next_states(self, before: States) -> List[Tensor]:
-        """The state of all positions up to the end of the chunk."""
-        rows = self.adding(self.pack_weights).transpose(1, 2)
+    def next_state(self, before: Optional[KeysValues]) -> KeysValues:
+        """Return the state after the chunk, given the state before the chunk or None at the beginning."""
+        rows = self.decay_to_end(self.pack_weights).transpose(1, 2)
         if before is None:
-            return [torch.bmm(rows, x) for x in self.keys_values]
-        return [torch.baddbmm(state, rows, x) for state, x in zip(self.left_of(before), self.keys_values)]
+            return map_pairs(lambda x: torch.bmm(rows, x), self.inputs)
+        return map_pairs(
+            lambda x, state: torch.baddbmm(state, rows, x), self.inputs, self.decay_state(before)
+        )
 
 
-def chunk_forward(chunk: Chunk, before: States) -> Tuple[Tensor, Tensor]:
-    """Output [N, c, K] and softmax [N, c, L], from the state of all positions before the chunk."""
-    q, A, keys_values = chunk.q, chunk.pack_weights, chunk.keys_values
-    logits = torch.bmm(chunk.product(q, keys_values[0]), A)
+class ChunkGradients(NamedTuple):
+    """Gradients of the inputs of one chunk.
+
+    The last two fields exist with decay only. Position t multiplies the sums that it reads by a scale
+    exp(G_t) / t, where G is the cumulative log decay. Position j multiplies the terms that it adds by a scale
+    exp(-G_j). The two fields are the derivatives of the loss with respect to the logarithms of these scales.
+
+    Attributes:
+        q: gradient of the queries [N, c, K]
+        pack_weights: gradient of A [N, c, L]
+        keys: gradient of the keys [N, c, K], or of keys and values together if tied
+        values: gradient of the values [N, c, K], or None if tied
+        read_scale: derivative for the scale of the sums that are read [N, c, 1], or None
+        added_scale: derivative for the scale of the terms that are added [N, c, 1], or None
+    """
+
+    q: Tensor
+    pack_weights: Tensor
+    keys: Tensor
+    values: Optional[Tensor]
+    read_scale: Optional[Tensor]
+    added_scale: Optional[Tensor]
+
+
+def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, Tensor]:
+    """Compute the output of one chunk.
+
+    Args:
+        chunk: inputs of the chunk
+        before: state before the chunk, or None at the beginning
+
+    Returns:
+        The output [N, c, K] and the softmax over the rows of P [N, c, L].
+    """
+    q, A = chunk.q, chunk.pack_weights
+    logits = torch.bmm(chunk.causal_product(q, chunk.inputs.keys), A)
     if before is not None:
-        logits.baddbmm_(chunk.reading(q), before[0].transpose(1, 2))
+        logits.baddbmm_(chunk.decay_from_start(q), before.keys.transpose(1, 2))
     logits.mul_(chunk.inverse_steps * q.size(-1) ** -0.5)
-    if chunk.excluded is None:
+    if chunk.row_mask is None:
         softmax = logits.softmax(dim=-1)
     else:
-        logits.masked_fill_(chunk.excluded, torch.finfo(logits.dtype).min)
-        softmax = logits.softmax(dim=-1).masked_fill_(chunk.excluded, 0.0)
+        logits.masked_fill_(chunk.row_mask, torch.finfo(logits.dtype).min)
+        softmax = logits.softmax(dim=-1).masked_fill_(chunk.row_mask, 0.0)
     weights = chunk.drop_and_divide(softmax)
-    output = torch.bmm(chunk.product(weights, A), keys_values[-1])
+    output = torch.bmm(chunk.causal_product(weights, A), chunk.inputs.values_or_keys())
     if before is not None:
-        output.baddbmm_(chunk.reading(weights), before[-1])
+        output.baddbmm_(chunk.decay_from_start(weights), before.values_or_keys())
     return output, softmax
 
 
 def chunk_backward(
-    chunk: Chunk, softmax: Tensor, grad: Tensor, before: States, behind: States
-) -> Tuple[List[Tensor], States]:
-    """Gradients of q, A, and keys and values (or both as one); and that of the state before the chunk if
-    there is one.
-
-    With decay the first list goes on with two sums [N, c, 1], of what reads and of what is added, each times
-    its gradient: the cumulative log decay G enters as exp(G) times the one and exp(-G) times the other, 1 / t
-    as a factor of the first.
+    chunk: Chunk,
+    softmax: Tensor,
+    grad: Tensor,
+    before: Optional[KeysValues],
+    grad_after: Optional[KeysValues],
+) -> Tuple[ChunkGradients, Optional[KeysValues]]:
+    """Compute the gradients of the inputs of one chunk and of the state before the chunk.
 
     Args:
-        chunk: the inputs
-        softmax: as :func:`chunk_forward` gave it [N, c, L]
+        chunk: inputs of the chunk
+        softmax: softmax over the rows of P [N, c, L], from :func:`chunk_forward`
         grad: gradient of the output [N, c, K]
-        before: state of all positions before the chunk
-        behind: gradient of the state after it
+        before: state before the chunk, or None at the beginning
+        grad_after: gradient of the state after the chunk, or None at the end
+
+    Returns:
+        The gradients of the inputs, and the gradient of the state before the chunk (None at the beginning).
     """
-    q, A, keys_values = chunk.q, chunk.pack_weights, chunk.keys_values
-    tied = len(keys_values) == 1
+    q, A, keys, values = chunk.q, chunk.pack_weights, chunk.inputs.keys, chunk.inputs.values_or_keys()
+    is_tied = chunk.inputs.values is None
     weights = chunk.drop_and_divide(softmax)
 
-    grad_products = chunk.product(grad, keys_values[-1])
+    # From the output back to the logits
+    grad_products = chunk.causal_product(grad, values)
     grad_softmax = torch.bmm(grad_products, A)
     if before is not None:
-        grad_softmax.baddbmm_(chunk.reading(grad), before[-1].transpose(1, 2))
+        grad_softmax.baddbmm_(chunk.decay_from_start(grad), before.values_or_keys().transpose(1, 2))
     grad_softmax = chunk.drop_and_divide(grad_softmax)
-    of_weights = (grad_softmax * softmax).sum(dim=-1, keepdim=True)
-    grad_logits = grad_softmax.sub_(of_weights).mul_(softmax)
+    mean_grad = (grad_softmax * softmax).sum(dim=-1, keepdim=True)
+    grad_logits = grad_softmax.sub_(mean_grad).mul_(softmax)
     grad_logits.mul_(chunk.inverse_steps * q.size(-1) ** -0.5)
 
-    to_keys, to_values = chunk.product(grad_logits, A), chunk.product(weights, A)
-    grad_q = torch.bmm(to_keys, keys_values[0])
+    # Products within the chunk
+    key_products, value_products = chunk.causal_product(grad_logits, A), chunk.causal_product(weights, A)
+    grad_q = torch.bmm(key_products, keys)
     grad_A = torch.bmm(grad_products.transpose(1, 2), weights)
-    grad_A.baddbmm_(chunk.product(q, keys_values[0]).transpose(1, 2), grad_logits)
-    of_inputs = product_sums(to_keys, q, to_values, grad, tied)
-    if behind is not None:
-        rows = chunk.adding(A)
-        for x, grad_x, state in zip(keys_values, of_inputs, behind):
-            grad_x.baddbmm_(rows, state)
-            grad_A.baddbmm_(chunk.adding(x), state.transpose(1, 2))
-    of_states: States = None  # where nothing came earlier, nothing of it was read
+    grad_A.baddbmm_(chunk.causal_product(q, keys).transpose(1, 2), grad_logits)
+    grad_inputs = key_value_gradients(key_products, q, value_products, grad, is_tied)
+
+    # Sums that later chunks read
+    if grad_after is not None:
+        rows = chunk.decay_to_end(A)
+        for x, grad_x, grad_state in zip(
+            chunk.inputs.distinct(), grad_inputs.distinct(), grad_after.distinct()
+        ):
+            grad_x.baddbmm_(rows, grad_state)
+            grad_A.baddbmm_(chunk.decay_to_end(x), grad_state.transpose(1, 2))
+
+    # Sums of earlier chunks
+    grad_before = None
     if before is not None:
-        reading = chunk.reading(grad_logits)
-        grad_q.baddbmm_(reading, before[0])
-        later = None if behind is None else chunk.left_of(behind)
-        of_states = product_sums(reading, q, chunk.reading(weights), grad, tied, later)
-    parts = [grad_q, grad_A, *of_inputs]
+        decayed_grad_logits = chunk.decay_from_start(grad_logits)
+        grad_q.baddbmm_(decayed_grad_logits, before.keys)
+        grad_before = key_value_gradients(
+            decayed_grad_logits,
+            q,
+            chunk.decay_from_start(weights),
+            grad,
+            is_tied,
+            None if grad_after is None else chunk.decay_state(grad_after),
+        )
+
+    read_scale = added_scale = None
     if chunk.decay is not None:
-        added = [(x * grad_x).sum(dim=-1, keepdim=True) for x, grad_x in zip(keys_values, of_inputs)]
-        parts += [of_weights + (q * grad_q).sum(dim=-1, keepdim=True), sum(added[1:], added[0])]
-    return parts, of_states
+        read_scale = mean_grad + (q * grad_q).sum(dim=-1, keepdim=True)
+        added_scale = (keys * grad_inputs.keys).sum(dim=-1, keepdim=True)
+        if not is_tied:
+            added_scale = added_scale + (values * grad_inputs.values).sum(dim=-1, keepdim=True)
+    return ChunkGradients(grad_q, grad_A, *grad_inputs, read_scale, added_scale), grad_before
 
 
-def product_sums(
-    of_keys: Tensor, q: Tensor, of_values: Tensor, grad: Tensor, tied: bool, start: States = None
-) -> List[Tensor]:
-    """of_keys^T q and of_values^T grad [N, *, K], or the sum of both (tied), added to ``start``."""
-    first, second = (of_keys.transpose(1, 2), q), (of_values.transpose(1, 2), grad)
-    keys = torch.bmm(*first) if start is None else torch.baddbmm(start[0], *first)
-    if tied:
-        return [keys.baddbmm_(*second)]
-    return [keys, torch.bmm(*second) if start is None else torch.baddbmm(start[1], *second)]
+def key_value_gradients(
+    key_factor: Tensor,
+    q: Tensor,
+    value_factor: Tensor,
+    grad: Tensor,
+    is_tied: bool,
+    start: Optional[KeysValues] = None,
+) -> KeysValues:
+    """Compute the gradients of keys and values, or of their sums: start + (key_factor^T q, value_factor^T
+    grad).
+
+    Args:
+        key_factor: left factor for the keys [N, c, *]
+        q: queries [N, c, K]
+        value_factor: left factor for the values [N, c, *]
+        grad: gradient of the output [N, c, K]
+        is_tied: whether keys and values are one tensor, so that the sum of both products is returned
+        start: gradients [N, *, K] to which the products are added (default: None, zero)
+
+    Returns:
+        The gradients [N, *, K].
+    """
+    to_keys, to_values = key_factor.transpose(1, 2), value_factor.transpose(1, 2)
+    keys = torch.bmm(to_keys, q) if start is None else torch.baddbmm(start.keys, to_keys, q)
+    if is_tied:
+        return KeysValues(keys.baddbmm_(to_values, grad), None)
+    values = torch.bmm(to_values, grad) if start is None else torch.baddbmm(start.values, to_values, grad)
+    return KeysValues(keys, values)
 
 
 def chunk_causal_luna(
@@ -179,10 +324,27 @@ def chunk_causal_luna(
     state: Optional[CausalLunaState] = None,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """What :func:`naive_causal_luna` defines, going on from ``state`` when it is given. Returns [B, H, T, K].
+    """Compute causal Luna attention chunk by chunk.
 
-    The arguments are those of the naive form; everything is summed in float32 (float64 for float64 input).
-    Where ``v`` is ``k`` itself (tied), much is computed once for both.
+    All sums are accumulated in float32 (float64 for float64 inputs). If ``v`` is the same tensor as ``k``
+    (tied) and there is no state, the two share their sums and gradients, which saves time.
+
+    Args:
+        q: queries [B, H, T, K], not yet scaled by K^-0.5
+        k: keys [B, H, T, K]
+        v: values [B, H, T, K]
+        pack_weights: A_pack [B, H, T, L]
+        packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
+            (default: None, no row is masked)
+        key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
+            (default: None, no padding)
+        dropout: dropout probability of the unpack weights (default: 0)
+        state: sums over earlier positions, from which the attention continues (default: None, no earlier
+            positions)
+        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
+
+    Returns:
+        The output [B, H, T, K] in the dtype of ``q``.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     B, H = q.shape[:2]
@@ -190,96 +352,117 @@ def chunk_causal_luna(
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
         steps = count_steps(q, key_padding_mask, None if state is None else state.steps)
         noise = F.dropout(torch.ones_like(pack_weights), dropout).flatten(0, 1) if dropout else None
-        total = None
+        total_log_decay = None
         if log_decay is not None:
             log_decay = log_decay.to(dtype)
             steps = decayed_counts(log_decay, steps)
-            total = cumulative_log_decay(log_decay, q, key_padding_mask).flatten(0, 1)
-        excluded = None
+            total_log_decay = cumulative_log_decay(log_decay, q, key_padding_mask).flatten(0, 1)
+        row_mask = None
         if packed_padding_mask is not None:
-            excluded = per_head(packed_padding_mask[:, None, None, :], B, H)
-        keys_values, sums = [k, v], []
+            row_mask = flatten_heads(packed_padding_mask[:, None, None, :], B, H)
+        key_sum = value_sum = None
         if state is not None:
-            sums = [state.key_sum.transpose(-2, -1).flatten(0, 1), state.value_sum.flatten(0, 1)]
-        elif v is k:
-            keys_values = [k]
-        output = _ChunkCausalLuna.apply(
-            *(x.flatten(0, 1) for x in (q, pack_weights)),
-            *(per_head(steps.to(dtype).reciprocal(), B, H), noise, excluded, total),
-            *(x.flatten(0, 1) for x in keys_values),
-            *sums,
+            key_sum = state.key_sum.transpose(-2, -1).flatten(0, 1)
+            value_sum = state.value_sum.flatten(0, 1)
+        is_tied = v is k and state is None
+        inputs = Inputs(
+            q=q.flatten(0, 1),
+            pack_weights=pack_weights.flatten(0, 1),
+            inverse_steps=flatten_heads(steps.to(dtype).reciprocal(), B, H),
+            noise=noise,
+            row_mask=row_mask,
+            log_decay=total_log_decay,
+            keys=k.flatten(0, 1),
+            values=None if is_tied else v.flatten(0, 1),
+            key_sum=key_sum,
+            value_sum=value_sum,
         )
-    return output.unflatten(0, (B, H))
+        return _ChunkCausalLuna.apply(*inputs).unflatten(0, (B, H))
 
 
-def per_head(x: Tensor, B: int, H: int) -> Tensor:
-    """[1, 1, *, *] -> [1, *, *], and [1 or B, 1 or H, *, *] -> [B H, *, *]."""
+def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
+    """Reshape [1 or B, 1 or H, *, *] to [B H, *, *], or [1, 1, *, *] to [1, *, *]."""
     return x[0] if x.shape[:2] == (1, 1) else x.expand(B, H, -1, -1).flatten(0, 1)
 
 
 class _ChunkCausalLuna(Function):
-    """From the attributes of :class:`Chunk` for T positions, with the cumulative log decay [H or N, T, 1] in
-    the place of the last but one, and after keys and values their states [N, L, K] when there were earlier
-    positions: [N, T, K]."""
+    """Autograd function from the fields of :class:`Inputs` to the output [N, T, K]."""
 
     @staticmethod
-    def forward(ctx: Function, *inputs: Tensor) -> Tensor:
-        q = inputs[0]
-        results: List[Tensor] = []
-        state: States = inputs[8:] or None  # after k and v
-        for span in spans(q.size(1), chunk_size(q, inputs[1].size(-1))):
-            chunk = cut(inputs, span)
+    def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
+        inputs = Inputs(*tensors)
+        T = inputs.q.size(1)
+        results: List[Optional[Tensor]] = []
+        state = inputs.initial_state()
+        for span in inputs.spans():
+            chunk = take_chunk(inputs, span)
             output, softmax = chunk_forward(chunk, state)
-            results = put(results, (output.to(q.dtype), softmax), span, q.size(1))
-            if span.stop < q.size(1):
-                state = chunk.next_states(state)
+            results = write_chunk(results, [output.to(inputs.q.dtype), softmax], span, T)
+            if span.stop < T:
+                state = chunk.next_state(state)
         output, softmax = results
-        ctx.save_for_backward(softmax, *inputs)
+        ctx.save_for_backward(softmax, *tensors)
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Function, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-        softmax, *inputs = ctx.saved_tensors
-        q, pack_weights, inverse_steps, _, _, total, *keys_values = inputs
-        like, state = (q, pack_weights, *keys_values[:2]), keys_values[2:]
-        results: List[Tensor] = []
-        before: List[States] = [state or None]
-        behind: States = None
-        # The caller's autocast may be on here, whatever it was in the forward pass.
-        with torch.autocast(q.device.type, enabled=False):
-            chunks = spans(q.size(1), chunk_size(q, pack_weights.size(-1)))
-            for span in chunks[:-1]:
-                before.append(cut(inputs, span).next_states(before[-1]))
-            for span in reversed(chunks):
-                of_output = grad[:, span].to(softmax.dtype)
-                parts, behind = chunk_backward(
-                    cut(inputs, span), softmax[:, span], of_output, before.pop(), behind
+        softmax, *tensors = ctx.saved_tensors
+        inputs = Inputs(*tensors)
+        T, log_decay = inputs.q.size(1), inputs.log_decay
+        results: List[Optional[Tensor]] = []
+        states = [inputs.initial_state()]  # the state before each chunk
+        grad_state: Optional[KeysValues] = None
+        # The backward pass may run under the caller's autocast, even if the forward pass did not.
+        with torch.autocast(grad.device.type, enabled=False):
+            chunk_spans = inputs.spans()
+            for span in chunk_spans[:-1]:
+                states.append(take_chunk(inputs, span).next_state(states[-1]))
+            for span in reversed(chunk_spans):
+                chunk, grad_output = take_chunk(inputs, span), grad[:, span].to(softmax.dtype)
+                gradients, grad_state = chunk_backward(
+                    chunk, softmax[:, span], grad_output, states.pop(), grad_state
                 )
-                parts[: len(like)] = [part.to(x.dtype) for part, x in zip(parts, like)]
-                results = put(results, parts, span, q.size(1))
-            of_steps = of_total = None
-            if total is not None:
-                *results, reads, adds = results
-                of_steps = reads / inverse_steps
-                of_total = sum_over_sentences((reads - adds).to(total.dtype), total.size(0))
-        of_state = (behind or ()) if state else ()
-        return (*results[:2], of_steps, None, None, of_total, *results[2:], *of_state)
+                results = write_chunk(results, cast_gradients(gradients, inputs), span, T)
+            grad_q, grad_A, grad_keys, grad_values, read_scale, added_scale = results
+            grad_inverse_steps = grad_log_decay = None
+            if log_decay is not None:
+                grad_inverse_steps = read_scale / inputs.inverse_steps
+                per_head = (read_scale - added_scale).to(log_decay.dtype)
+                grad_log_decay = sum_over_examples(per_head, log_decay.size(0))
+        grad_key_sum, grad_value_sum = (None, None) if grad_state is None else grad_state
+        return (
+            *(grad_q, grad_A, grad_inverse_steps, None, None, grad_log_decay),
+            *(grad_keys, grad_values, grad_key_sum, grad_value_sum),
+        )
 
 
-def cut(inputs: Sequence[Tensor], span: slice) -> Chunk:
-    """The part of the inputs at these positions."""
-    q, pack_weights, inverse_steps, noise, excluded, total, *keys_values = inputs
-    dtype = pack_weights.dtype
-    parts = []
-    for x in keys_values[:2]:  # in a comprehension torch.compile would take the length for a constant
-        parts.append(x[:, span].to(dtype))
+def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
+    """Convert the gradients of queries, keys and values to the dtypes of these inputs."""
+    return gradients._replace(
+        q=gradients.q.to(inputs.q.dtype),
+        keys=gradients.keys.to(inputs.keys.dtype),
+        values=None if gradients.values is None else gradients.values.to(inputs.values.dtype),
+    )
+
+
+def take_chunk(inputs: Inputs, span: slice) -> Chunk:
+    """Return the inputs at the positions of one chunk.
+
+    Args:
+        inputs: inputs of the whole sequence
+        span: positions of the chunk
+    """
+    dtype = inputs.pack_weights.dtype
+    noise, log_decay, values = inputs.noise, inputs.log_decay, inputs.values
     return Chunk(
-        q[:, span].to(dtype),
-        pack_weights[:, span],
-        inverse_steps[:, span],
-        None if noise is None else noise[:, span],
-        excluded,
-        None if total is None else decay_of_chunk(total, span, dtype),
-        parts,
+        q=inputs.q[:, span].to(dtype),
+        pack_weights=inputs.pack_weights[:, span],
+        inverse_steps=inputs.inverse_steps[:, span],
+        noise=None if noise is None else noise[:, span],
+        row_mask=inputs.row_mask,
+        decay=None if log_decay is None else chunk_decay(log_decay, span, dtype),
+        inputs=KeysValues(
+            inputs.keys[:, span].to(dtype), None if values is None else values[:, span].to(dtype)
+        ),
     )

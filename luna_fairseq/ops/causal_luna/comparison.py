@@ -1,5 +1,4 @@
-"""Another form of causal Luna attention against the chunkwise one, on random numbers: what it gives, and how
-long it takes."""
+"""Comparison of a form of causal Luna attention with the chunkwise form, in results and in time."""
 
 import time
 from typing import Any, Callable, NamedTuple, Optional, Tuple
@@ -9,15 +8,26 @@ from torch import Tensor
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 
-# Of output and gradients, root mean square: several times what rounding alone does to them.
+# Largest relative difference (root mean square) of outputs and gradients. Rounding alone causes a fraction of
+# it.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-# Log decays, and how much more rounding does to their gradient, a sum of what nearly cancels.
-LOG_DECAY, DECAY_TOLERANCE = (-0.25, -0.06), 20
+# Log decay of the two kinds of heads in a sample
+LOG_DECAY = (-0.25, -0.06)
+# Factor of the tolerance for the gradient of the log decay, whose terms nearly cancel each other
+DECAY_TOLERANCE = 20
 
 
 class Sample(NamedTuple):
-    """What a form is given, and the gradient of its output; v None: it is k; log_decay None: nothing
-    decays."""
+    """Random inputs of causal Luna attention, and a random gradient of its output.
+
+    Attributes:
+        q: queries [B, H, T, K]
+        k: keys [B, H, T, K]
+        v: values [B, H, T, K], or None if the values are the keys
+        pack_weights: A_pack [B, H, T, L]
+        log_decay: logarithm of the decay per position of each head [H], or None without decay
+        grad: gradient of the output [B, H, T, K]
+    """
 
     q: Tensor
     k: Tensor
@@ -27,7 +37,7 @@ class Sample(NamedTuple):
     grad: Tensor
 
 
-def sample(
+def draw_sample(
     B: int,
     H: int,
     T: int,
@@ -35,51 +45,77 @@ def sample(
     L: int,
     device: torch.device,
     dtype: torch.dtype,
-    forgets: bool,
-    tied: bool,
+    has_decay: bool,
+    is_tied: bool,
 ) -> Sample:
-    """Random q, k, v [B, H, T, K], pack weights [B, H, T, L], and log_decay [H]."""
-    # From a generator of its own: training's random numbers stay what they are without this comparison.
+    """Draw random inputs from a generator with a fixed seed, which leaves torch's own generators unchanged.
+
+    Args:
+        B: batch size
+        H: number of heads
+        T: sequence length
+        K: head width
+        L: packed length
+        device: device of the inputs
+        dtype: dtype of q, k, v and the gradient; pack weights and log decay are float32
+        has_decay: whether the sample has a log decay
+        is_tied: whether the values are the keys
+    """
     generator = torch.Generator().manual_seed(1)
     q, k, v, grad = (torch.randn(B, H, T, K, generator=generator).to(device, dtype) for _ in range(4))
     pack_weights = torch.rand(B, H, T, L, generator=generator).to(device)
-    log_decay = torch.tensor(LOG_DECAY, device=device).repeat(H // 2) if forgets else None
-    return Sample(q, k, None if tied else v, pack_weights, log_decay, grad)
+    log_decay = torch.tensor(LOG_DECAY, device=device).repeat(H // 2) if has_decay else None
+    return Sample(q, k, None if is_tied else v, pack_weights, log_decay, grad)
 
 
-def disagreement(form: Callable[..., Tensor], inputs: Sample) -> str:
-    """What ``form`` makes of a sample of two sentences that the chunkwise one in float32 does not; empty if
-    they agree."""
+def find_disagreement(form: Callable[..., Tensor], inputs: Sample) -> str:
+    """Compare a form of causal Luna attention with the chunkwise form in float32.
+
+    Args:
+        form: function with the arguments of :func:`~luna_fairseq.ops.causal_luna.naive.naive_causal_luna`
+            that returns the output
+        inputs: sample of two examples. One third of the first example is treated as padding
+
+    Returns:
+        A phrase that names the first result that differs, or an empty string if all results agree.
+    """
     device, dtype, T = inputs.q.device, inputs.q.dtype, inputs.q.size(2)
     padding = torch.arange(T, device=device) < torch.tensor([[T // 3], [0]], device=device)
     actual = output_and_gradients(form, inputs, key_padding_mask=padding)
     floats = Sample(*(None if x is None else x.float() for x in inputs))
     expected = output_and_gradients(chunk_causal_luna, floats, key_padding_mask=padding)
-    for name, ours, theirs in zip(
-        ("output", *(f"gradient of {x}" for x in "q k v A log_decay".split())), actual, expected
-    ):
+    names = ("output", *(f"gradient of {x}" for x in "q k v A log_decay".split()))
+    for name, ours, theirs in zip(names, actual, expected):
         if ours is None or theirs is None:
             continue
         difference = ((ours.float() - theirs).norm() / theirs.norm()).item()
-        times = DECAY_TOLERANCE if name == "gradient of log_decay" else 1
-        if not difference <= times * TOLERANCE[dtype]:
+        factor = DECAY_TOLERANCE if name == "gradient of log_decay" else 1
+        if not difference <= factor * TOLERANCE[dtype]:  # a NaN is a disagreement too
             return f"its {name} differs by {difference:.1e} from that of the chunkwise form"
     return ""
 
 
-def milliseconds(form: Callable[..., Tensor], inputs: Sample) -> float:
-    """The least that three passes forward and backward with dropout take, after one that compiles."""
-    q, taken = inputs.q, []
+def measure_milliseconds(form: Callable[..., Tensor], inputs: Sample) -> float:
+    """Measure a forward and backward pass with dropout, and return the shortest of three times in
+    milliseconds.
+
+    A pass before these three, which may compile kernels, is not counted.
+
+    Args:
+        form: function as in :func:`find_disagreement`
+        inputs: sample on which the function is called
+    """
+    q, times = inputs.q, []
     with torch.random.fork_rng([q.device] if q.is_cuda else []):
         for _ in range(4):
             start = synchronized_clock(q)
             output_and_gradients(form, inputs, dropout=0.1)
-            taken.append(1e3 * (synchronized_clock(q) - start))
-    return min(taken[1:])
+            times.append(1e3 * (synchronized_clock(q) - start))
+    return min(times[1:])
 
 
 def synchronized_clock(x: Tensor) -> float:
-    """Seconds, when all that was asked of the tensor's device is done."""
+    """Return the time in seconds after all pending work on the tensor's device is done."""
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
     return time.perf_counter()
@@ -88,8 +124,17 @@ def synchronized_clock(x: Tensor) -> float:
 def output_and_gradients(
     form: Callable[..., Tensor], inputs: Sample, **options: Any
 ) -> Tuple[Optional[Tensor], ...]:
-    """What ``form`` returns of a sample [..], then the gradients of q, k, v, A and log_decay, None where
-    there is none of it."""
+    """Compute the output of a form on a sample and the gradients of the inputs.
+
+    Args:
+        form: function as in :func:`find_disagreement`
+        inputs: sample on which the function is called
+        **options: further arguments of the function
+
+    Returns:
+        The output and the gradients of q, k, v, A and log_decay. A gradient is None if the sample does not
+        have the input.
+    """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]
         q, k, v, pack_weights, log_decay = leaves

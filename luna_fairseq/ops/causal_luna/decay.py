@@ -1,4 +1,5 @@
-"""What decay adds to the sums over time: a position n real positions back counts ``exp(log_decay n)``."""
+"""Decay of the sums over time: a position that lies n real positions back has the weight ``exp(log_decay
+n)``."""
 
 from typing import NamedTuple, Optional
 
@@ -9,74 +10,81 @@ from luna_fairseq.ops.causal_luna.inputs import count_positions
 
 
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """G_t = ``log_decay t`` at the t-th real position: ``exp(G_t - G_j)`` is left of j at t.
+    """Return the total decay G_t = log_decay * t up to the t-th real position.
+
+    At position t, position j has the weight ``exp(G_t - G_j)``. Padding does not decay the sums.
 
     Args:
-        log_decay: [H]
-        q: [B, H, T, K], for its length and device
-        key_padding_mask: [B, T]; nothing decays at padding
+        log_decay: logarithm of the decay per position of each head [H]
+        q: queries [B, H, T, K], for their length and device
+        key_padding_mask: mask [B, T], True at padding; None without padding
 
     Returns:
-        [1 or B, H, T, 1], float64: only differences count, of large numbers in long sequences
+        The total log decay [1 or B, H, T, 1] in float64, because only differences of these large numbers are
+        used.
     """
     return log_decay.double()[None, :, None, None] * count_positions(q, key_padding_mask)
 
 
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """``sum_{n<t} exp(log_decay n)``, which is t where nothing decays.
+    """Return the sum of the weights of t positions, ``sum_{n<t} exp(log_decay n)``.
+
+    Without decay this sum would be t.
 
     Args:
-        log_decay: [H], below 0
-        steps: t [1 or B, 1, T, 1]
+        log_decay: logarithm of the decay per position of each head [H], below 0
+        steps: number of positions t [1 or B, 1, T, 1]
 
     Returns:
-        [1 or B, H, T, 1]
+        The sums [1 or B, H, T, 1].
     """
     log_decay = log_decay[None, :, None, None]
     return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
 
 
 class ChunkDecay(NamedTuple):
-    """How much is left from position to position of a chunk; n is H, or B x H where there is padding.
+    """Decay between the c positions of a chunk, for n heads. n is H, or B x H if there is padding.
 
     Attributes:
-        inside: from every position to every later one [n, c, c], 0 elsewhere
-        from_start: from before the chunk to every position [n, c, 1]
-        to_end: from every position to the chunk's end [n, c, 1]
-        whole: from before the chunk to its end [n, 1, 1]
+        between: decay from each position to each later position [n, c, c], and 0 elsewhere
+        from_start: decay from the end of the previous chunk to each position [n, c, 1]
+        to_end: decay from each position to the end of the chunk [n, c, 1]
+        whole: decay from the end of the previous chunk to the end of this chunk [n, 1, 1]
     """
 
-    inside: Tensor
+    between: Tensor
     from_start: Tensor
     to_end: Tensor
     whole: Tensor
 
 
-def decay_of_chunk(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
-    """
+def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
+    """Compute the decay between the positions of one chunk.
+
     Args:
-        total: what :func:`cumulative_log_decay` gave of all positions [n, T, 1]
-        span: the chunk's positions
-        dtype: that sums are in
+        total: total log decay of all positions [n, T, 1], see :func:`cumulative_log_decay`
+        span: positions of the chunk
+        dtype: dtype of the result
     """
-    own, end = total[:, span], total[:, span.stop - 1 : span.stop]
-    before = total[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
-    logs = own - own.transpose(1, 2), own - before, end - own, end - before
-    inside, *others = (log.to(dtype).exp_() for log in logs)
-    return ChunkDecay(inside.tril_(), *others)  # from a later position back it may be infinite
+    inside, end = total[:, span], total[:, span.stop - 1 : span.stop]
+    start = total[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
+    logs = inside - inside.transpose(1, 2), inside - start, end - inside, end - start
+    between, from_start, to_end, whole = (log.to(dtype).exp_() for log in logs)
+    # The exponential from a later position to an earlier position may be infinite; tril_ removes it.
+    return ChunkDecay(between.tril_(), from_start, to_end, whole)
 
 
-def scaled(x: Tensor, factor: Tensor) -> Tensor:
-    """x [N, *, *] times a factor [n, *, *] that is the same for all of N / n sentences."""
+def scale(x: Tensor, factor: Tensor) -> Tensor:
+    """Multiply x [N, *, *] by a factor [n, *, *] that is the same for each of the N / n examples."""
     return (x.unflatten(0, (-1, factor.size(0))) * factor).flatten(0, 1)
 
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
-    """As :func:`scaled`, in place."""
+    """Multiply x [N, *, *] in place by a factor [n, *, *] that is the same for each of the N / n examples."""
     x.unflatten(0, (-1, factor.size(0))).mul_(factor)
     return x
 
 
-def sum_over_sentences(x: Tensor, n: int) -> Tensor:
-    """The gradient of such a factor [n, *, *], from x [N, *, *]."""
+def sum_over_examples(x: Tensor, n: int) -> Tensor:
+    """Sum x [N, *, *] over the N / n examples, which is the gradient of the factor of :func:`scale`."""
     return x.unflatten(0, (-1, n)).sum(dim=0)

@@ -1,5 +1,4 @@
-"""What goes into every form of causal Luna attention: pack weights, and the number of positions that a mean
-is over."""
+"""Inputs of all forms of causal Luna attention: pack weights, and the number of positions in each mean."""
 
 import math
 from typing import Optional
@@ -8,16 +7,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-BLOCK_L = 16  # rows of P at a time in Triton's kernels; here, so that they import no circle with triton.py
+# Number of rows of P that a Triton kernel processes at a time. The constant stands here to avoid an import
+# cycle between triton.py and triton_kernels.py.
+BLOCK_L = 16
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log2(1 + 2^x), any shape. Base 2 makes f(0) = 1."""
+    """Compute log2(1 + 2^x) for each element. With base 2, the value at 0 is 1."""
     return F.softplus(x, beta=math.log(2.0))
 
 
 def elu(x: Tensor) -> Tensor:
-    """elu(x) + 1, any shape."""
+    """Compute elu(x) + 1 for each element."""
     return F.elu(x) + 1.0
 
 
@@ -25,45 +26,59 @@ PACK_ACTIVATIONS = {"softplus": softplus, "elu": elu}
 
 
 def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
-    """A_pack = omega(pack_k pack_q^T / sqrt(K)), section 3.3: position t's weight for each row of P.
+    """Compute the causal pack weights A_pack = omega(pack_k pack_q^T / sqrt(K)) (Luna, section 3.3).
+
+    Row t holds the weight of position t for each of the L rows of P.
 
     Args:
-        pack_q: projected P [B, H, L, K], not yet scaled
-        pack_k: projected input [B, H, T, K]
-        activation: ``softplus`` or ``elu``
+        pack_q: projection of P [B, H, L, K], not yet scaled by K^-0.5
+        pack_k: projection of the input [B, H, T, K]
+        activation: omega, "softplus" or "elu"
 
     Returns:
-        weights [B, H, T, L] in float32 (float64 for float64 input): all that follows accumulates over time
+        The weights [B, H, T, L] in float32 (float64 for float64 inputs), because they are summed over time.
 
     Raises:
-        ValueError: unknown activation
+        ValueError: The activation is unknown.
+
+    Example:
+        >>> import torch
+        >>> pack_weights(torch.randn(2, 8, 16, 64), torch.randn(2, 8, 100, 64), "softplus").shape
+        torch.Size([2, 8, 100, 16])
     """
     if activation not in PACK_ACTIVATIONS:
         choices = ", ".join(PACK_ACTIVATIONS)
-        raise ValueError(f"unknown pack activation {activation!r}; choose one of {choices}")
+        raise ValueError(f"Expected one of {choices} as pack activation, got {activation!r}.")
     rows = (pack_q * pack_k.size(-1) ** -0.5).transpose(-2, -1)
-    # Flattened, the heads of a projection are a view; matmul would copy them.
+    # Flattened over B and H, the heads of a projection are a view; matmul would copy them.
     logits = torch.bmm(pack_k.flatten(0, 1), rows.flatten(0, 1)).unflatten(0, pack_k.shape[:2])
     return PACK_ACTIVATIONS[activation](logits.to(torch.promote_types(logits.dtype, torch.float32)))
 
 
 def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Pack weights [B, H, T, L] with zeros at padded positions: A_pack is a factor of both sums over time."""
+    """Set the pack weights of padding to zero.
+
+    A padded position then adds nothing to either sum over time, because A_pack is a factor of both.
+
+    Args:
+        pack_weights: pack weights [B, H, T, L]
+        key_padding_mask: mask [B, T], True at padding; None without padding
+    """
     if key_padding_mask is None:
         return pack_weights
     return pack_weights.masked_fill(key_padding_mask[:, None, :, None], 0.0)
 
 
 def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Real positions up to and including each one, as integers.
+    """Count the real positions up to and including each position.
 
     Args:
-        q: [B, H, T, K], for its length and device
-        key_padding_mask: [B, T]
-        before: [B], positions seen in earlier calls
+        q: queries [B, H, T, K], for their length and device
+        key_padding_mask: mask [B, T], True at padding; None without padding
+        before: number of real positions in earlier calls [B] (default: None, no earlier calls)
 
     Returns:
-        [1 or B, 1, T, 1], 0 at padding before the first of them
+        The counts [1 or B, 1, T, 1] as integers. Padding before the first real position has the count 0.
     """
     if key_padding_mask is None:
         count = torch.arange(1, q.size(-2) + 1, device=q.device)[None, :]
@@ -75,5 +90,14 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """t of equation 7 [1 or B, 1, T, 1]: what :func:`count_positions` counts, at least 1."""
+    """Return t of equation 7, by which the sums are divided: the count of real positions, but at least 1.
+
+    Args:
+        q: queries [B, H, T, K], for their length and device
+        key_padding_mask: mask [B, T], True at padding; None without padding
+        before: number of real positions in earlier calls [B] (default: None, no earlier calls)
+
+    Returns:
+        The counts [1 or B, 1, T, 1] as integers.
+    """
     return count_positions(q, key_padding_mask, before).clamp(min=1)

@@ -1,5 +1,7 @@
-"""The definition of Luna's causal attention (section 3.3): the function f of equation 7, twice. Slow; what
-the other forms are held to."""
+"""Definition of Luna's causal attention (section 3.3), which applies the function f of equation 7 twice.
+
+This form is slow: it is what the other forms are tested against.
+"""
 
 from functools import partial
 from typing import Optional, Tuple
@@ -13,50 +15,56 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
-    """f(X, Y, Z) of equation 7: f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
+    """Compute f(X, Y, Z) of equation 7: f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
 
     Args:
-        x: [.., T, M]
-        y: [.., T, M]
-        z: [.., T, N]
-        steps: t, the number of positions in the sum, broadcast to [.., T, 1]
+        x: queries of the mean [.., T, M]
+        y: left factors of the outer products [.., T, M]
+        z: right factors of the outer products [.., T, N]
+        steps: number of positions in the mean, t, which broadcasts to [.., T, 1]
 
     Returns:
-        [.., T, N]
+        The result [.., T, N].
     """
     outer = torch.einsum("...tm,...tn->...tmn", y, z).cumsum(dim=-3)
     return torch.einsum("...tm,...tmn->...tn", x, outer) / steps
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """f(X, Y, Z) that forgets: f_t = sum_{j<=t} w_tj (x_t . y_j) z_j.
+    """Compute f(X, Y, Z) with decay: f_t = sum_{j<=t} w_tj (x_t . y_j) z_j.
 
     Args:
-        x, y, z: as of :func:`causal_outer_mean`
-        shares: w, of every position in the mean at every later one [.., T, T]
+        x: queries of the mean [.., T, M]
+        y: left factors of the outer products [.., T, M]
+        z: right factors of the outer products [.., T, N]
+        shares: w, the share of each position j in the mean at each position t [.., T, T]
 
     Returns:
-        [.., T, N]
+        The result [.., T, N].
     """
     return (x @ y.transpose(-2, -1) * shares) @ z
 
 
 def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int) -> Tensor:
-    """w_tj = exp(log_decay n) for the position that n real positions lie behind, divided by their sum over
+    """Compute the share of each position in the decayed mean at each later position.
+
+    If position j lies n real positions before t, its share is exp(log_decay n), divided by the sum over all
     j.
 
     Args:
-        log_decay: [H], at most 0
-        key_padding_mask: [B, T]
-        T: number of positions
+        log_decay: logarithm of the decay per position of each head [H], at most 0
+        key_padding_mask: mask [B, T], True at padding; None without padding
+        T: sequence length
 
     Returns:
-        [1 or B, H, T, T], 0 for padding and for what comes after t
+        The shares [1 or B, H, T, T], indexed by t and j. They are 0 at padding and at positions j after t.
     """
-    there = log_decay.new_ones(1, T) if key_padding_mask is None else (~key_padding_mask).to(log_decay.dtype)
-    place = there.cumsum(dim=1)
-    behind = (place[:, None, :, None] - place[:, None, None, :]).clamp(min=0)
-    shares = torch.exp(log_decay[:, None, None] * behind).tril() * there[:, None, None, :]
+    is_real = (
+        log_decay.new_ones(1, T) if key_padding_mask is None else (~key_padding_mask).to(log_decay.dtype)
+    )
+    count = is_real.cumsum(dim=1)
+    distance = (count[:, None, :, None] - count[:, None, None, :]).clamp(min=0)
+    shares = torch.exp(log_decay[:, None, None] * distance).tril() * is_real[:, None, None, :]
     return shares / shares.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
@@ -70,20 +78,26 @@ def naive_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """A_unpack = softmax(f(Q, K, A_pack)), Y = f(A_unpack, A_pack, V).
+    """Compute causal Luna attention by its definition, and return the unpack weights too.
+
+    The formulas are A_unpack = softmax(f(Q, K, A_pack)) and Y = f(A_unpack, A_pack, V).
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5
         k: keys [B, H, T, K]
         v: values [B, H, T, K]
         pack_weights: A_pack [B, H, T, L]
-        packed_padding_mask: [B, L], True at rows of P that are left out; all of them left out gives zeros
-        key_padding_mask: [B, T], True at padded positions, which add nothing and are not counted in t
-        dropout: probability with which an unpack weight is dropped
-        log_decay: of each head per position [H], below 0; None where nothing decays, as in the paper
+        packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
+            (default: None, no row is masked)
+        key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
+            (default: None, no padding)
+        dropout: dropout probability of the unpack weights (default: 0)
+        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay, as
+            in the paper)
 
     Returns:
-        output [B, H, T, K] and the unpack weights before dropout [B, H, T, L], in the type of ``q``
+        The output [B, H, T, K] and the unpack weights before dropout [B, H, T, L], both in the dtype of
+        ``q``.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -94,7 +108,7 @@ def naive_causal_luna(
             shares = decayed_shares(log_decay.to(dtype), key_padding_mask, q.size(2))
             mean = partial(decayed_outer_mean, shares=shares)
         logits = mean(q.to(dtype) * q.size(-1) ** -0.5, k.to(dtype), pack_weights)
-        excluded = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
-        weights = masked_softmax(logits, excluded)
+        mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
+        weights = masked_softmax(logits, mask)
         output = mean(F.dropout(weights, dropout), pack_weights, v.to(dtype))
     return output.to(q.dtype), weights.to(q.dtype)

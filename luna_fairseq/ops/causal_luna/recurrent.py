@@ -1,4 +1,4 @@
-"""Recurrent form of causal Luna attention: some new positions at a time, with a state of constant size."""
+"""Recurrent form of causal Luna attention: a few new positions per call, and a state of constant size."""
 
 from typing import Optional, Tuple
 
@@ -24,38 +24,52 @@ def recurrent_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tuple[Tensor, CausalLunaState]:
-    """Positions that follow those in ``state``: one while decoding, several for a prefix.
+    """Compute causal Luna attention for the next T positions, given the state of all earlier positions.
+
+    T is 1 during decoding and larger for a prefix.
 
     Args:
-        q, k, v: the new positions [B, H, T, K]
-        pack_weights: their A_pack [B, H, T, L]
-        state: what the earlier positions left, None at the beginning
-        packed_padding_mask: [B, L], True at rows of P that are left out
-        key_padding_mask: [B, T], True at new positions that are padding
-        dropout: probability with which an unpack weight is dropped
-        log_decay: of each head per position [H], below 0; None where nothing decays
+        q: queries of the new positions [B, H, T, K], not yet scaled by K^-0.5
+        k: keys of the new positions [B, H, T, K]
+        v: values of the new positions [B, H, T, K]
+        pack_weights: A_pack of the new positions [B, H, T, L]
+        state: state that the previous call returned (default: None, no earlier positions)
+        packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked)
+        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding)
+        dropout: dropout probability of the unpack weights (default: 0)
+        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
 
     Returns:
-        output [B, H, T, K] and the state after these positions
+        The output [B, H, T, K] in the dtype of ``q``, and the new state.
+
+    Example:
+        >>> import torch
+        >>> x, weights = torch.randn(2, 8, 1, 64), torch.rand(2, 8, 1, 16)
+        >>> output, state = recurrent_causal_luna(x, x, x, weights)
+        >>> output, state = recurrent_causal_luna(x, x, x, weights, state)
+        >>> state.steps
+        tensor([2, 2])
     """
-    with torch.autocast(q.device.type, enabled=False):  # the state must not lose precision from call to call
-        after = add_to_state(k, v, pack_weights, state, key_padding_mask, log_decay)
+    # Under autocast the state would lose precision from call to call.
+    with torch.autocast(q.device.type, enabled=False):
+        new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay)
         if q.size(2) > 1:
             output = chunk_causal_luna(
                 q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout, state, log_decay
             )
-            return output, after
-        # A single position sees exactly the new state: no sum over positions is left to do.
-        steps = after.steps.clamp(min=1).to(after.key_sum.dtype)[:, None, None, None]
+            return output, new_state
+        # A single position attends to exactly the positions in the new state, so no sum over positions
+        # remains.
+        steps = new_state.steps.clamp(min=1).to(new_state.key_sum.dtype)[:, None, None, None]
         if log_decay is not None:
             steps = decayed_counts(log_decay.to(steps.dtype), steps)
-        logits = product(q.to(after.key_sum.dtype), after.key_sum) / (steps * q.size(-1) ** 0.5)
-        excluded = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
-        weights = F.dropout(masked_softmax(logits, excluded), dropout)
-        return product(weights / steps, after.value_sum).to(q.dtype), after
+        logits = matmul_add(q.to(new_state.key_sum.dtype), new_state.key_sum) / (steps * q.size(-1) ** 0.5)
+        mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
+        weights = F.dropout(masked_softmax(logits, mask), dropout)
+        return matmul_add(weights / steps, new_state.value_sum).to(q.dtype), new_state
 
 
-def add_to_state(
+def update_state(
     k: Tensor,
     v: Tensor,
     pack_weights: Tensor,
@@ -63,11 +77,18 @@ def add_to_state(
     key_padding_mask: Optional[Tensor] = None,
     log_decay: Optional[Tensor] = None,
 ) -> CausalLunaState:
-    """The state after the positions of ``k``, ``v`` [B, H, T, K] and ``pack_weights`` [B, H, T, L] were
-    added.
+    """Return the state after new positions are added to the sums.
 
-    Where ``v`` is ``k`` itself, as it then was from the first position on (tied), one sum is the transpose of
-    the other and shares its memory.
+    If ``v`` is the same tensor as ``k`` (tied), the value sum is the transpose of the key sum and shares its
+    memory. This requires that keys and values were tied at all earlier positions too.
+
+    Args:
+        k: keys of the new positions [B, H, T, K]
+        v: values of the new positions [B, H, T, K]
+        pack_weights: A_pack of the new positions [B, H, T, L]
+        state: state that the previous call returned (default: None, no earlier positions)
+        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding)
+        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
     """
     dtype = torch.promote_types(k.dtype, torch.float32)
     pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
@@ -76,27 +97,34 @@ def add_to_state(
         end = total[:, :, -1:]
         pack_weights = pack_weights * (end - total).to(dtype).exp()
         if state is not None:
-            left = end.to(dtype).exp()
-            state = CausalLunaState(state.key_sum * left, state.value_sum * left, state.steps)
-    key_sum = product(k.to(dtype).transpose(-2, -1), pack_weights, None if state is None else state.key_sum)
+            decay = end.to(dtype).exp()
+            state = CausalLunaState(state.key_sum * decay, state.value_sum * decay, state.steps)
+    old_key_sum, old_value_sum, old_steps = (None, None, None) if state is None else state
+    key_sum = matmul_add(k.to(dtype).transpose(-2, -1), pack_weights, old_key_sum)
     if v is k:
         value_sum = key_sum.transpose(-2, -1)
     else:
-        value_sum = product(
-            pack_weights.transpose(-2, -1), v.to(dtype), None if state is None else state.value_sum
-        )
-    before = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
-    new = k.size(2) if key_padding_mask is None else (~key_padding_mask).sum(dim=1)
-    return CausalLunaState(key_sum, value_sum, before + new)
+        value_sum = matmul_add(pack_weights.transpose(-2, -1), v.to(dtype), old_value_sum)
+    if old_steps is None:
+        old_steps = k.new_zeros(k.size(0), dtype=torch.long)
+    new_steps = k.size(2) if key_padding_mask is None else (~key_padding_mask).sum(dim=1)
+    return CausalLunaState(key_sum, value_sum, old_steps + new_steps)
 
 
-def product(x: Tensor, y: Tensor, added_to: Optional[Tensor] = None) -> Tensor:
-    """x [B, H, M, N] times y [B, H, N, O], added to ``added_to`` [B, H, M, O]: fewer small operations than
-    ``added_to + x @ y``."""
-    if added_to is not None and x.size(-1) == 1:
-        return torch.addcmul(
-            added_to, x, y
-        )  # the outer product of one position: a third of a matrix product's time
+def matmul_add(x: Tensor, y: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+    """Compute addend + x @ y in fewer small operations than this expression.
+
+    Args:
+        x: left factor [B, H, M, N]
+        y: right factor [B, H, N, O]
+        addend: term that is added to the product [B, H, M, O] (default: None, zero)
+
+    Returns:
+        The result [B, H, M, O].
+    """
+    if addend is not None and x.size(-1) == 1:
+        # The outer product of one position takes a third of the time of a matrix product.
+        return torch.addcmul(addend, x, y)
     heads, x, y = x.shape[:2], x.flatten(0, 1), y.flatten(0, 1)
-    result = torch.bmm(x, y) if added_to is None else torch.baddbmm(added_to.flatten(0, 1), x, y)
+    result = torch.bmm(x, y) if addend is None else torch.baddbmm(addend.flatten(0, 1), x, y)
     return result.unflatten(0, heads)

@@ -1,5 +1,4 @@
-"""What causal Luna attention remembers between calls: constant in size, however many positions it has
-seen."""
+"""State of causal Luna attention during decoding, whose size does not depend on the number of positions."""
 
 from typing import NamedTuple
 
@@ -7,12 +6,12 @@ from torch import Tensor
 
 
 class CausalLunaState(NamedTuple):
-    """Undivided sums over all positions so far (equation 7 without its 1/t), and their count.
+    """Sums over all positions so far (equation 7 without the factor 1/t), and the number of positions.
 
     Attributes:
-        key_sum: sum of k_j^T a_j [B, H, K, L], at least float32
-        value_sum: sum of a_j^T v_j [B, H, L, K], at least float32
-        steps: number of real positions so far [B], int64: a count kept in half precision would stick at 2,048
+        key_sum: sum of k_j^T a_j [B, H, K, L], in float32 or float64
+        value_sum: sum of a_j^T v_j [B, H, L, K], in float32 or float64
+        steps: number of real positions so far [B], int64. In half precision the count would stop at 2,048
     """
 
     key_sum: Tensor

@@ -86,7 +86,7 @@ def triton_causal_luna(
     reason = why_not_triton(q.device, q.dtype, q.size(-1), pack_weights.size(-1))
     if reason:
         raise ValueError(
-            f"the Triton form of causal Luna attention can't be used: {reason}; choose the backend chunk"
+            f"The Triton form of causal Luna attention cannot be used here: {reason}. Use the backend chunk."
         )
     if not q.dtype == k.dtype == v.dtype:
         raise ValueError(f"q, k and v must have one type, not {q.dtype}, {k.dtype} and {v.dtype}")
