@@ -1,4 +1,4 @@
-"""Archives that lead out of their folder, explode, or are not what they should be."""
+"""Archives with paths that leave their folder, with huge members, or with damaged content."""
 
 import gzip
 import io
@@ -11,11 +11,11 @@ Member = Tuple[str, Optional[bytes], Dict[str, Any]]
 REVIEW, IMAGE = "aclImdb/train/pos/1.txt", "cifar-10-batches-bin/data_batch_1.bin"
 METADATA = "lra_release/pathfinder32/curv_contour_length_14/metadata/0.npy"
 PICTURE = "lra_release/pathfinder32/curv_contour_length_14/imgs/0/1.png"
-BOMB = 1 << 28  # bytes of a member that is nothing but zeros
+BOMB = 1 << 28  # bytes of a member that holds only zeros
 
 
 def archives(world: World, case: Callable[..., Any]) -> Iterator[Any]:
-    """Each in a folder of its own that is given as --mirror."""
+    """Write each archive to a separate folder, and yield the command with this folder as --mirror."""
     for task, name, make in _tasks():
         for what, content in make().items():
             folder = world.folder / "bad" / f"{task} {what}".replace(" ", "-")
@@ -26,30 +26,31 @@ def archives(world: World, case: Callable[..., Any]) -> Iterator[Any]:
 
 
 def _tasks() -> Iterator[Tuple[str, str, Callable[[], Dict[str, bytes]]]]:
+    """Yield each task, the name of its archive, and a function that makes the bad archives."""
     yield (
         "text",
         "aclImdb_v1.tar.gz",
         lambda: {
-            **_wherever(REVIEW),
+            **_damaged(REVIEW),
             "an empty review": packed((REVIEW, b"", {})),
-            "training text alone": packed((REVIEW, b"good", {})),
+            "training text only": packed((REVIEW, b"good", {})),
         },
     )
     yield (
         "image",
         "cifar-10-binary.tar.gz",
         lambda: {
-            **_wherever(IMAGE),
+            **_damaged(IMAGE),
             "half an image": packed((IMAGE, bytes(1000), {})),
-            "another class": packed((IMAGE, b"\x63" + bytes(3072), {})),
+            "an unknown class": packed((IMAGE, b"\x63" + bytes(3072), {})),
         },
     )
     yield (
         "retrieval",
         "lra_release.gz",
         lambda: {
-            "a column less": packed(("new_aan_pairs.train.tsv", b"1\ta\tb\ttext\n", {})),
-            "another label": packed(("new_aan_pairs.train.tsv", b"7\ta\tb\ttext\ttext\n", {})),
+            "a missing column": packed(("new_aan_pairs.train.tsv", b"1\ta\tb\ttext\n", {})),
+            "an unknown label": packed(("new_aan_pairs.train.tsv", b"7\ta\tb\ttext\ttext\n", {})),
             "half a pair": packed(("new_aan_pairs.train.tsv", b"1\ta\tb\ttext\t\n", {})),
             "lines without an end": packed(("new_aan_pairs.train.tsv", bytes(BOMB), {})),
         },
@@ -62,21 +63,23 @@ def _tasks() -> Iterator[Tuple[str, str, Callable[[], Dict[str, bytes]]]]:
             "a picture too large": packed((PICTURE, picture(20000), {})),
             "a picture of another size": packed((PICTURE, picture(16), {})),
             "half a picture": packed((PICTURE, picture(32)[:-30], {})),
-            "a picture of nowhere": packed((METADATA, b"../../../evil 1.png 0 1\n", {})),
-            "metadata of something else": packed((METADATA, b"\x80\x04cos\nsystem\n", {})),
+            "a picture outside the folder": packed((METADATA, b"../../../evil 1.png 0 1\n", {})),
+            "metadata that is a pickle": packed((METADATA, b"\x80\x04cos\nsystem\n", {})),
         },
     )
 
 
-def _wherever(name: str) -> Dict[str, bytes]:
-    """What can be wrong with any archive."""
+def _damaged(name: str) -> Dict[str, bytes]:
+    """Return archives with the faults that any archive can have. ``name``: member that the task reads."""
     whole = packed((name, b"good text " * 400, {}))
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 16
     return {
-        "a way out": packed(("../../../evil", b"evil", {}), ("../" * 20 + "tmp/evil", b"evil", {})),
+        "a path that leaves the folder": packed(
+            ("../../../evil", b"evil", {}), ("../" * 20 + "tmp/evil", b"evil", {})
+        ),
         "an absolute path": packed(("/tmp/evil", b"evil", {})),
-        "a way out that fits": packed((f"../../../evil/{name}", b"", {})),
+        "such a path with the right name": packed((f"../../../evil/{name}", b"", {})),
         "a symbolic link": packed((name, None, {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"})),
         "a link to a file outside": packed((name, None, {"type": tarfile.LNKTYPE, "linkname": "../../evil"})),
         "a device": packed((name, None, {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 5})),
@@ -90,13 +93,13 @@ def _wherever(name: str) -> Dict[str, bytes]:
         "nothing": b"",
         "no tar": gzip.compress(b"no archive " * 1000),
         "an empty archive": packed(),
-        "a size below zero": gzip.compress(_of_size(name, b"\xff" * 12)),
-        "a size beyond all": gzip.compress(_of_size(name, b"77777777777\0")),
+        "a negative size": gzip.compress(_archive_of_size(name, b"\xff" * 12)),
+        "a huge size": gzip.compress(_archive_of_size(name, b"77777777777\0")),
     }
 
 
 def packed(*members: Member) -> bytes:
-    """A gzipped tar archive."""
+    """Return a gzipped tar archive of (name, content, other attributes) members."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:gz", compresslevel=6) as archive:
         for name, content, settings in members:
@@ -108,8 +111,8 @@ def packed(*members: Member) -> bytes:
     return target.getvalue()
 
 
-def _of_size(name: str, size: bytes) -> bytes:
-    """A tar archive whose one member claims to be of a size."""
+def _archive_of_size(name: str, size: bytes) -> bytes:
+    """Return a tar archive with one member whose header holds ``size``."""
     entry = tarfile.TarInfo(name)
     header = bytearray(entry.tobuf(tarfile.USTAR_FORMAT))
     header[124:136] = size
@@ -119,6 +122,7 @@ def _of_size(name: str, size: bytes) -> bytes:
 
 
 def picture(side: int) -> bytes:
+    """Return a black PNG picture of ``side`` x ``side`` pixels."""
     from PIL import Image
 
     target = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Options and archives that cannot be meant: one line each, and nothing half-written."""
+"""Invalid options and archives: each has to end in one line and leave no incomplete file."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,13 @@ from warmed import run, seeded
 
 
 class Case(NamedTuple):
-    """What is wrong, where, and the command."""
+    """A command with bad input.
+
+    Attributes:
+        what: the bad input
+        where: "FAULT:COMMAND", the names in the tables
+        words: command line
+    """
 
     what: str
     where: str
@@ -51,12 +57,12 @@ OPTIONS = {
 
 
 def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """Every case once; of a part, some of each kind that the seed chooses."""
+    """Run every case once, or a random part of the cases of each kind."""
     groups = [list(options(world)), list(archives(world, Case))]
     for cases in groups:
         chosen = seeded(seed, "bad input", len(cases)).sample(cases, times(len(cases)))
         for case in sorted(chosen, key=cases.index):
-            out = world.anew()
+            out = world.empty_folder()
             ended = run(case.words, world.log)
             left = half_written(out) + [name for name in evil(world)]
             good = in_one_line(ended) and not left
@@ -66,6 +72,7 @@ def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: in
 
 
 def options(world: World) -> Iterator[Case]:
+    """Yield the commands with a bad option."""
     out = world.now / "out"
     commands = {
         "fairseq-train": world.train(out),
@@ -84,13 +91,13 @@ def options(world: World) -> Iterator[Case]:
             words = [text if word == "TEXT" else word for word in option.split()]
             line = commands[program]
             end = line.index("--") if "--" in line else len(line)
-            if words[0] == "--inputs":  # the number is for folders
+            if words[0] == "--inputs":  # a number of checkpoints needs a folder
                 line, end = [program, "--output", str(out.with_suffix(".pt"))], 3
             yield Case(option, f"a bad option:{program}", [*line[:end], *words, *line[end:]])
 
 
 def half_written(out: Path) -> List[str]:
-    """What lies in the output folder and beside it though it is of no finished step."""
+    """Return the files in the output folder, and beside it, that belong to no finished step."""
     if out.is_file():
         return [out.name]
     finished = {"archives"}
@@ -101,12 +108,12 @@ def half_written(out: Path) -> List[str]:
             finished.update(name for step in steps.values() for name in step["files"])
     found = [path for path in out.parent.rglob("*") if path.is_file()]
     names = [path.relative_to(out).as_posix() if out in path.parents else path.name for path in found]
-    # Encoded text is whole, and is written anew by the step that reads it.
+    # Encoded text is complete, and the step that reads it writes it again.
     allowed = (".log", "archives/", "encoded/")
     return sorted(n for n in names if n not in finished and not any(part in n for part in allowed))
 
 
 def evil(world: World) -> List[str]:
-    """What an archive wrote where it may not."""
+    """Return the files that an archive wrote outside its folder."""
     places = [world.folder, world.folder.parent, Path("/tmp")]
     return [str(path) for place in places for path in place.glob("evil*")]

@@ -1,8 +1,10 @@
-"""A campaign of faults: kills, damaged files, bad input, evil pickles, full disks, and what else happens.
+"""Disturb the commands on purpose, and count how they end: the campaign of faults.
 
     python tests/faults/campaign.py --seed 1 [--part 0.1] [--only KIND ...] [--write docs/results/faults.md]
 
-Prints a table of counts; its status is 0 only if nothing failed. --write puts it in the place of a page's.
+The faults are kills, damaged files, bad input, malicious pickles, full disks and others. The campaign prints
+tables of counts. Its exit status is 0 only if no command failed. ``--write`` replaces the last section of a
+page by the tables.
 """
 
 import argparse
@@ -22,13 +24,18 @@ KINDS = (
 )
 
 
+# The heading of the page's section that --write replaces.
+SECTION = "## Counts"
+
+
 def main() -> None:
-    args = parse()
+    """Run the campaign and exit."""
+    args = build_parser().parse_args()
     warmed.import_everything()
     from fault_world import World
     from tallies import Tally
 
-    # Not in a context: the forked processes must not remove it when they end.
+    # No context manager: the forked processes would remove the folder when they end.
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir=args.folder))
     tally = Tally()
     try:
@@ -36,38 +43,50 @@ def main() -> None:
         world.build()
         for kind in args.only or KINDS:
             print(f"== {kind}", flush=True)
-            functions()[kind](world, tally, Share(args.part), args.seed)
+            find_functions()[kind](world, tally, Share(args.part), args.seed)
     finally:
         shutil.rmtree(str(folder), ignore_errors=True)
-    print(tally.markdown(), end="")
+    print(tally.by_fault(), tally.by_command(), sep="\n", end="")
     if args.write:
         command = shlex.join(["python", "tests/faults/campaign.py", *sys.argv[1:]])
-        head = args.write.read_text(encoding="utf-8") if args.write.exists() else ""
-        page = f"{head.partition('| fault ')[0]}{tally.markdown()}\n`{command}`\n"
-        args.write.write_text(page, encoding="utf-8")
+        page = args.write.read_text(encoding="utf-8") if args.write.exists() else ""
+        args.write.write_text(page.partition(SECTION)[0] + section(tally, command), encoding="utf-8")
     sys.stdout.flush()
-    # Libraries complain of what the interpreter's end leaves.
+    # Libraries print errors when the interpreter ends.
     os._exit(1 if tally.failed else 0)
 
 
+def section(tally: Any, command: str) -> str:
+    """Return the section of the page that holds both tables and the ``command`` that made them."""
+    return (
+        f"{SECTION}\n\n{tally.by_fault()}\n"
+        '<details markdown="1"><summary>By command</summary>\n\n'
+        f"{tally.by_command()}\n</details>\n\n`{command}`\n"
+    )
+
+
 class Share:
-    """How often to do what the whole campaign does a number of times; what is left over goes to the next.
+    """Function that scales numbers of repetitions to a part of the campaign.
+
+    The remainder of each division is added to the next number, so that the sum is right.
 
     Args:
-        part: of the whole, 1 for all.
+        part: part of the repetitions, 1 for the whole campaign
     """
 
     def __init__(self, part: float) -> None:
         self.part, self.due = part, 0.5
 
     def __call__(self, number: int) -> int:
+        """Return how many of ``number`` repetitions to do."""
         self.due += number * self.part
         now = int(self.due)
         self.due -= now
         return now
 
 
-def functions() -> Dict[str, Callable[..., Any]]:
+def find_functions() -> Dict[str, Callable[..., Any]]:
+    """Return the function of each kind of fault."""
     import bad_inputs
     import flips
     import hostile
@@ -78,16 +97,28 @@ def functions() -> Dict[str, Callable[..., Any]]:
     return {name: getattr(module, name) for name in KINDS for module in modules if hasattr(module, name)}
 
 
-def parse() -> argparse.Namespace:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the campaign's options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     add = parser.add_argument
-    add("--seed", type=int, default=1, metavar="N", help="of all that is random (default: 1)")
-    add("--part", type=float, default=1.0, metavar="X", help="part of the repetitions (default: all)")
-    add("--only", nargs="+", choices=KINDS, metavar="KIND", help=f"of {', '.join(KINDS)}")
-
-    add("--folder", metavar="DIR", help="where to work (default: the system's folder for temporary files)")
-    add("--write", type=Path, metavar="FILE", help="put the table and this command into this page")
-    return parser.parse_args()
+    add("--seed", type=int, default=1, metavar="N", help="seed of all random choices (default: 1)")
+    add(
+        "--part",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="part of the repetitions to do (default: 1.0, all)",
+    )
+    add(
+        "--only",
+        nargs="+",
+        choices=KINDS,
+        metavar="KIND",
+        help=f"kinds of faults (default: all): {', '.join(KINDS)}",
+    )
+    add("--folder", metavar="DIR", help="folder to work in (default: the system's temporary folder)")
+    add("--write", type=Path, metavar="FILE", help="page whose last section the tables replace")
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the campaign's commands work on: small texts, prepared data, models of some thousand parameters."""
+"""Folder for the campaign: small texts, prepared data and models of some thousand parameters."""
 
 import hashlib
 import random
@@ -33,10 +33,12 @@ UPDATES = 8
 
 
 class World:
-    """A folder with texts, data and checkpoints that commands read; what they write lies in ``now``.
+    """Folder with texts, data and checkpoints that commands read. Their output lies in ``now``.
+
+    The methods named after commands return the command line for an output folder ``out``.
 
     Args:
-        folder: to make it in; must be new.
+        folder: folder to create; it must not exist
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,13 +57,17 @@ class World:
         self.succeed(self.prepare_task(self.folder / "task"))
 
     def succeed(self, words: List[str], **options: Any) -> Ended:
+        """Run a command and stop the campaign if it fails."""
         ended = run(words, self.log, **options)
         if ended.status:
             raise SystemExit(f"{' '.join(words)}: {ended.output[-2000:]}")
         return ended
 
-    def anew(self) -> Path:
-        """An empty folder, at the same place every time: checkpoints and records hold its name."""
+    def empty_folder(self) -> Path:
+        """Empty the folder ``now`` and return the path for the output in it.
+
+        The path is always the same, because checkpoints and records contain it.
+        """
         shutil.rmtree(str(self.now), ignore_errors=True)
         self.now.mkdir()
         return self.now / "out"
@@ -135,20 +141,22 @@ class World:
 
     @property
     def last(self) -> Path:
+        """Return the last checkpoint of the translation model."""
         return self.folder / "trained" / "checkpoint_last.pt"
 
     @property
     def pretrained(self) -> Path:
+        """Return the last checkpoint of the masked language model."""
         return self.folder / "pretrained" / "checkpoint_last.pt"
 
 
-# What differs between equal runs: logs, and records of sizes and times of such files.
+# Files that differ between equal runs: logs, and records of the sizes and times of such files.
 UNEQUAL = (".log", "evaluate.json", "finetune.json", "run.json")
 TRANSLATIONS = ("S-", "T-", "H-", "D-")
 
 
-def meaning(path: Path) -> Dict[str, str]:
-    """File -> digest of what it says, of a folder or of one file."""
+def digests(path: Path) -> Dict[str, str]:
+    """Return {file: digest of its content} of a folder, or of one file with the name ""."""
     if path.is_file():
         return {"": digest_of_file(path)}
     files = (p for p in sorted(path.rglob("*")) if p.is_file() and not p.name.endswith(UNEQUAL))
@@ -156,6 +164,7 @@ def meaning(path: Path) -> Dict[str, str]:
 
 
 def digest_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file. Logs of fairseq-generate count only with their translations."""
     if path.suffix == ".pt":
         return digest_of_checkpoint(path)
     content = path.read_bytes()
@@ -166,7 +175,7 @@ def digest_of_file(path: Path) -> str:
 
 
 def digest_of_checkpoint(path: Path) -> str:
-    """Weights, optimizer, schedule, position in the data, best validation loss: the same bits."""
+    """Return a digest of the weights, optimizer, position in the data, best loss and update count."""
     try:
         saved = torch.load(str(path), map_location="cpu")
     except Exception as error:  # whatever a damaged file raises
@@ -186,9 +195,10 @@ def digest_of_checkpoint(path: Path) -> str:
 
 
 def _feed(update: Callable[[bytes], None], value: Any) -> None:
+    """Pass the bytes of a nested ``value`` to ``update``."""
     if isinstance(value, dict):
         for key in sorted(value, key=str):
-            # torch adds defaults of its own to the options of an optimizer that it loads.
+            # torch adds its own defaults to the options of a loaded optimizer.
             if key != "param_groups":
                 update(f"{key}=".encode())
                 _feed(update, value[key])

@@ -1,4 +1,4 @@
-"""Flipped bits and truncations of data, dictionaries and checkpoints, and the commands that read them."""
+"""Flip bits of data, dictionaries and checkpoints, or truncate them, before a command reads them."""
 
 import os
 import random
@@ -6,18 +6,23 @@ import shutil
 from pathlib import Path
 from typing import Any, Callable, List, NamedTuple, Optional
 
-from fault_world import MASKED, TRANSLATIONS, UPDATES, World, meaning
-from tallies import EQUAL, FAILED, OPEN, REFUSED, Tally
+from fault_world import MASKED, TRANSLATIONS, UPDATES, World, digests
+from tallies import EQUAL, FAILED, REFUSED, UNPROTECTED, Tally
 from warmed import USER_DIR, Ended, run, seeded
 
 TRANSLATION_DATA = ("train.*", "valid.*", "dict.*")
 
 
 class Damage(NamedTuple):
-    """Files of a folder, copied and damaged one at a time, and what then reads them.
+    """Files of a folder that are damaged, and the command that reads them.
 
-    ``copied`` is a folder of the world; ``read`` gives the command's line for the copy; ``open`` says that
-    nothing protects it.
+    Attributes:
+        what: name in the tables
+        copied: folder of the world that is copied
+        files: pattern of the files of which one is damaged each time
+        read: function of the world and the copy that returns the command line
+        times: number of repetitions
+        is_unprotected: True if nothing can notice the damage
     """
 
     what: str
@@ -25,7 +30,7 @@ class Damage(NamedTuple):
     files: str
     read: Callable[[World, Path], List[str]]
     times: int
-    open: bool = False
+    is_unprotected: bool = False
 
 
 def _train(world: World, data: Path) -> List[str]:
@@ -91,6 +96,7 @@ DAMAGES = (
 
 
 def flips(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
+    """Damage files and compare what the commands make of them with the result of intact files."""
     make_plain(world)
     for damage in DAMAGES:
         number = times(damage.times)
@@ -101,13 +107,13 @@ def flips(world: World, tally: Tally, times: Callable[[int], int], seed: int) ->
             ended, found, where = read(world, damage, generator, cut)
             what = "a truncation" if cut else "a flipped bit"
             outcome = outcome_of(ended, found == expected)
-            if outcome == FAILED and damage.open:
-                outcome = OPEN
+            if outcome == FAILED and damage.is_unprotected:
+                outcome = UNPROTECTED
             tally.note(what, damage.what, outcome, f"{where}: status {ended.status} {ended.output[-700:]}")
 
 
 def make_plain(world: World) -> None:
-    """The same data without its checksums, as fairseq-preprocess makes it."""
+    """Copy the prepared data without its checksums: fairseq-preprocess writes none."""
     target = world.folder / "plain"
     if not target.exists():
         shutil.copytree(str(world.folder / "bitext"), str(target))
@@ -115,8 +121,18 @@ def make_plain(world: World) -> None:
 
 
 def read(world: World, damage: Damage, generator: Optional[random.Random], cut: bool = False) -> Any:
-    """Copy, damage and read: how it ended, what it made or printed, what was damaged."""
-    world.anew()
+    """Copy the files, damage one of them, and run the command that reads the copy.
+
+    Args:
+        world: folder to work in
+        damage: what to damage
+        generator: random numbers that choose the file and the place; None leaves the files intact
+        cut: truncate the file instead of flipping a bit (default: False)
+
+    Returns:
+        how the command ended; its status, files and printed translations; what was damaged
+    """
+    world.empty_folder()
     copy, where = world.now / "copy", "nothing"
     if damage.read is _resume:
         copy = world.now / "out"
@@ -127,13 +143,13 @@ def read(world: World, damage: Damage, generator: Optional[random.Random], cut: 
     ended = run(damage.read(world, copy), world.log)
     if copy.name == "copy":
         shutil.rmtree(str(copy))
-    found = meaning(world.now)
-    said = [line for line in ended.output.splitlines() if line.startswith(TRANSLATIONS)]
-    return ended, (ended.status, found, said), where
+    found = digests(world.now)
+    translations = [line for line in ended.output.splitlines() if line.startswith(TRANSLATIONS)]
+    return ended, (ended.status, found, translations), where
 
 
 def harm(path: Path, generator: random.Random, cut: bool) -> str:
-    """Flip a bit of a file, or cut it off; says where."""
+    """Flip a bit of a file, or truncate the file, and return a description of the damage."""
     place = generator.randrange(path.stat().st_size)
     if cut:
         os.truncate(str(path), place)
@@ -146,15 +162,18 @@ def harm(path: Path, generator: random.Random, cut: bool) -> str:
     return f"{path.name}, bit flipped in byte {place}"
 
 
-def outcome_of(ended: Ended, equal: bool) -> str:
+def outcome_of(ended: Ended, is_equal: bool) -> str:
+    """Return the outcome of a command. ``is_equal``: its result equals the result of intact files."""
     if ended.status == 0:
-        return EQUAL if equal else FAILED
+        return EQUAL if is_equal else FAILED
     return REFUSED if is_refused(ended) else FAILED
 
 
 def is_refused(ended: Ended) -> bool:
-    """Return True if a command of this package ended with one line. A command of fairseq may end with a
-    traceback."""
+    """Return True if a command refused its input.
+
+    A command of this package has to end with one line. A command of fairseq may end with a traceback.
+    """
     return ended.status > 0 if ended.program.startswith("fairseq-") else in_one_line(ended)
 
 
@@ -167,5 +186,6 @@ def in_one_line(ended: Ended) -> bool:
     )
 
 
-def said(ended: Ended) -> str:
+def describe(ended: Ended) -> str:
+    """Return the status and the end of the output of a command."""
     return f"status {ended.status}: {ended.output[-700:]}"

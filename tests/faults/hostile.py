@@ -1,4 +1,4 @@
-"""Pickles that would run a program, at every door that loads; losses of NaN."""
+"""Malicious pickles in everything that loads a file, and losses that are NaN or infinite."""
 
 import os
 import pickle
@@ -8,14 +8,14 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import numpy
 import torch
-from fault_world import UPDATES, World, meaning
-from flips import is_refused, said
-from tallies import EQUAL, FAILED, OPEN, PICKLES_CHECKED, REFUSED, Tally
+from fault_world import UPDATES, World, digests
+from flips import describe, is_refused
+from tallies import EQUAL, FAILED, PICKLES_CHECKED, REFUSED, UNPROTECTED, Tally
 from warmed import USER_DIR, run
 
 
 class Evil:
-    """Makes a folder when it is unpickled."""
+    """Object that creates a folder when it is unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -25,22 +25,23 @@ class Evil:
 
 
 def pickles(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    doors = [(form, door) for form in FORMS for door in DOORS]
-    chosen = times(len(doors))
-    for form, door in doors[:: max(1, len(doors) // chosen)][:chosen] if chosen else []:
-        world.anew()
+    """Have every loader read a malicious pickle, and check that nothing is executed."""
+    cases = [(form, loader) for form in FORMS for loader in LOADERS]
+    chosen = times(len(cases))
+    for form, loader in cases[:: max(1, len(cases) // chosen)][:chosen] if chosen else []:
+        world.empty_folder()
         trace = world.folder / "evil-was-here"
         path = world.now / "in" / "checkpoint_last.pt"
         path.parent.mkdir()
         FORMS[form](path, world, trace)
-        ended = run(DOORS[door](world, path), world.log)
+        ended = run(LOADERS[loader](world, path), world.log)
         executed = trace.exists()
         if executed:
             trace.rmdir()
         harmless = EQUAL if ended.status == 0 else REFUSED if is_refused(ended) else FAILED
-        outcome = harmless if not executed else FAILED if PICKLES_CHECKED else OPEN
-        detail = f"executed: {executed}, {said(ended)}"
-        tally.note(f"a malicious pickle, {form}", door, outcome, detail)
+        outcome = harmless if not executed else FAILED if PICKLES_CHECKED else UNPROTECTED
+        detail = f"executed: {executed}, {describe(ended)}"
+        tally.note(f"a malicious pickle, {form}", loader, outcome, detail)
 
 
 def _in_a_checkpoint(path: Path, world: World, trace: Path, **how: Any) -> None:
@@ -55,12 +56,14 @@ def _bare(path: Path, world: World, trace: Path) -> None:
 
 FORMS: Dict[str, Callable[[Path, World, Path], None]] = {
     "in a checkpoint": _in_a_checkpoint,
-    "in a checkpoint of old": partial(_in_a_checkpoint, _use_new_zipfile_serialization=False),
-    "as the file": _bare,
+    "in a checkpoint of an old torch": partial(_in_a_checkpoint, _use_new_zipfile_serialization=False),
+    "as the whole file": _bare,
 }
 
 
 def _hub(name: str) -> Callable[[World, Path], List[str]]:
+    """Return a function that writes a program with ``from_pretrained`` and returns the line that runs it."""
+
     def words(world: World, path: Path) -> List[str]:
         script, data = world.now / "load.py", str(world.folder / "mono")
         script.write_text(
@@ -75,7 +78,7 @@ def _hub(name: str) -> Callable[[World, Path], List[str]]:
 
 
 def _pixels(world: World, path: Path) -> List[str]:
-    """Images of numpy objects, which are pickles; the checkpoint is not read."""
+    """Write images as arrays of Python objects, which numpy pickles. No checkpoint is read."""
     data = world.now / "pixels"
     for name in ("input", "label"):
         (data / name).mkdir(parents=True)
@@ -88,7 +91,7 @@ def _pixels(world: World, path: Path) -> List[str]:
             "--batch-size", "1", "--max-update", "1", "--save-dir", str(world.now / "out")]  # fmt: skip
 
 
-DOORS: Dict[str, Callable[[World, Path], List[str]]] = {
+LOADERS: Dict[str, Callable[[World, Path], List[str]]] = {
     "fairseq-train": lambda w, p: w.train(p.parent),
     "fairseq-train --restore-file": lambda w, p: w.train(w.now / "out", "--restore-file", str(p)),
     "fairseq-train --finetune-from-model": lambda w, p: w.train(
@@ -112,26 +115,30 @@ DOORS: Dict[str, Callable[[World, Path], List[str]]] = {
 
 
 def losses(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """NaN and infinity in some update: refused; without them the run goes on as if there had been none."""
-    out = world.anew()
+    """Make the loss of one update NaN or infinite, then resume without that fault.
+
+    The first run has to stop. The resumed run has to equal an undisturbed one.
+    """
+    out = world.empty_folder()
     world.succeed(world.train(out))
-    expected = meaning(out)
+    expected = digests(out)
 
     cases = [(value, update) for value in ("nan", "inf") for update in range(1, UPDATES)]
     for value, update in cases[:: max(1, len(cases) // max(1, times(len(cases))))]:
-        out = world.anew()
+        out = world.empty_folder()
         words = world.train(out)
-        ended = run(words, world.log, first=partial(losing, float(value), update))
+        ended = run(words, world.log, first=partial(spoil_loss, float(value), update))
         good = ended.status > 0 and "Nan/Inf" in ended.output
-        tally.note(f"a loss of {value}", "fairseq-train", REFUSED if good else FAILED, said(ended))
+        tally.note(f"a loss of {value}", "fairseq-train", REFUSED if good else FAILED, describe(ended))
         for crash in out.glob("crash.pt"):
             crash.unlink()
         second = run(words, world.log)
-        same = second.status == 0 and meaning(out) == expected
-        tally.note(f"again after {value}", "fairseq-train", EQUAL if same else FAILED, said(second))
+        same = second.status == 0 and digests(out) == expected
+        tally.note(f"a restart after {value}", "fairseq-train", EQUAL if same else FAILED, describe(second))
 
 
-def losing(value: float, update: int) -> None:
+def spoil_loss(value: float, update: int) -> None:
+    """Multiply the loss of update number ``update`` in this process by ``value``."""
     from fairseq.criterions.label_smoothed_cross_entropy import (
         LabelSmoothedCrossEntropyCriterion as Criterion,
     )

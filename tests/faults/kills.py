@@ -1,4 +1,4 @@
-"""SIGKILL and SIGTERM at random moments of every command that can be started again."""
+"""Send SIGKILL and SIGTERM at random moments to every command that can be started again."""
 
 import random
 import signal
@@ -6,14 +6,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
-from fault_world import World, meaning
+from fault_world import World, digests
 from tallies import EQUAL, FAILED, Tally
 from warmed import after, run, seeded, watching_writes, writing_operations
 
 
 class Job(NamedTuple):
-    """A command, and how often it is killed: by the clock, at a file operation, while a checkpoint is
-    written."""
+    """A command and the numbers of its kills.
+
+    Attributes:
+        name: name of the command
+        words: function of the world and the output folder that returns the command line
+        by_clock: number of SIGKILLs at a random moment
+        at_a_write: number of SIGKILLs at a random file operation
+        while_saving: number of SIGKILLs while a checkpoint is written
+        terminated: number of SIGTERMs at a random moment
+    """
 
     name: str
     words: Callable[[World, Path], List[str]]
@@ -34,11 +42,18 @@ JOBS = (
     Job("luna-finetune", World.finetune, 4, 4, 2),
     Job("luna-export-huggingface", World.export, 4, 6),
 )
-SAVES = {"fairseq-train": 5, "luna-average-checkpoints": 1, "luna-finetune": 2}  # in an undisturbed run
+# Number of checkpoints that an undisturbed run writes.
+SAVES = {"fairseq-train": 5, "luna-average-checkpoints": 1, "luna-finetune": 2}
 
 
 class Expected(NamedTuple):
-    """An undisturbed run: what it made, its time, its file operations."""
+    """An undisturbed run.
+
+    Attributes:
+        made: files and their digests
+        seconds: time of the run
+        operations: number of file operations that change something
+    """
 
     made: Dict[str, str]
     seconds: float
@@ -49,7 +64,10 @@ Fault = Callable[[Job, Expected, random.Random], Dict[str, Any]]
 
 
 def kills(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """SIGTERM goes to the group, in whatever phase the command is."""
+    """Kill every job, restart it, and compare the result with an undisturbed run.
+
+    Signals go to the whole process group of a command.
+    """
     for job in JOBS:
         faults: Dict[str, Tuple[int, Fault]] = {
             "SIGKILL at a random moment": (job.by_clock, partial(_by_clock, signal.SIGKILL)),
@@ -59,11 +77,11 @@ def kills(world: World, tally: Tally, times: Callable[[int], int], seed: int) ->
         }
         numbers = {what: times(number) for what, (number, _) in faults.items()}
         if any(numbers.values()):
-            expected = undisturbed(world, job)
+            expected = run_undisturbed(world, job)
         for what, number in numbers.items():
             for turn in range(number):
                 fault = partial(faults[what][1], job, expected, seeded(seed, what, job.name, turn))
-                disturbed(world, job, expected, tally, what, fault)
+                run_disturbed(world, job, expected, tally, what, fault)
 
 
 def _by_clock(number: int, job: Job, expected: Expected, generator: random.Random) -> Dict[str, Any]:
@@ -79,26 +97,33 @@ def _while_saving(job: Job, expected: Expected, generator: random.Random) -> Dic
     return {"first": watching_writes(while_saving=number, delay=delay)}
 
 
-def undisturbed(world: World, job: Job) -> Expected:
-    out = fresh(world, job)
+def run_undisturbed(world: World, job: Job) -> Expected:
+    """Run the job without a fault, and return what to expect of a disturbed run."""
+    out = fresh_folder(world, job)
     ended = world.succeed(job.words(world, out), first=watching_writes())
-    return Expected(made_in(out), ended.seconds, writing_operations())
+    return Expected(digests_in(out), ended.seconds, writing_operations())
 
 
-def fresh(world: World, job: Job, emptied: bool = False) -> Path:
-    """Where the command writes to, in an empty folder; ``emptied`` where that is one already."""
-    out = world.now / "out" if emptied else world.anew()
+def fresh_folder(world: World, job: Job, is_empty: bool = False) -> Path:
+    """Return the output folder of the job, after emptying the folder around it.
+
+    ``is_empty`` says that the folder around it is empty already.
+    """
+    out = world.now / "out" if is_empty else world.empty_folder()
     if job.name == "luna-average-checkpoints":
         out.mkdir()
     return out
 
 
-def disturbed(
+def run_disturbed(
     world: World, job: Job, expected: Expected, tally: Tally, what: str, fault: Callable[[], Dict[str, Any]]
 ) -> None:
-    """Run with the fault until it comes before the end, then start again, and compare."""
+    """Run the job with the fault, restart it, compare the result, and note the outcome.
+
+    If a fault comes after the end of the job, the job runs again, up to four times.
+    """
     for _ in range(4):
-        out = fresh(world, job)
+        out = fresh_folder(world, job)
         words = job.words(world, out)
         first = run(words, world.log, **fault())
         if first.status != 0:
@@ -106,18 +131,18 @@ def disturbed(
     if first.status == 1 and "error: " not in first.output:
         tally.note(what, job.name, FAILED, first.output[-600:])
         return
-    before = made_in(out)
+    before = digests_in(out)
     second = run(words, world.log)
-    found = made_in(out)
-    # What was whole already may be refused: an export does not write into a folder that is there.
-    whole = found == expected.made and (second.status == 0 or before == expected.made)
+    found = digests_in(out)
+    # A command may refuse to run again after a complete result: an export does not replace a folder.
+    is_complete = found == expected.made and (second.status == 0 or before == expected.made)
     other = sorted(n for n in {*expected.made, *found} if expected.made.get(n) != found.get(n))
-    detail = f"status {second.status}, other than undisturbed: {other[:6]}: {second.output[-300:]}"
-    tally.note(what, job.name, EQUAL if whole else FAILED, detail)
+    detail = f"status {second.status}, files that differ: {other[:6]}: {second.output[-300:]}"
+    tally.note(what, job.name, EQUAL if is_complete else FAILED, detail)
 
 
-def made_in(out: Path) -> Dict[str, str]:
-    """Of the output folder, and the names of what else lies around it."""
-    made = meaning(out) if out.exists() else {}
+def digests_in(out: Path) -> Dict[str, str]:
+    """Return the digests of all files in ``out``, and the names of other files beside ``out``."""
+    made = digests(out) if out.exists() else {}
     beside = {f"../{path.name}": "" for path in out.parent.iterdir() if path != out}
     return {**made, **beside}

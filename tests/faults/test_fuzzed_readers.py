@@ -1,4 +1,4 @@
-"""Whatever bytes a file holds: the readers of text give text, or say in one line what is wrong."""
+"""The readers of text return text or raise an error of one line, for any bytes in a file."""
 
 import tempfile
 from pathlib import Path
@@ -34,14 +34,14 @@ PIECES = [
 CONTENTS = st.one_of(st.binary(max_size=200), st.lists(st.sampled_from(PIECES), max_size=30).map(b"".join))
 
 
-def pairs(path):
+def read_pairs(path):
     path.with_name("pair.a").write_bytes(path.read_bytes())
     path.with_name("pair.b").write_bytes(path.read_bytes()[::-1])
     found = check_bitext(str(path.with_name("pair")), "a", "b", drop_empty=True)
     return [text for pair in found.pairs() for text in pair]
 
 
-def member(path):
+def read_member(path):
     with whole(path):
         extract(path, {"member": path.with_name("member")})
     return []
@@ -49,14 +49,14 @@ def member(path):
 
 READERS = {
     "lines": lambda path: list(read_lines(path)),
-    "pairs": pairs,
+    "pairs": read_pairs,
     "hypotheses": lambda path: Generated(path).hypotheses(["a", "b"]),
     "sgml": lambda path: [text for segment in read_sgml(path) for text in segment],
     "labels": lambda path: list(map(str, read_labels(path, 3))),
     "pixels": lambda path: list(map(str, read_pixels(path.with_suffix("")))),
     "prepared task": lambda path: [str(PreparedTask.load(path.parent))],
     "record of steps": lambda path: [str(FinishedSteps(path.parent, path.name, []).find("step", "key"))],
-    "archive": member,
+    "archive": read_member,
 }
 NAMES = {"pixels": "file.src", "prepared task": "task.json"}
 
@@ -70,7 +70,7 @@ NAMES = {"pixels": "file.src", "prepared task": "task.json"}
 @example(content=b'{"step": 1}')
 @example(content=b'<doc docid="a"><seg id="1">&#x110000;</seg>')
 @example(content=b"\x1f\x8b")
-def test_any_bytes(reader, content):
+def test_a_reader_takes_any_bytes(reader, content):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / NAMES.get(reader, "file")
         path.write_bytes(content)

@@ -1,7 +1,8 @@
-"""Commands in processes forked from this one, which has imported everything: they start at once.
+"""Run commands in processes that are forked from this one, which has imported everything.
 
-Such a process is a group of its own, as a shell makes it, with the commands that it starts itself. What it
-says goes to a file. It can be given something to do first (a limit, a watch).
+Such a process starts at once. It leads a process group of its own, as a shell would make it, which includes
+the commands that it starts. Its output goes to a file. A function can run in the new process before the
+command, for example to set a limit.
 """
 
 import contextlib
@@ -40,11 +41,19 @@ LIMIT = 120  # seconds that a command of the campaign may take
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CHANGING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree")
 
-writings = mmap.mmap(-1, 8)  # file operations of the running command and of all that it started
+# Number of file operations of the running command and of all processes that it started.
+writings = mmap.mmap(-1, 8)
 
 
 class Ended(NamedTuple):
-    """How a command ended: -N where signal N did it."""
+    """End of a command.
+
+    Attributes:
+        status: exit status, or -N if signal N ended the command
+        output: everything that the command printed
+        seconds: time from start to end
+        program: name of the command
+    """
 
     status: int
     output: str
@@ -53,12 +62,13 @@ class Ended(NamedTuple):
 
 
 def import_everything() -> None:
+    """Import the modules of all commands into this process."""
     os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
     sys.path.insert(0, str(ROOT))
     for name in (*IMPORTED, *PROGRAMS.values()):
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
-    # Otherwise every process copies all of this memory as soon as it collects its garbage.
+    # Without this, garbage collection in a forked process would copy all of this memory.
     gc.collect()
     gc.freeze()
 
@@ -73,11 +83,11 @@ def run(
     """Run a command to its end.
 
     Args:
-        words: the command line; its first is fairseq-train, luna-prepare-bitext, ...
-        log: file for what it says.
-        first: called in the new process before the command.
-        during: called here with the process's id while it runs, once.
-        limit: seconds after which the whole group is killed and the campaign stops.
+        words: command line, such as fairseq-train or luna-prepare-bitext with options
+        log: file for the output
+        first: function that the new process calls before the command (default: none)
+        during: function that is called once in this process with the id of the new one (default: none)
+        limit: seconds after which the whole group is killed
     """
     began = time.monotonic()
     process = start(words, log, first)
@@ -89,20 +99,21 @@ def run(
 
 
 def start(words: List[str], log: Path, first: Optional[Callable[[], None]] = None) -> int:
+    """Start a command and return the id of its process. The arguments are those of :func:`run`."""
     writings[:] = bytes(8)
     sys.stdout.flush()
     process = os.fork()
-    with contextlib.suppress(OSError):  # both set it, whoever comes first
+    with contextlib.suppress(OSError):  # parent and child both set it, and the second one may fail
         os.setpgid(process, 0)
     if process:
         return process
     target = os.open(str(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    _become(words, target, target, first)
+    _become_command(words, target, target, first)
     raise AssertionError("a process that became a command has ended")
 
 
 def wait(process: int, limit: float = LIMIT) -> int:
-    """The status of a process that start() began; its group ends with it."""
+    """Wait for a process of :func:`start`, kill its group, and return its status as in :class:`Ended`."""
     until = time.monotonic() + limit
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
@@ -118,8 +129,10 @@ def wait(process: int, limit: float = LIMIT) -> int:
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _become(words: List[str], stdout: int, stderr: int, first: Optional[Callable[[], None]] = None) -> None:
-    """Be the command from now on."""
+def _become_command(
+    words: List[str], stdout: int, stderr: int, first: Optional[Callable[[], None]] = None
+) -> None:
+    """Turn this process into the command, and end with its status."""
     status = 1
     try:
         os.dup2(stdout, 1)
@@ -131,7 +144,7 @@ def _become(words: List[str], stdout: int, stderr: int, first: Optional[Callable
         logged.subprocess = SimpleNamespace(Popen=Forked, **pipes)
         if first is not None:
             first()
-        status = _status_of(words)
+        status = _run_command(words)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -141,7 +154,8 @@ def _become(words: List[str], stdout: int, stderr: int, first: Optional[Callable
         os._exit(status)
 
 
-def _status_of(words: List[str]) -> int:
+def _run_command(words: List[str]) -> int:
+    """Run the command in this process and return its exit status."""
     from luna_fairseq.errors import in_one_line
 
     program, *rest = words
@@ -149,19 +163,18 @@ def _status_of(words: List[str]) -> int:
     if program == "python":
         sys.argv = rest
         return become(lambda: runpy.run_path(rest[0], run_name="__main__"))
-    if program not in PROGRAMS:  # what the import of the plugin would do
+    if program not in PROGRAMS:  # the import of the plugin would do this
         sys.excepthook = in_one_line(sys.excepthook)
     module = PROGRAMS.get(program, program.replace("fairseq-", "fairseq_cli.").replace("-", "_"))
-    if module in sys.modules and module.startswith(
-        "fairseq_cli."
-    ):  # as its script does; mended at the import
+    if module in sys.modules and module.startswith("fairseq_cli."):
+        # The script of the command calls cli_main, too. The changes to fairseq were made at the import.
         vars(sys.modules["__main__"])["cli_main"] = sys.modules[module].cli_main
         return become(sys.modules[module].cli_main)
     return become(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 
 class Forked:
-    """subprocess.Popen of a command of fairseq's, forked from this process instead of started anew."""
+    """Replacement of subprocess.Popen that forks this process to run a command of fairseq."""
 
     def __init__(self, command: List[str], stdout: int, stderr: object, env: Dict[str, str]) -> None:
         read, write = os.pipe()
@@ -172,7 +185,7 @@ class Forked:
             os.close(read)
             os.environ.update(env)
             both = stderr == subprocess.STDOUT
-            _become([name, *command[3:]], write, write if both else stderr.fileno())  # type: ignore
+            _become_command([name, *command[3:]], write, write if both else stderr.fileno())  # type: ignore
         os.close(write)
         self.stdout = os.fdopen(read, "rb")
 
@@ -186,25 +199,26 @@ class Forked:
 
 
 def writing_operations() -> int:
-    """Of the last command."""
+    """Return the number of file operations of the last command."""
     return int.from_bytes(writings[:], "little")
 
 
 def kill() -> None:
-    """End the group by SIGKILL."""
+    """Send SIGKILL to the process group."""
     os.killpg(0, signal.SIGKILL)
 
 
 def watching_writes(
     at: int = 0, then: Callable[[], None] = kill, while_saving: int = 0, delay: float = 0.0
 ) -> Callable[[], None]:
-    """For run()'s ``first``: count what the command changes in files, and disturb it.
+    """Return a function for ``first`` of :func:`run` that counts file operations and disturbs the command.
 
     Args:
-        at: just before this file operation (0: never);
-        then: what is done;
-        while_saving: or it is killed ``delay`` seconds after it opened a checkpoint to write for the n-th
-            time (0: never).
+        at: number of the file operation before which ``then`` is called (default: 0, never)
+        then: function that disturbs the command (default: :func:`kill`)
+        while_saving: number of the opening of a checkpoint for writing after which the group is killed
+            (default: 0, never)
+        delay: seconds between this opening and the kill (default: 0)
     """
 
     def kill_soon() -> None:
@@ -233,7 +247,10 @@ def watching_writes(
 
 
 def after(seconds: float, signal_number: int) -> Callable[[int], None]:
-    """For run()'s ``during``: the signal to the whole group, as a batch system sends it."""
+    """Return a function for ``during`` of :func:`run` that sends a signal to the group after some seconds.
+
+    A batch system signals the whole group, too.
+    """
 
     def send(process: int) -> None:
         until = time.monotonic() + seconds
@@ -248,4 +265,5 @@ def after(seconds: float, signal_number: int) -> Callable[[int], None]:
 
 
 def seeded(*parts: object) -> random.Random:
+    """Return a generator of random numbers whose seed is made of ``parts``."""
     return random.Random("/".join(map(str, parts)))
