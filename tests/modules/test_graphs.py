@@ -1,0 +1,142 @@
+"""The core in training and in graphs: no wait for a device, no graph break, one graph for all lengths."""
+
+import pytest
+import torch
+from tiny_luna import VARIANTS, assert_close, example, tiny_model
+from tiny_luna import batch as tiny_batch
+
+from luna_fairseq.modules import (
+    DecoderOptions,
+    EncoderOptions,
+    LunaDecoder,
+    LunaEncoder,
+    Source,
+    batch,
+)
+
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+SIZES = {"embed_dim": 12, "ffn_embed_dim": 20, "num_layers": 2, "num_heads": 3, "projection_length": 5}
+OPTIONS = {"plain": {}, "untied pre-norm": {"untie_kv": True, "normalize_before": True}}
+options = pytest.mark.parametrize("chosen", OPTIONS.values(), ids=OPTIONS)
+
+
+def model(**chosen):
+    torch.manual_seed(0)
+    embed = torch.nn.Embedding(30, 12, padding_idx=1)
+    stacks = (kind(build(**SIZES, **chosen), embed) for kind, build in PARTS)
+    return [stack.double() for stack in stacks]
+
+
+PARTS = ((LunaEncoder, EncoderOptions), (LunaDecoder, DecoderOptions))
+
+
+def tokens(lengths, longest, seed=0):
+    found = torch.randint(2, 30, (len(lengths), longest), generator=torch.Generator().manual_seed(seed))
+    return found.masked_fill(torch.arange(longest) >= torch.tensor(lengths)[:, None], 1)
+
+
+def run(stacks, source, target):
+    encoder, decoder = stacks
+    return decoder(target, encoder(source))[0].x
+
+
+def no_look():
+    """A context in which a look at a value of a tensor fails."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class NoLook(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            assert "_local_scalar_dense" not in str(function) and "is_nonzero" not in str(function), function
+            return function(*args, **(kwargs or {}))
+
+    return NoLook()
+
+
+has_modes = pytest.mark.skipif(TORCH < (2, 0), reason="needs torch's dispatch modes")
+
+
+@has_modes
+@options
+def test_no_step_of_training_reads_a_value(chosen, monkeypatch):
+    """As on a GPU, where a look at a value waits for all work before it; masks are then always passed on."""
+    stacks, source, target = model(**chosen), tokens([9, 4, 3], 11), tokens([6, 2, 5], 6)
+    expected = run(stacks, source, target)
+    with pytest.raises(AssertionError), no_look():
+        run(stacks, source, target)  # on a CPU a look is free
+    monkeypatch.setattr(batch, "can_look_at", lambda x: False)
+    with no_look():
+        found = run(stacks, source, target)
+        found.sum().backward()
+    real = target.ne(1)
+    torch.testing.assert_close(found[real], expected[real], rtol=0, atol=1e-12)
+
+
+@has_modes
+@pytest.mark.parametrize(
+    "variant", ["tied", "fixed length", "anchored", "diagonal", "local parts", "decay", "softmax cross"]
+)
+def test_no_forward_pass_under_fairseq_reads_a_value(variant, monkeypatch):
+    stacks = tiny_model(**VARIANTS[variant]).train()
+    source, target = (tiny_batch(x) for x in example())
+    expected, _ = stacks(source, None, target)
+    monkeypatch.setattr(batch, "can_look_at", lambda x: False)
+    with no_look():
+        found, _ = stacks(source, None, target)
+    assert_close(found[target.ne(1)], expected[target.ne(1)])
+
+
+@pytest.mark.skipif(TORCH < (2, 5), reason="needs torch 2.5")
+@options
+def test_layers_are_one_graph(chosen):
+    torch._dynamo.reset()
+    encoder, decoder = model(**chosen)
+    x, packed, context = (torch.randn(n, 3, 12, dtype=torch.float64) for n in (6, 5, 9))
+    source = Source(tokens([9, 4, 3], 9).eq(1), tokens([5, 4, 3], 5).eq(1))
+    inner = Source(source.padding_mask[:, :6], source.packed_padding_mask)
+    mask = tokens([6, 2, 5], 6).eq(1)
+    calls = (
+        (encoder.layers[0], (x, packed, inner)),
+        (decoder.layers[0], (x, packed, context, source, mask)),
+    )
+    for layer, inputs in calls:
+        compiled = torch.compile(type(layer).forward, backend="aot_eager", fullgraph=True)
+        for found, expected in zip(compiled(layer, *inputs), layer(*inputs)):
+            assert (found is None) == (expected is None)
+            if found is not None:
+                torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.skipif(TORCH < (2, 7), reason="needs torch 2.7, which says that it exports")
+@options
+def test_the_encoder_and_a_decoding_step_are_exported_for_all_lengths(chosen):
+    encoder, decoder = (stack.eval() for stack in model(**chosen))
+    dim = torch.export.Dim.AUTO
+    example, other = tokens([9, 4, 3], 11), tokens([17, 2], 17)
+    program = torch.export.export(encoder, (example,), dynamic_shapes=({0: dim, 1: dim},), strict=False)
+    encoded = encoder(other)
+    found = program.module()(other)
+    rows = encoded.packed.size(0)
+    real = other.ne(1).t()
+    torch.testing.assert_close(found.x[real], encoded.x[real])
+    torch.testing.assert_close(found.packed[:rows, 0], encoded.packed[:, 0])
+
+    class Step(torch.nn.Module):
+        """One token and a state to features and the next state."""
+
+        def __init__(self):
+            super().__init__()
+            self.decoder = decoder
+
+        def forward(self, token, x, packed, padding_mask, packed_padding_mask, state):
+            encoded = type(found)(x, packed, Source(padding_mask, packed_padding_mask))
+            output, state = self.decoder(token, encoded, state)
+            return output.x, state.layers, state.count
+
+    target = tokens([4, 4], 4)
+    _, state = decoder(target[:, :3], encoded, keep_state=True)
+    step, source = Step(), encoded.source
+    inputs = target[:, 3:], encoded.x, encoded.packed, source.padding_mask, source.packed_padding_mask, state
+    program = torch.export.export(step, inputs, strict=False)
+    for one, expected in zip(program.module()(*inputs)[0], decoder(target, encoded)[0].x[:, 3:]):
+        torch.testing.assert_close(one, expected)
