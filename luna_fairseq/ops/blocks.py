@@ -1,6 +1,6 @@
-"""Sequences cut into blocks, so that what a position attends to is found in its own block and a few others.
+"""Block-sparse attention: each position attends to keys in its own block and in a few other blocks.
 
-A block of b positions with m keys has b x m weights: memory grows with the length, not with its square.
+A block of b positions with m keys has b x m weights, so memory grows linearly with the sequence length.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -13,62 +13,74 @@ from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
 
 
 def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
-    """[B, H, T, K] -> [B, H, blocks, size, K], the last block filled up with ``value``."""
+    """Cut a sequence into blocks, and pad the last block.
+
+    Args:
+        x: sequence [B, H, T, K]
+        size: block size in positions
+        value: padding value (default: 0)
+
+    Returns:
+        The blocks [B, H, blocks, size, K].
+    """
     x = F.pad(x, (0, 0, 0, -x.size(2) % size), value=value)
     return x.unflatten(2, (-1, size))
 
 
 def from_blocks(x: Tensor, length: int) -> Tensor:
-    """[B, H, blocks, size, K] -> [B, H, length, K]."""
+    """Join blocks [B, H, blocks, size, K] into a sequence [B, H, length, K], without the padding."""
     return x.flatten(2, 3)[:, :, :length]
 
 
 def with_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> Tensor:
-    """Each block together with some on either side of it.
+    """Extend each block by its neighbouring blocks on either side.
 
     Args:
-        x: [B, H, blocks, size, K]
-        before, after: numbers of blocks
-        value: what stands beyond the first and the last block
+        x: blocks [B, H, blocks, size, K]
+        before: number of neighbours before each block
+        after: number of neighbours after each block
+        value: padding value for neighbours that do not exist (default: 0)
 
     Returns:
-        [B, H, blocks, (before + 1 + after) size, K]
+        The extended blocks [B, H, blocks, (before + 1 + after) * size, K].
     """
     n = x.size(2)
     x = F.pad(x, (0, 0, 0, 0, before, after), value=value)
     return torch.cat([x[:, :, i : i + n] for i in range(before + 1 + after)], dim=3)
 
 
-def block_attention(q: Tensor, k: Tensor, v: Tensor, excluded: Tensor, dropout: float = 0.0) -> Tensor:
-    """Softmax attention of every block to keys of its own.
+def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
+    """Compute softmax attention from each block of queries to that block's own keys.
 
     Args:
-        q: [B, H, blocks, size, K]
-        k, v: [B, H, blocks, m, K]
-        excluded: broadcast to [B, H, blocks, size, m], True at keys that are left out
-        dropout: probability with which a weight is dropped
+        q: queries [B, H, blocks, size, K], not yet scaled by K^-0.5
+        k: keys of each block [B, H, blocks, m, K]
+        v: values of each block [B, H, blocks, m, K]
+        mask: mask that broadcasts to [B, H, blocks, size, m], True at masked keys
+        dropout: dropout probability of the weights (default: 0)
 
     Returns:
-        [B, H, blocks, size, K]
+        The output [B, H, blocks, size, K].
     """
     B, _, n = q.shape[:3]
-    excluded = excluded.expand(B, -1, n, -1, -1)
-    # A block is a row of the batch here: the mask of [B n, 1, size, m] then serves all heads.
-    q, k, v, excluded = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v, excluded))
-    return softmax_attention(q, k, v, excluded, dropout).unflatten(0, (B, n)).transpose(1, 2)
+    mask = mask.expand(B, -1, n, -1, -1)
+    # Blocks become examples of a larger batch, so that one mask [B n, 1, size, m] serves all heads.
+    q, k, v, mask = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v, mask))
+    return softmax_attention(q, k, v, mask, dropout).unflatten(0, (B, n)).transpose(1, 2)
 
 
 class MoreKeys(NamedTuple):
-    """Keys for every position besides those of its window.
+    """Global keys, to which every position attends in addition to its window.
 
     Attributes:
-        k, v: [B, H, m, K]
-        excluded: broadcast to [B, 1, T, m]
+        k: keys [B, H, m, K]
+        v: values [B, H, m, K]
+        mask: mask that broadcasts to [B, 1, T, m], True at masked keys
     """
 
     k: Tensor
     v: Tensor
-    excluded: Tensor
+    mask: Tensor
 
 
 def windowed_attention(
@@ -81,22 +93,25 @@ def windowed_attention(
     dropout: float = 0.0,
     more: Optional[MoreKeys] = None,
 ) -> Tensor:
-    """Softmax attention of position t to the positions from t - before to t + after.
+    """Compute softmax attention from each position t to the positions t - before to t + after.
 
     Args:
-        q, k, v: [B, H, T, K]
-        before, after: width of the window on either side
-        key_padding_mask: [B, T], True at keys that are left out
-        dropout: probability with which a weight is dropped
-        more: keys besides those of the window
+        q: queries [B, H, T, K], not yet scaled by K^-0.5
+        k: keys [B, H, T, K]
+        v: values [B, H, T, K]
+        before: number of positions in the window before t
+        after: number of positions in the window after t
+        key_padding_mask: mask [B, T], True at padding (default: None, no padding)
+        dropout: dropout probability of the weights (default: 0)
+        more: global keys, in addition to the window (default: None)
 
     Returns:
-        [B, H, T, K]
+        The output [B, H, T, K].
     """
     T = q.size(2)
     size = max(1, min(max(before, after), T))
     left, right = min(1, before, T - size), min(1, after, T - size)
-    excluded = outside_window(q, size, (left, right), (before, after), key_padding_mask)
+    mask = outside_window(q, size, (left, right), (before, after), key_padding_mask)
     k, v = (with_neighbours(to_blocks(x, size), left, right) for x in (k, v))
     if more is not None:
         n = k.size(2)
@@ -104,11 +119,9 @@ def windowed_attention(
             torch.cat([x, y.unsqueeze(2).expand(-1, -1, n, -1, -1)], dim=3)
             for x, y in ((k, more.k), (v, more.v))
         )
-        apart = more.excluded.expand(q.size(0), 1, T, -1)
-        excluded = torch.cat(
-            [excluded.expand(q.size(0), -1, n, -1, -1), to_blocks(apart, size, True)], dim=-1
-        )
-    return from_blocks(block_attention(to_blocks(q, size), k, v, excluded, dropout), T)
+        global_mask = to_blocks(more.mask.expand(q.size(0), 1, T, -1), size, True)
+        mask = torch.cat([mask.expand(q.size(0), -1, n, -1, -1), global_mask], dim=-1)
+    return from_blocks(block_attention(to_blocks(q, size), k, v, mask, dropout), T)
 
 
 def outside_window(
@@ -118,56 +131,67 @@ def outside_window(
     window: Tuple[int, int],
     key_padding_mask: Optional[Tensor] = None,
 ) -> Tensor:
-    """True where a position of a block does not see one of the block or its neighbours: too far, or padding.
+    """Return a mask that is True at keys outside the window of a query, and at padding.
+
+    The queries are those of a block, and the keys those of the block and its neighbours.
 
     Args:
-        x: [B, H, T, K], for its length and device
-        size: of a block
-        neighbours: blocks before and after it
-        window: positions that are seen before and after one
-        key_padding_mask: [B, T]
+        x: sequence [B, H, T, K], for its length and device
+        size: block size in positions
+        neighbours: number of neighbouring blocks before and after each block
+        window: number of positions in the window before and after each position
+        key_padding_mask: mask [B, T], True at padding (default: None, no padding)
 
     Returns:
-        [1 or B, 1, blocks, size, m]
+        The mask [1 or B, 1, blocks, size, m], where m is the number of keys of a block.
     """
     (left, right), (before, after) = neighbours, window
     padding = x.new_zeros(1, 1, x.size(2), 1, dtype=torch.bool)
     if key_padding_mask is not None:
         padding = key_padding_mask[:, None, :, None]
     padding = with_neighbours(to_blocks(padding, size, True), left, right, True).transpose(-2, -1)
-    places = torch.arange((left + 1 + right) * size, device=x.device) - left * size
-    distance = places - torch.arange(size, device=x.device)[:, None]
+    key_positions = torch.arange((left + 1 + right) * size, device=x.device) - left * size
+    distance = key_positions - torch.arange(size, device=x.device)[:, None]
     return padding | (distance < -before) | (distance > after)
 
 
 def partial_attention(
-    q: Tensor, k: Tensor, v: Tensor, excluded: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Softmax attention to some of the keys, and what :func:`merge_parts` needs to know of it.
+    """Compute softmax attention to a part of the keys, for :func:`merge_parts`.
 
     Args:
-        q: [.., T, K], scaled already
-        k, v: [.., S, K]
-        excluded: broadcast to [.., T, S], True at keys that are left out
-        dropout: probability with which a weight is dropped
-        bias: added to the logits, broadcast to [.., T, S]
+        q: queries [.., T, K], already scaled by K^-0.5
+        k: keys [.., S, K]
+        v: values [.., S, K]
+        mask: mask that broadcasts to [.., T, S], True at masked keys
+        dropout: dropout probability of the weights (default: 0)
+        bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias)
 
     Returns:
-        output [.., T, K], and the logarithm of the sum of exp(logit) [.., T, 1], both in float32 or wider
+        The output [.., T, K] and the log-sum-exp of the logits [.., T, 1], both in float32 (float64 for
+        float64 inputs).
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         logits = q.to(dtype) @ k.to(dtype).transpose(-2, -1)
         logits = logits if bias is None else logits + bias
-        logits = logits.masked_fill(excluded, torch.finfo(dtype).min)
+        logits = logits.masked_fill(mask, torch.finfo(dtype).min)
         largest = logits.detach().amax(dim=-1, keepdim=True)
-        # A CPU is ten times slower at an exponential that is 0 than at one that is 1e-22.
-        each = (logits - largest).clamp(min=-MAX_PENALTY).exp().masked_fill(excluded, 0.0)
-        total = each.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
-        return F.dropout(each / total, dropout) @ v.to(dtype), largest + total.log()
+        # On a CPU, an exponential that underflows to 0 takes ten times as long as one that is 1e-22.
+        weights = (logits - largest).clamp(min=-MAX_PENALTY).exp().masked_fill(mask, 0.0)
+        total = weights.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
+        return F.dropout(weights / total, dropout) @ v.to(dtype), largest + total.log()
 
 
-def merge_parts(outputs: Tensor, totals: Tensor) -> Tensor:
-    """Softmax attention to all keys, from that to disjoint parts of them: [parts, .., T, K], [parts, .., T,
-    1] -> [.., T, K]."""
-    return (outputs * totals.softmax(dim=0)).sum(dim=0)
+def merge_parts(outputs: Tensor, log_sums: Tensor) -> Tensor:
+    """Combine softmax attention to disjoint parts of the keys into softmax attention to all keys.
+
+    Args:
+        outputs: outputs of :func:`partial_attention` [parts, .., T, K]
+        log_sums: log-sum-exp of the logits of each part [parts, .., T, 1]
+
+    Returns:
+        The output [.., T, K].
+    """
+    return (outputs * log_sums.softmax(dim=0)).sum(dim=0)
