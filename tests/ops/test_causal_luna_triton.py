@@ -245,7 +245,7 @@ def test_what_it_does_not_take_is_refused():
         ((q.double(), k, v, weights), "float16, bfloat16 or float32, not float64"),
         ((q.repeat(1, 1, 1, 17), k, v, weights), "heads of 136 are wider than 128"),
         ((q, k, v, weights.repeat(1, 1, 1, 52)), "packed length is above 256"),
-        ((q, k.half(), v, weights), "q, k and v must have one type"),
+        ((q, k.half(), v, weights), "Expected q, k and v of one dtype"),
     ]:
         with pytest.raises(ValueError, match=words):
             form.triton_causal_luna(*bad)

@@ -1,7 +1,7 @@
-"""Causal Luna attention in Triton: NVIDIA GPUs of compute capability 8.0 and later, or Triton's interpreter
-on a CPU.
+"""Causal Luna attention in Triton kernels.
 
-Triton is imported when it is first needed, so that this module can be imported where there is none.
+The kernels run on NVIDIA GPUs of compute capability 8.0 and later, or in Triton's interpreter on a CPU.
+Triton is imported at the first use, so that this module can be imported without Triton.
 """
 
 import importlib.util
@@ -18,14 +18,24 @@ from luna_fairseq.ops.causal_luna.inputs import BLOCK_L, count_steps
 
 MAX_PACKED_LENGTH = 256
 MAX_HEAD_WIDTH = 128
-# A sequence is cut into no more segments than keep this many programs busy: some three on each of 132
-# multiprocessors. A program reads the sums of all segments before its own: no more than MAX_SEGMENTS.
+# Number of programs that keep a GPU busy, about three on each of 132 multiprocessors. A sequence is cut into
+# segments until there are this many programs, but into at most MAX_SEGMENTS, because a program reads the sums
+# of all segments before its own.
 PROGRAMS, MAX_SEGMENTS = 384, 32
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Why :func:`triton_causal_luna` does not take heads of K and L rows of P, in a few words; empty if it
-    does."""
+    """Return the reason why :func:`triton_causal_luna` does not support these inputs, or an empty string.
+
+    Args:
+        device: device of the inputs
+        dtype: dtype of queries, keys and values
+        K: head width
+        L: packed length
+
+    Returns:
+        A clause such as "heads of 256 are wider than 128", or an empty string if the inputs are supported.
+    """
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it computes in float16, bfloat16 or float32, not {str(dtype).split('.')[-1]}"
     if K > MAX_HEAD_WIDTH:
@@ -37,7 +47,7 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
 
 @lru_cache(maxsize=None)
 def why_not_triton_here(device: torch.device) -> str:
-    """The part of :func:`why_not_triton` that depends on the machine alone."""
+    """Return the reason why Triton kernels cannot run on a device, or an empty string if they can."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     import triton
@@ -46,7 +56,7 @@ def why_not_triton_here(device: torch.device) -> str:
         return f"it needs triton 3.0 or later, not {triton.__version__}"
     from luna_fairseq.ops.causal_luna.triton_kernels import INTERPRETED
 
-    if INTERPRETED.value:  # tensors of any device
+    if INTERPRETED.value:  # the interpreter takes tensors on any device
         return ""
     if device.type != "cuda" or torch.version.cuda is None:
         return f"it needs an NVIDIA GPU, not device {device.type}"
@@ -66,22 +76,29 @@ def triton_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """What :func:`naive_causal_luna` defines, in fused kernels. Returns [B, H, T, K] in the type of ``q``.
+    """Compute causal Luna attention in fused kernels.
+
+    All sums are accumulated in float32. Products of two half-precision inputs are computed in half precision.
+    Other products with half-precision inputs use tf32, which has 10 bits of fraction. Products of float32
+    inputs use three tf32 products each, which equals float32 up to rounding.
 
     Args:
-        q, k, v: [B, H, T, K], float16, bfloat16 or float32, K at most 128; of one layout in memory, without
-            gaps, or it costs a copy. Where ``v`` is ``k`` itself (tied), it is read once
-        pack_weights: [B, H, T, L], L at most 256; any layout, the last dimension dense or it costs a copy
-        packed_padding_mask: [B, L], True at rows of P that are left out
-        key_padding_mask: [B, T], True at padded positions
-        dropout: probability with which an unpack weight is dropped
-        log_decay: of each head per position [H], below 0; None where nothing decays
+        q: queries [B, H, T, K] in float16, bfloat16 or float32, with K at most 128. A tensor with gaps in
+            memory is copied
+        k: keys [B, H, T, K] in the dtype of ``q``. A tensor with strides other than those of ``q`` is copied
+        v: values [B, H, T, K], like ``k``. If ``v`` is the same tensor as ``k`` (tied), it is read only once
+        pack_weights: A_pack [B, H, T, L], with L at most 256. A tensor whose last dimension is not contiguous
+            is copied
+        packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked)
+        key_padding_mask: mask [B, T], True at padding (default: None, no padding)
+        dropout: dropout probability of the unpack weights (default: 0)
+        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
 
-    Sums are float32. Products of half-precision inputs with other numbers use the tensor cores' tf32 (10 bits
-    of fraction), those of float32 inputs three tf32 products each, which is float32 to rounding.
+    Returns:
+        The output [B, H, T, K] in the dtype of ``q``.
 
     Raises:
-        ValueError: something that :func:`why_not_triton` names, or q, k, v of different types
+        ValueError: The inputs are not supported, see :func:`why_not_triton`, or q, k and v differ in dtype.
     """
     reason = why_not_triton(q.device, q.dtype, q.size(-1), pack_weights.size(-1))
     if reason:
@@ -89,7 +106,7 @@ def triton_causal_luna(
             f"The Triton form of causal Luna attention cannot be used here: {reason}. Use the backend chunk."
         )
     if not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"q, k and v must have one type, not {q.dtype}, {k.dtype} and {v.dtype}")
+        raise ValueError(f"Expected q, k and v of one dtype, got {q.dtype}, {k.dtype} and {v.dtype}.")
     if q.numel() == 0:
         return q.clone()
     reciprocal = ages = None
@@ -101,19 +118,30 @@ def triton_causal_luna(
         reciprocal = steps.to(torch.float32).reciprocal()[..., 0].expand(q.shape[:3])
     masks = key_padding_mask, packed_padding_mask
     padding = (x if x is None else x.contiguous().view(torch.uint8) for x in masks)
-    # Drawn on q's device: unlike a number from the CPU's generator it can be captured in a CUDA graph and
-    # drawn anew at every replay, it never waits for the device, and activation checkpointing restores it.
+    # A seed that is drawn on the device of q can be part of a CUDA graph, which draws it again at every
+    # replay. It needs no synchronisation, and activation checkpointing restores it.
     seed = torch.randint(2**62, (1,), device=q.device) if dropout > 0 else None
-    given = (reciprocal, ages, *padding, seed, float(dropout))
-    return CausalLunaFunction.apply(q, k, None if v is k else v, pack_weights, *given)
+    v = None if v is k else v
+    return CausalLunaFunction.apply(q, k, v, pack_weights, reciprocal, ages, *padding, seed, float(dropout))
 
 
 def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
-    """How the kernels cut the work on ``heads`` (B H) heads of T positions (see triton_kernels.py), by the
-    names of their arguments: positions of a chunk and padded K, powers of two; L up to the end of the last
-    block of BLOCK_L; segments of each head, which keep a GPU busy; chunks of each segment. And of a head its
-    ``rows``, positions of all chunks, and the size of the ``states`` of its segments."""
-    # One chunk needs no states; of several each of 16 positions fits into registers.
+    """Choose how the kernels divide their work, see triton_kernels.py.
+
+    Args:
+        heads: number of heads in the batch, B x H
+        T: sequence length
+        K: head width
+        L: packed length
+
+    Returns:
+        Sizes by name. These are arguments of the kernels: BLOCK_T, positions of a chunk; BLOCK_K, K rounded
+        up to a power of two; WIDTH, L rounded up to a multiple of BLOCK_L; segments, number of segments of a
+        head; chunks, number of chunks of a segment; STATES, whether there is more than one chunk. For each
+        head, ``rows`` is the number of positions of all chunks, and ``states`` the number of elements of one
+        state for all segments.
+    """
+    # A sequence of one chunk needs no states. With more chunks, a chunk of 16 positions fits into registers.
     block_t = 32 if 16 < T <= 32 else 16
     total = -(-T // block_t)
     chunks = -(-total // min(max(1, PROGRAMS // heads), MAX_SEGMENTS))
@@ -125,31 +153,38 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
 
 
 class CausalLunaFunction(torch.autograd.Function):
-    """The kernels in a row. ``v`` is None where it is ``k``; 1/t and ages [B, H, T], padding of positions
-    [B, T] and of P [B, L], dropout's seed [1], or None. Keeps the inputs, the logarithm of the softmax's
-    denominator, and the sums of the segments where there are several."""
+    """Autograd function that launches the kernels.
+
+    The arguments of ``forward`` are q, k, v (None if tied), a = A_pack, the reciprocals 1/t and the ages [B,
+    H, T], the padding of positions [B, T] and of rows of P [B, L], the seed of dropout [1], and the dropout
+    probability. Reciprocals, ages, paddings and seed may be None. The age of a position is the negative
+    cumulative log decay.
+
+    The inputs, the log-sum-exp of the softmax (lse), and the sums of the segments are kept for the backward
+    pass.
+    """
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
         from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel, segment_sums_kernel
 
         q, a = dense(q), dense(a)
-        k, v = (as_laid_out(x, q) for x in (k, v))
+        k, v = (match_strides(x, q) for x in (k, v))
         (B, H, T, K), L, sides = q.shape, a.size(-1), 1 if v is None else 2
         plan = make_plan(B * H, T, K, L)
         if reciprocal is not None:
             reciprocal = functional.pad(reciprocal, (0, plan["rows"] - T)).contiguous()
-        ages, spans = ages_of_parts(plan, ages)
+        ages, spans = relative_ages(plan, ages)
         ctx.numbers = dict(plan, H=H, T=T, K=K, L=L, SIDES=sides)
         ctx.numbers.update(dropout=dropout, boost=1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0)
-        lse = sums = memory(q, plan["rows"])  # of one segment there are no sums, and nothing is read
+        lse = sums = allocate(q, plan["rows"])  # with one segment, sums is a placeholder that is not read
         if plan["segments"] > 1:
-            sums = memory(q, plan["states"] * sides)
+            sums = allocate(q, plan["states"] * sides)
         tensors = dict(q=q, k=k, v=v, a=a, lse=lse, sums=sums, reciprocal=reciprocal, ages=ages, spans=spans)
         tensors.update(padding=padding, packed_padding=packed_padding, seed=seed)
         ctx.names = tuple(tensors)
         ctx.save_for_backward(*tensors.values())
-        values = arguments(tensors, ctx.numbers)
+        values = common_arguments(tensors, ctx.numbers)
         if sums is not lse:
             columns = min(plan["WIDTH"] & -plan["WIDTH"], 8192 // plan["BLOCK_K"])
             launch(segment_sums_kernel, values, plan["WIDTH"] // columns * sides, sums=sums, COLUMNS=columns)
@@ -162,28 +197,38 @@ class CausalLunaFunction(torch.autograd.Function):
     def backward(ctx, g):
         from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
-        values = arguments(dict(zip(ctx.names, ctx.saved_tensors)), ctx.numbers)
+        values = common_arguments(dict(zip(ctx.names, ctx.saved_tensors)), ctx.numbers)
         q, k, a, lse, ages = (values[name] for name in ("q", "k", "a", "lse", "ages"))
         dq, dk = torch.empty_like(q), torch.empty_like(k)
         dv = dk if values["SIDES"] == 1 else torch.empty_like(k)
         da = torch.empty_like(a) if values["padding"] is None else torch.zeros_like(a)  # zero at padding
-        # What the kernels leave to each other and to 1/t and ages.
-        dlogits, used = (memory(q, values["rows"] * values["WIDTH"], dtype=q.dtype) for _ in range(2))
-        later_sums = memory(q, values["states"] * 2) if values["STATES"] else lse
+        # The first kernel leaves these for the second kernel and for the gradients of 1/t and the ages.
+        dlogits, used = (allocate(q, values["rows"] * values["WIDTH"], dtype=q.dtype) for _ in range(2))
+        later_sums = allocate(q, values["states"] * 2) if values["STATES"] else lse
         reads, adds = (None if ages is None else torch.empty_like(lse) for _ in range(2))
-        values.update(g=as_laid_out(g, q), dlogits=dlogits, used=used)
+        values.update(g=match_strides(g, q), dlogits=dlogits, used=used)
         launch(query_gradient_kernel, values, dq=dq, reads=reads, later_sums=later_sums)
         launch(key_gradient_kernel, values, sums=later_sums, dk=dk, dv=dv, da=da, adds=adds)
-        of_times = [None, None]
+        grad_reciprocal = grad_ages = None
         if ages is not None:
             reads, adds, reciprocal = (x[..., : q.size(2)] for x in (reads, adds, values["reciprocal"]))
-            of_times = [reads / reciprocal, (adds - reads).double()]
-        return (dq, dk, None if dv is dk else dv, da, *of_times, None, None, None, None)
+            grad_reciprocal, grad_ages = reads / reciprocal, (adds - reads).double()
+        dv = None if dv is dk else dv
+        return (dq, dk, dv, da, grad_reciprocal, grad_ages, None, None, None, None)
 
 
-def ages_of_parts(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Ages [B, H, T] since the beginning of each row's chunk [B, H, rows], and of whole segments [B, H,
-    segments]; nothing ages after T."""
+def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+    """Convert ages into ages within a chunk, and lengths of segments in age.
+
+    Args:
+        plan: sizes from :func:`make_plan`
+        ages: ages of all positions [B, H, T], or None without decay
+
+    Returns:
+        The age of each row since the beginning of its chunk [B, H, rows], where rows after T have the age of
+        the last position, and the age that passes in each segment [B, H, segments]. Both are None without
+        decay.
+    """
     if ages is None:
         return None, None
     ages = functional.pad(ages, (1, 0))
@@ -194,35 +239,47 @@ def ages_of_parts(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optiona
 
 
 def dense(x: Tensor) -> Tensor:
-    """``x`` without gaps in memory, its last dimension dense: as the kernels read it."""
+    """Return x, copied if it has gaps in memory or if its last dimension is not contiguous."""
     return x if x.stride(-1) == 1 and torch.empty_like(x).stride() == x.stride() else x.contiguous()
 
 
-def as_laid_out(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
-    """``x`` laid out in memory as ``q`` is: as all that is [B, H, T, K]."""
+def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
+    """Return x [B, H, T, K] with the strides of q, copied if they differ, or None if x is None."""
     if x is None or all(n == 1 or i == j for n, i, j in zip(x.shape, x.stride(), q.stride())):
         return x
     return torch.empty_like(q).copy_(x)
 
 
-def arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
-    """What the kernels have in common, by the names of their arguments."""
+def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the arguments that the kernels have in common, by name.
+
+    Args:
+        tensors: tensors by the name of the argument, q, k, v and a among them
+        numbers: sizes and other numbers by the name of the argument
+    """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
     values.update(zip(("x_b", "x_h", "x_t", "", "a_b", "a_h", "a_t"), (*q.stride(), *a.stride())))
     values["PRECISION"] = "tf32x3" if q.dtype == torch.float32 else "tf32"
-    # Where states lie that are not kept in registers; anything where there are none.
-    stored = values["STATES"] and values["WIDTH"] > BLOCK_L
-    return dict(values, scratch=memory(q, values["states"] * 2) if stored else q)
+    # States that do not fit into registers lie in scratch memory. Otherwise the argument is a placeholder.
+    needs_scratch = values["STATES"] and values["WIDTH"] > BLOCK_L
+    return dict(values, scratch=allocate(q, values["states"] * 2) if needs_scratch else q)
 
 
-def memory(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Of each head: [B, H, size]."""
+def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Allocate ``size`` elements for each head [B, H, size] on the device of q [B, H, T, K]."""
     return q.new_empty(*q.shape[:2], size, dtype=dtype)
 
 
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
-    """One of the kernels, with those of the values that it has arguments for."""
+    """Launch a kernel for each segment of each head.
+
+    Args:
+        kernel: kernel to launch
+        values: arguments by name. Names that the kernel does not have are ignored
+        blocks: number of programs for each segment (default: 1)
+        **more: further arguments by name
+    """
     values = {**values, **more}
     q = values["q"]
     grid = (q.size(0) * q.size(1) * values["segments"], blocks)
@@ -231,9 +288,15 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 
 
 def tuning(values: Dict[str, Any]) -> Dict[str, int]:
-    """How the kernels are compiled: with so many registers of a thread that three programs fit on a
-    multiprocessor where that spills none, else two. Not told so, NVIDIA's assembler gives some kernels 32,
-    and of 255 it spills some."""
+    """Choose the compile options of the kernels: warps, stages and registers.
+
+    The registers of a thread are limited so that three programs fit on a multiprocessor if this spills no
+    registers, and two programs otherwise. Without a limit, NVIDIA's assembler gives some kernels 32
+    registers. With 255, it spills some.
+
+    Args:
+        values: arguments of the kernels by name
+    """
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4
     return {"num_warps": warps, "num_stages": 1, "maxnreg": 168 if few else 254 if wide else 248}

@@ -8,14 +8,16 @@ With r = 1/t, g the gradient of the output and U' the unpack weights after dropo
     dv_j  = sum_{t>=j} (w_t . a_j) g_t
     da_j  = sum_{t>=j} (g_t . v_j) w_t + (q_t . k_j) d_t
 
-Sums over j <= t need the states of the forward pass, sums over t >= j the states ``sum q_t^T d_t`` and
-``sum g_t^T w_t`` [K, L] of what follows. The first kernel goes forward in time and leaves d, w, and each
-segment's sums of the second kind, the second kernel goes back. Where keys are values (SIDES = 1), dk is the
-gradient of both.
+Sums over j <= t read the states of the forward pass. Sums over t >= j read the states of later positions,
+``sum q_t^T d_t`` and ``sum g_t^T w_t`` [K, L].
 
-With ``ages`` every product of t and j counts exp(age_j - age_t), and a sum of what follows stands at the
-beginning of it. Both kernels leave what ages need besides: ``reads`` and ``adds``, each position's share in
-sums over j <= t and over t >= j times its gradient.
+The first kernel walks forward in time. It stores d, w, and each segment's sums of the second kind. The second
+kernel walks backward in time. If the values are the keys (SIDES = 1), dk is the gradient of both.
+
+With decay, every product of positions t and j has the weight exp(age_j - age_t), and a sum over later
+positions is decayed to the beginning of these positions. The gradient of the ages needs two more results,
+``reads`` and ``adds``. They are the derivatives with respect to the logarithm of the scale of a position, in
+sums over j <= t and in sums over t >= j.
 """
 
 import triton
@@ -34,8 +36,12 @@ def query_gradient_kernel(
     K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, STATES: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq; gradients of the logits and U', ``used`` [B H, rows, WIDTH]; each segment's sums of q^T d and of
-    g^T w, ``later_sums`` [B H, segments, 2, BLOCK_K, WIDTH]; with ages ``reads`` [B H, rows]."""
+    """Compute dq and the results that the second kernel needs.
+
+    ``dlogits`` are the gradients of the logits and ``used`` the unpack weights after dropout, both [B H,
+    rows, WIDTH]. ``later_sums`` are each segment's sums of q^T d and of g^T w [B H, segments, 2, BLOCK_K,
+    WIDTH]. With decay, ``reads`` is [B H, rows].
+    """
     TURNS: tl.constexpr = 1 if WIDTH == BLOCK_L else 2
     since = 0.0  # the age of the chunk's beginning, from the segment's on
     state, other, scratch = first_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
@@ -46,7 +52,8 @@ def query_gradient_kernel(
         )
         inverse, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
         rows = row + tl.arange(0, BLOCK_T)
-        # sum U dU, of the same weights that it is taken from: with L in blocks a round of its own finds it.
+        # The softmax gradient needs the mean of dU under U. With several blocks of L, the first turn computes
+        # it.
         mean = tl.zeros((BLOCK_T,), dtype=tl.float32)
         whole, share = mean, mean
         scores = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)
@@ -80,7 +87,7 @@ def query_gradient_kernel(
                 mean /= tl.where(whole > 0.0, whole, 1.0)
         if ages is not None:
             tl.store(reads + rows, mean + share)
-        tl.debug_barrier()  # what one thread has stored another may load
+        tl.debug_barrier()  # another thread may load what this thread has stored
 
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . d_t
         to_x = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
@@ -120,9 +127,12 @@ def key_gradient_kernel(
     STATES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dk, dv (of one side: their sum in dk), da, and with ages ``adds`` [B H, rows], from what the first
-    kernel left, chunks in reverse order, and in each first what goes through q and k, then what goes through
-    g and v."""
+    """Compute dk, dv and da, and with decay ``adds`` [B H, rows], from the results of the first kernel.
+
+    Chunks are processed in reverse order. In each chunk, the first side is the path through q and k, and the
+    second side the path through g and v. If the values are the keys (SIDES = 1), dk holds the sum of both
+    gradients.
+    """
     state, other, scratch = first_states(sums, scratch, spans, segments, 1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
         row, b, start, x_place, a_place, there, real, at, inside = chunk_of(
@@ -147,7 +157,7 @@ def key_gradient_kernel(
                 to_a = attended(y, at, inside, scores, x_d, end - age, state, STATES, PRECISION)
                 if STATES:
                     to_y += product(state, tl.trans(x_a * tl.exp(age - end)[:, None]), PRECISION)
-                # The first side's part lies where the sum of both goes.
+                # The second side adds to the gradient that the first side has stored.
                 to_a += load_rows(da + a_place, a_t, real & (side > 0), first, L, BLOCK_L)
                 kept = real[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
                 share += tl.sum(x_a * to_a, 1)

@@ -1,28 +1,32 @@
-"""Triton kernels of causal Luna attention: what forward and backward share, the sums of segments, the forward
-pass.
+"""Triton kernels of causal Luna attention: shared helpers, the sums of segments, and the forward pass.
 
-A sequence of T positions is cut into chunks of BLOCK_T positions and into segments of one or more chunks. A
-program owns one segment of one head. Inside a chunk, ``x_t sum_j y_j^T z_j = sum_j (x_t . y_j) z_j`` is a
-masked matrix product; what came before the chunk enters through two states [K, L], ``sum k_j^T a_j`` and
-``sum v_j^T a_j``, of which there is one where keys are values (SIDES = 1). A program begins by adding up the
-sums of the segments before its own. STATES is off where there is one chunk only. The packed length is taken
-BLOCK_L rows at a time, with a running softmax. Where that is all of it, states are carried in registers from
-chunk to chunk; otherwise they lie in ``scratch``, memory that is the program's own.
+A sequence of T positions is cut into chunks of BLOCK_T positions, and into segments of one or more chunks.
+Each program processes one segment of one head, chunk by chunk.
 
-With ``ages`` what is added at j counts exp(age_j - age_t) at t: a state is that of the end of what it is the
-sum of, what reads it and what is added to it are scaled by their ages from there, as in the chunkwise form.
-Without, all ages are a constant 0, and the compiler drops them.
+Within a chunk, ``x_t sum_j y_j^T z_j`` is computed as the masked matrix product ``sum_j (x_t . y_j) z_j``.
+Earlier chunks enter through two states [K, L], ``sum k_j^T a_j`` and ``sum v_j^T a_j``. If the values are the
+keys (SIDES = 1), there is one state. A program first adds up the sums of all segments before its own. If the
+sequence has one chunk only, there are no states (STATES is False).
 
-What a user gives or gets has T positions, K and L columns. All other memory is whole blocks, and so needs no
-mask: of states [BLOCK_K, WIDTH], of rows [BLOCK_T, WIDTH], WIDTH being L up to the next block's end.
+The rows of P are processed in blocks of BLOCK_L rows with a running softmax. With a single block, the states
+stay in registers from chunk to chunk. Otherwise they lie in ``scratch``, memory that belongs to the program.
 
-What keeps registers few: inputs are read again for every product, from the cache; the two sides of an
-attention, queries with keys and weights (or the output's gradient) with values, go through one loop; and
-results [T, K] are computed transposed, for Triton gives all products of a kernel the warps of one of them,
-side by side in rows only if no result is wider than high.
+With decay, every position has an age, and a term of position j has the weight exp(age_j - age_t) at position
+t. A state holds sums as seen at the end of the last chunk. Factors that multiply a state, and terms that are
+added to a state, are scaled by their ages relative to that point. Without decay all ages are the constant 0,
+and the compiler removes them.
 
-Products of half-precision inputs among themselves run in their type, all others in float32 operands at
-PRECISION; every sum is float32. Names in capitals are constants of compilation.
+Inputs and outputs have T positions and K or L columns. All other memory consists of whole blocks and needs no
+masks: states are [BLOCK_K, WIDTH], and rows are [BLOCK_T, WIDTH], where WIDTH is L rounded up to a multiple
+    of BLOCK_L.
+
+Three measures keep the number of registers small. Inputs are loaded again, from the cache, for every product.
+One loop processes both sides of the attention: queries with keys, and weights (or the gradient of the output)
+with values. Results [T, K] are computed transposed, because Triton places the warps of all products of a
+kernel side by side along the rows, unless one result is wider than it is high.
+
+Products of two half-precision inputs are computed in half precision, and all other products in float32 at
+PRECISION. All sums are float32. Names in capital letters are compile-time constants.
 """
 
 import triton
@@ -30,49 +34,66 @@ import triton.language as tl
 
 from luna_fairseq.ops.causal_luna.inputs import BLOCK_L as ROWS_AT_A_TIME
 
-# A real logit never comes near it, and unlike -inf it leaves no NaN where every row of P is left out.
-EXCLUDED = tl.constexpr(-1e30)
-# Arguments that differ from batch to batch: a kernel compiled anew for each of their properties would cost
-# seconds.
+# Logit of masked rows of P. Real logits are far from this number, and unlike -inf it causes no NaN if all
+# rows are masked.
+MASKED_LOGIT = tl.constexpr(-1e30)
+# Arguments that differ from batch to batch. Specialising a kernel for their values would take seconds of
+# compilation.
 LENGTHS = ["T", "segments", "chunks"]
-# Philox with 7 rounds passes the same batteries of tests as with 10.
+# Philox passes the same statistical tests with 7 rounds as with 10.
 PHILOX_ROUNDS = tl.constexpr(7)
 BLOCK_L = tl.constexpr(ROWS_AT_A_TIME)
-# Of a chunk's reads. By one policy the compiler would make one read of all, and hold what it gave.
+# Cache policies of the first load of an input, of further loads, and of the last load. With a single policy,
+# the compiler would merge the loads into one and keep the result in registers.
 FIRST, AGAIN, LAST = tl.constexpr("evict_last"), tl.constexpr(""), tl.constexpr("evict_first")
 
 
 @triton.jit
 def operand(x, PRECISION):
-    """x in float32, half a unit of tf32's last place added: the tensor cores cut the rest off, always towards
-    zero. Half precision is exact in tf32."""
+    """Convert x to float32 for a product, rounded to nearest if the product uses tf32.
+
+    Tensor cores truncate float32 to tf32. Adding half a unit in tf32's last place first turns this into
+    rounding. Half-precision numbers are exact in tf32.
+    """
     if PRECISION == "tf32" and x.dtype == tl.float32:
         x = (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
     return x.to(tl.float32)
 
 
-# Whether Triton's interpreter runs the kernels: it multiplies bfloat16 numbers as if they were integers.
+# True if Triton's interpreter runs the kernels. It would multiply bfloat16 numbers as if they were integers.
 INTERPRETED = tl.constexpr(not isinstance(operand, triton.JITFunction))
 
 
 @triton.jit
 def product(x, y, PRECISION):
-    """x @ y: of two inputs in their own half precision, otherwise with float32 operands."""
-    if (INTERPRETED or x.dtype != y.dtype) or x.dtype == tl.float32:  # in pairs: Triton 3.0 takes no three
+    """Compute x @ y in float32, or in half precision if both factors have the same half-precision dtype."""
+    # Triton 3.0 does not support three conditions in a row, hence the parentheses.
+    if (INTERPRETED or x.dtype != y.dtype) or x.dtype == tl.float32:
         x, y = operand(x, PRECISION), operand(y, PRECISION)
     return tl.dot(x, y, input_precision=PRECISION)
 
 
 @triton.jit
 def places(stride, first, HEIGHT, BLOCK):
-    """Where the numbers of a block [HEIGHT, BLOCK] lie, from the column ``first`` on."""
+    """Return the offsets of a block [HEIGHT, BLOCK] in memory whose rows are ``stride`` apart.
+
+    The block starts at column ``first`` of row 0.
+    """
     return tl.arange(0, HEIGHT)[:, None] * stride + first + tl.arange(0, BLOCK)[None, :]
 
 
 @triton.jit
 def load_rows(x, stride, there, first, L, BLOCK_L):
-    """Columns of rows [.., L] in float32, zeros where there is no column, or no row: padded positions of A,
-    which is a factor of every sum over time."""
+    """Load a block of columns of rows of width L in float32, with zeros beyond L and at rows that are masked.
+
+    Args:
+        x: pointer to the first row
+        stride: distance of two rows
+        there: mask [BLOCK_T], False at rows to replace by zeros, such as padded positions of A
+        first: first column of the block
+        L: number of columns in memory
+        BLOCK_L: number of columns of the block
+    """
     inside = there[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
     at = places(stride, first, there.shape[0], BLOCK_L)
     return tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
@@ -80,16 +101,26 @@ def load_rows(x, stride, there, first, L, BLOCK_L):
 
 @triton.jit
 def read(x, at, inside, POLICY):
-    """A chunk of an input: FIRST, AGAIN or LAST."""
+    """Load a chunk of an input with a cache policy, FIRST, AGAIN or LAST."""
     return tl.load(x + at, mask=inside, other=0.0, eviction_policy=POLICY)
 
 
 @triton.jit
 def chunk_of(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K):
-    """Of a program's chunk ``i``: its first row among those of all heads; b, and its first position; where it
-    begins in what is K and what is L wide; [BLOCK_T] whether its positions are there, whether they are real;
-    [BLOCK_T, BLOCK_K] where the numbers of an input lie, which of them are there. Grid: B H x segments, the
-    last fastest."""
+    """Locate chunk ``i`` of the program's segment. The grid is B H x segments, with segments changing
+    fastest.
+
+    Returns:
+        row: index of the chunk's first row among the rows of all heads
+        b: index of the example
+        start: first position of the chunk
+        x_place: offset of the chunk in inputs of width K
+        a_place: offset of the chunk in inputs of width L
+        there: mask [BLOCK_T], True at positions before T
+        real: mask [BLOCK_T], True at positions before T that are not padding
+        at: offsets of the chunk's elements [BLOCK_T, BLOCK_K] in inputs of width K, relative to x_place
+        inside: mask [BLOCK_T, BLOCK_K], True at elements that exist
+    """
     bh = (tl.program_id(0) // segments).to(tl.int64)
     b, h = bh // H, bh % H
     start = (tl.program_id(0) % segments * chunks + i) * BLOCK_T
@@ -106,8 +137,18 @@ def chunk_of(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K
 
 @triton.jit
 def times_of(row, start, reciprocal, ages, BLOCK_T):
-    """Of a chunk's positions [BLOCK_T]: 1/t of equation 7, ages since the chunk's beginning; and that of its
-    end."""
+    """Load 1/t of equation 7 and the ages of a chunk's positions.
+
+    Args:
+        row: index of the chunk's first row among the rows of all heads
+        start: first position of the chunk
+        reciprocal: pointer to 1/t, or None without padding and decay
+        ages: pointer to the ages since the beginning of the chunk, or None without decay
+        BLOCK_T: number of positions of a chunk
+
+    Returns:
+        The reciprocals 1/t [BLOCK_T], the ages [BLOCK_T], and the age at the end of the chunk.
+    """
     at = row + tl.arange(0, BLOCK_T)
     inverse = 1.0 / (start + 1 + tl.arange(0, BLOCK_T)).to(tl.float32)
     age, end = tl.zeros((BLOCK_T,), dtype=tl.float32), 0.0
@@ -120,8 +161,10 @@ def times_of(row, start, reciprocal, ages, BLOCK_T):
 
 @triton.jit
 def causal(x, age, J):
-    """x where j <= t, as much as is left of j there, zero elsewhere. Its rows are t and its columns j where J
-    is 0, the other way round where it is 1."""
+    """Multiply x by the decay from j to t where j <= t, and set x to zero elsewhere.
+
+    If J is 0, rows are t and columns are j. If J is 1, rows are j and columns are t.
+    """
     i = tl.arange(0, x.shape[0])
     x *= tl.exp(tl.minimum(tl.expand_dims(age, J) - tl.expand_dims(age, 1 - J), 0.0))
     return tl.where(tl.expand_dims(i, J) <= tl.expand_dims(i, 1 - J), x, 0.0)
@@ -129,9 +172,23 @@ def causal(x, age, J):
 
 @triton.jit
 def first_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOCK_K):
-    """The two states that a segment starts from, in registers, or all of them in the program's part of
-    ``memory``, which comes third: sums of the segments before (STEP -1) or after it (1), which fade by
-    ``spans`` [B H, segments]."""
+    """Compute the two states at the start of a segment, by adding up the sums of other segments.
+
+    Args:
+        sums: pointer to the sums of all segments [B H, segments, SIDES, BLOCK_K, WIDTH]
+        memory: pointer to memory for the states of all programs
+        spans: pointer to the age that passes in each segment [B H, segments], or None without decay
+        segments: number of segments
+        STEP: -1 for the sums of the segments before this one, 1 for those after it
+        SIDES: number of sums of each segment, 1 if the values are the keys
+        STATES: whether there are states
+        WIDTH: number of columns of a state
+        BLOCK_K: number of rows of a state
+
+    Returns:
+        Both states [BLOCK_K, BLOCK_L], and a pointer to the program's part of ``memory``. If WIDTH is larger
+        than BLOCK_L, the states are stored there instead.
+    """
     own = tl.program_id(0).to(tl.int64)
     before = tl.program_id(0) % segments
     count = before if STEP < 0 else segments - 1 - before
@@ -155,7 +212,7 @@ def first_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOC
 
 @triton.jit
 def read_state(state, memory, first, STATES, WIDTH):
-    """Columns of a state from ``first`` on: itself where it is carried, otherwise from memory."""
+    """Return the block of a state that starts at column ``first``, from registers or from memory."""
     if STATES and WIDTH > state.shape[1]:
         state = tl.load(memory + places(WIDTH, first, state.shape[0], state.shape[1]))
     return state
@@ -166,8 +223,11 @@ def grow(
     state, other, memory, x, other_x, at, inside, y, other_y, stride, there, factor, other_factor, end, L,
     SIDES, WIDTH, PRECISION,
 ):  # fmt: skip
-    """Both states a chunk of the age ``end`` further on, x^T y of the chunk added, whose rows y count
-    ``factor`` [BLOCK_T]."""
+    """Advance both states over one chunk: decay each state, and add x^T y of the chunk.
+
+    The first state uses x and y, and the second state other_x and other_y. The rows of y are multiplied by
+    ``factor`` [BLOCK_T]. The states decay by ``end``, the age that passes in the chunk.
+    """
     for side in range(SIDES):
         own, one = memory + side * (state.shape[0] * WIDTH), tl.where(side == 0, x, other_x)
         for first in range(0, WIDTH, state.shape[1]):
@@ -183,14 +243,14 @@ def grow(
 
 @triton.jit
 def scores_of(x, y, at, inside, age, J, PRECISION):
-    """Products of a chunk's positions, :func:`causal`."""
+    """Compute the products of all pairs of positions of a chunk, masked and decayed by :func:`causal`."""
     found = product(read(x, at, inside, FIRST), tl.trans(read(y, at, inside, FIRST)), PRECISION)
     return causal(found, age, J)
 
 
 @triton.jit
 def attended(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
-    """sum_{j<=t} (x_t . y_j) a_j [BLOCK_T, BLOCK_L], with what the state holds of the chunks before."""
+    """Compute sum_{j<=t} (x_t . y_j) a_j [BLOCK_T, BLOCK_L] over this chunk and all chunks in the state."""
     found = product(scores, x_a, PRECISION)
     if STATES:
         found += product(read(x, at, inside, AGAIN), state, PRECISION) * tl.exp(-age)[:, None]
@@ -199,7 +259,7 @@ def attended(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
 
 @triton.jit
 def load_included(packed_padding, b, first, L, BLOCK_L):
-    """[1, BLOCK_L], true at rows of P that exist and are not left out."""
+    """Return a mask [1, BLOCK_L], True at rows of P that exist and are not masked."""
     column = first + tl.arange(0, BLOCK_L)[None, :]
     included = column < L
     if packed_padding is not None:
@@ -209,12 +269,23 @@ def load_included(packed_padding, b, first, L, BLOCK_L):
 
 @triton.jit
 def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_L):
-    """0 or ``boost``, which is 1 / (1 - dropout), for every unpack weight of a block; 1 without a seed. A
-    function of seed and place alone, so that the backward pass draws again what the forward pass drew,
-    whatever blocks it works in.
+    """Draw the factors of dropout for a block of unpack weights.
 
-    ``seed``: pointer to one int64; ``position``: index of the block's first row among all rows of the batch,
-    int64.
+    The factors depend on the seed and on the place of a weight only. The backward pass therefore draws the
+    same factors as the forward pass, whatever its block sizes.
+
+    Args:
+        seed: pointer to one int64, or None without dropout
+        dropout: dropout probability
+        boost: 1 / (1 - dropout)
+        position: index of the block's first row among all rows of the batch, int64
+        first: first column of the block
+        WIDTH: number of columns of all blocks together
+        BLOCK_T: number of rows of the block
+        BLOCK_L: number of columns of the block
+
+    Returns:
+        The factors [BLOCK_T, BLOCK_L], which are 0 or ``boost``, or 1 without dropout.
     """
     factor = tl.full((BLOCK_T, BLOCK_L), 1.0, dtype=tl.float32)
     if seed is not None:
@@ -229,8 +300,11 @@ def segment_sums_kernel(
     K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """sums [B H, segments, SIDES, BLOCK_K, WIDTH]: sum k_j^T a_j and sum v_j^T a_j of each segment, at its
-    end. Grid: B H x segments, blocks of COLUMNS of L x SIDES."""
+    """Compute the sums of each segment, sum k_j^T a_j and sum v_j^T a_j, decayed to the end of the segment.
+
+    The result, ``sums``, is [B H, segments, SIDES, BLOCK_K, WIDTH]. The grid is B H x segments, times the
+    blocks of COLUMNS columns of both sums.
+    """
     side, first = tl.program_id(1) % SIDES, tl.program_id(1) // SIDES * COLUMNS
     state = tl.zeros((BLOCK_K, COLUMNS), dtype=tl.float32)
     for i in range(chunks):
@@ -252,8 +326,11 @@ def forward_kernel(
     SIDES: tl.constexpr, STATES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
     WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out = (tril(U' A^T) v + U' S_v) / t with U = softmax((tril(q k^T) A + q S_k) scale / t), U' after
-    dropout; and the logarithm of the softmax's denominator, ``lse`` [B H, rows]."""
+    """Compute the output and ``lse``, the log-sum-exp of the softmax [B H, rows].
+
+    The output is (tril(U' A^T) v + U' S_v) / t. The unpack weights are U = softmax((tril(q k^T) A + q S_k)
+    scale / t), U' is U after dropout, and S_k and S_v are the states.
+    """
     state, other, scratch = first_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
         row, b, start, x_place, a_place, there, real, at, inside = chunk_of(
@@ -261,7 +338,7 @@ def forward_kernel(
         )
         inverse, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
         scores = scores_of(q + x_place, k + x_place, at, inside, age, 0, PRECISION)
-        top, total = tl.full((BLOCK_T,), EXCLUDED, tl.float32), tl.zeros((BLOCK_T,), tl.float32)
+        top, total = tl.full((BLOCK_T,), MASKED_LOGIT, tl.float32), tl.zeros((BLOCK_T,), tl.float32)
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . U'_t
         y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
         for first in range(0, WIDTH, BLOCK_L):
@@ -269,7 +346,7 @@ def forward_kernel(
             now = read_state(state, scratch, first, STATES, WIDTH)
             logits = attended(q + x_place, at, inside, scores, x_a, age, now, STATES, PRECISION)
             included = load_included(packed_padding, b, first, L, BLOCK_L)
-            logits = tl.where(included, logits * (inverse * K**-0.5)[:, None], EXCLUDED)
+            logits = tl.where(included, logits * (inverse * K**-0.5)[:, None], MASKED_LOGIT)
             new_top = tl.maximum(top, tl.max(logits, 1))
             shrink, top = tl.exp(top - new_top), new_top
             weights = tl.where(included, tl.exp(logits - top[:, None]), 0.0)
@@ -279,7 +356,7 @@ def forward_kernel(
             if STATES:
                 s = read_state(other, scratch + (SIDES - 1) * BLOCK_K * WIDTH, first, STATES, WIDTH)
                 y = y * shrink[None, :] + product(s, tl.trans(weights * tl.exp(-age)[:, None]), PRECISION)
-        total = tl.where(total > 0.0, total, 1.0)  # zeros where no row of P is left
+        total = tl.where(total > 0.0, total, 1.0)  # if all rows of P are masked, the output is zero
         y += product(tl.trans(read(v + x_place, at, inside, LAST)), causal(mixed, age, 1), PRECISION)
         tl.store(out + x_place + at, tl.trans(y * (inverse / total)[None, :]), mask=inside)
         tl.store(lse + row + tl.arange(0, BLOCK_T), top + tl.log(total))
