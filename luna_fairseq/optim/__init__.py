@@ -1,5 +1,7 @@
-"""Optimizer and learning-rate schedule: in plain torch and Python, and each in fairseq's clothes, imported
-when asked for."""
+"""Apollo optimizer and milestone learning-rate schedule.
+
+``Apollo`` and ``milestone_lr`` need torch alone. Their fairseq versions are imported at the first use.
+"""
 
 from importlib import import_module
 from typing import Any
@@ -8,7 +10,7 @@ from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.optim.milestone_schedule import milestone_lr
 from luna_fairseq.requirements import require_fairseq
 
-_WITH_FAIRSEQ = {
+_FAIRSEQ_NAMES = {
     "ApolloConfig": "fairseq_apollo",
     "FairseqApollo": "fairseq_apollo",
     "MilestoneSchedule": "fairseq_milestone",
@@ -17,10 +19,10 @@ _WITH_FAIRSEQ = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WITH_FAIRSEQ:
+    if name not in _FAIRSEQ_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_fairseq()
-    return getattr(import_module(f"{__name__}.{_WITH_FAIRSEQ[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_FAIRSEQ_NAMES[name]}"), name)
 
 
-__all__ = ["Apollo", "milestone_lr", *_WITH_FAIRSEQ]
+__all__ = ["Apollo", "milestone_lr", *_FAIRSEQ_NAMES]

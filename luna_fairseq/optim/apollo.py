@@ -1,10 +1,10 @@
 """Apollo, an adaptive parameter-wise diagonal quasi-Newton method, as a plain torch optimizer.
 
 This is Apollo of Ma (2020), "Apollo: An Adaptive Parameter-wise Diagonal Quasi-Newton Method for Nonconvex
-Stochastic Optimization", arXiv 2009.13586: the optimizer of the translation experiments of the Luna paper.
-An unrelated optimizer of 2024 (low-rank gradient scaling) is also called APOLLO.
+Stochastic Optimization", arXiv 2009.13586. The Luna paper uses it for translation. An unrelated optimizer of
+2024 (low-rank gradient scaling) is also called APOLLO.
 
-One update of one parameter tensor ``p`` with gradient ``g``, t updates so far including this one::
+The formulas below are update number t of one parameter tensor ``p`` with gradient ``g``::
 
     a = (1 - beta) / (1 - beta**t)
     y = g - m                                        m: moving average of gradients, before this update
@@ -17,9 +17,9 @@ One update of one parameter tensor ``p`` with gradient ``g``, t updates so far i
     d = m / D
     p = p - lr * d
 
-``apollo_update.py`` holds this update in two forms. Norm, inner products and maximum run over the whole
-tensor, so the result depends on how parameters are cut into tensors: Apollo must never be given parameters
-that are flattened into one tensor or sharded.
+The module apollo_update.py implements this update. Norms, inner products and the maximum are taken over a
+whole tensor, so the result depends on how parameters are divided into tensors. Apollo must therefore not be
+used with parameters that are sharded or flattened into one tensor.
 """
 
 import itertools
@@ -45,43 +45,49 @@ _OPTIONS = ("lr", "beta", "eps", "rebound", "sigma", "weight_decay", "weight_dec
 _STATE_TENSORS = ("exp_avg_grad", "approx_hessian", "update")
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
-# The multi-tensor form holds two temporary copies of the tensors it is given (and float32 copies of
-# low-precision ones): it takes at most so many elements at once (128 MiB per copy in float32).
+# Largest number of elements of one multi-tensor update, 128 MiB in float32. The multi-tensor form makes two
+# temporary copies of all its tensors, and float32 copies of low-precision tensors.
 _MULTI_TENSOR_ELEMENTS = 1 << 25
 
 
 class Apollo(Optimizer):
-    r"""Apollo (Ma, 2020, arXiv 2009.13586, Algorithm 1), with the rebounds "constant" and "belief".
+    """Apollo optimizer (Ma, 2020, arXiv 2009.13586, Algorithm 1), with the rebounds "constant" and "belief".
 
-    Warm-up of the learning rate is essential: at least 100 updates from about ``1e-4 * lr``; 500 to 1,000 are
-    usual. Gradients and state are float32 for float16 and bfloat16 parameters, which are rounded to their own
-    type after the update.
+    Apollo needs a warm-up of the learning rate: at least 100 updates from about ``1e-4 * lr``, and usually
+    500 to 1,000. For float16 and bfloat16 parameters, the update is computed in float32 and then rounded.
+
+    The state of each parameter consists of ``step`` (an integer), ``exp_avg_grad`` (m), ``approx_hessian``
+    (B) and ``update`` (d). A parameter without a gradient is skipped, and its step count stays.
 
     Args:
-        params: parameters, or dicts of parameter groups (each may override any option).
-        lr: learning rate, >= 0. It goes with ``sigma`` (see there): 0.1 for translation with large
-            batches, 0.003 to 0.03 for small data.
-        beta: decay rate of the moving average of gradients, in [0, 1) (default: 0.9).
-        eps: keeps the first directions finite, > 0 (default: 1e-4).
-        rebound: lower bound of the curvature: "constant" (sigma) or "belief" (the largest deviation of the
-            gradient from its moving average) (default: "constant").
-        sigma: the constant rebound, > 0; unused with "belief" (default: 0.01). ``lr`` with sigma 0.01 is the
-            same as 100 times ``lr`` with sigma 1.0, so both conventions are in circulation: lr 0.1 with 0.01,
-            and lr 10 with 1.0. A learning rate of the other convention brings a warning, once.
-        weight_decay: coefficient, >= 0 (default: 0).
-        weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient; "decoupled" adds it to the
-            direction; "stable" adds it to the direction divided by the mean curvature. Default: "L2" for
-            "constant", "decoupled" for "belief".
-        foreach: True takes the multi-tensor implementation (several tensors per kernel), False the formulas
-            as they are written, tensor by tensor; by default the former for parameters on a CUDA device, and
-            for those on a CPU the latter in blocks that stay in its cache.
-
-    State of each parameter: ``step`` (int), ``exp_avg_grad`` (m), ``approx_hessian`` (B), ``update`` (d).
-    A parameter without gradient is skipped and keeps its own step count.
+        params: parameters, or dictionaries of parameter groups, each of which may override any option
+        lr: learning rate, at least 0. Its scale depends on ``sigma``. With the default sigma, 0.1 is usual
+            for translation with large batches, and 0.003 to 0.03 for small data sets
+        beta: decay rate of the moving average of gradients, in [0, 1) (default: 0.9)
+        eps: term that keeps the first directions finite, above 0 (default: 1e-4)
+        rebound: lower bound of the curvature, "constant" (sigma) or "belief" (the largest deviation of the
+            gradient from its moving average) (default: "constant")
+        sigma: constant rebound, above 0; unused with "belief". A learning rate lr with sigma 0.01 is the same
+            as 100 lr with sigma 1.0, and both conventions are in use. A warning is given if the learning rate
+            seems to follow the other convention (default: 0.01)
+        weight_decay: weight decay, at least 0 (default: 0)
+        weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient, and "decoupled" adds it to the
+            direction. "stable" adds it to the direction after division by the mean curvature (default: None,
+            which means "L2" for the rebound "constant" and "decoupled" for "belief")
+        foreach: True for the multi-tensor implementation, which updates several tensors per kernel; False for
+            one tensor at a time (default: None, which means True for parameters on a CUDA device. On a CPU,
+            it means one tensor at a time in blocks that fit into the cache)
 
     Raises:
-        InputError: (a ValueError) a hyperparameter is out of its range.
-        RuntimeError: a gradient is sparse.
+        InputError: A hyperparameter is out of range. InputError is a ValueError.
+        RuntimeError: A gradient is sparse.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 1)
+        >>> optimizer = Apollo(model.parameters(), lr=0.01)
+        >>> model(torch.ones(2, 4)).sum().backward()
+        >>> optimizer.step()
     """
 
     def __init__(
@@ -102,17 +108,24 @@ class Apollo(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """Add a parameter group; it may override every option. Raises InputError for a bad one, which is not
-        added."""
+        """Add a parameter group, which may override any option.
+
+        Args:
+            param_group: dictionary with the parameters under "params", and options by name
+
+        Raises:
+            InputError: A hyperparameter is out of range, or a parameter is not a real floating-point tensor.
+                The group is not added.
+        """
         group = {**self.defaults, **param_group}
         _check_hyperparameters(group)
         params = group["params"]
         params = [params] if isinstance(params, Tensor) else list(params)
-        tensors = (p[1] if isinstance(p, tuple) else p for p in params)  # named ones, since torch 2.6
-        dtypes = {p.dtype for p in tensors if isinstance(p, Tensor)}  # anything else is refused by torch
+        tensors = (p[1] if isinstance(p, tuple) else p for p in params)  # named parameters, since torch 2.6
+        dtypes = {p.dtype for p in tensors if isinstance(p, Tensor)}  # torch refuses other objects
         for dtype in dtypes:
             if not dtype.is_floating_point:
-                raise InputError(f"Apollo: parameters must be real floating-point tensors, got {dtype}")
+                raise InputError(f"Apollo: expected real floating-point parameters, got {dtype}")
         super().add_param_group({**param_group, "params": params})
         _resolve_weight_decay_type(self.param_groups[-1])
         if group["rebound"] == "constant":
@@ -121,19 +134,23 @@ class Apollo(Optimizer):
             _warn_about_rounded_belief()
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        """Complete the groups of a state saved by an implementation with fewer options."""
+        """Restore a saved state, with defaults for options that the saved state does not have."""
         super().__setstate__(state)
         for group in self.param_groups:
-            for name in _OPTIONS:  # torch adds keys of its own to the defaults
+            for name in _OPTIONS:  # self.defaults may have further keys, which torch adds
                 group.setdefault(name, self.defaults[name])
             _resolve_weight_decay_type(group)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load a state; that of float16 and bfloat16 parameters stays float32 (torch would round it)."""
+        """Load a state, in float32 even for float16 and bfloat16 parameters, for which torch would round it.
+
+        Args:
+            state_dict: state returned by ``state_dict``
+        """
         if not hasattr(self, "register_load_state_dict_pre_hook"):  # torch < 2.2
             super().load_state_dict(state_dict)
             return self._keep_float32(state_dict)
-        # Other hooks may put another state in its place: what they leave is what counts.
+        # Other hooks may replace the state, so the state that they return is the one to keep.
         loaded: List[Dict[str, Any]] = []
         hooks = [
             self.register_load_state_dict_pre_hook(lambda _, state: loaded.append(state)),
@@ -146,7 +163,7 @@ class Apollo(Optimizer):
                 hook.remove()
 
     def _keep_float32(self, state_dict: Dict[str, Any]) -> None:
-        """Take the state of low-precision parameters as it was saved."""
+        """Replace the rounded state of low-precision parameters by the saved state in float32."""
         saved_keys = itertools.chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         params = itertools.chain.from_iterable(g["params"] for g in self.param_groups)
         for key, p in zip(saved_keys, params):
@@ -160,9 +177,10 @@ class Apollo(Optimizer):
         """Update the parameters once.
 
         Args:
-            closure: recomputes the loss and its gradients, and returns the loss.
+            closure: function that recomputes the gradients and returns the loss (default: None)
+
         Returns:
-            what the closure returned, or None.
+            The return value of the closure, or None without a closure.
         """
         loss = None
         if closure is not None:
@@ -171,24 +189,24 @@ class Apollo(Optimizer):
         for p in itertools.chain.from_iterable(group["params"] for group in self.param_groups):
             if p.grad is not None and p.grad.is_sparse:
                 raise RuntimeError(
-                    "Apollo does not support sparse gradients; use dense embeddings (sparse=False)"
+                    "Apollo does not support sparse gradients. Use dense embeddings (sparse=False)."
                 )
         for group in self.param_groups:
-            # Parameters of one step count share the scalars of the update.
+            # Parameters with the same step count share the scalars of the update.
             buckets: Dict[Tuple[torch.device, torch.dtype, int], List[Tensor]] = defaultdict(list)
             for p in group["params"]:
-                # An empty tensor has no largest element, and nothing to update.
+                # The maximum of an empty tensor is undefined, and there is nothing to update.
                 if p.grad is None or p.numel() == 0:
                     continue
-                state = self._state_of(p)
+                state = self._get_state(p)
                 state["step"] += 1
                 buckets[(p.device, p.dtype, state["step"])].append(p)
             for (device, _, step), params in buckets.items():
                 self._update_bucket(params, step, device, group)
         return loss
 
-    def _state_of(self, p: Tensor) -> Dict[str, Any]:
-        """The state of a parameter, created when missing, on its device and in the type to compute in."""
+    def _get_state(self, p: Tensor) -> Dict[str, Any]:
+        """Return the state of a parameter in the dtype of the update. Create the state if it is missing."""
         state = self.state[p]
         dtype = _compute_dtype(p)
         if not state:
@@ -196,17 +214,17 @@ class Apollo(Optimizer):
             for name in _STATE_TENSORS:
                 state[name] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
         for name in _STATE_TENSORS:
-            # fairseq's memory-efficient wrapper puts the loaded state, on the CPU, back in place.
+            # fairseq's memory-efficient wrapper restores the loaded state on the CPU.
             state[name] = state[name].to(device=p.device, dtype=dtype)
         return state
 
     def _update_bucket(
         self, params: List[Tensor], step: int, device: torch.device, group: Dict[str, Any]
     ) -> None:
-        """Update parameters of one device, type and step count."""
-        by_default = group["foreach"] is None
-        foreach = device.type == "cuda" if by_default else group["foreach"]
-        update = blocked_update if by_default and device.type == "cpu" else single_tensor_update
+        """Update parameters that have the same device, dtype and step count."""
+        is_default = group["foreach"] is None
+        foreach = device.type == "cuda" if is_default else group["foreach"]
+        update = blocked_update if is_default and device.type == "cpu" else single_tensor_update
         for chunk in _chunks(params, _MULTI_TENSOR_ELEMENTS if foreach else 1):
             dtype = _compute_dtype(chunk[0])
             values = [p.to(dtype) for p in chunk]
@@ -226,7 +244,7 @@ def _compute_dtype(p: Tensor) -> torch.dtype:
 
 
 def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
-    """Cut a list into runs of at most ``limit`` elements in total, or of one tensor."""
+    """Divide a list of tensors into lists of at most ``limit`` elements, or of one larger tensor."""
     chunk: List[Tensor] = []
     size = 0
     for p in params:
@@ -265,12 +283,12 @@ def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"
 
 
-@lru_cache(maxsize=None)  # once
+@lru_cache(maxsize=None)  # the warning is given once
 def _warn_about_rounded_belief() -> None:
     warnings.warn(
-        'Apollo: rebound "belief" divides by the deviation of the gradient from its average, which for '
-        "float16 and bfloat16 parameters may round to nothing, and training diverge: keep the parameters in "
-        'float32 (fairseq: --bf16 without --memory-efficient-bf16), or take rebound "constant"',
+        'Apollo: with rebound "belief", training of float16 and bfloat16 parameters may diverge, because the '
+        "deviation of the gradient from its average may round to zero. Keep the parameters in float32 "
+        '(fairseq: --bf16 without --memory-efficient-bf16), or use rebound "constant".',
         UserWarning,
         stacklevel=5,
     )
@@ -278,28 +296,29 @@ def _warn_about_rounded_belief() -> None:
 
 @lru_cache(maxsize=None)  # a trainer may build its optimizer several times: one warning for each pair
 def _warn_about_learning_rate(lr: float, sigma: float) -> None:
-    """Warn about a learning rate of the other convention for sigma.
+    """Warn if the learning rate seems to follow the other convention for sigma.
 
-    The first direction is g / sigma, so lr / sigma is what counts: about 10 in both published conventions,
-    and 0.3 to 10 in all settings known to work. Mixing the conventions makes it 100 times larger or smaller.
-    The warning is given from ten times the published ratio on; and below a hundredth of it, but there only
-    for sigma of the order of 1, as with sigma 0.01 a small rate is simply a small rate (fine-tuning).
+    The first direction is g / sigma, so the ratio lr / sigma determines the step size. The ratio is about 10
+    in both published conventions, and 0.3 to 10 in all settings that are known to work. Mixing the
+    conventions makes the ratio 100 times larger or smaller.
+
+    The warning is given for ratios of at least 100. It is also given for ratios of at most 0.1, but only if
+    sigma is at least 0.1. With sigma 0.01, such a ratio is simply a small learning rate, as in fine-tuning.
     """
     ratio = lr / sigma
     if ratio >= 99.9:  # 100, whatever the rounding
         hint = (
-            f"steps about 100 times too large; did you mean lr {lr / 100:g}, or --apollo-sigma (sigma) 1.0?"
+            f"steps about 100 times too large. Did you mean lr {lr / 100:g}, or --apollo-sigma (sigma) 1.0?"
         )
     elif sigma >= 0.1 and 0 < ratio <= 0.1001:
         hint = (
-            f"steps about 100 times too small; did you mean lr {lr * 100:g}, or --apollo-sigma (sigma) 0.01?"
+            f"steps about 100 times too small. Did you mean lr {lr * 100:g}, or --apollo-sigma (sigma) 0.01?"
         )
     else:
         return
     warnings.warn(
         f"Apollo: learning rate {lr:g} with sigma {sigma:g} looks like a mix of two conventions (lr about "
-        "0.1 goes"
-        f" with sigma 0.01, lr about 10 with sigma 1.0) and makes {hint}",
+        f"0.1 goes with sigma 0.01, lr about 10 with sigma 1.0) and makes {hint}",
         UserWarning,
         stacklevel=5,
     )

@@ -1,4 +1,5 @@
-"""One update of Apollo on a CPU, block by block: what is read once stays in the cache until it is written."""
+"""Update of Apollo on a CPU in blocks that fit into the cache, so that each element is read from memory
+once."""
 
 from typing import Any, Dict, List
 
@@ -7,14 +8,23 @@ from torch import Tensor
 
 from luna_fairseq.optim.apollo_update import norm_offset, single_tensor_update
 
-# Elements of a block, and of the largest tensor for which the formulas as they are written are as fast.
+# Number of elements of a block, and of the largest tensor for which the plain formulas are as fast.
 BLOCK = 1 << 19
 SMALL_TENSOR = 1 << 16
 
 
 def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
-    """The arguments and the effect of :func:`~luna_fairseq.optim.apollo_update.single_tensor_update`, in two
-    passes over the tensors, three for the stable weight decay, which needs a mean between."""
+    """Update one parameter tensor and its state in place, block by block.
+
+    The result equals that of :func:`~luna_fairseq.optim.apollo_update.single_tensor_update` up to rounding.
+    There are two passes over the tensors, and a third one for the weight decay "stable", which needs the mean
+    curvature.
+
+    Args:
+        *tensors: parameter, gradient, m, B and d, all of one shape
+        step: number of this update, starting at 1
+        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`
+    """
     if tensors[0].numel() <= SMALL_TENSOR or not all(x.is_contiguous() for x in tensors):
         single_tensor_update(*tensors, step=step, group=group)
         return
@@ -28,7 +38,7 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
 
     fourth: Any = 0.0
     product: Any = 0.0
-    largest: List[Tensor] = []  # |y|, of each block
+    largest: List[Tensor] = []  # maximum of |y| in each block
     for p, g, m, hessian, d in blocks:
         y, squares = deviation(p, g, m), d * d
         fourth = fourth + squares.dot(squares)
@@ -36,7 +46,7 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
         if group["rebound"] == "belief":
             largest.append(y.abs().max())
     n_squared = fourth.pow(0.25).add_(norm_offset(group)).square_()
-    # Divided twice, as n**4 may be too small for a float.
+    # The division is done in two steps, because n**4 may underflow.
     change = -(product / n_squared / n_squared)
     floor = torch.stack(largest).max() if largest else None
 

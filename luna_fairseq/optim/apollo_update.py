@@ -1,11 +1,7 @@
-"""One update of Apollo (formulas: ``apollo.py``), of one tensor and of a list of tensors.
+"""Update of Apollo for one tensor, and for a list of tensors. The formulas stand in apollo.py.
 
-Both functions change parameters and state in place, and take the same arguments:
-
-* a parameter, its gradient, and its state m, B, d, of one shape; or lists of these, of one length. All are of
-  one floating-point type and on one device. Gradients are not changed.
-* ``step``: the number of this update, from 1, the same for all of them.
-* ``group``: ``lr, beta, eps, rebound, sigma, weight_decay, weight_decay_type`` as in ``Apollo``.
+Both functions update parameters and state in place, and leave gradients unchanged. All tensors of a call have
+the same floating-point dtype, device and step count.
 """
 
 import math
@@ -18,7 +14,17 @@ from torch import Tensor
 def single_tensor_update(
     p: Tensor, g: Tensor, m: Tensor, hessian: Tensor, d: Tensor, *, step: int, group: Dict[str, Any]
 ) -> None:
-    """The formulas as they are written: the reference."""
+    """Update one parameter tensor by the formulas as they are written. This is the reference.
+
+    Args:
+        p: parameter, updated in place
+        g: gradient, of the shape of ``p``
+        m: moving average of gradients, updated in place
+        hessian: diagonal approximation of the Hessian (B), updated in place
+        d: direction of the previous update, replaced by the new direction
+        step: number of this update, starting at 1
+        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`
+    """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
     decay_type = group["weight_decay_type"] if decay != 0 else None
@@ -53,7 +59,17 @@ def multi_tensor_update(
     step: int,
     group: Dict[str, Any],
 ) -> None:
-    """The same on whole lists, several tensors per kernel; nothing in it waits for the device."""
+    """Update a list of parameter tensors with several tensors per kernel, without synchronising the device.
+
+    Args:
+        params: parameters, updated in place
+        grads: gradients
+        exp_avg_grads: moving averages of gradients (m), updated in place
+        approx_hessians: diagonal approximations of the Hessian (B), updated in place
+        updates: directions of the previous update (d), replaced by the new directions
+        step: number of this update, starting at 1
+        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`
+    """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
     decay_type = group["weight_decay_type"] if decay != 0 else None
@@ -94,18 +110,26 @@ def _clamp_min_(tensors: List[Tensor], least: float) -> None:
 def _update_hessians(
     ys: List[Tensor], hessians: List[Tensor], updates: List[Tensor], alpha: float, norm_offset: float
 ) -> None:
-    """``B -= <alpha * y + B * d, d> / n**4 * d**2``, in which one number per tensor replaces u. Spoils ys."""
+    """Compute ``B -= <alpha * y + B * d, d> / n**4 * d**2`` in place, and overwrite ys with intermediate
+    results.
+
+    This form of the formula needs one number n per tensor instead of the normalised direction u.
+    """
     squares = torch._foreach_mul(updates, updates)
     n = torch.stack(list(torch._foreach_norm(squares, 2))).sqrt_().add_(norm_offset)
     torch._foreach_mul_(ys, alpha)
     torch._foreach_addcmul_(ys, hessians, updates)
     torch._foreach_mul_(ys, updates)
     n_squared = n * n
-    # Divided twice, as n**4 may be too small for a float.
+    # The division is done in two steps, because n**4 may underflow.
     scales = torch.stack([y.sum() for y in ys]).div_(n_squared).div_(n_squared)
     torch._foreach_addcmul_(hessians, squares, list(scales.unbind()), value=-1)
 
 
 def norm_offset(group: Dict[str, Any]) -> float:
-    """What is added to the norm of the previous direction, in that direction's own scale."""
+    """Return the offset e that is added to the norm of the previous direction.
+
+    Args:
+        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`
+    """
     return group["eps"] / group["sigma"] if group["rebound"] == "constant" else group["eps"]

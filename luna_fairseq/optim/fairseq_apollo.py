@@ -111,6 +111,7 @@ class FairseqApollo(FairseqOptimizer):
                 ``step``.
             aggregate_norm_fn: combines the norms of several workers' shards (fully sharded training, which
                 fairseq refuses for an optimizer without support for flat parameters).
+
         Returns:
             a scalar: the norm of all gradients, or in mode "each" the largest of the parameters' norms.
         """

@@ -1,8 +1,8 @@
-"""A learning rate of linear warm-up, then constant, multiplied at given updates.
+"""Milestone learning-rate schedule: linear warm-up, then a constant rate that is multiplied at given updates.
 
-The schedule of the translation experiments with Apollo (Ma, 2020, arXiv 2009.13586) and Luna (500,000
-updates, milestones 300,000 and 450,000). The rate is a pure function of the number of finished updates, so
-that a resumed run, or one whose optimizer was reset, has the rate of an uninterrupted one.
+The schedule is that of the translation experiments with Apollo (Ma, 2020, arXiv 2009.13586) and Luna, with
+milestones 300,000 and 450,000 of 500,000 updates. The rate depends only on the number of finished updates. A
+resumed run, or a run whose optimizer was reset, therefore has the same rates as an uninterrupted run.
 """
 
 from typing import Sequence
@@ -17,17 +17,27 @@ def milestone_lr(
     milestones: Sequence[int] = (),
     lr_decay_rate: float = 0.1,
 ) -> float:
-    """The learning rate of the update that follows ``num_updates`` finished ones.
+    """Compute the learning rate of the next update.
 
     Args:
-        num_updates: finished updates, >= 0.
-        peak_lr: rate at the end of the warm-up, reached after exactly ``warmup_updates`` updates.
-        warmup_updates: length of the warm-up in updates; 0 starts at ``peak_lr`` (default: 0).
-        warmup_init_lr: rate of the very first update, from which the warm-up rises linearly (default: 0).
-        milestones: numbers of finished updates after which the rate is multiplied by ``lr_decay_rate``. Those
-            within the warm-up (<= ``warmup_updates``) have no effect: the warm-up always ends at ``peak_lr``
-            (default: none).
-        lr_decay_rate: the factor (default: 0.1).
+        num_updates: number of finished updates, at least 0
+        peak_lr: learning rate at the end of the warm-up, reached after exactly ``warmup_updates`` updates
+        warmup_updates: length of the warm-up in updates; without a warm-up, training starts at ``peak_lr``
+            (default: 0, no warm-up)
+        warmup_init_lr: learning rate of the first update of the warm-up, which then rises linearly (default:
+            0)
+        milestones: numbers of finished updates after which the rate is multiplied by ``lr_decay_rate``.
+            Milestones within the warm-up have no effect (default: none)
+        lr_decay_rate: factor at each milestone (default: 0.1)
+
+    Returns:
+        The learning rate.
+
+    Example:
+        >>> milestone_lr(50, peak_lr=0.5, warmup_updates=100, milestones=[200])
+        0.25
+        >>> milestone_lr(200, peak_lr=0.5, warmup_updates=100, milestones=[200], lr_decay_rate=0.5)
+        0.25
     """
     if num_updates < warmup_updates:
         return warmup_init_lr + (peak_lr - warmup_init_lr) * num_updates / warmup_updates

@@ -357,7 +357,7 @@ def test_a_loaded_state_has_no_keys_but_its_own():
 
 def test_belief_on_rounded_parameters_brings_a_warning():
     apollo_module._warn_about_rounded_belief.cache_clear()
-    with pytest.warns(UserWarning, match="keep the parameters in float32"):
+    with pytest.warns(UserWarning, match="Keep the parameters in float32"):
         Apollo(make_params(torch.bfloat16), lr=0.01, rebound="belief")
 
 
