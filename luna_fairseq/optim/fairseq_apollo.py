@@ -1,4 +1,5 @@
-"""``--optimizer apollo``: Apollo (Ma, 2020, arXiv 2009.13586) in fairseq, and ``--clip-mode``."""
+"""Apollo (Ma, 2020, arXiv 2009.13586) as fairseq's ``--optimizer apollo``, with the option
+``--clip-mode``."""
 
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
@@ -28,7 +29,8 @@ class ApolloConfig(FairseqDataclass):
     apollo_sigma: float = field(
         default=0.01,
         metadata={
-            "help": "size of the constant rebound; --lr belongs to it (lr 0.1 with 0.01 is lr 10 with 1.0)",
+            "help": "size of the constant rebound; the scale of --lr depends on it (lr 0.1 with 0.01 equals "
+            "lr 10 with 1.0)",
             "above": 0,
         },
     )
@@ -36,15 +38,16 @@ class ApolloConfig(FairseqDataclass):
     weight_decay_type: Optional[ChoiceEnum(list(WEIGHT_DECAY_TYPES))] = field(
         default=None,
         metadata={
-            "help": "added to the gradient (L2), to the direction (decoupled), or to the direction, divided "
-            "by the mean curvature (stable); by default L2 for the constant rebound, decoupled for belief"
+            "help": "where the weight decay is added: to the gradient (L2), to the direction (decoupled), or "
+            "to the direction after division by the mean curvature (stable); default: L2 for the constant "
+            "rebound, decoupled for belief"
         },
     )
     clip_mode: ChoiceEnum(["total", "each"]) = field(
         default="total",
         metadata={
-            "help": "apply --clip-norm to the norm of all gradients together (total), or to each parameter's "
-            "own (each; the logged gnorm is then the largest)"
+            "help": "apply --clip-norm to the norm of all gradients together (total), or to the norm of each "
+            "parameter's gradient (each); with each, the logged gnorm is the largest of these norms"
         },
     )
     clip_norm: float = field(default=II("optimization.clip_norm"), metadata={"least": 0})
@@ -54,29 +57,34 @@ class ApolloConfig(FairseqDataclass):
 
 @register_optimizer("apollo", dataclass=ApolloConfig)
 class FairseqApollo(FairseqOptimizer):
-    """Apollo under fairseq's trainer.
+    """Apollo optimizer for fairseq's trainer.
 
-    Per-parameter clipping happens in ``step``, not in ``clip_grad_norm``: fairseq's fp16 and bf16 wrappers
-    ask for the norm of gradients that still carry the loss scale, and remove it only just before the step.
+    Clipping of each parameter's gradient happens in ``step`` and not in ``clip_grad_norm``. When fairseq's
+    fp16 and bf16 wrappers call ``clip_grad_norm``, the gradients are still multiplied by the loss scale.
+
+    Args:
+        cfg: options of the optimizer
+        params: parameters to train
 
     Raises:
-        InputError: an option is out of its range, or --amp was given.
+        InputError: An option is out of range, or --amp is given.
     """
 
     def __init__(self, cfg: ApolloConfig, params: Iterable[Tensor]) -> None:
         super().__init__(cfg)
         if cfg.amp:
-            # GradScaler is shown the torch optimizer when unscaling and this object when stepping, takes them
-            # for two, and unscales again. Adam does not notice the size of its gradients; Apollo does.
+            # fairseq gives GradScaler the torch optimizer for unscaling and this object for the step.
+            # GradScaler treats them as two optimizers and unscales twice. Unlike Adam, Apollo depends on the
+            # gradients' scale.
             raise InputError(
                 "--amp does not work with --optimizer apollo, because fairseq's AMP wrapper divides the "
-                "gradients by the loss scale twice; use --bf16, or --fp16 --fp16-no-flatten-grads"
+                "gradients by the loss scale twice. Use --bf16, or --fp16 --fp16-no-flatten-grads."
             )
         self._optimizer = Apollo(params, **self.optimizer_config)
 
     @property
     def optimizer_config(self) -> Dict[str, Any]:
-        """Keyword arguments of ``Apollo``."""
+        """Keyword arguments of :class:`~luna_fairseq.optim.apollo.Apollo`."""
         decay_type = self.cfg.weight_decay_type
         return {
             "lr": self.cfg.lr[0] if isinstance(self.cfg.lr, Sequence) else self.cfg.lr,
@@ -90,30 +98,31 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def supports_memory_efficient_fp16(self) -> bool:
-        """Apollo computes in float32 whatever the type of the parameters."""
+        """True, because Apollo computes the update in float32 for half-precision parameters."""
         return True
 
     @property
     def supports_flat_params(self) -> bool:
-        """Norms are taken per tensor: flattened or sharded parameters would change the result."""
+        """False, because Apollo takes norms per tensor. Flattening or sharding would change the result."""
         return False
 
     @property
     def clips_each_parameter(self) -> bool:
-        """True if ``step`` clips. Then the trainer must not (``engine.precision``)."""
+        """True if ``step`` clips the gradients. Then the trainer must not (``engine.precision``)."""
         return str(self.cfg.clip_mode) == "each"
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:
-        """Return the gradient norm; clip by it in mode "total" only.
+        """Return the gradient norm, and clip the gradients if the clip mode is "total".
+
+        With the clip mode "each", ``step`` clips the gradients to --clip-norm.
 
         Args:
-            max_norm: largest norm allowed, 0 for no clipping. Mode "each" clips to --clip-norm instead, in
-                ``step``.
-            aggregate_norm_fn: combines the norms of several workers' shards (fully sharded training, which
-                fairseq refuses for an optimizer without support for flat parameters).
+            max_norm: largest allowed norm in mode "total"; 0 disables clipping
+            aggregate_norm_fn: function that combines the norms of several workers' shards. It is not used,
+                because fairseq refuses sharded training without support for flat parameters (default: None)
 
         Returns:
-            a scalar: the norm of all gradients, or in mode "each" the largest of the parameters' norms.
+            A scalar: the norm of all gradients together, or in mode "each" the largest norm of one gradient.
         """
         if not self.clips_each_parameter:
             return super().clip_grad_norm(max_norm, aggregate_norm_fn)
@@ -123,28 +132,30 @@ class FairseqApollo(FairseqOptimizer):
     def load_state_dict(
         self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
     ) -> None:
-        """fairseq's. Raises InputError when the state is of other parameters, as in a checkpoint of the
-        authors' code.
+        """Load the state of the optimizer from a checkpoint.
 
         Args:
-            state_dict: what ``state_dict`` gave.
-            optimizer_overrides: options that replace those of the state.
+            state_dict: state returned by ``state_dict``
+            optimizer_overrides: options that replace those of the state (default: None)
+
+        Raises:
+            InputError: The state does not fit the parameters, as in a checkpoint of the authors' code.
         """
         try:
             super().load_state_dict(state_dict, optimizer_overrides)
         except ValueError as error:
             raise InputError(
-                f"Apollo's state in the checkpoint does not belong to these parameters ({error}): "
-                "give --reset-optimizer to train on from the weights alone"
+                f"Apollo's state in the checkpoint does not belong to these parameters ({error}). "
+                "Use --reset-optimizer to continue from the weights alone."
             ) from error
 
     def step(self, closure: Optional[Callable] = None, scale: float = 1.0, groups: Any = None) -> None:
-        """Clip each parameter's gradient in mode "each", then update.
+        """Update the parameters once, after clipping each gradient if the clip mode is "each".
 
         Args:
-            closure: recomputes the gradients first.
-            scale: what the gradients are to be divided by.
-            groups: not used.
+            closure: function that recomputes the gradients (default: None)
+            scale: number by which the gradients are divided (default: 1)
+            groups: not used
         """
         if self.clips_each_parameter:
             if closure is not None:
@@ -162,7 +173,15 @@ class FairseqApollo(FairseqOptimizer):
 
 
 def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
-    """L2 norm of each tensor: [number of tensors], on the first one's device; float32, float64 if one is."""
+    """Compute the L2 norm of each tensor.
+
+    Args:
+        grads: gradients
+
+    Returns:
+        The norms [number of tensors], on the device of the first tensor, in float32. They are in float64 if
+        any tensor is in float64.
+    """
     if not grads:
         return torch.empty(0)
     wide = torch.float64 if any(g.dtype is torch.float64 for g in grads) else torch.float32
@@ -170,10 +189,16 @@ def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
 
 
 def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Scale each tensor in place by ``min(1, max_norm / (its own L2 norm + 1e-6))``; 0 only measures.
+    """Clip each tensor in place to an L2 norm of at most ``max_norm``.
+
+    A tensor is multiplied by min(1, max_norm / (norm + 1e-6)).
+
+    Args:
+        grads: gradients
+        max_norm: largest allowed norm; 0 disables clipping
 
     Returns:
-        the norms before clipping, [number of tensors]: see :func:`gradient_norms`.
+        The norms before clipping, see :func:`gradient_norms`.
     """
     norms = gradient_norms(grads)
     if max_norm > 0 and len(norms) > 0:

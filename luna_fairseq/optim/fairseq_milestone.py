@@ -1,4 +1,4 @@
-"""``--lr-scheduler milestone``: :func:`~luna_fairseq.optim.milestone_schedule.milestone_lr` in fairseq."""
+"""Milestone schedule (``milestone_schedule.py``) as fairseq's ``--lr-scheduler milestone``."""
 
 import argparse
 import logging
@@ -28,7 +28,7 @@ class MilestoneScheduleConfig(FairseqDataclass):
     )
     warmup_init_lr: float = field(
         default=-1.0,
-        metadata={"help": "learning rate of the first update of the warm-up; -1: start from 0", "least": -1},
+        metadata={"help": "learning rate of the first update of the warm-up; -1 means 0", "least": -1},
     )
     milestones: List[int] = field(
         default_factory=list,
@@ -45,7 +45,8 @@ class MilestoneScheduleConfig(FairseqDataclass):
 
 
 class _MilestonesAction(argparse.Action):
-    """Numbers separated by spaces, or by commas as in fairseq's other lists."""
+    """Argparse action for a list of integers, separated by spaces or by commas as in fairseq's other
+    lists."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         words = " ".join(values).strip("[]").replace(",", " ").split()
@@ -59,10 +60,14 @@ class _MilestonesAction(argparse.Action):
 
 @register_lr_scheduler("milestone", dataclass=MilestoneScheduleConfig)
 class MilestoneSchedule(FairseqLRScheduler):
-    """Sets the optimizer's rate to ``milestone_lr`` of the number of updates.
+    """Learning-rate scheduler that sets the rate to ``milestone_lr`` of the number of finished updates.
+
+    Args:
+        cfg: options of the schedule
+        optimizer: optimizer whose learning rate is set
 
     Raises:
-        InputError: an option is out of its range, or --lr has several values.
+        InputError: An option is out of range, or --lr has several values.
     """
 
     def __init__(self, cfg: MilestoneScheduleConfig, optimizer: FairseqOptimizer) -> None:
@@ -86,8 +91,13 @@ class MilestoneSchedule(FairseqLRScheduler):
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the dataclass's options, of which --milestones takes several words (fairseq's lists take
-        one)."""
+        """Add the options of the dataclass to a parser.
+
+        Unlike fairseq's other lists, --milestones may be given as several words.
+
+        Args:
+            parser: parser to which the options are added
+        """
         parser.add_argument(
             "--milestones",
             nargs="+",
@@ -96,15 +106,25 @@ class MilestoneSchedule(FairseqLRScheduler):
             action=_MilestonesAction,
             help=MilestoneScheduleConfig()._get_help("milestones"),
         )
-        # fairseq leaves out an option that is there already.
+        # fairseq skips an option that the parser already has.
         super().add_args(parser)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Take the best loss; a stored rate is not needed, as the rate follows from the number of updates."""
+        """Load the best loss from a checkpoint.
+
+        The stored rate is not needed, because the rate follows from the number of updates.
+
+        Args:
+            state_dict: state returned by ``state_dict``
+        """
         self.best = state_dict.get("best")
 
     def step_update(self, num_updates: int) -> float:
-        """Set and return the rate of the next update, given the number of finished ones."""
+        """Set the learning rate of the next update, and return it.
+
+        Args:
+            num_updates: number of finished updates
+        """
         lr = self.lr_after(num_updates)
         self.optimizer.set_lr(lr)
         return lr
@@ -115,8 +135,8 @@ def _check(cfg: MilestoneScheduleConfig) -> None:
     check_bounds({**options, "milestones": list(cfg.milestones), "lr": list(cfg.lr)}, MilestoneScheduleConfig)
     if len(cfg.lr) != 1:
         raise InputError(
-            f"--lr-scheduler milestone takes one --lr, the peak rate, got {list(cfg.lr)}; "
-            "lower rates come from --milestones and --lr-decay-rate"
+            f"--lr-scheduler milestone takes one --lr, the peak rate, got {list(cfg.lr)}. "
+            "Use --milestones and --lr-decay-rate for lower rates."
         )
     peak_lr = cfg.lr[0]
     if not cfg.warmup_init_lr <= peak_lr:
@@ -125,8 +145,8 @@ def _check(cfg: MilestoneScheduleConfig) -> None:
         )
     if cfg.warmup_updates == 0 and cfg.warmup_init_lr >= 0:
         raise InputError(
-            f"--warmup-init-lr {cfg.warmup_init_lr:g} needs a warm-up: give --warmup-updates too, or leave "
-            "it out"
+            f"--warmup-init-lr {cfg.warmup_init_lr:g} needs a warm-up. Use --warmup-updates too, or omit "
+            "--warmup-init-lr."
         )
     if any(later <= earlier for earlier, later in zip([0, *cfg.milestones], cfg.milestones)):
         raise InputError(f"--milestones must be strictly increasing, got {list(cfg.milestones)}")
