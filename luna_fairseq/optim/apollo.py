@@ -240,6 +240,7 @@ class Apollo(Optimizer):
 
 
 def _compute_dtype(p: Tensor) -> torch.dtype:
+    """Return the dtype in which a parameter is updated."""
     return torch.float32 if p.dtype in _LOW_PRECISION else p.dtype
 
 
@@ -267,6 +268,7 @@ _RANGES: Dict[str, Tuple[Callable[[float], bool], str]] = {
 
 
 def _check_hyperparameters(group: Dict[str, Any]) -> None:
+    """Raise InputError if an option of a parameter group is out of range."""
     for name, (is_good, wanted) in _RANGES.items():
         value = group[name]
         is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
@@ -279,12 +281,14 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
 
 
 def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
+    """Replace a weight decay type of None by the default for the rebound."""
     if group["weight_decay_type"] is None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"
 
 
 @lru_cache(maxsize=None)  # the warning is given once
 def _warn_about_rounded_belief() -> None:
+    """Warn that training with the rebound "belief" may diverge in half precision."""
     warnings.warn(
         'Apollo: with rebound "belief", training of float16 and bfloat16 parameters may diverge, because the '
         "deviation of the gradient from its average may round to zero. Keep the parameters in float32 "

@@ -100,6 +100,7 @@ def multi_tensor_update(
 
 
 def _clamp_min_(tensors: List[Tensor], least: float) -> None:
+    """Replace all elements below ``least`` by ``least`` in place."""
     if hasattr(torch, "_foreach_clamp_min_"):
         torch._foreach_clamp_min_(tensors, least)
     else:  # torch 1.13

@@ -18,7 +18,7 @@ B, H, M, N = 3, 2, 5, 7
 
 
 def inputs(length, decay=False, state=False, dtype=torch.float64, seed=0):
-    """x, y [B, H, T, M], z [B, H, T, N], and log_decay [B, H, T] and state [B, H, M, N] where asked for."""
+    """Return x, y [B, H, T, M], z [B, H, T, N], and optionally log_decay [B, H, T] and state [B, H, M, N]."""
     generator = torch.Generator().manual_seed(seed)
     shapes = [(B, H, length, M), (B, H, length, M), (B, H, length, N)]
     parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
@@ -28,7 +28,7 @@ def inputs(length, decay=False, state=False, dtype=torch.float64, seed=0):
 
 
 def call(form, decay, state):
-    """``form`` as a function of what :func:`inputs` gives."""
+    """Return ``form`` as a function of the tensors of :func:`inputs`."""
 
     def function(x, y, z, *rest):
         rest = list(rest)

@@ -1,5 +1,8 @@
-"""What ``auto`` takes. The tests of a machine that has the Triton form run on a GPU, or with
-TRITON_INTERPRET=1: test_causal_luna_triton_interpreter.py runs this file so."""
+"""Selection of the backend for ``auto``.
+
+Tests that need the Triton form run on a GPU or with TRITON_INTERPRET=1.
+test_causal_luna_triton_interpreter.py runs this file with the interpreter.
+"""
 
 import os
 import sys
@@ -27,7 +30,7 @@ has_triton = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def nothing_chosen(caplog, monkeypatch):
-    """No choice made so far, and triton takes 1 ms, chunk 2."""
+    """Clear earlier choices, and let triton take 1 ms and chunk 2 ms."""
     caplog.set_level("INFO")
     monkeypatch.setattr(choice, "COMPARED_LENGTH", 40)  # three chunks: the interpreter is slow
     monkeypatch.setattr(
@@ -47,7 +50,7 @@ def attend(T=5, K=8, L=3, dtype=torch.float32, log_decay=None):
 
 @pytest.fixture
 def suits(monkeypatch):
-    """A machine where Triton suits, though it may not run there: kernels are planted."""
+    """Pretend that Triton supports this machine. The tests replace its kernels."""
     monkeypatch.setattr(choice, "why_not_triton", lambda *heads: "")
 
 

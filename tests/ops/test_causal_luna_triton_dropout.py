@@ -1,4 +1,4 @@
-"""Dropout inside the Triton form: what is drawn, and that forward and backward pass draw the same.
+"""Dropout in the Triton form: distribution of the factors, and equal factors in forward and backward pass.
 
 Runs where test_causal_luna_triton.py does.
 """
@@ -44,7 +44,7 @@ def draw_kernel(
 
 
 def factors(seed, dropout, T, L, block_t=16, block_l=16):
-    """What the kernels multiply the unpack weights with [B, H, T, L], drawn in blocks of one's choice."""
+    """Return the dropout factors of the unpack weights [B, H, T, L], drawn in blocks of the given size."""
     plan = form.make_plan(B * H, T, K, L)
     rows, width = plan["rows"], plan["WIDTH"]
     out = torch.empty(B, H, rows, width, device=DEVICE)
@@ -55,7 +55,7 @@ def factors(seed, dropout, T, L, block_t=16, block_l=16):
 
 
 def seed_after(n):
-    """The seed that the next call draws, with torch's generator put back to where that call will find it."""
+    """Return the seed that the next call will draw, and reset torch's generator afterwards."""
     torch.manual_seed(n)
     seed = torch.randint(2**62, (1,), device=DEVICE)
     torch.manual_seed(n)

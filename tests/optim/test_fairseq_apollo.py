@@ -54,7 +54,7 @@ def make_grads(seed):
 
 
 def optimizer_step(optimizer, params, grads, max_norm, sample_size=4):
-    """What fairseq's trainer does with the gradients of a batch; returns the logged norm."""
+    """Clip and apply gradients as fairseq's trainer does, and return the logged norm."""
     optimizer.zero_grad()
     scaler = getattr(optimizer, "scaler", None)
     factor = sample_size * (scaler.loss_scale if scaler is not None else 1.0)

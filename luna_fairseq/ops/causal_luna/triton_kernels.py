@@ -17,8 +17,8 @@ added to a state, are scaled by their ages relative to that point. Without decay
 and the compiler removes them.
 
 Inputs and outputs have T positions and K or L columns. All other memory consists of whole blocks and needs no
-masks: states are [BLOCK_K, WIDTH], and rows are [BLOCK_T, WIDTH], where WIDTH is L rounded up to a multiple
-    of BLOCK_L.
+masks. States are [BLOCK_K, WIDTH], and rows are [BLOCK_T, WIDTH], where WIDTH is L rounded up to a multiple
+of BLOCK_L.
 
 Three measures keep the number of registers small. Inputs are loaded again, from the cache, for every product.
 One loop processes both sides of the attention: queries with keys, and weights (or the gradient of the output)
