@@ -52,7 +52,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         """Build attention of a layer to the source. update_packed: a next layer reads the packed
         context."""
         ours = self.options
-        anchors = {
+        anchors: Any = {
             "anchor_strength": ours.anchor_strength if ours.anchored_packed else None,
             "diagonal": ours.diagonal_prior,
         }

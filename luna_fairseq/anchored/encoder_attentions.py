@@ -44,7 +44,8 @@ def extension_options(cfg: Any) -> ExtensionOptions:
         InputError: options that need --anchored-packed and are without it, or do not go together
     """
     defaults = ExtensionOptions()
-    options = ExtensionOptions(*(getattr(cfg, name, value) for name, value in defaults._asdict().items()))
+    given: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
+    options = ExtensionOptions(**given)
     needs = {
         "packed_lookup": "only rows with a place have tokens of their own",
         "local_parts": "only rows with a place have tokens of their own",

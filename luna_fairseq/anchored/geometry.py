@@ -4,14 +4,14 @@ The encoder and the decoder compute it once for all layers. An attention that is
 own.
 """
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
 from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, middles
-from luna_fairseq.anchored.segments import Layout, find_layout
-from luna_fairseq.anchored.window import Window, find_window
+from luna_fairseq.anchored.segments import find_layout
+from luna_fairseq.anchored.window import find_window
 from luna_fairseq.modules.batch import Source
 
 
@@ -52,8 +52,8 @@ class ContextGeometry(NamedTuple):
 
     pack_distance: Optional[Tensor] = None
     unpack_distance: Optional[Tensor] = None
-    window: Optional[Window] = None
-    layout: Optional[Layout] = None
+    window: Any = None
+    layout: Any = None
     row_place: Optional[Tensor] = None
     token_place: Optional[Tensor] = None
 

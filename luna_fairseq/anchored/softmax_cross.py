@@ -91,7 +91,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
         """Compute all weights of one call; see :meth:`LunaAttention.weights`."""
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
-        pack = None
+        pack: Any = None
+        read: Any
         if self.packs:
             _, pack = self.attend_to_context(packed, context, source, geometry, need_weights=True)
         _, memory = self.pack(packed, context, source, geometry)

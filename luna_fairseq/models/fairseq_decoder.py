@@ -106,7 +106,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     @separators.setter
     def separators(self, value: Optional[Tuple[int, int]]) -> None:
         self._separators = value
-        self.attentions.separator = None if value is None else value[1]
+        attentions: Any = self.attentions  # those of the extension, which alone counts sentences
+        attentions.separator = None if value is None else value[1]
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
         """Remember whether fairseq-generate will print alignments."""
@@ -161,7 +162,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             attn = attn[:alignment_heads].mean(dim=0)  # [B, T, S]
         return output.x, {"attn": [attn], "inner_states": list(output.states)}
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tuple[Any, Dict[str, List[Any]]]:
+    def forward(  # type: ignore[override]
+        self, *args: Any, **kwargs: Any
+    ) -> Tuple[Any, Dict[str, List[Any]]]:
         """Call fairseq's Transformer decoder, which calls :meth:`extract_features`. Arguments as there."""
         return TransformerDecoderBase.forward(self, *args, **kwargs)
 
@@ -175,7 +178,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         weights_of: Tuple[int, ...] = (),
     ) -> Tuple[DecoderOutput, Optional[DecoderState]]:
         """Call :class:`LunaDecoder` for the next ``tokens`` [B, T]. Arguments as there."""
-        if encoded is not None and self._separators is not None:
+        if encoded is not None and encoder_out is not None and self._separators is not None:
             (source,) = encoder_out["src_tokens"]
             numbers = sentence_numbers(source.eq(self._separators[0]), source.eq(self.padding_idx))
             numbers = numbers[:: numbers.size(0) // encoded.x.size(1)]

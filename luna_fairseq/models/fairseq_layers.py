@@ -67,6 +67,8 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
     def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):
         super().__init__(embed_dim, padding_idx, init_size=max_positions + padding_idx + 1)
 
+    weights: Any
+
     def extend(self, end: int) -> None:
         """Extend the table to sequences of ``end`` tokens."""
         rows = end + self.padding_idx + 1
@@ -74,7 +76,7 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
             table = self.get_embedding(rows, self.embedding_dim, self.padding_idx)
             self.weights = table.to(self.weights)
 
-    def forward(self, positions: Tensor, end: int) -> Tensor:  # type: ignore[override]
+    def forward(self, positions: Tensor, end: int) -> Tensor:
         """Return [B, T, C] for ``positions`` [B, T] in sequences that end at ``end``."""
         like = getattr(self, "_float_tensor", self.weights)  # fairseq 0.12.2 moves this alone
         if end + self.padding_idx + 1 > self.weights.size(0):

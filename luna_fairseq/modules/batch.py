@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.ops.attention import in_a_graph
 
 
@@ -55,6 +56,14 @@ class Geometry(NamedTuple):
 
     context: Any = None
     target: Any = None
+
+
+def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
+    """Return the padding mask [B, T] of ``tokens`` [B, T]. Raises InputError if there are none: vectors do
+    not say which of them are padding."""
+    if tokens is None:
+        raise InputError("give tokens, or a padding mask with the vectors that replace them")
+    return tokens.eq(padding_idx)
 
 
 def token_places(padding_mask: Tensor, count: Optional[Tensor] = None) -> Tensor:

@@ -67,7 +67,7 @@ class LearnedPositions(nn.Embedding):
         nn.init.normal_(self.weight, mean=0.0, std=embed_dim**-0.5)
         nn.init.zeros_(self.weight[padding_idx].detach())
 
-    def forward(self, positions: Tensor, end: int) -> Tensor:  # type: ignore[override]
+    def forward(self, positions: Tensor, end: int) -> Tensor:
         """Return [B, T, C] for ``positions`` [B, T] in sequences that end at ``end``. Raises InputError if
         that is beyond the longest sequence."""
         if end > self.max_positions:
@@ -93,7 +93,7 @@ class TokenEmbedding(nn.Module):
         checkpoints."""
         self.options = options
         self.embed_scale = math.sqrt(options.embed_dim) if options.scale_embedding else 1.0
-        self.padding_idx: int = embed_tokens.padding_idx  # type: ignore[assignment]
+        self.padding_idx: int = embed_tokens.padding_idx
         self.dropout_module: nn.Module = nn.Dropout(options.dropout)
         self.word_dropout_module: nn.Module = nn.Dropout(options.word_dropout)
         self.embed_tokens = embed_tokens

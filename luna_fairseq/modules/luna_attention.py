@@ -280,6 +280,9 @@ class LunaAttention(ProjectingAttention):
         """Compute all weights of one call by the definition. Arguments as of :meth:`forward`."""
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
+        pack: Any  # with need_weights there are weights
+        read: Any
+        unpack: Any
         packed_context, pack = self.attend_to_context(packed, context, source, geometry, need_weights=True)
         memory = self.remember(packed_context, pack.mean(dim=1), context, geometry)
         _, read = self.unpack(query, memory, source, geometry, need_weights=True)

@@ -10,7 +10,7 @@ from typing import Any, Collection, NamedTuple, Optional, Tuple
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.batch import Source, Target, drop_empty_mask, token_places
+from luna_fairseq.modules.batch import Source, Target, drop_empty_mask, find_padding, token_places
 from luna_fairseq.modules.decoder_attentions import DecoderAttentions
 from luna_fairseq.modules.embedding import TokenEmbedding, drop_words
 from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
@@ -61,7 +61,7 @@ class LunaDecoder(TokenEmbedding):
         self.attentions = attentions or DecoderAttentions()
         self.build_embedding(options, embed_tokens)
         self.quant_noise = self.embed_linear()
-        self.project_in_dim = None if width == C else linear_without_bias(width, C)  # type: ignore[arg-type]
+        self.project_in_dim = None if width == C else linear_without_bias(width, C)
         self.embed_positions = self.build_positions(options, self.padding_idx)
         self.layernorm_embedding = self.embed_norm()
         self.layers = self.build_layers(options)
@@ -126,7 +126,7 @@ class LunaDecoder(TokenEmbedding):
         if embeddings is None:
             embeddings = self.embed_tokens(tokens)
         if padding_mask is None:
-            padding_mask = tokens.eq(self.padding_idx)
+            padding_mask = find_padding(tokens, self.padding_idx)
         keep_state = state is not None if keep_state is None else keep_state
         before = (None,) * len(self.layers) if state is None else state.layers
         if len(before) != len(self.layers):

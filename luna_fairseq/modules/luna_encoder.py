@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Optional, Tuple
 
 from torch import Tensor, nn
 
-from luna_fairseq.modules.batch import Source, drop_empty_mask, token_places
+from luna_fairseq.modules.batch import Source, drop_empty_mask, find_padding, token_places
 from luna_fairseq.modules.embedding import TokenEmbedding, drop_words, sinusoidal_table
 from luna_fairseq.modules.encoder_attentions import EncoderAttentions
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
@@ -63,6 +63,7 @@ class LunaEncoder(TokenEmbedding):
         self.layernorm_embedding = self.embed_norm()
         self.quant_noise = self.embed_linear()
         self.layers = self.build_layers(options)
+        self.layer_repeats = options.layer_repeats
         self.layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if options.normalize_before else None
         self.packed_embedding = PackedEmbedding(
             options.projection_length,
@@ -120,7 +121,7 @@ class LunaEncoder(TokenEmbedding):
         if embeddings is None:
             embeddings = self.embed_tokens(tokens)
         if padding_mask is None:
-            padding_mask = tokens.eq(self.padding_idx)
+            padding_mask = find_padding(tokens, self.padding_idx)
         places = token_places(padding_mask) if places is None else places
         x = self.embed(embeddings, padding_mask, places)
         mask = drop_empty_mask(padding_mask)
@@ -133,7 +134,7 @@ class LunaEncoder(TokenEmbedding):
 
         packed = first
         states, packed_states, all_weights = [x], [packed], []
-        for _ in range(self.options.layer_repeats):
+        for _ in range(self.layer_repeats):
             for layer in self.layers:
                 x, packed, weights = self.run_layer(layer, x, packed, source, geometry, need_weights)
                 packed = first if packed is None else packed

@@ -20,7 +20,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], part: Part) -> Part:
         return x
 
     parts = [of(x) for x in part]
-    return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)  # type: ignore[call-arg]
+    return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
 
 
 class PackedMemory(NamedTuple):
