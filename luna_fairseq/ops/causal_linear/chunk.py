@@ -185,13 +185,14 @@ def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
         )
         results = write_chunk(results, gradients, span, inputs.x.size(1))
         state_after, grad_after = state_before, grad_before
-    grad_x, grad_y, grad_z, grad_log_decay = results
-    if inputs.log_decay is not None:
+    total = ChunkGradients(*results)
+    grad_log_decay = total.log_decay
+    if inputs.log_decay is not None and grad_log_decay is not None:
         grad_log_decay = grad_log_decay.squeeze(-1).to(inputs.log_decay.dtype)
     return (
-        grad_x.to(inputs.x.dtype),
-        grad_y.to(inputs.y.dtype),
-        grad_z.to(inputs.z.dtype),
+        total.x.to(inputs.x.dtype),
+        total.y.to(inputs.y.dtype),
+        total.z.to(inputs.z.dtype),
         grad_log_decay,
         None if inputs.state is None else grad_after,
     )

@@ -426,7 +426,7 @@ class _ChunkCausalLuna(Function):
                 results = write_chunk(results, cast_gradients(gradients, inputs), span, T)
             grad_q, grad_A, grad_keys, grad_values, read_scale, added_scale = results
             grad_inverse_steps = grad_log_decay = None
-            if log_decay is not None:
+            if log_decay is not None and read_scale is not None and added_scale is not None:
                 grad_inverse_steps = read_scale / inputs.inverse_steps
                 per_head = (read_scale - added_scale).to(log_decay.dtype)
                 grad_log_decay = sum_over_examples(per_head, log_decay.size(0))
@@ -439,10 +439,11 @@ class _ChunkCausalLuna(Function):
 
 def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
     """Convert the gradients of queries, keys and values to the dtypes of these inputs."""
+    values = gradients.values
+    if values is not None and inputs.values is not None:
+        values = values.to(inputs.values.dtype)
     return gradients._replace(
-        q=gradients.q.to(inputs.q.dtype),
-        keys=gradients.keys.to(inputs.keys.dtype),
-        values=None if gradients.values is None else gradients.values.to(inputs.values.dtype),
+        q=gradients.q.to(inputs.q.dtype), keys=gradients.keys.to(inputs.keys.dtype), values=values
     )
 
 
