@@ -67,7 +67,8 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
     if config.get("tie_word_embeddings", True):
         _share(weights, taken.values(), bool(config.get("share_all_embeddings")))
     _check(weights, taken, state["model"], folder)
-    for ours, theirs in taken.items():
+    tied = _tied_with(taken, state["model"])
+    for ours, theirs in {**taken, **tied}.items():
         state["model"][ours] = weights[theirs].to(state["model"][ours].dtype)
     state["last_optimizer_state"] = None
     with replacing(path) as temporary:
@@ -95,6 +96,23 @@ def _share(weights: Dict[str, Tensor], names: Iterable[str], all_embeddings: boo
     names = [name for name in (*weights, *names) if name.endswith(TIED) and not name.startswith(others)]
     for value in [weights[name] for name in names if name in weights][:1]:
         weights.update({name: value for name in names if name not in weights})
+
+
+def _tied_with(taken: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
+    """Return the parameters of ``model`` that are tied to an embedding in ``taken`` and not taken themselves,
+    with the exported embedding's name.
+
+    A fine-tuned classifier has no LM head, but the weight of the checkpoint's LM head is the embedding.
+    fairseq loads the head after the embedding, so an old head would replace the imported embedding.
+    """
+    embeddings = {ours: theirs for ours, theirs in taken.items() if ours.endswith(TIED)}
+    return {
+        name: theirs
+        for name in model
+        if name.endswith(TIED) and name not in taken
+        for ours, theirs in embeddings.items()
+        if torch.equal(model[name], model[ours])
+    }
 
 
 def _check_run(exported: Dict[str, Any], ours: Dict[str, Any], folder: Path, like: Path) -> None:
