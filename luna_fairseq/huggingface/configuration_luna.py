@@ -93,6 +93,19 @@ class LunaConfig(PretrainedConfig):
         super().__init__(**{"tie_word_embeddings": True, **kwargs, "pad_token_id": pad_token_id})
 
 
+class LunaLongConfig(LunaConfig):
+    """Configuration of a classifier of long sequences; arguments as of :class:`LunaConfig`.
+
+    transformers 5 remembers one model of each class of configurations, and
+    ``AutoModelForSequenceClassification`` loads two kinds of models.
+    """
+
+    model_type = "luna_long"
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)  # written out, as transformers 5 gives a class without it another
+
+
 class LunaDecoderConfig(LunaConfig):
     """Of a causal language model; arguments as of :class:`LunaConfig`."""
 

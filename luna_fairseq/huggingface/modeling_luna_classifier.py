@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from luna_fairseq.huggingface.adapters import activation
-from luna_fairseq.huggingface.configuration_luna import LunaConfig
+from luna_fairseq.huggingface.configuration_luna import LunaConfig, LunaLongConfig
 from luna_fairseq.huggingface.modeling_luna import LunaModel, LunaModelOutput, LunaPreTrainedModel
 from luna_fairseq.modules.heads import merge_heads, split_heads
 from luna_fairseq.ops.softmax import softmax_attention
@@ -19,6 +19,13 @@ def mean_of(x: Tensor, mask: Tensor) -> Tensor:
     """Mean [B, C] of x [B, T, C] where ``mask`` [B, T] is 1."""
     kept = mask.unsqueeze(-1).to(x.dtype)
     return (x * kept).sum(dim=1) / kept.sum(dim=1)
+
+
+def first_token(out: LunaModelOutput) -> Tensor:
+    """Vector [B, C] of the first token of each sequence, which padding may precede."""
+    x = out.last_hidden_state
+    first = out.source_mask.argmax(dim=1)[:, None, None]
+    return x.gather(1, first.expand(-1, 1, x.size(2))).squeeze(1)
 
 
 class AttentionToPacked(nn.Module):
@@ -62,7 +69,7 @@ class LunaClassificationHead(nn.Module):
 
     def forward(self, out: LunaModelOutput) -> Tensor:
         """Logits [B, classes] of what the encoder returned."""
-        x = self.dropout(self.pool(out.last_hidden_state[:, 0], out.packed, out.packed_mask))
+        x = self.dropout(self.pool(first_token(out), out.packed, out.packed_mask))
         return self.out_proj(self.dropout(self.activation_fn(self.dense(x))))
 
     def pool(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
@@ -149,6 +156,8 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
     ``config.classifier_reads``: ``first``, the ``tokens``' mean, or the last P's ``mean``.
     """
 
+    config_class = LunaLongConfig
+
     def __init__(self, config: LunaConfig):
         LunaPreTrainedModel.__init__(self, config)
         self.luna = LunaModel(config)
@@ -191,4 +200,4 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
             return mean_of(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":
             return mean_of(out.last_hidden_state, out.source_mask)
-        return out.last_hidden_state[:, 0]
+        return first_token(out)
