@@ -1,0 +1,172 @@
+"""Kinds of models: a small checkpoint of each, and what it reads."""
+
+from argparse import Namespace
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import tiny_luna
+import tiny_masked_lm
+import tiny_models
+import torch
+from omegaconf import OmegaConf
+from tiny_luna import EOS, PAD, sentences
+
+from fairseq.dataclass.configs import FairseqConfig
+from luna_fairseq.models import LunaClassifier, LunaLanguageModel, LunaMaskedLM, LunaModel
+
+GRID = 2.0**-12  # of the parameters, so that the mean of two checkpoints is exact
+LONGEST = 300
+TRANSLATION, CAUSAL, MASKED, CLASSES = "translation", "causal LM", "masked LM", "classes"
+SEPARATOR = 4
+
+
+class Kind(NamedTuple):
+    """Attributes:
+    job: what the model does
+    options: options that differ from the small model's
+    head: classification head of a masked language model
+    sizes: sizes of the dictionaries of what is read and of what is written
+    lengths: lengths of sources, or of texts, on both sides of every length at which the model branches
+    """
+
+    job: str
+    options: Dict[str, Any]
+    head: Optional[str] = None
+    sizes: Tuple[int, int] = (23, 19)
+    lengths: Tuple[int, ...] = (5, 4, 6, 64, 63, 65, 200)
+
+    @property
+    def has_decoder(self) -> bool:
+        return self.job in (TRANSLATION, CAUSAL)
+
+    @property
+    def is_lra(self) -> bool:
+        return self.job == CLASSES and self.head is None
+
+
+LOOK_UP = (5, 4, 6, 64, 63, 65, 200, 255, 256, 257)  # of the last, a batch is laid out by segments
+KINDS = {
+    "two vocabularies": Kind(TRANSLATION, {}),
+    "one vocabulary": Kind(TRANSLATION, {"share_all_embeddings": True}, sizes=(23, 23)),
+    "untied": Kind(TRANSLATION, {"untie_luna_kv": True}),
+    "pre-norm": Kind(TRANSLATION, tiny_luna.PRE_NORM),
+    "softmax cross": Kind(TRANSLATION, {"cross_attention": "softmax"}),
+    "anchored": Kind(TRANSLATION, {"anchored_packed": True, "local_parts": 3}),
+    "look-up": Kind(
+        TRANSLATION, {**tiny_luna.LOOK_UP, "diagonal_prior": True, "causal_decay": True}, lengths=LOOK_UP
+    ),
+    "documents": Kind(TRANSLATION, {**tiny_luna.LOOK_UP, **tiny_luna.SENTENCE_DIAGONAL}, lengths=LOOK_UP),
+    "causal LM": Kind(CAUSAL, {}, sizes=(23, 23)),
+    "causal LM with decay": Kind(CAUSAL, {"causal_decay": True}, sizes=(23, 23)),
+    "masked LM": Kind(MASKED, {}),
+    "classifier of a token": Kind(CLASSES, {}, head="sentence_classification_head"),
+    "classifier of P": Kind(CLASSES, {}, head="attention_classification_head"),
+    "LRA classifier": Kind(CLASSES, {}),
+    "LRA classifier, mean": Kind(CLASSES, {"sen_rep_type": "mp"}),
+}
+# fairseq's task, the model's architecture, and what stands in the dictionaries before the words.
+TASKS = {
+    TRANSLATION: ("translation", "luna", {"dict.a.txt": ["<sep>"], "dict.b.txt": ["<sep>"]}),
+    CAUSAL: ("language_modeling", "luna_lm", {"dict.txt": ["<sep>"]}),
+    MASKED: ("masked_lm", "luna_bert", {"dict.txt": []}),
+    "LRA": ("lra-text", "luna_lra_listop", {"src-bin/dict.txt": [], "label-bin/dict.txt": []}),
+}
+BASES = {
+    TRANSLATION: {**tiny_luna.OPTIONS, "decoder_layers": 2, "max_source_positions": LONGEST},
+    CAUSAL: {**tiny_models.LM_OPTIONS, "tokens_per_sample": LONGEST},
+    MASKED: {**tiny_masked_lm.OPTIONS, "max_positions": LONGEST},
+    "LRA": {**tiny_models.CLASSIFIER_OPTIONS, "max_positions": LONGEST},
+}
+MODELS = {TRANSLATION: LunaModel, CAUSAL: LunaLanguageModel, MASKED: LunaMaskedLM, "LRA": LunaClassifier}
+
+
+class Item(NamedTuple):
+    """Attributes:
+    source: tokens that the model reads; None in a causal language model
+    target: tokens that a decoder writes, up to the end; None without a decoder
+    """
+
+    source: Optional[List[int]]
+    target: Optional[List[int]]
+
+    @property
+    def previous(self) -> List[int]:
+        """What the decoder reads."""
+        return [EOS, *self.target[:-1]]
+
+
+def items(kind: Kind, seed: int = 0) -> List[Item]:
+    """An item of each of the kind's lengths; the lengths of targets are in another order."""
+    lengths = kind.lengths
+    if kind.job == CAUSAL:
+        return [Item(None, text) for text in sentences(lengths, kind.sizes[1], seed)]
+    if kind.job == TRANSLATION:
+        turned = [min(length, 200) for length in (*lengths[3:], *lengths[:3])]
+        sides = (
+            sentences(some, size, seed + n)
+            for n, (some, size) in enumerate(zip((lengths, turned), kind.sizes))
+        )
+        return [Item(*pair) for pair in zip(*sides)]
+    first = [] if kind.is_lra else [tiny_masked_lm.BOS]
+    return [
+        Item([*first, *text][:length], None) for length, text in zip(lengths, sentences(lengths, 22, seed))
+    ]
+
+
+def write_checkpoint(kind: Kind, folder: Any) -> None:
+    """Write two checkpoints of one training, a.pt and b.pt, whose mean is model.pt, and data/."""
+    group = "LRA" if kind.is_lra else MASKED if kind.job == CLASSES else kind.job
+    task, arch, names = TASKS[group]
+    options = {**BASES[group], "max_target_positions": LONGEST, **kind.options}
+    if group == "LRA":
+        del options["max_target_positions"]
+    given = tiny_luna.Task(*(kind.sizes if kind.has_decoder else (23, 23)))
+    given.pairs, given.max_positions = False, lambda: LONGEST
+    torch.manual_seed(0)
+    model = MODELS[group].build_model(Namespace(**options), given)
+    if kind.head:
+        model.register_classification_head(kind.head, num_classes=3)
+    generator = torch.Generator().manual_seed(1)
+
+    def noise(x, scale):
+        return (torch.randn(x.shape, generator=generator) * scale / GRID).round() * GRID
+
+    differences = {}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_((parameter / GRID).round() * GRID + noise(parameter, 0.1))
+            differences[name] = noise(parameter, 0.3)
+    cfg = {
+        **OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True),
+        "task": {"_name": task, "data": str(folder / "data")},
+        "model": {"_name": arch, "arch": arch, **options},
+        "criterion": {"_name": "cross_entropy"},
+    }
+    if kind.job == TRANSLATION:
+        cfg["task"].update(source_lang="a", target_lang="b", left_pad_source=True)
+    elif group != "LRA":
+        cfg["task"]["tokens_per_sample"] = LONGEST
+    state = {"args": None, "cfg": cfg, "extra_state": {"best": 3.5}}
+    state["extra_state"]["train_iterator"] = {"epoch": 2, "iterations_in_epoch": 0}
+    state["optimizer_history"] = [{"num_updates": 12, "criterion_name": "", "lr_scheduler_state": {}}]
+    shared = {value.data_ptr(): name for name, value in model.named_parameters()}
+    for file, sign in (("model.pt", 0), ("a.pt", 1), ("b.pt", -1)):
+        weights = {}
+        for name, value in model.state_dict().items():
+            difference = differences.get(shared.get(value.data_ptr()))
+            weights[name] = value.clone() if difference is None else value + sign * difference
+        torch.save({**state, "model": weights}, str(folder / file))
+    for number, (name, symbols) in enumerate(names.items()):
+        size = kind.sizes[number] if kind.job in (TRANSLATION, CAUSAL) else 22  # and one that the task adds
+        words = [*symbols, *(f"w{i}" for i in range(size - 4 - len(symbols)))]
+        (folder / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "data" / name).write_text("".join(f"{word} 1\n" for word in words), encoding="utf-8")
+
+
+def padded(rows: List[List[int]], left: bool = False, extra: int = 0) -> torch.Tensor:
+    """[B, T] of tokens, with ``extra`` more places of padding than the longest row needs."""
+    return tiny_luna.batch(rows, left, extra)
+
+
+def values_at_tokens(values: torch.Tensor, ids: torch.Tensor) -> List[torch.Tensor]:
+    """Rows of values [B, T, ..] without those at padding."""
+    return [row[mask] for row, mask in zip(values, ids.ne(PAD))]

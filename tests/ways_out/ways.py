@@ -1,0 +1,536 @@
+"""Ways in which a checkpoint is used. Each gives the same numbers for the same items.
+
+A way's ``scores(items, left, extra)`` returns, for each item of one batch that is padded on the left or right
+by ``extra`` more places than needed, the tokens that were written (None without a decoder) and a tensor:
+
+- of a decoder the log-probabilities [T] of these tokens;
+- of a masked language model log-probabilities [T, V], or P's features where a way has no others;
+- of a classifier log-probabilities [classes].
+"""
+
+import importlib
+import logging
+from argparse import Namespace
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+import torch
+from kinds import (
+    CAUSAL,
+    CLASSES,
+    MASKED,
+    TRANSLATION,
+    Item,
+    Kind,
+    padded,
+    values_at_tokens,
+)
+from tiny_luna import EOS, PAD
+from torch import Tensor
+
+from fairseq import checkpoint_utils
+from luna_fairseq.commands import average_checkpoints
+from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
+
+Scores = List[Tuple[Optional[List[int]], Tensor]]
+TRUSTED = {"trust_remote_code": True}
+FREE = {"forced_eos_token_id": None}  # the last token that generate writes is not the end
+NEW = 5  # tokens that are written after a prefix
+
+
+def command(name: str, *words: Any) -> None:
+    """Run a command of the folder huggingface/."""
+    status = importlib.import_module(f"luna_fairseq.huggingface.{name}").main([str(word) for word in words])
+    logging.disable(logging.NOTSET)
+    assert status == 0
+
+
+def chosen(logits: Tensor, targets: List[List[int]], ids: Tensor) -> Scores:
+    """Log-probabilities of the targets, given logits [B, T, V] at the padded tokens ``ids`` [B, T]."""
+    rows = values_at_tokens(logits.log_softmax(dim=-1), ids)
+    return [(row, values[range(len(row)), row]) for row, values in zip(targets, rows)]
+
+
+class Way:
+    """A way and a kind of model, loaded.
+
+    Attributes:
+        step_by_step: whether a target of 200 tokens takes 200 steps
+    """
+
+    step_by_step = False
+    dtype = torch.float64
+
+    def __init__(self, kind: Kind, folder: Any):
+        self.kind, self.folder = kind, folder
+        self.load()
+
+    def load(self) -> None:
+        raise NotImplementedError
+
+
+class Forward(Way):
+    """One call of fairseq's model, whose target is known."""
+
+    file = "model.pt"
+
+    def load(self) -> None:
+        overrides = {"data": str(self.folder / "data"), "load_checkpoint_heads": True}
+        path = [str(self.folder / self.file)]
+        models, _, self.task = checkpoint_utils.load_model_ensemble_and_task(path, arg_overrides=overrides)
+        self.model = models[0].to(self.dtype).eval()
+
+    def __call__(self, source: Optional[Tensor], previous: Optional[Tensor]) -> Tensor:
+        with torch.no_grad():
+            if self.kind.job == TRANSLATION:
+                return self.model(source, source.ne(PAD).sum(dim=1), previous)[0]
+            if self.kind.job == CAUSAL:
+                return self.model(previous)[0]
+            if self.kind.head:
+                return self.model(source, classification_head_name=self.kind.head)[0]
+            return self.model(source)[0] if self.kind.job == MASKED else self.model(source)
+
+    def scores(self, items: List[Item], left: bool = False, extra: int = 0) -> Scores:
+        source = previous = None
+        if self.kind.job != CAUSAL:
+            source = padded([item.source for item in items], left, extra)
+        if self.kind.has_decoder:
+            previous = padded([item.previous for item in items], False, extra)
+        logits = self(source, previous)
+        if self.kind.has_decoder:
+            return chosen(logits, [item.target for item in items], previous)
+        logits = logits.log_softmax(dim=-1)
+        rows = values_at_tokens(logits, source) if self.kind.job == MASKED else logits
+        return [(None, row) for row in rows]
+
+    def goes_on(self, item: Item, prefix: List[int], number: int = NEW) -> List[int]:
+        """The best ``number`` of tokens after the ``prefix``, one after the other; neither padding nor the
+        end. For other ways ``item`` and ``prefix`` are lists."""
+        source = None if item.source is None else padded([item.source])
+        found = [EOS, *prefix]
+        for _ in range(number):
+            logits = self(source, torch.tensor([found]))[0, -1]
+            found.append(int(logits.index_fill(0, torch.tensor([PAD, EOS]), -torch.inf).argmax()))
+        return found[1 + len(prefix) :]
+
+    def answer(self, texts: List[str]) -> List[Any]:
+        """What is written for each text, or after it; the three best words for the mask of a text; or
+        log-probabilities of classes."""
+        dictionary = self.task.source_dictionary
+        found: List[Any] = []
+        for text in texts:
+            tokens = [dictionary.index(word) for word in text.split()]
+            if self.kind.job == TRANSLATION:
+                new = self.goes_on(Item([*tokens, EOS], None), [])
+                found.append(self.task.target_dictionary.string(torch.tensor(new)))
+            elif self.kind.job == CAUSAL:
+                found.append(
+                    dictionary.string(torch.tensor([*tokens, *self.goes_on(Item(None, None), tokens)]))
+                )
+            else:
+                first = [] if self.kind.is_lra else [dictionary.bos()]
+                if self.kind.is_lra and not self.kind.options:
+                    first = [dictionary.index("<CLS>")]
+                values = self.scores([Item([*first, *tokens, EOS], None)])[0][1]
+                if self.kind.job == MASKED:
+                    place = 1 + tokens.index(dictionary.index("<mask>"))
+                    names = {i: dictionary[i] for i in range(len(dictionary)) if dictionary[i][0] == "w"}
+                    best = sorted(names, key=lambda i: -values[place, i])[:3]
+                    found.append([names[i] for i in best])
+                else:
+                    found.append(values)
+        return found
+
+
+class Averaged(Forward):
+    """The checkpoint that luna-average-checkpoints makes of two."""
+
+    file = "averaged.pt"
+
+    def load(self) -> None:
+        files = [str(self.folder / name) for name in ("a.pt", "b.pt")]
+        assert average_checkpoints.main(["--inputs", *files, "--output", str(self.folder / self.file)]) == 0
+        super().load()
+
+
+def exported(kind: Kind, folder: Any) -> Any:
+    """The folder that luna-export-huggingface writes, once.
+
+    All have one name, and transformers takes code of one name and one content for one module.
+    """
+    there = folder / "hf"
+    if not there.exists():
+        command("export", there, "--path", folder / "model.pt", "--data", folder / "data")
+    return there
+
+
+AUTO = {
+    TRANSLATION: "AutoModelForSeq2SeqLM",
+    CAUSAL: "AutoModelForCausalLM",
+    MASKED: "AutoModelForMaskedLM",
+    CLASSES: "AutoModelForSequenceClassification",
+}
+
+
+def load_exported(kind: Kind, folder: Any) -> Any:
+    """transformers' model of an exported folder."""
+    import transformers
+
+    return getattr(transformers, AUTO[kind.job]).from_pretrained(str(folder), **TRUSTED).eval()
+
+
+class Imported(Forward):
+    """The checkpoint that luna-import-huggingface makes of an exported folder that transformers saved."""
+
+    file = "imported.pt"
+
+    def load(self) -> None:
+        import transformers
+
+        there, again = exported(self.kind, self.folder), self.folder / "again"
+        load_exported(self.kind, there).save_pretrained(str(again))
+        transformers.AutoTokenizer.from_pretrained(str(there), **TRUSTED).save_pretrained(str(again))
+        like = ["--like", self.folder / "a.pt"]
+        command("import_checkpoint", again, *like, "--path", self.folder / self.file)
+        super().load()
+
+
+class Search(Forward):
+    """fairseq's generator, as the task makes it; a target is a prefix to the end."""
+
+    step_by_step = True
+
+    def generate(
+        self, source: Optional[Tensor], prefix: Optional[Tensor], longest: int, least: int = 1, beam: int = 1
+    ) -> Any:
+        """Hypotheses of each row of a batch, best first."""
+        options = Namespace(beam=beam, max_len_b=longest, min_len=least)
+        generator = self.task.build_generator([self.model], options)
+        if source is None:
+            source = prefix[:, :0]
+        net_input = {"src_tokens": source, "src_lengths": source.ne(PAD).sum(dim=1)}
+        if self.kind.job == CAUSAL:  # whose rows are counted at the source
+            net_input = {"src_tokens": torch.cat([torch.full_like(prefix[:, :1], EOS), prefix], dim=1)}
+            prefix = None
+        sample = {"net_input": net_input}
+        return self.task.inference_step(generator, [self.model], sample, prefix_tokens=prefix)
+
+    def scores(self, items: List[Item], left: bool = False, extra: int = 0) -> Scores:
+        source = None
+        if self.kind.job == TRANSLATION:
+            source = padded([item.source for item in items], left, extra)
+        target = padded([item.target for item in items])
+        found = self.generate(source, target, target.size(1))
+        return [
+            (best[0]["tokens"].tolist(), best[0]["positional_scores"][: len(best[0]["tokens"])].double())
+            for best in found
+        ]
+
+    def go_on(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
+        """Each beside its copy, as fairseq lets a row that has read its prefix end before the others have."""
+        found = []
+        for item, prefix in zip(items, prefixes):
+            source = None
+            if self.kind.job == TRANSLATION:
+                source = padded([item.source] * 2, left, extra=3)
+            longest = len(prefix) + NEW
+            best = self.generate(source, padded([prefix] * 2), longest, longest)
+            rows = [one[0]["tokens"].tolist()[len(prefix) :][:NEW] for one in best]
+            assert rows[0] == rows[1]
+            found.append(rows[0])
+        return found
+
+
+class Python(Way):
+    """LunaModel, LunaLanguageModel and LunaMaskedLM: texts and lists of tokens, padded inside."""
+
+    step_by_step = True
+
+    def load(self) -> None:
+        self.hub = self.from_pretrained()
+        if self.kind.job == TRANSLATION:
+            self.right = self.from_pretrained(left_pad_source=False)
+
+    def from_pretrained(self, **more: Any) -> Any:
+        model = {TRANSLATION: LunaModel, CAUSAL: LunaLanguageModel}.get(self.kind.job, LunaMaskedLM)
+        words = str(self.folder), "model.pt", str(self.folder / "data")
+        return model.from_pretrained(*words, **more).to(self.dtype)
+
+    def scores(self, items: List[Item], left: bool = False, extra: int = 0) -> Scores:
+        if self.kind.job == CAUSAL:
+            texts = [self.hub.tgt_dict.string(torch.tensor(item.target)) for item in items]
+            found = self.hub.score(texts)
+            return [(one["tokens"].tolist(), one["positional_scores"].double()) for one in found]
+        tokens = [torch.tensor(item.source) for item in items]
+        if self.kind.job == TRANSLATION:
+            hub = self.hub if left else self.right
+            found = hub.generate(tokens, beam=1, max_len_b=3)
+            return [(one[0]["tokens"].tolist(), one[0]["positional_scores"].double()) for one in found]
+        with torch.no_grad():
+            if self.kind.head:
+                return [(None, row) for row in self.hub.predict(self.kind.head, tokens)]
+            features = self.hub.extract_features(tokens)
+            logits = self.hub.model.encoder.lm_head(features).log_softmax(dim=-1)
+        return [(None, row[: len(item.source)]) for row, item in zip(logits, items)]
+
+    def go_on(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
+        found = []
+        for item, prefix in zip(items, prefixes):
+            longest = len(prefix) + NEW
+            options = {"beam": 1, "max_len_b": longest, "min_len": longest}
+            if self.kind.job == CAUSAL:
+                best = self.hub.generate([torch.tensor([*prefix, EOS])], **options)[0][0]
+            else:
+                given = {"inference_step_args": {"prefix_tokens": torch.tensor([prefix])}}
+                hub = self.hub if left else self.right
+                best = hub.generate([torch.tensor(item.source)], **options, **given)[0][0]
+            found.append(best["tokens"].tolist()[len(prefix) :][:NEW])
+        return found
+
+    def two_turns(self, items: List[Item], prefixes: List[List[int]], more: List[List[int]]) -> Any:
+        """Two lines of a stream, of a causal language model."""
+        found = []
+        for prefix, line in zip(prefixes, more):
+            texts = [self.hub.tgt_dict.string(torch.tensor(tokens)) for tokens in (prefix, line)]
+            stream = self.hub.read(texts[0])
+            longest = len(line) + NEW
+            new = self.hub.sample(texts[1], stream=stream, beam=1, max_len_b=longest, min_len=longest)
+            found.append([self.hub.tgt_dict.index(word) for word in new.split()][len(line) :])
+        return None, found
+
+    def answer(self, texts: List[str]) -> List[Any]:
+        if self.kind.job == TRANSLATION:
+            return self.hub.translate(texts, beam=1, max_len_a=0, max_len_b=NEW, min_len=NEW)
+        if self.kind.job == CAUSAL:
+            longest = [len(text.split()) + NEW for text in texts]
+            return [self.hub.sample(text, max_len_b=n, min_len=n) for text, n in zip(texts, longest)]
+        if self.kind.job == MASKED:
+            return [[word.strip() for _, _, word in self.hub.fill_mask(text, topk=3)] for text in texts]
+        with torch.no_grad():
+            return list(self.hub.predict(self.kind.head, [self.hub.encode(text) for text in texts]))
+
+
+class InEightBits(Forward):
+    """The model of the Python interface with weights in 8 bits, called as Forward calls it."""
+
+    dtype = torch.float32
+
+    def load(self) -> None:
+        model = {TRANSLATION: LunaModel, CAUSAL: LunaLanguageModel}[self.kind.job]
+        words = str(self.folder), "model.pt", str(self.folder / "data")
+        self.hub = model.from_pretrained(*words, int8=True)
+        self.model = self.hub.models[0]
+
+
+class Transformers(Way):
+    """One call of transformers' model; both sides padded on the same side."""
+
+    def load(self) -> None:
+        self.model = load_exported(self.kind, exported(self.kind, self.folder)).to(self.dtype)
+
+    def of_a_whole(self, logits: Tensor, ids: Tensor) -> Scores:
+        """Numbers of a model without a decoder from its logits of tokens [B, T]."""
+        logits = logits.log_softmax(dim=-1)
+        return [(None, row) for row in (values_at_tokens(logits, ids) if self.kind.job == MASKED else logits)]
+
+    def read_source(self, items: List[Item], left: bool = False, extra: int = 0) -> Dict[str, Any]:
+        """Arguments of the source; none of a causal language model."""
+        if self.kind.job == CAUSAL:
+            return {}
+        ids = padded([item.source for item in items], left, extra)
+        return {"input_ids": ids, "attention_mask": ids.ne(PAD).long()}
+
+    @property
+    def side(self) -> str:
+        return "decoder_" if self.kind.job == TRANSLATION else ""
+
+    @torch.no_grad()
+    def scores(self, items: List[Item], left: bool = False, extra: int = 0) -> Scores:
+        given = self.read_source(items, left, extra)
+        if not self.kind.has_decoder:
+            ids = given["input_ids"]
+            logits = self.model(**given).logits
+            again = self.model(ids).logits  # padding is masked without a mask, too
+            there = ids.ne(PAD) if self.kind.job == MASKED else ...
+            torch.testing.assert_close(logits[there], again[there], rtol=0, atol=1e-12)
+            return self.of_a_whole(logits, ids)
+        ids = padded([item.previous for item in items], left, extra)
+        target = {f"{self.side}input_ids": ids, f"{self.side}attention_mask": ids.ne(PAD).long()}
+        return chosen(self.model(**given, **target).logits, [item.target for item in items], ids)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the exported folder."""
+        import transformers
+
+        return transformers.AutoTokenizer.from_pretrained(str(exported(self.kind, self.folder)), **TRUSTED)
+
+    @torch.no_grad()
+    def answer(self, texts: List[str]) -> List[Any]:
+        """As :meth:`Forward.answer`, without a decoder."""
+        tokenizer = self.tokenizer
+        given = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+        logits = self.model(**given).logits
+        if self.kind.job == CLASSES:
+            return list(logits.log_softmax(dim=-1))
+        mask = given["input_ids"].eq(tokenizer.mask_token_id)
+        words = torch.tensor(tokenizer.convert_tokens_to_ids(self.words()))
+        return [[tokenizer.decode([words[i]]) for i in row[words].topk(3).indices] for row in logits[mask]]
+
+    def words(self) -> List[str]:
+        """The words of the dictionary."""
+        return [f"w{number}" for number in range(17)]
+
+
+def in_chunks(ids: Tensor) -> List[Tensor]:
+    """Chunks of 1, 2, 3 and 60 tokens, and the tokens beyond them."""
+    ends = [min(end, ids.size(1)) for end in (0, 1, 3, 6, 66, ids.size(1))]
+    return [ids[:, start:end] for start, end in zip(ends, ends[1:]) if start < end]
+
+
+class StepByStep(Transformers):
+    """A decoder with a state: ``start`` gives the first, ``advance`` reads tokens and gives the next."""
+
+    def start(self, items: List[Item], left: bool = False, extra: int = 0) -> Any:
+        raise NotImplementedError
+
+    def advance(self, state: Any, ids: Tensor) -> Tuple[Tensor, Any]:
+        """Logits [B, T, V] of tokens [B, T], and the state after them."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def scores(self, items: List[Item], left: bool = False, extra: int = 0) -> Scores:
+        ids = padded([item.previous for item in items], left, extra)
+        logits, _ = self.advance(self.start(items, left, extra), ids)
+        return chosen(logits, [item.target for item in items], ids)
+
+    def write(self, state: Any, ids: Tensor) -> Tuple[Tensor, Any]:
+        """Best tokens [B, NEW] after ``ids`` [B, T], and the state before the last of them is read."""
+        found = []
+        for _ in range(NEW):
+            logits, state = self.advance(state, ids)
+            never = torch.tensor([PAD, EOS])
+            ids = logits[:, -1].index_fill(1, never, -torch.inf).argmax(dim=1, keepdim=True)
+            found.append(ids)
+        return torch.cat(found, dim=1), state
+
+    @torch.no_grad()
+    def go_on(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
+        ids = padded([[EOS, *prefix] for prefix in prefixes], True)
+        return self.write(self.start(items, left), ids)[0].tolist()
+
+    @torch.no_grad()
+    def two_turns(self, items: List[Item], prefixes: List[List[int]], more: List[List[int]]) -> Any:
+        ids = padded([[EOS, *prefix] for prefix in prefixes], True)
+        first, state = self.write(self.start(items), ids)
+        second, _ = self.write(state, torch.cat([first[:, -1:], padded(more, True)], dim=1))
+        return first.tolist(), second.tolist()
+
+
+class Cached(StepByStep):
+    """transformers' model with the cache of the call before."""
+
+    def start(self, items: List[Item], left: bool = False, extra: int = 0) -> Any:
+        given = self.read_source(items, left, extra)
+        return ({"encoder_outputs": self.model.get_encoder()(**given)} if given else {}), None
+
+    def advance(self, state: Any, ids: Tensor) -> Tuple[Tensor, Any]:
+        source, cache = state
+        found = []
+        for chunk in in_chunks(ids):
+            given = {f"{self.side}input_ids": chunk, "past_key_values": cache, "use_cache": True}
+            out = self.model(**source, **given)
+            cache = out.past_key_values
+            found.append(out.logits)
+        return torch.cat(found, dim=1), (source, cache)
+
+
+class Onnx(StepByStep):
+    """The graphs that luna-export-onnx writes, in onnxruntime."""
+
+    def load(self) -> None:
+        import onnxruntime
+
+        there = self.folder / "onnx"
+        command("export_onnx", there, "--path", self.folder / "model.pt", "--data", self.folder / "data")
+        self.graphs = {path.stem: onnxruntime.InferenceSession(str(path)) for path in there.glob("*.onnx")}
+
+    def run(self, graph: str, given: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        session = self.graphs[graph]
+        names = {one.name for one in session.get_inputs()}
+        written = [one.name for one in session.get_outputs()]
+        return dict(zip(written, session.run(None, {name: given[name] for name in given if name in names})))
+
+    def scores(self, items: List[Item], left: bool = False, extra: int = 0) -> Scores:
+        if self.kind.has_decoder:
+            return super().scores(items, left, extra)
+        ids = padded([item.source for item in items], left, extra)
+        logits = torch.from_numpy(self.run("model", {"input_ids": ids.numpy()})["logits"]).double()
+        return self.of_a_whole(logits, ids)
+
+    def start(self, items: List[Item], left: bool = False, extra: int = 0) -> Any:
+        if self.kind.job == CAUSAL:
+            with np.load(str(self.folder / "onnx" / "start.npz")) as start:
+                return {name: np.repeat(value, len(items), axis=0) for name, value in start.items()}
+        ids = padded([item.source for item in items], left, extra)
+        return self.run("encoder", {"input_ids": ids.numpy()})
+
+    def advance(self, state: Any, ids: Tensor) -> Tuple[Tensor, Any]:
+        found = []
+        for token in ids.t():
+            after = self.run("decoder", {"token": token[:, None].numpy(), **state})
+            found.append(torch.from_numpy(after.pop("logits")).double())
+            state = {**state, **{name[len("next_") :]: value for name, value in after.items()}}
+        return torch.stack(found, dim=1), state
+
+
+class Generate(Transformers):
+    """transformers' generate."""
+
+    def generate(self, ids: Tensor, given: Dict[str, Any], **more: Any) -> Any:
+        options = {"do_sample": False, "num_beams": 1, "suppress_tokens": [PAD], **FREE}
+        options = {
+            **options,
+            "min_new_tokens": NEW,
+            "max_new_tokens": NEW,
+            "return_dict_in_generate": True,
+            **more,
+        }
+        given = {**given, f"{self.side}input_ids": ids, f"{self.side}attention_mask": ids.ne(PAD).long()}
+        return self.model.generate(**given, **options)
+
+    @torch.no_grad()
+    def scores(self, items: List[Item], left: bool = False, extra: int = 0) -> Scores:
+        """Of tokens that it writes; in a language model, after the first half of the text."""
+        prompts = [[EOS] for _ in items]
+        if self.kind.job == CAUSAL:
+            prompts = [item.previous[: 1 + len(item.target) // 2] for item in items]
+        ids = padded(prompts, True)
+        out = self.generate(ids, self.read_source(items, left, extra), output_logits=True)
+        new = out.sequences[:, ids.size(1) :].tolist()
+        logits = torch.stack(out.logits, dim=1).to(self.dtype)
+        found = chosen(logits, new, torch.tensor(new))
+        return [(row[1:] + tokens, values) for row, (tokens, values) in zip(prompts, found)]
+
+    def go_on(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
+        ids = padded([[EOS, *prefix] for prefix in prefixes], True)
+        return self.generate(ids, self.read_source(items, left)).sequences[:, ids.size(1) :].tolist()
+
+    def two_turns(
+        self, items: List[Item], prefixes: List[List[int]], more: List[List[int]]
+    ) -> Tuple[List[List[int]], List[List[int]]]:
+        given = self.read_source(items)
+        ids = padded([[EOS, *prefix] for prefix in prefixes], True)
+        first = self.generate(ids, given)
+        both = torch.cat([first.sequences, padded(more, True)], dim=1)
+        second = self.generate(both, given, past_key_values=first.past_key_values)
+        new = first.sequences[:, ids.size(1) :], second.sequences[:, both.size(1) :]
+        return new[0].tolist(), new[1].tolist()
+
+    def answer(self, texts: List[str]) -> List[Any]:
+        """Text that is written after, or for, each of the ``texts``."""
+        tokenizer = self.tokenizer
+        given = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+        options = {"min_new_tokens": NEW, "max_new_tokens": NEW, "suppress_tokens": [PAD], **FREE}
+        written = self.model.generate(**given, do_sample=False, num_beams=1, **options)
+        return tokenizer.batch_decode(written, skip_special_tokens=True)
