@@ -1,1 +1,1 @@
-"""Programs beside the package; in a wheel, ``luna_fairseq.examples``."""
+"""Example programs. In an installed package they are ``luna_fairseq.examples``."""

@@ -1,7 +1,8 @@
-"""Beam search by this package beside CTranslate2, for sentences of the lengths of a text's lines.
+"""Compare the speed of beam search in this package with CTranslate2, on sentences as long as those of a text.
 
-Models of base size with random weights, one thread, all rows in turns in one process. Lines of one length go
-together, up to 16; the length is that of words and punctuation, with one more for the end.
+Models have base size and random weights. They translate in turns in one process with one thread. A batch
+holds up to 16 lines of the same length. The length of a line is its number of words and punctuation marks,
+plus one for the end symbol.
 
     pip install ctranslate2==4.8.5
     python examples/beside_ctranslate2.py --text test_2016_flickr.de
@@ -32,19 +33,30 @@ THEIRS = ("float32", "int8")
 BEAM, PARTS = 5, 8
 
 
-def batches_of(lines, most):
-    """The batches of the lines' lengths, up to ``most`` of one length, in a random order."""
+def make_batches(lines, most):
+    """Return the sizes of the batches for the lines of a text, in random order.
+
+    Args:
+        lines: lines of the text.
+        most: maximum number of sentences in a batch.
+    """
     lengths = Counter(len(re.findall(r"\w+|[^\w\s]", line)) + 1 for line in lines)
-    found = [
+    batches = [
         BatchSize(min(most, number - i), length)
         for length, number in sorted(lengths.items())
         for i in range(0, number, most)
     ]
-    return random.Random(1).sample(found, len(found))
+    return random.Random(1).sample(batches, len(batches))
 
 
-def converted(task, longest, folder):
-    """fairseq's Transformer for CTranslate2, in ``folder``."""
+def convert_transformer(task, longest, folder):
+    """Convert fairseq's Transformer for CTranslate2 and return the folder of the converted model.
+
+    Args:
+        task: decoding benchmark that makes the model.
+        longest: number of tokens of the longest sentence.
+        folder: folder for the checkpoint and the converted model.
+    """
     model = task.make_model(task.rows()["transformer"], longest).eval()
     for language in ("a", "b"):
         task.dictionary().save(str(folder / f"dict.{language}.txt"))
@@ -59,23 +71,24 @@ def converted(task, longest, folder):
 
 
 def search_by_ctranslate2(translator, batch):
+    """Translate a batch of random sentences with CTranslate2."""
     draw = random.Random(batch.T)
     words = [[f"w{draw.randrange(31000)}" for _ in range(batch.T - 1)] for _ in range(batch.sentences)]
     length = {"max_decoding_length": batch.T, "min_decoding_length": batch.T}
-    found = translator.translate_batch([[*each, "</s>"] for each in words], beam_size=BEAM, **length)
-    if any(len(one.hypotheses[0]) != batch.T for one in found):
-        sys.exit("CTranslate2 gave hypotheses of another length")
+    results = translator.translate_batch([[*line, "</s>"] for line in words], beam_size=BEAM, **length)
+    if any(len(result.hypotheses[0]) != batch.T for result in results):
+        sys.exit(f"CTranslate2 returned hypotheses whose length is not {batch.T}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--text", type=argparse.FileType(encoding="utf-8"), default=sys.stdin)
-    parser.add_argument("--sentences", type=int, default=1000, help="of the text at most")
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--sentences", type=int, default=1000, help="maximum number of lines to read")
+    parser.add_argument("--batch", type=int, default=16, help="maximum number of sentences in a batch")
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    batches = batches_of(args.text.read().splitlines()[: args.sentences], args.batch)
+    batches = make_batches(args.text.read().splitlines()[: args.sentences], args.batch)
     longest = max(batch.T for batch in batches)
     task = Decode(build_parser().parse_args(["decode", "--beam", str(BEAM)]))
     rows = {}
@@ -83,7 +96,7 @@ def main():
         model = task.ready_model(task.rows()[name], longest)
         rows[name] = lambda batch, model=model: task.search(model, batch)()
     with tempfile.TemporaryDirectory() as folder:
-        path = converted(task, longest, Path(folder))
+        path = convert_transformer(task, longest, Path(folder))
         for kind in THEIRS:
             options = {"compute_type": kind, "inter_threads": 1, "intra_threads": 1}
             translator = ctranslate2.Translator(path, device="cpu", **options)
@@ -100,7 +113,7 @@ def main():
         print(f"{part + 1} of {PARTS} parts", file=sys.stderr)
     sentences = sum(batch.sentences for batch in batches)
     tokens = sum(batch.sentences * batch.T for batch in batches)
-    print(f"{sentences:,} sentences, {tokens:,} tokens; of CPU time:")
+    print(f"{sentences:,} sentences, {tokens:,} tokens, per second of CPU time:")
     for name, spent in seconds.items():
         print(f"{name:20} {sentences / spent:8.1f} sentences/s {tokens / spent:8.0f} tokens/s")
 

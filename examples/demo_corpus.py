@@ -1,11 +1,12 @@
-"""``luna-demo-corpus``: writes an English-German corpus from a small grammar, for demonstrations and tests.
+"""Command ``luna-demo-corpus``: write a small English-German corpus of sentence pairs for demonstrations.
 
-Every constituent is worded in both languages at once. The German has what makes translation from English
-hard: gender, number and case with weak and strong endings, the verb at the end of subordinate clauses,
-inversion after a time that comes first, separable verbs, the frame of auxiliary and participle.
+The sentences come from a grammar that words each constituent in both languages at once. The German has what
+makes translation from English hard: gender, number and case with weak and strong endings, the verb at the end
+of subordinate clauses, inversion after an initial time, separable verbs, and the bracket of auxiliary and
+participle.
 
-Sentences of the test and validation sets occur nowhere else, on neither side, and no sentence occurs twice.
-They are drawn first, so that they stay the same whatever the size of the training set.
+No sentence occurs twice. The sentences of the test and validation sets do not occur elsewhere, on either
+side. They are drawn first, so that they do not depend on the size of the training set.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from luna_fairseq.commands.arguments import positive, random_seed
+from luna_fairseq.commands.arguments import CommandParser, random_seed
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import progress
 
 PROGRAM = "luna-demo-corpus"
-# Far more draws than pairs mean that the grammar has hardly any new sentences left.
+# If more draws are needed for a pair, the grammar has hardly any new sentences left.
 MAX_DRAWS_PER_PAIR = 50
 
 Pair = Tuple[str, str]
 
 GROUPS = {"living": ("person", "animal"), "goods": ("text", "food", "thing", "device")}
-# Kind, then English, its plural where -s is not enough, German, its plural, gender (* weak: den Jungen).
+# Each line has a kind and entries: English noun, its plural if -s is not enough, German noun, its plural,
+# gender (* for weak nouns such as "den Jungen").
 NOUNS = """
 person man:men:Mann:Männer:m woman:women:Frau:Frauen:f child:children:Kind:Kinder:n boy::Junge:Jungen:m*
 person girl::Mädchen:Mädchen:n teacher::Lehrer:Lehrer:m doctor::Arzt:Ärzte:m student::Student:Studenten:m*
@@ -60,8 +62,9 @@ text long:lang short:kurz boring:langweilig interesting:interessant
 food fresh:frisch warm:warm cold:kalt
 room,spot quiet:ruhig big:groß famous:berühmt
 """
-# Subject, case of the object (after a preposition), object, place, then English, past, German (a bar after a
-# separable prefix), 3rd person where a rule does not give it, participle (+ with "sein").
+# Each line has the kind of the subject, the preposition and case of the object, the kind of the object and
+# the place. Its entries are: English verb, past, German verb (a bar after a separable prefix), 3rd person if
+# irregular, participle (+ if it takes "sein").
 VERBS = """
 living - - where sleep:slept:schlafen:schläft:geschlafen sing:sang:singen::gesungen
 living - - where fall_asleep:fell_asleep:ein|schlafen:schläft:+eingeschlafen wait:waited:warten::gewartet
@@ -107,7 +110,7 @@ TIMES = {
 }
 CONJUNCTIONS = "because:weil:any although:obwohl:any while:während:same before:bevor:same if:wenn:present"
 MODALS = "can:können should:sollen will:werden".split()
-FINITE = {  # what rules do not give: 1st and 3rd person singular, plural
+FINITE = {  # irregular verbs: 1st and 3rd person singular, plural
     "haben": "habe hat haben".split(),
     "sein": "bin ist sind".split(),
     "wissen": "weiß weiß wissen".split(),
@@ -120,7 +123,7 @@ OBJECTS = {
     "acc": "me:mich us:uns him:ihn her:sie them:sie".split(),
     "dat": "me:mir us:uns him:ihm her:ihr them:ihnen".split(),
 }
-STRONG = {  # endings of "dieser", and of adjectives after nothing that has one
+STRONG = {  # endings of "dieser", and of adjectives without an inflected determiner
     "nom": dict(zip("mfnp", "er e es e".split())),
     "acc": dict(zip("mfnp", "en e es e".split())),
     "dat": dict(zip("mfnp", "em er em en".split())),
@@ -132,7 +135,14 @@ CONTRACTIONS = "in_dem:im in_das:ins an_dem:am von_dem:vom zu_dem:zum zu_der:zur
 
 
 class Phrase(NamedTuple):
-    """A noun phrase, a pronoun or a time; ``agreement`` of a verb with it is 1 (I), 3 (he) or p (they)."""
+    """Noun phrase, pronoun or time in both languages.
+
+    Attributes:
+        english: English words.
+        german: German words.
+        agreement: agreement of a verb with this subject: "1" (I), "3" (he) or "p" (they) (default: "3").
+        pronoun: True for a pronoun (default: False).
+    """
 
     english: str
     german: str
@@ -141,9 +151,22 @@ class Phrase(NamedTuple):
 
 
 class Clause(NamedTuple):
-    """English: subject, auxiliary (perhaps do) and verb, or the ``inflected`` verb alone, and the rest.
-    German: finite verb, its separable prefix, pronouns (``early``), the rest (``late``), participle or
-    infinitive."""
+    """Clause in both languages, whose parts form statements, questions and subordinate clauses.
+
+    Attributes:
+        subject: subject in both languages.
+        time: time in both languages, empty if the clause has none.
+        negated: True if the clause is negated.
+        auxiliary: English auxiliary verb, such as "do".
+        verb: English verb that follows the auxiliary.
+        inflected: inflected English verb that replaces auxiliary and verb, "" if there is none.
+        rest: English objects and place.
+        finite: German finite verb.
+        prefix: separable prefix of the German verb.
+        early: German pronouns, which precede the time.
+        late: German objects and place, which follow the time.
+        end: German participle or infinitive.
+    """
 
     subject: Phrase
     time: Phrase
@@ -159,27 +182,30 @@ class Clause(NamedTuple):
     end: str
 
     def english(self) -> str:
+        """Return the English statement."""
         split = self.negated or not self.inflected
         verb = f"{self.auxiliary} {self._not()} {self.verb}" if split else self.inflected
         return f"{self.subject.english} {verb} {self.rest} {self.time.english}"
 
     def english_question(self) -> str:
+        """Return the English question."""
         rest = f"{self._not()} {self.verb} {self.rest} {self.time.english}"
         return f"{self.auxiliary} {self.subject.english} {rest}"
 
     def german(self) -> str:
-        """Verb second, the order of statements."""
+        """Return the German statement, with the verb in second position."""
         return f"{self.subject.german} {self.finite} {self._field()} {self.end or self.prefix}"
 
     def german_verb_first(self) -> str:
-        """The order of questions, and of statements after a time or a clause."""
+        """Return the German question, which is also the order of a statement after a time or a clause."""
         return f"{self.finite} {self.subject.german} {self._field()} {self.end or self.prefix}"
 
     def german_verb_final(self) -> str:
-        """The order of subordinate clauses; a separable prefix joins its verb."""
+        """Return the German subordinate clause, in which a separable prefix joins its verb."""
         return f"{self.subject.german} {self._field()} {self.end} {self.prefix}{self.finite}"
 
     def _field(self) -> str:
+        """Return the German words between the finite verb and the end of the clause."""
         return f"{self.early} {self.time.german} {self.late}"
 
     def _not(self) -> str:
@@ -187,17 +213,22 @@ class Clause(NamedTuple):
 
 
 class Grammar:
-    """Draws sentences at random."""
+    """Grammar that draws sentences at random.
+
+    Args:
+        seed: seed of the random generator.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
     def sentence(self) -> Pair:
-        """One sentence in English and in German."""
-        kinds = [self.statement, self.statement, self.question, self.report, self.with_conjunction]
+        """Draw a sentence and return it in English and in German."""
+        kinds = [self.statement, self.statement, self.question, self.report, self.join_clauses]
         return _finish(*self.random.choice(kinds)())
 
     def statement(self) -> Pair:
+        """Draw a statement, sometimes with the time at its beginning."""
         clause, time = self.clause(self.tense()), Phrase("", "")
         if self.random.random() < 0.5:
             clause, time = clause._replace(time=time), clause.time
@@ -206,6 +237,7 @@ class Grammar:
         return clause.english(), clause.german()
 
     def question(self) -> Pair:
+        """Draw a question with or without a question word."""
         english, german = self.random.choice([("", ""), ("", ""), ("why", "warum"), ("who", "wer")])
         if english == "who":
             clause = self.clause(self.tense(), Phrase("who", "wer"))
@@ -214,12 +246,14 @@ class Grammar:
         return f"{english} {clause.english_question()}?", f"{german} {clause.german_verb_first()}?"
 
     def report(self) -> Pair:
+        """Draw a sentence such as "I know that ..."."""
         outer = self.clause(self.random.choice(["present", "past"]), verbs=REPORTS, timed=False)
         inner = self.clause(self.tense())
         german = f"{outer.german()}, dass {inner.german_verb_final()}"
         return f"{outer.english()} that {inner.english()}", german
 
-    def with_conjunction(self) -> Pair:
+    def join_clauses(self) -> Pair:
+        """Draw a main clause with a subordinate clause before or after it."""
         conjunction, german, tenses = self.random.choice(CONJUNCTIONS.split()).split(":")
         tense = self.random.choice(["present", "past"] if tenses == "same" else ["present"])
         main, other = (self.clause(self.tense() if tenses == "any" else tense) for _ in range(2))
@@ -229,6 +263,7 @@ class Grammar:
         return f"{main.english()} {english}", f"{main.german()}, {german}"
 
     def tense(self) -> str:
+        """Draw a tense: "present", "past" or "modal"."""
         return self.random.choice(["present", "present", "past", "past", "modal"])
 
     def clause(
@@ -239,7 +274,15 @@ class Grammar:
         verbs: str = VERBS,
         timed: bool = True,
     ) -> Clause:
-        """Draw a clause: verb, subject (unless given, with its kind), objects, place, time and negation."""
+        """Draw a clause: verb, subject, objects, place, time and negation.
+
+        Args:
+            tense: "present", "past" or "modal".
+            subject: subject of the clause, or None to draw one (default: None).
+            kind: kind of the given subject, a key of the tables (default: "person").
+            verbs: table of the verbs (default: VERBS).
+            timed: True if the clause may have a time (default: True).
+        """
         draw = self.random
         rows = [row for row in _rows(verbs) if kind in _kinds(row[0])]
         kinds, government, objects, place, *entries = draw.choice(rows)
@@ -270,7 +313,20 @@ class Grammar:
         return Clause(subject, time, negated, *english, finite, prefix, early, late, end)
 
     def english_verb(self, base: str, past: str, tense: str, agreement: str) -> Tuple[str, str, str, str]:
-        """Auxiliary and verb, the inflected verb that stands alone, and a German modal verb ("" for none)."""
+        """Return the parts of the English verb.
+
+        Args:
+            base: base form of the verb.
+            past: past form of the verb.
+            tense: "present", "past" or "modal".
+            agreement: agreement with the subject; see :class:`Phrase`.
+
+        Returns:
+            auxiliary: auxiliary verb.
+            verb: verb that follows the auxiliary.
+            inflected: verb that replaces both, "" if there is none.
+            modal: German modal verb, "" if there is none.
+        """
         if tense == "modal":
             english, german = self.random.choice(MODALS).split(":")
             return english, base, "", german
@@ -283,6 +339,7 @@ class Grammar:
         return "does", base, f"{head}{ending}_{rest}", ""
 
     def subject(self, kind: str, definite: bool) -> Phrase:
+        """Draw a subject, sometimes a pronoun."""
         if kind == "person" and self.random.random() < 0.35:
             return Phrase(*self.random.choice(SUBJECTS).split(":"), pronoun=True)
         return self.noun_phrase(kind, "nom", definite, relative=True)
@@ -290,7 +347,20 @@ class Grammar:
     def complements(
         self, government: str, kinds: str, subject: Phrase, definite: bool, negation: str
     ) -> Tuple[str, str, str]:
-        """In German what comes before a time and what after it, with the negation; and the English words."""
+        """Draw the objects of a verb.
+
+        Args:
+            government: case of the object in the table of verbs, with its preposition.
+            kinds: kinds of the object, separated by commas.
+            subject: subject of the clause.
+            definite: True to draw definite noun phrases.
+            negation: "nicht" or "".
+
+        Returns:
+            early: German words before a time.
+            late: German words after a time, with the negation.
+            english: English words.
+        """
         if government == "-":
             return "", negation, ""
         phrase = self.object(self.random.choice(_kinds(kinds)), government[-3:], subject, definite)
@@ -308,18 +378,27 @@ class Grammar:
         return "", f"{phrase.german} {negation}", phrase.english
 
     def object(self, kind: str, case: str, subject: Phrase, definite: bool) -> Phrase:
+        """Draw an object, sometimes a pronoun."""
         if kind == "person" and self.random.random() < 0.35:
             first = 2 if subject.english in ("I", "we") else 0  # neither "I see me" nor "I see us"
             return Phrase(*self.random.choice(OBJECTS[case][first:]).split(":"), pronoun=True)
         return self.noun_phrase(kind, case, definite)
 
     def place(self, direction: str) -> Phrase:
+        """Draw a place or a direction."""
         english, german, case, kind = self.random.choice(PLACES[direction]).split(":")
         phrase = self.noun_phrase(kind, case, definite=True)
         return Phrase(f"{english} {phrase.english}", f"{german} {phrase.german}")
 
     def noun_phrase(self, kind: str, case: str, definite: bool, relative: bool = False) -> Phrase:
-        """Determiner (not "a" or "no" where ``definite``), adjective, noun, perhaps a relative clause."""
+        """Draw a noun phrase: determiner, adjective, noun and perhaps a relative clause.
+
+        Args:
+            kind: kind of the noun.
+            case: "nom", "acc" or "dat".
+            definite: True to exclude the determiners "a" and "no".
+            relative: True if a relative clause may follow (default: False).
+        """
         draw = self.random
         noun = draw.choice(_entries(NOUNS, kind))
         english, english_plural, german, german_plural, gender = noun.split(":")
@@ -350,7 +429,17 @@ class Grammar:
 
 
 def _article(stem: str, case: str, number: str) -> Tuple[str, str]:
-    """The determiner with its ending, and the weak ending of an adjective after it ("" if that is strong)."""
+    """Inflect a German determiner.
+
+    Args:
+        stem: stem of the determiner.
+        case: "nom", "acc" or "dat".
+        number: gender of a singular noun ("m", "f", "n") or "p" for plural.
+
+    Returns:
+        article: determiner with its ending.
+        weak: weak ending of an adjective after it, "" if the adjective has a strong ending.
+    """
     ending = STRONG[case][number]
     weak = "e" if case + number in ("nomm", "nomf", "nomn", "accf", "accn") else "en"
     if stem == "d":
@@ -362,13 +451,14 @@ def _article(stem: str, case: str, number: str) -> Tuple[str, str]:
 
 
 def _finite(infinitive: str, third: str, agreement: str) -> str:
+    """Return the German finite verb."""
     stem = infinitive[:-2]
     forms = [stem + "e", third or stem + ("et" if stem[-1] in "td" else "t"), infinitive]
     return FINITE.get(infinitive, forms)["13p".index(agreement)]
 
 
 def _finish(english: str, german: str) -> Pair:
-    """Spaces, commas, contractions, capitals and the full stop."""
+    """Return the sentences with their spaces, commas, contractions, capitals and full stops."""
     texts = []
     for text in (english.replace(" can not ", " cannot "), german):
         text = re.sub(r"[ ,]*,[ ,]*", ", ", " ".join(text.replace("_", " ").split()))
@@ -382,27 +472,37 @@ def _finish(english: str, german: str) -> Pair:
 
 @lru_cache(maxsize=None)
 def _rows(table: str) -> List[List[str]]:
+    """Return the rows of a table, split into words."""
     return [line.split() for line in table.strip().splitlines()]
 
 
 @lru_cache(maxsize=None)
 def _entries(table: str, kind: str) -> List[str]:
+    """Return the entries of a table for one kind of noun."""
     return [entry for kinds, *entries in _rows(table) if kind in _kinds(kinds) for entry in entries]
 
 
 def _kinds(names: str) -> List[str]:
+    """Return the kinds in a list of kinds and groups of kinds."""
     return [kind for name in names.split(",") for kind in GROUPS.get(name, (name,))]
 
 
 def draw_corpus(sizes: Dict[str, int], seed: int) -> Dict[str, List[Pair]]:
-    """Draw the splits in the order of ``sizes``; no sentence occurs twice in all of them, on either side.
+    """Draw the splits of a corpus in the order of ``sizes``. No sentence occurs twice, on either side.
 
     Args:
-        sizes: split name -> number of pairs.
+        sizes: number of pairs of each split.
         seed: seed of the random generator.
 
+    Returns:
+        pairs (English, German) of each split.
+
     Raises:
-        InputError: the grammar has fewer sentences than asked for.
+        InputError: the grammar does not have so many sentences.
+
+    Example:
+        >>> draw_corpus({"test": 1}, seed=1)["test"][0][0]
+        'This aunt who dreams of a neighbour will talk to my hungry men.'
     """
     pairs = _distinct_pairs(seed, sum(sizes.values()))
     return {
@@ -412,6 +512,15 @@ def draw_corpus(sizes: Dict[str, int], seed: int) -> Dict[str, List[Pair]]:
 
 
 def _distinct_pairs(seed: int, number: int) -> Iterator[Pair]:
+    """Yield pairs of which no side occurs twice.
+
+    Args:
+        seed: seed of the random generator.
+        number: number of pairs that will be drawn.
+
+    Raises:
+        InputError: the grammar does not have so many sentences.
+    """
     grammar = Grammar(seed)
     english_seen, german_seen = set(), set()
     for _ in range(MAX_DRAWS_PER_PAIR * number):
@@ -420,11 +529,15 @@ def _distinct_pairs(seed: int, number: int) -> Iterator[Pair]:
             english_seen.add(english)
             german_seen.add(german)
             yield english, german
-    raise InputError(f"the grammar does not make {number:,} different sentences: ask for fewer")
+    raise InputError(f"the grammar does not have {number:,} different sentences. Give smaller numbers.")
 
 
 def write_corpus(corpus: Dict[str, List[Pair]], folder: Path) -> None:
-    """Write ``<split>.en`` and ``<split>.de`` into the folder, one sentence a line.
+    """Write ``<split>.en`` and ``<split>.de`` into a folder, one sentence a line.
+
+    Args:
+        corpus: pairs of each split.
+        folder: folder to write to.
 
     Raises:
         InputError: the folder cannot be written to.
@@ -439,12 +552,17 @@ def write_corpus(corpus: Dict[str, List[Pair]], folder: Path) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
+    """Build the parser of the command line."""
+    parser = CommandParser(PROGRAM, __doc__, f"{PROGRAM} --destdir corpus --train 4000")
     parser.add_argument("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
-    for split, size in (("train", 16000), ("valid", 500), ("test", 500)):
-        text = f"{split} pairs (default: {size})"
-        parser.add_argument(f"--{split}", type=positive, default=size, metavar="N", help=text)
-    parser.add_argument("--seed", type=random_seed, default=1, help="of the random generator (default: 1)")
+    for split, name, size in (
+        ("train", "training", 16000),
+        ("valid", "validation", 500),
+        ("test", "test", 500),
+    ):
+        parser.count(f"--{split}", size, f"number of {name} pairs")
+    seed = "seed of the random generator (default: 1)"
+    parser.add_argument("--seed", type=random_seed, default=1, help=seed)
     return parser
 
 
@@ -455,7 +573,7 @@ def _write(args: argparse.Namespace) -> None:
         print(f"wrote {len(corpus[split]):,} pairs to {args.destdir / split}.en and .de")
 
 
-main = console_script(PROGRAM, build_parser, lambda args: _write(args), place="destdir")
+main = console_script(PROGRAM, build_parser, _write, place="destdir")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Tries and times the GPU kernels in under ten minutes: gpu/gpu.md and gpu/gpu.json, written as rows come.
+# Tests and times the GPU kernels in less than ten minutes, and writes the results to gpu/gpu.md and gpu/gpu.json.
+#
 #   scripts/measure_gpu.sh [--wheels DIR] [options of python -m luna_fairseq.benchmark.gpu; see its --help]
-# It runs from a checkout, in the environment of PYTHON (python by default), which needs torch. Wheels of what is missing there,
-# as fairseq's for the whole models, are put into a folder of their own and leave the environment as it is.
+#
+# The script runs from a checkout, in the environment of PYTHON (default: python), which must have torch. --wheels installs the
+# wheels in DIR (such as fairseq's, for whole models) into a temporary folder, so that the environment does not change.
 set -euo pipefail
 
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

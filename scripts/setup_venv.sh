@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Makes .venv: torch, fairseq, this package (editable) and the tools of its tests. Run again, it returns at once unless
-# the pins, this script or the interpreter changed. With --find-python it only prints the interpreter it would build on.
+# Creates .venv with torch, fairseq, this package (editable) and the tools of its tests.
 #
-#   ENGINE=fairseq      name on PyPI of the fairseq to install: fairseq-fixed (0.12.3, the default; CPython 3.11 to 3.13) or
-#                       fairseq (0.12.2; CPython 3.8 to 3.10)
-#   PYTHON=python3.12   interpreter to build on (default: python3.11, 3.12, 3.13 or python3, with ENGINE=fairseq python3.8,
-#                       3.9, 3.10 or python3: the first that runs and fits)
-#   VENV=path           environment to fill (default .venv). A torch and a fairseq already in it are used, not replaced.
+# If you start it again, it does nothing unless the pins, this script or the interpreter changed. With --find-python it only
+# prints the interpreter that it would use.
 #
-# pip's own settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_NO_CACHE_DIR, pip.conf) apply.
+#   ENGINE=fairseq      PyPI name of the fairseq to install: fairseq-fixed (0.12.3, CPython 3.11 to 3.13) or fairseq (0.12.2,
+#                       CPython 3.8 to 3.10) (default: fairseq-fixed)
+#   PYTHON=python3.12   interpreter to use (default: the first supported one of python3.11, 3.12, 3.13 and python3; with
+#                       ENGINE=fairseq of python3.8, 3.9, 3.10 and python3)
+#   VENV=path           environment to fill (default: .venv). If it has torch or fairseq, they are kept.
+#
+# The settings of pip (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_NO_CACHE_DIR, pip.conf) apply.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,8 +19,8 @@ VENV="${VENV:-.venv}"
 VENV="${VENV%/}"
 ENGINE="${ENGINE:-fairseq-fixed}"
 TORCH_CPU_INDEX="https://download.pytorch.org/whl/cpu"
-STAMP="$VENV/luna_fairseq.stamp" # hash of what was installed; written last, so a killed install is done again
-OWNER="$VENV/luna_fairseq.made"  # written first: this script made the folder and may remove it
+STAMP="$VENV/luna_fairseq.stamp" # fingerprint of the installation, written last, so that a killed one is repeated
+OWNER="$VENV/luna_fairseq.made"  # marks a folder that this script created and may empty
 LOG="$VENV/luna_fairseq.log"
 
 say() { printf 'setup_venv: %s\n' "$*" >&2; }
@@ -27,14 +29,14 @@ die() {
   exit 1
 }
 
-case "$ENGINE" in # minor versions of Python, and the marker of the pins for them
+case "$ENGINE" in # supported minor versions of Python, and the marker of their pins
 fairseq-fixed) MINORS=(11 12 13) MARKER='>= "3.11"' ;;
 fairseq) MINORS=(8 9 10) MARKER='< "3.11"' ;;
-*) die "ENGINE=$ENGINE is unknown: give fairseq-fixed (0.12.3) or fairseq (0.12.2)" ;;
+*) die "ENGINE=$ENGINE is unknown. Give fairseq-fixed (0.12.3) or fairseq (0.12.2)." ;;
 esac
 CPYTHON="CPython 3.${MINORS[0]}, 3.${MINORS[1]} or 3.${MINORS[2]}"
 
-fits() { # is $1 an interpreter that runs, of a supported version?
+fits() { # succeeds if $1 is an interpreter of a supported version
   "$1" -c 'import sys; sys.exit(str(sys.version_info[1]) not in sys.argv[1:] or sys.version_info[0] != 3)' "${MINORS[@]}" \
     >/dev/null 2>&1
 }
@@ -42,8 +44,8 @@ fits() { # is $1 an interpreter that runs, of a supported version?
 find_python() {
   local candidate
   if [[ -n "${PYTHON:-}" ]]; then
-    "$PYTHON" -c '' >/dev/null 2>&1 || die "PYTHON=$PYTHON does not run: give an installed $CPYTHON"
-    fits "$PYTHON" || die "PYTHON=$PYTHON is $("$PYTHON" --version 2>&1): $CPYTHON is needed"
+    "$PYTHON" -c '' >/dev/null 2>&1 || die "PYTHON=$PYTHON does not run. Give an installed $CPYTHON."
+    fits "$PYTHON" || die "PYTHON=$PYTHON is $("$PYTHON" --version 2>&1). Give $CPYTHON."
     printf '%s\n' "$PYTHON"
     return
   fi
@@ -53,10 +55,10 @@ find_python() {
       return
     fi
   done
-  die "no $CPYTHON found: install one, or name it with PYTHON=/path/to/python3.${MINORS[0]}"
+  die "no $CPYTHON found. Install one, or give PYTHON=/path/to/python3.${MINORS[0]}."
 }
 
-fingerprint() { # of the pins, the place and the interpreter $1
+fingerprint() { # prints a checksum of the pins, the folder and the interpreter $1
   {
     cat constraints.txt setup.py scripts/setup_venv.sh
     echo "$ENGINE"
@@ -72,7 +74,7 @@ up_to_date() {
   [[ "$(cat "$STAMP")" == "$(fingerprint "$python" 2>/dev/null)" ]]
 }
 
-logged() { # run a command with its output in the log; on failure show the log's tail
+logged() { # runs a command with its output in the log, and shows the end of the log if it fails
   local what="$1"
   shift
   printf '\n$ %s\n' "$*" >>"$LOG"
@@ -88,7 +90,7 @@ pip_install() {
   logged "$what" "$VENV/bin/python" -m pip install ${PINS[@]+"${PINS[@]}"} "$@"
 }
 
-runs_python() { # is the environment's interpreter 3.$1?
+runs_python() { # succeeds if the interpreter of the environment is 3.$1
   "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, int(sys.argv[1])))' "$1"
 }
 
@@ -96,29 +98,29 @@ has_module() { "$VENV/bin/python" -c "import importlib.util as u, sys; sys.exit(
 
 has_gpu() { command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q '^GPU '; }
 
-# The alarm also bounds a name look-up that hangs, which no timeout of pip's does.
+# The alarm also ends a name look-up that hangs, which pip's timeouts do not.
 reachable() {
   "$VENV/bin/python" -c 'import signal, sys, urllib.request
 signal.alarm(8)
 urllib.request.urlopen(sys.argv[1], timeout=5)' "$1" >/dev/null 2>&1
 }
 
-require_space() { # $1 GiB
+require_space() { # fails if less than $1 GiB are free
   local free
   free="$(df -Pk "$VENV" | awk 'NR == 2 { print int($4 / 1048576) }')"
-  ((free >= $1)) || die "no space: $VENV needs about $1 GiB, $free GiB are free there"
+  ((free >= $1)) || die "$VENV needs about $1 GiB, and $free GiB are free. Free some space, or give another VENV=path."
 }
 
 require_compiler() {
   local compiler="${CXX:-c++}" headers
   command -v "${compiler%% *}" >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 ||
-    die "no C++ compiler: fairseq is compiled here, install g++ (Debian, Ubuntu: apt install build-essential)"
+    die "fairseq must be compiled, but there is no C++ compiler. Install g++ (Debian, Ubuntu: apt install build-essential)."
   headers="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')"
   [[ -f "$headers/Python.h" ]] ||
-    die "no Python headers: $headers/Python.h is missing (Debian, Ubuntu: apt install python3-dev for that version)"
+    die "$headers/Python.h is missing. Install the Python headers (Debian, Ubuntu: apt install python3-dev for this version)."
 }
 
-# A fork or a checkout of fairseq that was put into an environment of ours must survive a change of the pins.
+# Succeeds if a fork or a checkout of fairseq is installed, which must survive a change of the pins.
 foreign_fairseq() {
   [[ -x "$VENV/bin/python" ]] && has_module fairseq 2>/dev/null && "$VENV/bin/python" -c '
 import sys
@@ -132,14 +134,14 @@ sys.exit(found.read_text("direct_url.json") is None)' "$ENGINE"
 
 create() {
   if [[ -e "$VENV" && ! -f "$VENV/pyvenv.cfg" && ! -f "$OWNER" ]] && [[ -n "$(ls -A "$VENV")" ]]; then
-    die "$VENV exists and is not a virtual environment: remove it, or name another folder with VENV=path"
+    die "$VENV is not a virtual environment. Remove it, or give another folder with VENV=path."
   fi
-  if [[ -f "$OWNER" ]] && ! foreign_fairseq; then # all but the mark of ownership, which a kill must leave
+  if [[ -f "$OWNER" ]] && ! foreign_fairseq; then # keep the owner file, so that a killed run can be repeated
     find "$VENV" -mindepth 1 -maxdepth 1 ! -path "$OWNER" -exec rm -rf {} +
   fi
   if [[ -f "$VENV/pyvenv.cfg" ]]; then
-    "$VENV/bin/python" -c '' 2>/dev/null || die "$VENV/bin/python does not run: remove $VENV and try again"
-    fits "$VENV/bin/python" || die "$VENV holds $("$VENV/bin/python" --version 2>&1): $CPYTHON is needed for $ENGINE"
+    "$VENV/bin/python" -c '' 2>/dev/null || die "$VENV/bin/python does not run. Remove $VENV and try again."
+    fits "$VENV/bin/python" || die "$VENV holds $("$VENV/bin/python" --version 2>&1), and $ENGINE needs $CPYTHON. Give another VENV=path."
     say "1/4 filling the existing $VENV"
     : >"$LOG"
     return
@@ -157,10 +159,10 @@ create() {
 
 install_torch() {
   local options=() wanted=torch
-  # omegaconf 2.0.6, which fairseq 0.12.2 needs, states its requirements in a form that newer versions of pip refuse.
+  # fairseq 0.12.2 needs omegaconf 2.0.6, whose metadata newer versions of pip refuse.
   if [[ "$ENGINE" == fairseq ]] && ! has_module fairseq; then pip_install "installing pip" 'pip<24.1'; fi
   if has_module torch; then
-    say "2/4 torch is there already and is used; installing build tools"
+    say "2/4 using the installed torch; installing build tools"
   else
     if has_gpu; then
       require_space 10
@@ -182,16 +184,16 @@ install_torch() {
 
 install_fairseq() {
   if has_module fairseq; then
-    say "3/4 fairseq is there already and is used"
+    say "3/4 using the installed fairseq"
     return
   fi
   # On Linux there are wheels for CPython 3.8 (fairseq) and 3.12 (fairseq-fixed); elsewhere the source is compiled.
   if ! runs_python 8 && ! runs_python 12; then require_compiler; fi
   say "3/4 installing fairseq (compiles for about three minutes, unless pip has it in its cache)"
-  # No build isolation: pip would fetch a second torch for the build. No dependencies of its own accord: it names
-  # torchaudio, which neither text tasks nor this package import and which must match torch's build.
+  # With build isolation pip would download a second torch. Dependencies are installed below, without torchaudio: it must
+  # match the build of torch, and neither text tasks nor this package import it.
   local options=(--no-deps --no-build-isolation)
-  # The archive of 0.12.2 lacks the sources of two extensions, for speech, that it builds where it finds torch.
+  # The archive of 0.12.2 lacks the sources of two speech extensions, which it would build if it found torch.
   if [[ "$ENGINE" == fairseq ]]; then options=(--no-deps); fi
   pip_install "installing fairseq" "${options[@]}" "$ENGINE"
   local need needs=()
@@ -204,8 +206,8 @@ for need in requires(sys.argv[1]):
   pip_install "installing what fairseq needs" "${needs[@]}"
 }
 
-# fairseq looks for --user-dir luna_fairseq in the current folder and beside its own package, and nowhere else. A fairseq
-# outside of the environment is somebody's checkout: nothing is put there.
+# fairseq looks for --user-dir luna_fairseq only in the current folder and beside its own package. A fairseq outside of the
+# environment is a checkout of the user, in which no link is created.
 link_beside_fairseq() {
   local beside
   beside="$("$VENV/bin/python" -c '
@@ -225,7 +227,7 @@ install_project() {
   link_beside_fairseq
   logged "importing fairseq" "$VENV/bin/python" -c 'import fairseq_cli.train, fairseq_cli.generate'
   if has_gpu && ! "$VENV/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-    say "warning: there is a GPU, but this torch cannot use it (docs/engines.md names the builds for older cards)"
+    say "warning: this torch cannot use the GPU. docs/engines.md names the builds for older cards."
   fi
 }
 
@@ -238,14 +240,14 @@ mkdir -p "$(dirname "$VENV")"
 if command -v flock >/dev/null 2>&1; then
   exec 9>"${VENV%/}.lock"
   if ! flock -n 9; then
-    say "another setup is at work on $VENV: waiting for it"
+    say "waiting for another setup of $VENV"
     flock 9
     if up_to_date; then exit 0; fi
   fi
 fi
 rm -f "$STAMP"
 create
-# In an environment that is not ours the user's versions hold; ours gets exactly the pins.
+# The pins apply only to an environment that this script created.
 PINS=()
 if [[ -f "$OWNER" ]]; then PINS=(--constraint constraints.txt); fi
 install_torch

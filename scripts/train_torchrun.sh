@@ -9,11 +9,18 @@ usage() {
 usage: scripts/train_torchrun.sh [--gpus N] [--nodes N --node-rank K --master HOST[:PORT]] [--dry-run]
                                  RECIPE DATA [fairseq-train options]
 
-Starts luna-train RECIPE DATA once for each GPU by torch's launcher. With several nodes, start it on each with its own
---node-rank (0, 1, ...) and the name of node 0 as --master.
-  --gpus N     processes on this node (default: the GPUs it has)
-  --dry-run    look at RECIPE and DATA, print the command and do nothing
-Status 143: stopped by SIGTERM, having saved; start it again and it goes on.
+Train a recipe with a process for each GPU, started by torch's launcher (torchrun), on one node or several.
+
+On several nodes, start the script on each node with its own --node-rank (0, 1, ...) and the name of node 0 as --master.
+  --gpus N           number of processes on this node (default: its number of GPUs)
+  --nodes N          number of nodes (default: 1)
+  --node-rank K      rank of this node, from 0
+  --master HOST      name of node 0, with its port (default: 29500)
+  --dry-run          check RECIPE and DATA, print the command and stop
+After SIGTERM the training saves and ends with status 143. Start it again to continue.
+
+example:
+  scripts/train_torchrun.sh --gpus 4 small_anchored data --max-epoch 10
 HELP
 }
 
@@ -40,7 +47,7 @@ done
 [[ "$nodes" =~ ^[1-9][0-9]*$ ]] || die "--nodes must be a positive number, got $nodes"
 if [[ -z "$gpus" ]]; then
   gpus="$(python -c 'import torch; print(torch.cuda.device_count())')"
-  ((gpus > 0)) || die "this node has no GPU: give --gpus N to train with N processes on its CPU"
+  ((gpus > 0)) || die "this node has no GPU. Give --gpus N to train with N processes on its CPU."
 fi
 [[ "$gpus" =~ ^[1-9][0-9]*$ ]] || die "--gpus must be a positive number, got $gpus"
 
@@ -57,15 +64,15 @@ else
 fi
 train=(luna_fairseq.commands.train "$@" --distributed-world-size "$((nodes * gpus))")
 launch+=(-m "${train[@]}")
-# Once and in one line, before every process would say it.
+# Checked once here, so that an error is one line and not one for each process.
 python -m "${train[0]}" --dry-run "${train[@]:1}" >/dev/null || exit 1
 if [[ -n "$dry_run" ]]; then
   printf '%q ' "${launch[@]}" && echo
   exit 0
 fi
 
-# torch's launcher, terminated, kills its processes after 30 seconds (newer versions: after this time). They are asked
-# directly, and have the time they need to finish the update and to save.
+# After SIGTERM torch's launcher kills its processes within 30 seconds (newer versions: within this time). The signal is sent
+# to the processes directly, so that they have the time to finish the update and to save.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-600}"
 terminated=''
 "${launch[@]}" &

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One row of the paper's Tables 4 and 5, in four steps. See --help.
+# Reproduces one row of the paper's Tables 4 and 5 in four steps. See --help.
 set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -11,10 +11,17 @@ usage: scripts/wmt14_en_de.sh prepare  DIR        [luna-prepare-wmt14-en-de opti
        scripts/wmt14_en_de.sh average  DIR RECIPE [N]
        scripts/wmt14_en_de.sh evaluate DIR RECIPE [luna-evaluate options] [-- fairseq-generate options]
 
-WMT'14 English-German from the public archives to a score, all in DIR: the archives and the data (Moses tokens, 40,000
-merges, at most 250 pieces a side in a ratio of at most 1.5), checkpoints/RECIPE, the mean of the last N epochs (10, as in
-the paper) in averaged.pt there, and results/RECIPE: newstest2014 with beam 5. RECIPE is a row of wmt14_en_de:
-luna-recipes lists them. Each step, started again, goes on where it stopped.
+Reproduce one row of the paper's Tables 4 and 5: WMT'14 English-German, from the public archives to a score. RECIPE is a row
+of wmt14_en_de; luna-recipes lists them. If you start a step again, it continues where it stopped.
+
+  prepare    download the archives and encode the text (Moses tokens, 40,000 merges, at most 250 pieces a side, in a ratio
+             of at most 1.5)
+  train      train the recipe; the checkpoints are in DIR/checkpoints/RECIPE
+  average    average the last N epochs (default: 10, as in the paper) to averaged.pt in the same folder
+  evaluate   translate newstest2014 with beam 5 and score it; the results are in DIR/results/RECIPE
+
+example:
+  scripts/wmt14_en_de.sh train wmt14 luna_16_softplus_tied --max-update 100000
 HELP
 }
 

@@ -111,4 +111,4 @@ def test_slurm_mistakes(tmp_path):
     assert done.returncode == 1 and "the job has no GPUs" in done.stderr
     write(tmp_path / "python", "exit 1")
     done = run(SBATCH, "r", "d", path=tmp_path, **JOB)
-    assert done.returncode == 1 and "luna_fairseq is not installed" in done.stderr
+    assert done.returncode == 1 and "does not have luna_fairseq" in done.stderr

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any, Callable, Optional
 
 from luna_fairseq.checks.bounds import SEED, describe, is_within
@@ -52,11 +53,12 @@ class HelpFormatter(argparse.HelpFormatter):
     """Formatter of ``--help`` that wraps paragraphs and keeps the lines of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        wrap = super()._fill_text
-        paragraphs = (
-            part if part.startswith("example:") else wrap(part, width, indent) for part in text.split("\n\n")
+        paragraphs = text.strip().split("\n\n")
+        wrapper = TextWrapper(width, break_on_hyphens=False)
+        return "\n\n".join(
+            part if part.startswith("example:") else wrapper.fill(" ".join(part.split()))
+            for part in paragraphs
         )
-        return "\n\n".join(paragraphs)
 
 
 def describe_command(doc: str) -> str:

@@ -1,1 +1,1 @@
-"""Masked language models (Luna, section 4.3): data, fine-tuning, export, commands."""
+"""Masked language models (Luna, section 4.3): data preparation, fine-tuning and evaluation."""

@@ -1,218 +1,53 @@
-"""``luna-prepare-text``: from raw text to what fairseq's masked_lm and language_modeling tasks read.
+"""Command ``luna-prepare-text``: convert raw text into the data folder that a language model is trained on.
 
-Text is UTF-8, one sentence or paragraph a line; empty lines separate documents. It is encoded with GPT-2's
-byte-pair encoding when its files are given, otherwise with one of sentencepiece that is learnt from the
-training text, and written as fairseq-preprocess does. All text is streamed. DIR then holds the binarised
-data, dict.txt, and the tokenizer's files under the names by which LunaMaskedLM.from_pretrained finds them.
-With --shards the documents of the training text are dealt to DIR/shard0, DIR/shard1, ...; an epoch of
-training reads one of them. Started again, it does only what is left or has changed.
+fairseq's tasks masked_lm and language_modeling read the data. Text is UTF-8 with one sentence or paragraph a
+line, and empty lines separate documents. The text is encoded with GPT-2's byte-pair encoding if you give its
+files, otherwise with a sentencepiece encoding that is learned from the training text. Text is streamed, so
+that it may exceed the memory.
+
+DIR then holds the binarised data, dict.txt, and the tokenizer's files under the names by which
+LunaMaskedLM.from_pretrained finds them. With --shards the documents of the training text are dealt to
+DIR/shard0, DIR/shard1 and so on, and each epoch of training reads one of these folders. If you start the
+command again, it does only what is left or what has changed.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import os
 import sys
-from collections import Counter
-from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
-import numpy as np
-import sentencepiece
-
-from fairseq.data import Dictionary
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
-from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import digest, forget_checksums, sha256, write_checksums
-from luna_fairseq.files.finished_steps import FinishedSteps
-from luna_fairseq.files.regular import regular_file
-from luna_fairseq.files.writing import copy_file, replacing
-from luna_fairseq.progress import progress
-from luna_fairseq.text.bitext import read_lines
-from luna_fairseq.text.dictionaries import dictionary_of
-from luna_fairseq.text.encoders import (
-    Encoder,
-    check_unknown,
-    counts_of,
-    gpt2_encoder,
-    gpt2_pieces,
-    sentencepiece_encoder,
-    share_unknown,
-)
-from luna_fairseq.text.indexed import EncodedText, chosen, encoded_texts
-from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 PROGRAM = "luna-prepare-text"
-DICTIONARY = "dict.txt"
-# Tokens that the presets read at a time; a line of more is none of --sample-break-mode complete's samples.
-SAMPLE = 512
-Part = Tuple[str, str]  # split, folder
-VERSION = 3  # part of every key: a change of what a step does must not take the old output for finished
+EXAMPLE = f"{PROGRAM} --train train.txt --valid valid.txt --vocab-size 8000 --destdir data"
 
 
 def build_parser() -> CommandParser:
-    """The command's options."""
-    parser = CommandParser(PROGRAM, __doc__)
-    parser.path("--train", "training text", nargs="+", required=True)
-    parser.path("--valid", "validation text", nargs="+", required=True)
-    parser.path("--test", "test text", nargs="+", default=[])
+    """Build the parser of the command line."""
+    parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
+    parser.path("--train", "files of the training text", nargs="+", required=True)
+    parser.path("--valid", "files of the validation text", nargs="+", required=True)
+    parser.path("--test", "files of the test text (default: none)", nargs="+", default=[])
     parser.path("--destdir", "folder to write to", "DIR", required=True)
-    parser.count("--vocab-size", None, "pieces of the sentencepiece encoding to learn")
-    parser.path("--gpt2-encoder-json", "GPT-2's encoder.json, instead of --vocab-size")
-    parser.path("--gpt2-vocab-bpe", "GPT-2's vocab.bpe")
-    parser.path("--dict", "dictionary to use (default: all pieces, by their frequency)")
-    parser.count("--shards", 1, "parts of the training text")
+    parser.count("--vocab-size", None, "number of pieces of the sentencepiece encoding to learn")
+    parser.path("--gpt2-encoder-json", "GPT-2's encoder.json, in place of --vocab-size")
+    parser.path("--gpt2-vocab-bpe", "GPT-2's vocab.bpe, given with --gpt2-encoder-json")
+    parser.path("--dict", "dictionary to use (default: all pieces, sorted by frequency)")
+    parser.count("--shards", 1, "number of parts that the training text is divided into")
     parser.max_unknown()
     parser.workers()
     return parser
 
 
-class TextPreparation:
-    """One run of the command: check, learn, encode."""
+def _run(args: argparse.Namespace) -> None:
+    # Imported here so that --help does not wait for fairseq.
+    from luna_fairseq.masked_lm.text_preparation import TextPreparation
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.gpt2 = [path for path in (args.gpt2_encoder_json, args.gpt2_vocab_bpe) if path is not None]
-        if len(self.gpt2) == 1:
-            raise InputError("GPT-2's encoding needs both --gpt2-encoder-json and --gpt2-vocab-bpe")
-        if bool(self.gpt2) == bool(args.vocab_size):
-            raise InputError("give either --vocab-size or GPT-2's two files")
-        self.args = args
-        parts = {"train": args.train, "valid": args.valid, "test": args.test}
-        self.files = {split: [path.absolute() for path in paths] for split, paths in parts.items() if paths}
-        self.tokenizer = ["encoder.json", "vocab.bpe"] if self.gpt2 else ["sentencepiece.bpe.model"]
-        shards = [f"shard{n}" for n in range(args.shards)] if args.shards > 1 else ["."]
-        # Validation and test text go to the first shard, where fairseq looks for them.
-        self.parts: List[Part] = [("train", shard) for shard in shards]
-        self.parts += [(split, shards[0]) for split in self.files if split != "train"]
-        self.binarised = [
-            str(Path(folder) / f"{split}.{end}") for split, folder in self.parts for end in ("bin", "idx")
-        ]
-
-    def run(self) -> None:
-        """Do all steps that are not finished yet, and print the counts."""
-        given = [regular_file(path) for path in (*self.gpt2, *([self.args.dict] if self.args.dict else []))]
-        given_dictionary = self._given_dictionary()
-        read = {split: self._check(split) for split in self.files}
-        owned = [*self.tokenizer, DICTIONARY, *self.binarised]
-        steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
-        files = {str(path): sha256(path) for path in given}
-        key = digest(VERSION, read["train"][1], self.args.vocab_size, files, sentencepiece.__version__)
-        steps.do("tokenizer", key, self._make_tokenizer)
-        key = digest(key, read, self.args.shards)
-        facts = steps.do("encode", key, lambda: self._encode(given_dictionary))
-        check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
-        for split, (lines, _) in read.items():
-            print(f"{split}: {lines:,} lines, {facts['tokens'][split]:,} tokens")
-            if facts["unknown"][split]:
-                print(f"{split}: {share_unknown(facts['unknown'][split], facts['tokens'][split])}")
-            if facts["long"][split]:
-                print(
-                    f"{split}: {facts['long'][split]:,} lines have {SAMPLE - 1} pieces or more: with "
-                    f"--sample-break-mode complete and --tokens-per-sample {SAMPLE}, as in the presets, "
-                    "fairseq leaves them out: break them, or give --sample-break-mode none"
-                )
-        data = os.pathsep.join(dict.fromkeys(str(self.args.destdir / folder) for _, folder in self.parts))
-        print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {data}")
-
-    def _check(self, split: str) -> Tuple[int, str]:
-        """Lines that are not empty, and a digest of the text."""
-        state, lines, documents, inside = hashlib.sha256(), 0, 0, False
-        controls: Counter = Counter()
-        for line in progress(self._lines(split, controls), f"check {split}"):
-            state.update(line.encode("utf-8") + b"\n")
-            lines += bool(line)
-            documents += bool(line) and not inside
-            inside = bool(line)
-        if not lines:
-            raise InputError(f"there is no text in {', '.join(map(str, self.files[split]))}")
-        if split == "train" and documents < self.args.shards:
-            raise InputError(
-                f"--shards {self.args.shards}: the training text has {documents:,} documents (runs of lines "
-                "between empty lines), and a shard would be empty; give fewer shards"
-            )
-        for path, number in controls.items():
-            print(f"{split}: control characters or U+2581 in {number:,} lines of {path} were read as spaces")
-        return lines, state.hexdigest()
-
-    def _lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
-        """All lines of a split; between two files there is the end of a document. ``controls`` is that of
-        :func:`read_lines`."""
-        for number, path in enumerate(self.files[split]):
-            if number:
-                yield ""
-            yield from read_lines(path, controls=controls)
-
-    def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
-        if self.gpt2:
-            gpt2_pieces(self.gpt2[0])
-            for source, name in zip(self.gpt2, self.tokenizer):
-                copy_file(source, self.args.destdir / name)
-        else:
-            model = learn_bpe(progress(self._lines("train"), "learn"), self.args.vocab_size)
-            with replacing(self.args.destdir / self.tokenizer[0]) as temporary:
-                temporary.write_bytes(model)
-        return self.tokenizer, {}
-
-    def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
-        """All text as numbers of pieces, then, when the dictionary is known, fairseq's files."""
-        destdir = self.args.destdir
-        forget_checksums(destdir)
-        file = destdir.absolute() / self.tokenizer[0]
-        if self.gpt2:
-            encoder = gpt2_encoder(file, file.with_name(self.tokenizer[1]), self.args.workers)
-        else:
-            encoder = sentencepiece_encoder(file)
-        with encoded_texts(destdir / "encode.tmp", self.parts) as texts:
-            long = {split: self._encode_split(split, encoder, texts) for split in self.files}
-            training = [text for (split, _), text in texts.items() if split == "train"]
-            dictionary = given_dictionary or self._dictionary(file, counts_of(encoder, training))
-            table = encoder.table(dictionary)
-            tokens, unknown = Counter(), Counter()  # type: Counter, Counter
-            for (split, _), text in texts.items():
-                tokens[split] += text.tokens
-                unknown[split] += text.unknown(table, dictionary)
-            check_unknown(unknown, tokens, self.args.max_unknown)
-            for (split, folder), text in texts.items():
-                text.write(destdir / folder / split, table, dictionary)
-        dictionaries = {str(Path(folder) / DICTIONARY) for folder in (".", *(part[1] for part in self.parts))}
-        for name in dictionaries:
-            with replacing(destdir / name) as temporary:
-                dictionary.save(str(temporary))
-        names = [*self.binarised, *sorted(dictionaries)]
-        names.append(write_checksums(destdir, [*names, *self.tokenizer]))
-        return names, {"tokens": tokens, "unknown": unknown, "long": long, "dictionary": len(dictionary)}
-
-    def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
-        """Deal the documents to the split's parts in turn; how many lines are too long for the presets."""
-        parts = [text for (name, _), text in texts.items() if name == split]
-        documents, inside, long = 0, False, 0
-        for batch in encoder.encode(progress(self._lines(split), f"encode {split}")):
-            text = batch[1] > 0
-            begins = text & ~np.append(inside, text[:-1])
-            document = documents + np.cumsum(begins)
-            documents, inside = int(document[-1]), bool(text[-1])
-            long += int((batch[1] >= SAMPLE - 1).sum())  # <s> and </s> come to it
-            for number, part in enumerate(parts):
-                part.add(*chosen(batch, (document - 1) % len(parts) == number))
-        return long
-
-    def _given_dictionary(self) -> Optional[Dictionary]:
-        if not self.args.dict:
-            return None
-        try:
-            return Dictionary.load(str(self.args.dict))
-        except ValueError as error:
-            raise InputError(f"{self.args.dict} is no dictionary of fairseq: {error}") from error
-
-    def _dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
-        if self.gpt2:
-            return dictionary_of(gpt2_pieces(tokenizer), counts)
-        return bpe_dictionary(tokenizer, counts)
+    TextPreparation(args).run()
 
 
-main = console_script(PROGRAM, build_parser, lambda args: TextPreparation(args).run(), place="destdir")
+main = console_script(PROGRAM, build_parser, _run, place="destdir")
 
 
 if __name__ == "__main__":

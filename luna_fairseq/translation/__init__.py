@@ -1,1 +1,1 @@
-"""Translation (Luna, section 4.2): data, commands, scores, what P covers."""
+"""Translation (Luna, section 4.2): data preparation, training commands, scores and analyses of P."""

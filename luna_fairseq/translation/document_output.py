@@ -1,4 +1,7 @@
-"""What fairseq-generate makes of pieces of documents, as a line for each sentence."""
+"""Output of fairseq-generate for pieces of documents, converted to one line for each sentence.
+
+A piece is several sentences of a document that are translated together, joined by separator tokens.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,38 @@ from luna_fairseq.translation.generated import lines_by_kind
 
 
 def misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
-    """Numbers of the pieces whose hypothesis has another number of sentences. Raises InputError where there
-    is not a hypothesis for each piece."""
-    found = lines_by_kind(generated)["H"]
-    if set(found) != set(range(len(pieces))):
-        raise InputError(f"{generated} has {len(found):,} hypotheses for {len(pieces):,} pieces: remove it")
-    return [number for number, piece in enumerate(pieces) if split(found[number], piece.sentences) is None]
+    """Return the numbers of the pieces whose hypothesis has another number of sentences than the piece.
+
+    Args:
+        generated: output of fairseq-generate for the pieces.
+        pieces: sentences of each piece, in the order of the data.
+
+    Raises:
+        InputError: the output does not have exactly one hypothesis for each piece.
+    """
+    hypotheses = lines_by_kind(generated)["H"]
+    if set(hypotheses) != set(range(len(pieces))):
+        raise InputError(
+            f"{generated} has {len(hypotheses):,} hypotheses for {len(pieces):,} pieces. "
+            "Remove it and start the command again."
+        )
+    return [
+        number for number, piece in enumerate(pieces) if split(hypotheses[number], piece.sentences) is None
+    ]
 
 
 def write_singly(
     data: Path, subset: str, languages: Sequence[str], pieces: Sequence[int], folder: Path
 ) -> None:
-    """Write the source sentences of ``pieces`` to ``folder``, each by itself, for fairseq-generate."""
+    """Write the source sentences of some pieces one by one, as data that fairseq-generate reads.
+
+    Args:
+        data: folder of the binarised pieces.
+        subset: name of the split, such as "test".
+        languages: source and target language.
+        pieces: numbers of the pieces whose sentences are written.
+        folder: folder to write to. Whatever it holds is removed first.
+    """
     source, target = languages
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir(parents=True)
@@ -48,32 +71,41 @@ def write_singly(
 
 
 def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Iterable[str], path: Path) -> None:
-    """Write what fairseq-generate would have printed of the sentences of ``pieces``.
+    """Write the output of fairseq-generate for pieces again, with the lines of their sentences.
 
     Args:
-        generated: what it printed of the pieces.
-        pieces: which sentences each holds.
-        singly: translations of the sentences of those that have another number of them, in their order.
-        path: to write to.
+        generated: output of fairseq-generate for the pieces.
+        pieces: sentences of each piece, in the order of the data.
+        singly: translations of the sentences of the pieces that :func:`misdivided` returns, in their order.
+        path: file to write.
     """
-    found, again, lines = lines_by_kind(generated), iter(singly), []
+    texts, remaining, lines = lines_by_kind(generated), iter(singly), []
     sentence = 0
     for number, piece in enumerate(pieces):
-        sides: Dict[str, Any] = {kind: split(found[kind].get(number, ""), piece.sentences) for kind in "STH"}
-        for place in range(piece.sentences):
-            lines += [f"{kind}-{sentence}\t{sides[kind][place]}" for kind in "ST" if sides[kind] is not None]
-            hypothesis = next(again) if sides["H"] is None else sides["H"][place]
-            # fairseq scores a piece, not its sentences.
+        sides: Dict[str, Any] = {kind: split(texts[kind].get(number, ""), piece.sentences) for kind in "STH"}
+        for index in range(piece.sentences):
+            lines += [f"{kind}-{sentence}\t{sides[kind][index]}" for kind in "ST" if sides[kind] is not None]
+            hypothesis = next(remaining) if sides["H"] is None else sides["H"][index]
+            # A sentence has no score of its own: fairseq scores whole pieces.
             lines.append(f"H-{sentence}\t-\t{remove_separators(hypothesis)}")
             sentence += 1
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
-    """Tokens of each sentence or piece that fairseq-generate will read, its end counted; of a missing side,
-    none."""
+    """Return the number of tokens of each sentence or piece that fairseq-generate reads, with its end symbol.
+
+    Args:
+        data: folder of the binarised data.
+        subset: name of the split, such as "test".
+        languages: source and target language.
+        language: language of the side that is counted.
+
+    Returns:
+        integers [N]. N is 0 if the data does not have this side.
+    """
     path = str(data / f"{subset}.{'-'.join(languages)}.{language}")
     if not indexed_dataset.dataset_exists(path, "mmap"):
         return np.zeros(0, dtype=np.int64)
     dataset = indexed_dataset.MMapIndexedDataset(path)
-    return np.array(dataset.sizes)  # they are the file's, which is closed with it
+    return np.array(dataset.sizes)  # a copy, because the sizes are part of a memory-mapped file

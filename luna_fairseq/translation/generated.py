@@ -1,4 +1,4 @@
-"""What fairseq-generate prints, read as translations in the order of the sentences."""
+"""Reader of fairseq-generate's output, which returns the translations in the order of the sentences."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.text.bitext import read_lines
 
 SENTENCEPIECE_SPACE = "\u2581"
-# More lines than this share that differ are another text; fewer, a text that was corrected.
+# If a larger share of the lines differs, it is another text. A smaller share may be corrections.
 OTHER_TEXT = 0.1
 
 
 class Generated:
-    """Output of fairseq-generate.
+    """Translations in an output file of fairseq-generate.
 
     Args:
-        path: the file.
-        whole: refuse a file that breaks off; otherwise its last line is left out (default: True).
+        path: output file.
+        whole: True to refuse a file that breaks off, False to ignore its incomplete last line (default:
+            True).
 
     Attributes:
-        sources, targets: sentence -> its ``S-`` and ``T-`` line, where there are such.
-        best: sentence -> its best hypothesis, of ``D-`` lines (detokenised) where there are any, else of
-            ``H-`` lines.
-        notes: what is odd about the file, in lines.
+        sources: text of each ``S-`` line, by the number of its sentence.
+        targets: text of each ``T-`` line, by the number of its sentence.
+        best: best hypothesis of each sentence. It is read from the detokenised ``D-`` lines if the file has
+            any, otherwise from the ``H-`` lines.
+        notes: lines that describe what is unusual about the file.
 
     Raises:
-        InputError: the file cannot be read, breaks off, or is of several runs.
+        InputError: the file cannot be read, breaks off, or holds the output of several runs.
     """
 
     def __init__(self, path: Path, whole: bool = True) -> None:
@@ -38,79 +40,96 @@ class Generated:
         found = lines_by_kind(path, whole)
         self.sources, self.targets = found["S"], found["T"]
         self.best = found["D"] or found["H"]
-        if _decoded_twice(found["H"], found["D"]):
+        if _is_decoded_twice(found["H"], found["D"]):
             self.best = found["H"]
             self.notes.append(
-                f"the D- lines of {path} have lost their spaces, for fairseq-generate decoded twice (--bpe "
-                "and --remove-bpe): H- lines are taken"
+                f"the D- lines of {path} have lost their spaces, because fairseq-generate decoded twice "
+                "(--bpe and --remove-bpe): H- lines are used"
             )
 
     def hypotheses(self, references: Sequence[str]) -> List[str]:
-        """The best hypothesis of every sentence, in the order of sentence ids.
+        """Return the best hypothesis of every sentence, in the order of the sentences.
 
         Args:
-            references: one line for each sentence: their ids are 0 to the number of these - 1.
+            references: reference lines. Line i belongs to sentence i.
 
         Raises:
-            InputError: there are no or too few hypotheses, those of other sentences, or pieces of words.
+            InputError: hypotheses are missing, belong to sentences beyond the references, or consist of
+                subword pieces.
         """
         number = len(references)
         if not self.best:
             raise InputError(
-                f"{self.path} has no H- or D- lines: give the output of fairseq-generate, run without --quiet"
+                f"{self.path} has no H- or D- lines. Give the output of fairseq-generate without --quiet."
             )
         if max(self.best) >= number:
             raise InputError(
-                f"{self.path} has a sentence {max(self.best)}, but the reference has {number} lines: is it "
-                "another text's?"
+                f"{self.path} has a sentence {max(self.best)}, but the reference has {number} lines. "
+                "Give the reference of this text."
             )
         missing = [sentence for sentence in range(number) if sentence not in self.best]
         if missing and not any(references[missing[0] :]):
             raise InputError(
-                f"the reference ends in {len(missing)} empty lines, which {self.path} has no sentences "
-                "for: remove them"
+                f"the reference ends in {len(missing)} empty lines, for which {self.path} has no sentences. "
+                "Remove them."
             )
         if missing:
             raise InputError(
-                f"{self.path} lacks {len(missing)} of {number} sentences, the first being {missing[0]}: "
-                "either fairseq-generate broke off, or it left out the last batch, as it does without "
-                "--required-batch-size-multiple 1"
+                f"{self.path} lacks {len(missing)} of {number} sentences, the first being {missing[0]}. "
+                "Run fairseq-generate again with --required-batch-size-multiple 1, without which it leaves "
+                "out an incomplete last batch."
             )
         lines = [self.best[sentence] for sentence in range(number)]
         if _has_pieces(lines) and not _has_pieces(references):
             raise InputError(
-                f"{self.path} holds pieces of words: run fairseq-generate with --remove-bpe sentencepiece "
-                "(or subword-nmt)"
+                f"{self.path} holds pieces of words. Run fairseq-generate with --remove-bpe sentencepiece "
+                "(or subword_nmt)."
             )
         return lines
 
     def compare(
         self, reference: Path, references: Sequence[str], source: Path, sources: Sequence[str]
     ) -> List[str]:
-        """Look whether reference and source are of the text that was translated.
+        """Check that the reference and the source belong to the text that was translated.
 
         Args:
-            reference, references: the plain reference, its file and its lines.
-            source, sources: likewise the source; no lines where none is given.
+            reference: file of the plain reference.
+            references: lines of that file.
+            source: file of the plain source. Ignored if ``sources`` is empty.
+            sources: lines of that file.
 
         Returns:
-            lines that say what differs here and there, and what could not be compared.
+            lines that say which few lines differ, and what could not be compared.
 
         Raises:
-            InputError: one of them is another text, or the one is the other.
+            InputError: the reference or the source belongs to another text, or the reference is the source.
         """
-        notes = _compared(reference, references, self.targets, f"T- lines of {self.path}")
-        if not self.targets and _differing(references, self.sources)[0] == []:
-            if any(_bare(line) for line in self.sources.values()):
-                raise InputError(f"{reference} is the source that {self.path} translates: give the reference")
+        notes = _compare_lines(reference, references, self.targets, f"T- lines of {self.path}")
+        if not self.targets and _find_differing(references, self.sources)[0] == []:
+            if any(_strip_marks(line) for line in self.sources.values()):
+                raise InputError(
+                    f"{reference} is the source that {self.path} translates. Give the reference."
+                )
         if sources:
-            notes += _compared(source, sources, self.sources, f"S- lines of {self.path}")
+            notes += _compare_lines(source, sources, self.sources, f"S- lines of {self.path}")
         return notes
 
 
 def lines_by_kind(path: Path, whole: bool = True) -> Dict[str, Dict[int, str]]:
-    """Sentence -> text, of each of the kinds S, T, H and D; with --nbest, where several hypotheses follow one
-    another, of the best. Arguments and errors as of :func:`labelled_lines`."""
+    """Return the ``S-``, ``T-``, ``H-`` and ``D-`` lines of an output file.
+
+    With ``--nbest``, only the first and best hypothesis of a sentence is returned.
+
+    Args:
+        path: output file of fairseq-generate.
+        whole: see :func:`labelled_lines`.
+
+    Returns:
+        kind ("S", "T", "H" or "D") -> number of the sentence -> text.
+
+    Raises:
+        InputError: see :func:`labelled_lines`.
+    """
     found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
     for kind, sentence, text in labelled_lines(path, whole):
         if kind in found:
@@ -119,20 +138,25 @@ def lines_by_kind(path: Path, whole: bool = True) -> Dict[str, Dict[int, str]]:
 
 
 def labelled_lines(path: Path, whole: bool = True) -> Iterator[Tuple[str, int, str]]:
-    """Of every line such as ``H-7``: what it holds ("H"), of which sentence (7), and what follows the first
-    tab.
+    """Yield the kind, the sentence and the text of every labelled line of an output file.
+
+    For example, the line ``T-7<tab>A man.`` becomes ``("T", 7, "A man.")``.
 
     Args:
-        path: the file
-        whole: refuse a file that breaks off; otherwise its last line is left out
+        path: output file of fairseq-generate.
+        whole: True to refuse a file that breaks off, False to ignore its incomplete last line (default:
+            True).
+
+    Yields:
+        (kind, number of the sentence, text after the first tab).
 
     Raises:
-        InputError: the file cannot be read, breaks off, or is of several runs
+        InputError: the file cannot be read, breaks off, or holds the output of several runs.
     """
     lines = list(read_lines(path, pieces=True))
     if lines and not path.read_bytes().endswith(b"\n"):
         if whole:
-            raise InputError(f"{path} breaks off in its last line: run fairseq-generate again")
+            raise InputError(f"{path} breaks off in its last line. Run fairseq-generate again.")
         lines = lines[:-1]
     seen, latest = set(), {}  # type: set, Dict[str, int]
     for line in lines:
@@ -140,20 +164,30 @@ def labelled_lines(path: Path, whole: bool = True) -> Iterator[Tuple[str, int, s
         kind, _, number = label.partition("-")
         if kind not in ("S", "T", "H", "D", "P", "A") or not number.isdigit():
             continue
-        # Lines of a kind may follow one another with --nbest, but those of the source and the reference.
+        # With --nbest, a sentence may have several successive lines of a kind, except for S and T.
         if (kind, int(number)) in seen and (kind in "ST" or latest[kind] != int(number)):
-            raise InputError(f"{path} has sentence {number} twice: it holds the output of several runs")
+            raise InputError(
+                f"{path} has sentence {number} twice, from several runs. Give the output of one run."
+            )
         seen.add((kind, int(number)))
         latest[kind] = int(number)
         yield kind, int(number), text
 
 
 def _has_pieces(lines: Sequence[str]) -> bool:
+    """Return True if a line holds pieces of sentencepiece or subword-nmt."""
     return any(SENTENCEPIECE_SPACE in line or "@@ " in line for line in lines)
 
 
-def _decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool:
-    """Whether decoded lines are the plain ones without their spaces, in a language that writes spaces."""
+def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool:
+    """Return True if the decoded lines are the plain lines without their spaces.
+
+    fairseq-generate writes such lines if it decodes twice. The answer is False for languages without spaces.
+
+    Args:
+        plain: text of each ``H-`` line.
+        decoded: text of each ``D-`` line.
+    """
     return (
         bool(decoded)
         and any(" " in line for line in plain.values())
@@ -163,15 +197,29 @@ def _decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool
     )
 
 
-def _compared(path: Path, lines: Sequence[str], printed: Mapping[int, str], what: str) -> List[str]:
+def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str], what: str) -> List[str]:
+    """Compare plain lines with lines that fairseq-generate printed.
+
+    Args:
+        path: file of the plain lines.
+        lines: plain lines. Line i belongs to sentence i.
+        printed: printed text of each sentence.
+        what: name of the printed lines in messages.
+
+    Returns:
+        notes on lines that differ or could not be compared.
+
+    Raises:
+        InputError: more than the share OTHER_TEXT of the lines differ.
+    """
     if not printed:
-        return [f"there are no {what}: that {path} is of the same text was not compared"]
-    differing, compared = _differing(lines, printed)
+        return [f"{path} was not compared with the translated text, because there are no {what}"]
+    differing, compared = _find_differing(lines, printed)
     if differing and len(differing) > OTHER_TEXT * compared:
         first = differing[0]
         raise InputError(
-            f"{path} is another text: {len(differing)} of {compared} lines differ from the {what}, the "
-            f"first being line {first + 1}: {lines[first][:40]!r}, there {printed[first][:40]!r}"
+            f"{path} is another text: {len(differing)} of {compared} lines differ from the {what}. The first "
+            f"is line {first + 1}: expected {printed[first][:40]!r}, got {lines[first][:40]!r}."
         )
     notes = []
     if differing:
@@ -183,15 +231,25 @@ def _compared(path: Path, lines: Sequence[str], printed: Mapping[int, str], what
     return notes
 
 
-def _differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
-    """Lines whose letters and digits are others than those printed, and of how many that could be compared:
-    those that hold no unknown words."""
+def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
+    """Return the numbers of the lines whose letters and digits differ from the printed ones.
+
+    Lines that were printed with unknown words are not compared.
+
+    Args:
+        lines: plain lines. Line i belongs to sentence i.
+        printed: printed text of each sentence.
+
+    Returns:
+        differing: numbers of the differing lines.
+        compared: number of lines that were compared.
+    """
     known = [number for number in sorted(printed) if number < len(lines) and "<unk>" not in printed[number]]
-    differing = [number for number in known if _bare(printed[number]) != _bare(lines[number])]
+    differing = [number for number in known if _strip_marks(printed[number]) != _strip_marks(lines[number])]
     return differing, len(known)
 
 
-def _bare(text: str) -> str:
-    """Letters and digits alone, as they are in plain text, in pieces and in Moses' tokens, of either case."""
+def _strip_marks(text: str) -> str:
+    """Return the letters and digits of a text in lower case, without the marks of pieces and Moses tokens."""
     text = unicodedata.normalize("NFKC", html.unescape(re.sub("@@ |@-@", "", text))).casefold()
     return "".join(filter(str.isalnum, text))

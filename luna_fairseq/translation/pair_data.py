@@ -1,4 +1,4 @@
-"""Pairs of sentences as the files that fairseq's translation task reads, in one folder or in shards."""
+"""Encoded sentence pairs as the files that fairseq's translation task reads, in one folder or in shards."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ Batches = Callable[[str, Encoder], Iterator[List[Encoded]]]
 
 
 class PairData:
-    """Where the data goes, and what is left out.
+    """Binarised parallel text in a folder, with its dictionaries.
 
     Args:
-        folder: to write to.
-        languages: source and target.
-        splits: train, valid, valid1, ...; pairs of train may be left out, and are dealt to the shards in
-            turn.
-        lengths: which pairs of train stay.
-        shards: parts of train.
+        folder: folder to write to.
+        languages: source and target language.
+        splits: names of the splits: "train", "valid", "valid1", "test" and so on. The pairs of "train" are
+            filtered by length and dealt to the shards in turn.
+        lengths: filter of the training pairs by length.
+        shards: number of parts of the training text. If 1, there are no shards and all files are in
+            ``folder``.
 
     Attributes:
-        path: what fairseq-train is given.
+        path: data argument for fairseq-train, the folders of the shards joined by colons.
     """
 
     def __init__(
@@ -56,34 +57,37 @@ class PairData:
         ]
 
     def names(self) -> List[str]:
-        """Of all files, relative to the folder."""
+        """Return the names of all files that :meth:`write` writes, relative to the folder."""
         names = [str(Path(shard) / f"dict.{side}.txt") for shard in self.shards for side in self.languages]
         for part in self.parts:
             names += [f"{self._prefix(part)}.bin", f"{self._prefix(part)}.idx"]
         return names
 
     def _prefix(self, part: Part) -> Path:
+        """Return the path of a part's files without ``.bin`` or ``.idx``, relative to the folder."""
         split, side, shard = part
         return Path(shard) / f"{split}.{'-'.join(self.languages)}.{side}"
 
     def write(
         self, route: Any, model: Path, batches: Batches, separators: Sequence[str], max_unknown: float
     ) -> Dict[str, Any]:
-        """Encode all text, then, when the dictionaries are known, write the files.
+        """Encode all text, build the dictionaries and write the files.
 
         Args:
-            route: from text to pieces, one of :mod:`luna_fairseq.text.subword`.
-            model: its file.
-            batches: gives those of a split, both sides encoded by what it is given.
-            separators: symbols that the dictionaries have besides the pieces.
-            max_unknown: percent of a text's tokens that may be unknown.
+            route: how text becomes pieces, one of :mod:`luna_fairseq.text.subword`.
+            model: model file of the route.
+            batches: function ``(split, encoder) -> iterator`` over the encoded batches of a split. A batch is
+                a list of the source and the target side.
+            separators: symbols that the dictionaries hold in addition to the pieces.
+            max_unknown: maximum percentage of unknown tokens in a text.
 
         Returns:
-            ``tokens``, ``longest`` and ``unknown``, by split and language; ``dropped``, pairs by reason;
-            entries of ``dictionary``, by language.
+            dictionary of counts: ``tokens``, ``longest`` (tokens of the longest line) and ``unknown`` by
+            "split.language", ``dropped`` training pairs by reason, and entries of the ``dictionary`` by
+            language.
 
         Raises:
-            InputError: no training pair is left, or too many tokens are unknown.
+            InputError: fewer training pairs are left than shards, or too many tokens are unknown.
         """
         encoder = route.encoder(model)
         dropped: Counter = Counter()
@@ -104,6 +108,14 @@ class PairData:
         return {**facts, "dropped": dropped, "dictionary": entries}
 
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
+        """Encode a split into ``texts``, and drop training pairs that do not pass the length filter.
+
+        Args:
+            split: name of the split.
+            batches: encoded batches of the split.
+            texts: encoded texts, filled in place.
+            dropped: counter of dropped pairs by reason, updated in place.
+        """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0
         for sides in batches:
@@ -116,13 +128,16 @@ class PairData:
                 for language, side in zip(self.languages, sides):
                     texts[split, language, folder].add(*chosen(side, shard == number))
         if split == "train" and not pairs:
-            raise InputError("--max-length and --max-ratio leave no training pair: give larger ones")
+            raise InputError("--max-length and --max-ratio leave no training pair. Give larger values.")
         if split == "train" and pairs < len(shards):
-            raise InputError(f"{pairs:,} training pairs are left, for --shards {len(shards)}: give fewer")
+            raise InputError(
+                f"{pairs:,} training pairs are left for --shards {len(shards)}. Give fewer shards."
+            )
 
     def _write(
         self, texts: Texts, encoder: Encoder, dictionaries: Mapping[str, Dictionary], max_unknown: float
     ) -> Dict[str, Dict[str, int]]:
+        """Write the binarised files and return the counts ``tokens``, ``longest`` and ``unknown``."""
         tables = {side: encoder.table(dictionary) for side, dictionary in dictionaries.items()}
         tokens, longest, unknown = Counter(), Counter(), Counter()  # type: Counter, Counter, Counter
         for (split, side, _), text in texts.items():

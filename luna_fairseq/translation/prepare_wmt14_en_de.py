@@ -1,10 +1,11 @@
-"""``luna-prepare-wmt14-en-de``: WMT'14 English-German, from the public archives to the folder that
-fairseq-train reads.
+"""Command ``luna-prepare-wmt14-en-de``: download WMT'14 English-German and encode it for fairseq.
 
-Trains on Europarl v7, Common Crawl and News Commentary v9 (4,520,620 pairs), validates on newstest2013, tests
-on newstest2014 (full, 3,003 lines). Archives go to DIR/archives (1.7 GB), the text to DIR/text, the data to
-DIR/sentencepiece or DIR/moses, so that both encodings share one download. Started again, it does only what is
-left or what has changed, and goes on with a download that broke off.
+The training text is Europarl v7, Common Crawl and News Commentary v9 (4,520,620 pairs), the validation text
+is newstest2013 and the test text is newstest2014 (full, 3,003 lines).
+
+Archives go to DIR/archives (1.7 GB), the text to DIR/text and the data to DIR/sentencepiece or DIR/moses, so
+that both encodings share one download. If you start the command again, it does only what is left or what has
+changed, and continues an interrupted download.
 """
 
 from __future__ import annotations
@@ -19,18 +20,25 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.files.checksums import digest
 from luna_fairseq.files.download import fetch
 from luna_fairseq.files.finished_steps import FinishedSteps
-from luna_fairseq.translation.prepare_bitext import Preparation, add_text_arguments
+from luna_fairseq.translation.prepare_bitext import add_text_arguments
 from luna_fairseq.translation.wmt14 import LANGUAGES, PARTS, text_files, write_text
 
 PROGRAM = "luna-prepare-wmt14-en-de"
-# The paper speaks of 37,000 types; fairseq's recipe learns 40,000 merges, which its parameter counts imply.
+# The paper names 37,000 types. Its parameter counts imply the 40,000 merges of fairseq's recipe.
 VOCAB_SIZES = {"sentencepiece": 37000, "moses": 40000}
-# Part of the key of the text: a change of how it is made must not take the old one for finished.
+# Part of the key of the text. Increase it if the text is made differently, so that old text is made again.
 VERSION = 1
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """The plain text, then what luna-prepare-bitext makes of it."""
+    """Write the plain text, and then the data as luna-prepare-bitext does.
+
+    Args:
+        args: parsed command line.
+    """
+    # Imported here so that --help does not wait for fairseq.
+    from luna_fairseq.translation.preparation import Preparation
+
     make_text(args.destdir, args.mirror)
     text = {
         **{f"{split}pref": str(args.destdir / "text" / split) for split in ("train", "valid", "test")},
@@ -44,30 +52,35 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def build_parser() -> CommandParser:
-    """The command's options."""
-    parser = CommandParser(PROGRAM, __doc__)
+    """Build the parser of the command line."""
+    parser = CommandParser(PROGRAM, __doc__, f"{PROGRAM} --destdir wmt14 --subword moses --max-length 250")
     parser.path("--destdir", "folder to write to", "DIR", required=True)
     parser.add_argument(
         "--mirror",
         metavar="DIR|URL",
-        help="take the archives from this folder or address instead of statmt.org, whatever they hold: "
-        "sizes, checksums and numbers of lines are then not compared with the published ones",
+        help="folder or address of the archives (default: statmt.org). Sizes, checksums and numbers of lines "
+        "of a mirror are not compared with the published ones",
     )
-    size = "pieces of the encoding (default: 37000), or with --subword moses merges (default: 40000)"
+    size = "number of pieces of the encoding (default: 37000; with --subword moses 40000 merges)"
     parser.count("--vocab-size", None, size)
     add_text_arguments(parser)
     return parser
 
 
 def make_text(folder: Path, mirror: Optional[str]) -> None:
-    """Get the archives and write ``folder/text``, unless it stands, and print the pairs of each part."""
+    """Download the archives, write ``folder/text`` unless it is up to date, and print the pairs of each part.
+
+    Args:
+        folder: folder of the command (--destdir).
+        mirror: folder or address that replaces statmt.org, or None for the published archives.
+    """
     files = [f"text/{name}" for name in text_files()]
     steps = FinishedSteps(folder, "prepare_wmt14.json", files)
 
     def fetch_all() -> Dict[str, Path]:
         return {part.name: fetch(part.archive, folder / "archives", mirror) for part in PARTS}
 
-    # Archives from the public addresses are known, so that they may be gone once the text stands.
+    # The published archives are identified by their checksums and may be deleted once the text is written.
     archives: Dict[str, Path] = {} if mirror is None else fetch_all()
 
     def make() -> Tuple[List[str], Dict[str, int]]:

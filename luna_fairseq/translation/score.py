@@ -1,9 +1,11 @@
-"""``luna-score``: BLEU and chrF of what fairseq-generate printed.
+"""Command ``luna-score``: compute BLEU and chrF of the translations that fairseq-generate printed.
 
-Puts the hypotheses in the order of the sentences, checks that none is missing and that reference and source
-are those of FILE's T- and S- lines, and compares them, as plain text, with the plain reference:
-``fairseq-generate`` itself scores pieces against pieces. FILE is its output (or the generate-*.txt of
---results-path), made with --remove-bpe sentencepiece (or subword_nmt), so that hypotheses are words.
+The command sorts the hypotheses by sentence, checks that none is missing, and checks the reference and the
+source against FILE's T- and S- lines. It then scores plain text against the plain reference, while
+fairseq-generate itself scores subword pieces against pieces.
+
+FILE is the output of fairseq-generate (or generate-*.txt of --results-path). Make it with --remove-bpe
+sentencepiece (or subword_nmt), so that hypotheses are words.
 """
 
 from __future__ import annotations
@@ -33,78 +35,81 @@ from luna_fairseq.translation.scores import (
 )
 
 PROGRAM = "luna-score"
+EXAMPLE = f"{PROGRAM} generate-test.txt --reference data/plain/test.de --samples 5 --scores scores.json"
 
 
 def build_parser() -> CommandParser:
-    """The command's options."""
-    parser = CommandParser(PROGRAM, __doc__)
+    """Build the parser of the command line."""
+    parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
     add = parser.add_argument
     parser.path("generated", "output of fairseq-generate")
     parser.path("--reference", "plain reference text", required=True)
-    parser.path("--source", "plain source text, to show beside the samples")
-    parser.path("--output", "write the plain hypotheses to this file, one a line")
-    parser.path("--scores", "write the scores to this file, as JSON")
+    parser.path("--source", "plain source text, shown beside the samples (default: not shown)")
+    parser.path("--output", "file to write the plain hypotheses to, one a line (default: none)")
+    parser.path("--scores", "JSON file to write the scores to (default: none)")
     add(
         "--tokenize",
         choices=sorted(BLEU.TOKENIZERS),
         default=BLEU.TOKENIZER_DEFAULT,
         help="sacreBLEU's tokenizer (default: %(default)s)",
     )
-    bleu_1 = "print BLEU of single words, too (of text that is tokenised: with --tokenize none)"
+    bleu_1 = "also print BLEU of single words (for tokenised text, add --tokenize none)"
     add("--bleu-1", action="store_true", help=bleu_1)
     add(
         "--detokenize",
         choices=["moses"],
-        help="the hypotheses are Moses tokens, as a system writes that was trained on text prepared with "
-        "--subword moses: make plain text of them first",
+        help="restore plain text from the Moses tokens of a system that was trained on text prepared with "
+        "--subword moses (default: the hypotheses are plain text)",
     )
     add(
         "--split-compounds",
         action="store_true",
-        help="print BLEU of Moses tokens with hyphens split, too, the kind that the literature reports for "
-        "WMT'14",
+        help="also print BLEU of Moses tokens with hyphens split, which the literature reports for WMT'14",
     )
-    add("--target-lang", metavar="LANG", help="language, for --detokenize and --split-compounds")
+    add("--target-lang", metavar="LANG", help="target language, needed by --detokenize and --split-compounds")
     parser.path(
         "--documents",
-        "of what luna-evaluate made of documents, whose pieces this file of luna-prepare-bitext --documents "
-        "names: print BLEU of sentences (s-BLEU) and of documents, each joined to a line (d-BLEU)",
+        "print BLEU of sentences (s-BLEU) and of documents joined to a line each (d-BLEU). The file is "
+        "plain/test.pieces, which luna-prepare-bitext --documents wrote",
     )
     add_shown(parser)
     return parser
 
 
 def add_shown(parser: CommandParser) -> None:
-    """Options of every command that ends in :func:`score`."""
-    test_set = "refuse a reference that is not this test set's (default: %(default)s)"
+    """Add the options of every command that ends with :func:`score`."""
+    test_set = "refuse a reference that does not belong to this test set (default: %(default)s)"
     parser.add_argument("--test-set", choices=[*TEST_SETS, "none"], default="none", help=test_set)
-    shown = "translations to show (default: %(default)s)"
-    parser.add_argument("--samples", type=Number(int, least=0), default=0, metavar="N", help=shown)
+    samples = "number of translations to print (default: %(default)s)"
+    parser.add_argument("--samples", type=Number(int, least=0), default=0, metavar="N", help=samples)
 
 
 def score(args: argparse.Namespace) -> None:
-    """Score one file, print the scores and write what was asked for.
+    """Score one file, print the scores and write the files that the options name.
+
+    Args:
+        args: parsed command line.
 
     Raises:
-        InputError: a file is missing or does not fit.
+        InputError: a file is missing, or does not belong to the translated text.
         OSError: a file cannot be written.
     """
     if args.target_lang is None and (args.detokenize or args.split_compounds):
-        raise InputError("--detokenize and --split-compounds need --target-lang")
+        raise InputError("--detokenize and --split-compounds need a language. Give --target-lang.")
     references = list(read_lines(args.reference))
     generated = Generated(args.generated)
     pieces = read_pieces(args.documents) if args.documents else []
     if pieces and len(generated.best) == len(pieces) < len(references):
         raise InputError(
-            f"{args.generated} has a translation of each piece, not of each sentence: give what "
-            "luna-evaluate made of them, generate-test-lenpen*.txt in its --results"
+            f"{args.generated} has a translation of each piece, not of each sentence. Give the file "
+            "generate-test-lenpen*.txt that luna-evaluate wrote to its --results."
         )
     hypotheses = generated.hypotheses(references)
     sources = list(read_lines(args.source)) if args.source else None
     if sources is not None and len(sources) != len(references):
         raise InputError(
-            f"{args.source} has {len(sources)} lines and {args.reference} has {len(references)}: they must "
-            "be of one text"
+            f"{args.source} has {len(sources)} lines and {args.reference} has {len(references)}. Give the "
+            "source and the reference of the same text."
         )
     notes = generated.compare(args.reference, references, args.source, sources or [])
     print(*(f"note: {note}\n" for note in [*generated.notes, *notes]), sep="", end="")
@@ -117,19 +122,25 @@ def score(args: argparse.Namespace) -> None:
         scores.append(unigram_score(text, args.tokenize))
     if args.split_compounds:
         scores.append(split_score(text, args.target_lang, test_set))
-    for one in scores:
-        print(f"{one.details}  signature: {one.signature}")
+    for result in scores:
+        print(f"{result.details}  signature: {result.signature}")
     exact = sum(hypothesis == reference for hypothesis, reference in zip(text.hypotheses, references))
     print(f"identical to the reference: {exact} of {len(references)}")
     _show_samples(text, sources, args.samples)
     if args.output:
         write_text(args.output, "".join(f"{line}\n" for line in text.hypotheses))
     if args.scores:
-        write_text(args.scores, json.dumps([asdict(one) for one in scores], indent=1) + "\n")
+        write_text(args.scores, json.dumps([asdict(result) for result in scores], indent=1) + "\n")
 
 
 def _show_samples(text: Translations, sources: Optional[List[str]], number: int) -> None:
-    """Print so many translations from all over the text beside their sources, if given, and references."""
+    """Print translations from all over the text beside their references and sources.
+
+    Args:
+        text: translations and references.
+        sources: source lines, or None if they are not known.
+        number: number of translations to print.
+    """
     number = min(max(number, 0), len(text.hypotheses))
     for index in (step * len(text.hypotheses) // number for step in range(number)):
         print(f"\n[{index + 1}]")

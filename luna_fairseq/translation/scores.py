@@ -1,7 +1,6 @@
-"""BLEU and chrF of translations: of plain text by sacreBLEU, and of Moses tokens with hyphens split.
+"""BLEU and chrF of plain translations by sacreBLEU, and BLEU of Moses tokens with hyphens split.
 
-The second is the kind of BLEU in which WMT'14 English-German is reported in the literature; it is higher by
-0.6 to 1.
+The literature reports the BLEU of Moses tokens for WMT'14 English-German. It is higher by 0.6 to 1.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from luna_fairseq.text.moses import HYPHEN, detokenize, tokenize
 
 @dataclass(frozen=True)
 class KnownTestSet:
-    """
+    """Published test set with the counts that identify its reference.
+
     Attributes:
-        name: sacreBLEU's.
-        languages: the pair, as in sacreBLEU's signature.
-        lines: sentences.
-        tokens: of the reference, by sacreBLEU's tokenizer 13a.
-        split_tokens: least and most of the reference, by Moses with hyphens split. Ports of Moses differ by a
-            few tokens (64,496 to 64,506 were seen); 63,078 are they without the splitting.
+        name: name of the test set in sacreBLEU.
+        languages: language pair, as in sacreBLEU's signature.
+        lines: number of sentences.
+        tokens: number of reference tokens by sacreBLEU's tokenizer 13a.
+        split_tokens: smallest and largest number of reference tokens by Moses with hyphens split. Ports of
+            Moses differ by a few tokens.
     """
 
     name: str
@@ -42,12 +42,13 @@ TEST_SETS = {"wmt14/full": KnownTestSet("wmt14/full", "en-de", 3003, 62688, (644
 
 @dataclass(frozen=True)
 class Score:
-    """
+    """Value of one metric.
+
     Attributes:
-        name: of the metric.
-        value: 0 to 100.
-        details: as sacreBLEU prints it.
-        signature: sacreBLEU's.
+        name: name of the metric.
+        value: value from 0 to 100.
+        details: line that sacreBLEU prints.
+        signature: signature of sacreBLEU, which names its version and settings.
     """
 
     name: str
@@ -58,12 +59,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Translations:
-    """Hypotheses beside their references.
+    """Hypotheses with their references.
 
     Attributes:
-        hypotheses: plain text.
-        references: plain text, in the same order.
-        tokens: the hypotheses as Moses tokens with hyphens split, if that is what the system wrote.
+        hypotheses: hypotheses as plain text.
+        references: references as plain text, in the same order.
+        tokens: hypotheses as Moses tokens with hyphens split, or None if the system writes plain text.
     """
 
     hypotheses: List[str]
@@ -74,46 +75,63 @@ class Translations:
     def read(
         cls, hypotheses: List[str], references: List[str], detokenizer: Optional[str], language: Optional[str]
     ) -> Translations:
-        """Plain hypotheses, or those of Moses tokens (``detokenizer`` "moses"), in ``language``.
+        """Create translations from the lines that a system wrote.
+
+        Args:
+            hypotheses: lines of the system, plain text or Moses tokens.
+            references: references as plain text.
+            detokenizer: "moses" if the hypotheses are Moses tokens, None if they are plain text.
+            language: target language, needed for Moses tokens.
 
         Raises:
-            InputError: text that should be plain is tokenised already.
+            InputError: text that should be plain is tokenised.
         """
-        _check_plain(references, "the reference is", "give the plain text")
+        _check_plain(references, "the reference is", "Give the plain text.")
         if detokenizer is None:
-            _check_plain(hypotheses, "the hypotheses are", "give --detokenize moses")
+            _check_plain(hypotheses, "the hypotheses are", "Give --detokenize moses.")
             return cls(hypotheses, references)
         lines = progress(hypotheses, "detokenise")
         return cls([detokenize(line.split(), str(language)) for line in lines], references, hypotheses)
 
 
 def _check_plain(lines: Sequence[str], what: str, remedy: str) -> None:
+    """Raise an InputError if lines are Moses tokens with hyphens split.
+
+    Args:
+        lines: lines that should be plain text.
+        what: subject of the message with its verb, such as "the hypotheses are".
+        remedy: advice that ends the message.
+    """
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
         raise InputError(
-            f"{what} tokenised with hyphens split already ({HYPHEN} in {number} lines), and would be split "
-            f"twice, which inflates BLEU: {remedy}"
+            f"{what} tokenised with hyphens split already ({HYPHEN} in {number} lines), and splitting them "
+            f"twice inflates BLEU. {remedy}"
         )
 
 
 def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTestSet] = None) -> List[Score]:
-    """BLEU and chrF of plain text.
+    """Compute BLEU and chrF of plain text.
 
     Args:
-        text: what to score.
-        tokenizer: sacreBLEU's name of one.
-        test_set: what the references must be.
+        text: translations to score.
+        tokenizer: name of a tokenizer in sacreBLEU.
+        test_set: test set that the references must belong to, or None to accept any (default: None).
+
+    Returns:
+        BLEU and chrF.
 
     Raises:
-        InputError: the references are not the test set, or the tokenizer's model cannot be had.
+        InputError: the references do not belong to the test set, or the tokenizer's model cannot be
+            downloaded.
     """
     if test_set is not None:
         check_reference(test_set, text.references)
     scores = []
     try:
         bleu = BLEU(tokenize=tokenizer)
-    except OSError as error:  # some fetch their model
-        raise InputError(f"--tokenize {tokenizer}: sacreBLEU cannot fetch its model: {error}") from error
+    except OSError as error:  # some tokenizers download a model
+        raise InputError(f"--tokenize {tokenizer}: sacreBLEU cannot download its model: {error}") from error
     for metric in progress((bleu, CHRF()), "score", "metrics"):
         score = metric.corpus_score(text.hypotheses, [text.references])
         signature = metric.get_signature()
@@ -127,28 +145,31 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
 def document_scores(
     text: Translations, pieces: Sequence[Piece], sentences: Score, tokenizer: str
 ) -> List[Score]:
-    """s-BLEU, which is ``sentences`` under that name, and d-BLEU: BLEU of documents, each joined to a line.
+    """Compute s-BLEU, the BLEU of sentences, and d-BLEU, the BLEU of documents joined to a line each.
 
     Args:
-        text: a line for each sentence.
-        pieces: which sentences each document has.
-        sentences: BLEU of the sentences.
-        tokenizer: sacreBLEU's name of one.
+        text: translations, one line for each sentence.
+        pieces: pieces of the documents with their numbers of sentences, in the order of the text.
+        sentences: BLEU of the sentences, returned under the name s-BLEU.
+        tokenizer: name of a tokenizer in sacreBLEU.
+
+    Returns:
+        s-BLEU and d-BLEU.
 
     Raises:
-        InputError: the pieces are not those of the text
+        InputError: the pieces do not belong to the text.
     """
     number = sum(piece.sentences for piece in pieces)
     if number != len(text.references):
         raise InputError(
-            f"the documents have {number:,} sentences and the reference {len(text.references):,} lines: give "
-            "the file of this text"
+            f"the documents have {number:,} sentences and the reference has {len(text.references):,} lines. "
+            "Give the file of this text."
         )
-    of_lines = [piece.document for piece in pieces for _ in range(piece.sentences)]
+    documents_of_lines = [piece.document for piece in pieces for _ in range(piece.sentences)]
     joined: List[List[str]] = []
     for lines in (text.hypotheses, text.references):
         documents: Dict[int, List[str]] = {}
-        for document, line in zip(of_lines, lines):
+        for document, line in zip(documents_of_lines, lines):
             documents.setdefault(document, []).append(line)
         joined.append([" ".join(parts) for parts in documents.values()])
     return [
@@ -158,7 +179,15 @@ def document_scores(
 
 
 def _bleu(hypotheses: List[str], references: List[str], name: str, signed: str, **options: Any) -> Score:
-    """sacreBLEU's BLEU with ``options``, under another ``name``; its signature ends with ``signed``."""
+    """Compute sacreBLEU's BLEU and return it under another name.
+
+    Args:
+        hypotheses: hypotheses to score.
+        references: references in the same order.
+        name: name of the score.
+        signed: text that is appended to the signature.
+        options: arguments of :class:`sacrebleu.metrics.BLEU`.
+    """
     metric = BLEU(**options)
     score = metric.corpus_score(hypotheses, [references])
     details = str(score).replace(score.name, name, 1)
@@ -166,60 +195,68 @@ def _bleu(hypotheses: List[str], references: List[str], name: str, signed: str, 
 
 
 def unigram_score(text: Translations, tokenizer: str) -> Score:
-    """BLEU-1: BLEU whose only n-grams are words, with the brevity penalty.
+    """Compute BLEU-1, the precision of single words with the brevity penalty.
 
     Args:
-        text: what to score.
-        tokenizer: sacreBLEU's name of one.
+        text: translations to score.
+        tokenizer: name of a tokenizer in sacreBLEU.
     """
     options = {"tokenize": tokenizer, "max_ngram_order": 1, "force": True}
     return _bleu(text.hypotheses, text.references, "BLEU-1", "order:1", **options)
 
 
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
-    """BLEU of Moses tokens, hyphens split on both sides, exactly once.
+    """Compute BLEU of Moses tokens with hyphens split once, on both sides.
 
     Args:
-        text: what to score; tokens that the system wrote are taken as they are.
-        language: of the text.
-        test_set: what the references must be.
+        text: translations to score. Moses tokens of the system are used unchanged.
+        language: language of the text.
+        test_set: test set that the references must belong to, or None to accept any (default: None).
 
     Raises:
-        InputError: the references have not the test set's number of tokens.
+        InputError: the references do not have the test set's number of tokens.
     """
     references = [_split(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
         number, (least, most) = sum(len(line.split()) for line in references), test_set.split_tokens
         if not least <= number <= most:
             raise InputError(
-                f"the reference has {number:,} tokens with hyphens split instead of {least:,} to {most:,}: "
-                f"it is not that of {test_set.name}, or another Moses tokenised it"
+                f"the reference of {test_set.name} has {least:,} to {most:,} tokens with hyphens split, got "
+                f"{number:,}. Give the reference of {test_set.name}, or --test-set none."
             )
     hypotheses = text.tokens or [_split(line, language) for line in progress(text.hypotheses, "tokenise")]
     signed = f"moses:{language},sacremoses{import_package('sacremoses').__version__}"
     name = "BLEU of tokens, hyphens split"
-    found = _bleu(hypotheses, references, name, signed, tokenize="none", force=True)
-    return replace(found, name="BLEU of tokens")
+    score = _bleu(hypotheses, references, name, signed, tokenize="none", force=True)
+    return replace(score, name="BLEU of tokens")
 
 
 def _split(line: str, language: str) -> str:
-    # The literature's scripts replace this apostrophe in the test set, and do not normalise punctuation
-    # there.
+    # The literature's scripts replace this apostrophe in the test set, but do not normalise its punctuation.
+    """Tokenise a plain line with Moses, with hyphens split."""
     return " ".join(tokenize(line.replace("\u2019", "'"), language))
 
 
 def check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
-    """Raise InputError when ``references``, plain lines, are not those of ``test_set``."""
-    remedy = "to score other text, give --test-set none"
+    """Check that plain references belong to a test set.
+
+    Args:
+        test_set: expected test set.
+        references: plain reference lines.
+
+    Raises:
+        InputError: the number of lines or tokens differs.
+    """
+    remedy = "Give --test-set none to score another text."
     if len(references) != test_set.lines:
         raise InputError(
-            f"the reference has {len(references):,} lines and {test_set.name} has {test_set.lines:,}: "
+            f"the reference has {len(references):,} lines and {test_set.name} has {test_set.lines:,}. "
             f"{remedy}"
         )
     metric = BLEU(tokenize="13a", force=True)
     tokens = metric.corpus_score(list(references), [list(references)]).ref_len
     if tokens != test_set.tokens:
         raise InputError(
-            f"the reference has {tokens:,} tokens (13a) and that of {test_set.name} has {test_set.tokens:,}: "
-            f"{remedy}"
+            f"the reference has {tokens:,} tokens (13a) and the reference of {test_set.name} has "
+            f"{test_set.tokens:,}. {remedy}"
         )

@@ -1,4 +1,7 @@
-"""The SGML of WMT's test sets up to 2020, which no XML parser reads."""
+"""Reader of the SGML in which WMT's test sets up to 2020 are published.
+
+The files are not valid XML, so no XML parser reads them.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,21 @@ ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 
 def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
-    """The segments in the order of the file: (document, number in the document, text). Raises InputError
-    where the file is not UTF-8, or an opening <seg> has no end."""
+    """Return the segments of a file in their order.
+
+    Args:
+        path: SGML file with ``<doc docid=...>`` and ``<seg id=...>`` elements.
+
+    Returns:
+        list of (document, id of the segment in the document, text).
+
+    Raises:
+        InputError: the file is not UTF-8, has no segments, or has a ``<seg>`` that is not closed.
+    """
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path.name} is not UTF-8 ({error.reason})") from error
+        raise InputError(f"{path.name} is not UTF-8 ({error.reason}). Use the published file.") from error
     document, segments = "", []
     for match in SEGMENT.finditer(content):
         if match["doc"] is not None:
@@ -31,20 +43,35 @@ def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
             segments.append((document, match["id"], " ".join(unescape(match["text"], ENTITIES).split())))
     opened = len(re.findall(r"<seg\b", content, re.IGNORECASE))
     if opened != len(segments) or not segments:
-        raise InputError(f"{path.name} has {opened} segments, of which {len(segments)} are complete")
+        raise InputError(
+            f"{path.name} has {opened} segments, of which {len(segments)} are complete. "
+            "Use the published file."
+        )
     return segments
 
 
 def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
-    """Pairs of source and reference text. Raises InputError where the files do not hold the same segments of
-    the same documents."""
-    ours, theirs = read_sgml(source), read_sgml(reference)
-    for one, other in zip(ours, theirs):
-        if one[:2] != other[:2]:
+    """Return the aligned segments of a source file and its reference.
+
+    Args:
+        source: SGML file of the source text.
+        reference: SGML file of the reference translation.
+
+    Returns:
+        list of (source text, reference text).
+
+    Raises:
+        InputError: a file is malformed, or the two files do not hold the same segments of the same documents.
+    """
+    sources, references = read_sgml(source), read_sgml(reference)
+    for (document, number, _), (other_document, other_number, _) in zip(sources, references):
+        if (document, number) != (other_document, other_number):
             raise InputError(
-                f"{source.name} and {reference.name} are not aligned: segment {one[1]} of {one[0]!r} stands "
-                f"beside segment {other[1]} of {other[0]!r}"
+                f"{source.name} and {reference.name} are not aligned: segment {number} of {document!r} is "
+                f"paired with segment {other_number} of {other_document!r}. Use the published files."
             )
-    if len(ours) != len(theirs):
-        raise InputError(f"{source.name} has {len(ours):,} segments and {reference.name} has {len(theirs):,}")
-    return [(one[2], other[2]) for one, other in zip(ours, theirs)]
+    if len(sources) != len(references):
+        raise InputError(
+            f"{source.name} has {len(sources):,} segments and {reference.name} has {len(references):,}"
+        )
+    return [(text, translation) for (_, _, text), (_, _, translation) in zip(sources, references)]

@@ -1,10 +1,12 @@
-"""``luna-train-bitext``: from parallel text to a scored translation model.
+"""Command ``luna-train-bitext``: train a translation model on parallel text, from raw text to a score.
 
-Prepares the text (luna-prepare-bitext, whose options it takes), trains by a recipe (luna-train), averages the
-last epochs' checkpoints (luna-average-checkpoints), translates the test text and scores the translation
-(luna-evaluate). DIR then holds data/, checkpoints/, train.log, hypotheses.LANG and scores.json. Started again
-with the same options, it goes on where it stopped. A GPU is used where there is one. Options after -- go to
-fairseq-train, and override the recipe's.
+The command prepares the text (luna-prepare-bitext, whose options it takes), trains with a recipe
+(luna-train), averages the checkpoints of the last epochs (luna-average-checkpoints), translates the test text
+and scores the translation (luna-evaluate). It uses a GPU if there is one.
+
+DIR then holds data/, checkpoints/, train.log, hypotheses.LANG and scores.json. If you start the command again
+with the same options, it continues where it stopped. Options after -- go to fairseq-train and override the
+recipe.
 """
 
 from __future__ import annotations
@@ -16,81 +18,93 @@ from pathlib import Path
 from typing import Callable, List
 
 import luna_fairseq
-from fairseq import options
-from luna_fairseq.commands import average_checkpoints, train
-from luna_fairseq.commands.arguments import CommandParser, Number
+from luna_fairseq.commands.arguments import CommandParser, Number, describe_command
 from luna_fairseq.commands.logged import train_logged
 from luna_fairseq.commands.recipes import read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import options_of, same_run
 from luna_fairseq.files.writing import copy_file
-from luna_fairseq.text.subword import ROUTES
 from luna_fairseq.translation import evaluate, prepare_bitext
 
 PROGRAM = "luna-train-bitext"
-FAMILY = "bitext"
+EXAMPLE = (
+    f"{PROGRAM} -s en -t de --trainpref text/train --validpref text/valid \\\n"
+    "    --testpref text/test --vocab-size 10000 --recipe small --destdir run"
+)
+FAMILY = "bitext"  # family of recipes in which --recipe is looked up first
 _OWN = (*OWN_FOLDER, "--source-lang", "-s", "--target-lang", "-t", "--valid-subset")
-# What fairseq-train logs of updates, epochs and validation.
+# Parts of the log lines of fairseq-train on updates, epochs and validation, which are printed.
 SHOWN = ("| train |", "| train_inner |", "| valid |")
 
 
 def build_parser() -> CommandParser:
-    """The command's options."""
+    """Build the parser of the command line."""
     parser = prepare_bitext.build_parser()
     parser.prog = PROGRAM
     parser.usage = "%(prog)s [options] [-- fairseq-train options]"
-    parser.description = (__doc__ or "").split("\n\n", 1)[-1]
-    recipe = "demo, small, base, or any other of translation: luna-recipes lists them (default: %(default)s)"
+    parser.description = describe_command(__doc__ or "")
+    parser.epilog = f"example:\n  {EXAMPLE}"
+    recipe = "demo, small, base or another recipe that luna-recipes lists (default: %(default)s)"
     parser.add_argument("--recipe", default="small", metavar="NAME", help=recipe)
-    parser.count("--average", 5, "epochs to average at the end")
-    samples = "translations to show (default: 10)"
+    parser.count("--average", 5, "number of epochs whose checkpoints are averaged at the end")
+    samples = "number of translations to print (default: %(default)s)"
     parser.add_argument("--samples", type=Number(int, least=0), default=10, metavar="N", help=samples)
     return parser
 
 
 def run(args: argparse.Namespace, extra: List[str]) -> None:
-    """All steps.
+    """Prepare the text, train, average the checkpoints, translate and score.
+
+    Args:
+        args: parsed command line.
+        extra: options for fairseq-train.
 
     Raises:
         InputError: the input of a step is bad, or fairseq-train failed.
-        SystemExit: a step failed and said why.
+        SystemExit: another command failed and printed why.
     """
+    # Imported here so that --help does not wait for fairseq.
+    from fairseq import options
+    from luna_fairseq.commands import average_checkpoints, train
+    from luna_fairseq.text.subword import ROUTES
+    from luna_fairseq.translation.preparation import Preparation
+
     if args.testpref is None:
-        raise InputError("--testpref is missing: the text to translate and to score")
+        raise InputError("--testpref is missing. Give the text to translate and score.")
     recipe = read_recipe(args.recipe, FAMILY)
     settings = options_of([*recipe.words(), *extra])
     epochs = int(settings.get("--max-epoch", 0))
     if 0 < epochs < args.average:
         raise InputError(
-            f"--average {args.average}: training ends after {epochs} epochs: give --average {epochs}"
+            f"--average {args.average} exceeds the {epochs} epochs of training. Give --average {epochs}."
         )
     if "--sentence-diagonal" in settings and args.documents is None:
-        raise InputError("--sentence-diagonal is of documents: give --documents 256, or another --recipe")
+        raise InputError("--sentence-diagonal needs documents. Give --documents 256, or another --recipe.")
     out, data, checkpoints = args.destdir, args.destdir / "data", args.destdir / "checkpoints"
     subsets = [f"valid{number or ''}" for number in range(len(args.validpref.split(",")))]
-    given = ["--source-lang", args.source_lang, "--target-lang", args.target_lang]
-    given += ["--save-dir", str(checkpoints), "--valid-subset", ",".join(subsets)]
-    # fairseq looks for names of files among them, and would refuse valid1.
-    given += ["--ignore-unused-valid-subsets"]
-    given += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
-    # What fairseq-train would refuse, before there is anything that it could read.
-    words = ["data", *train.launch_here(recipe, given).options]
+    training = ["--source-lang", args.source_lang, "--target-lang", args.target_lang]
+    training += ["--save-dir", str(checkpoints), "--valid-subset", ",".join(subsets)]
+    # Without this option fairseq refuses files such as valid1 that are not among the subsets.
+    training += ["--ignore-unused-valid-subsets"]
+    training += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
+    # Parse fairseq-train's options now, so that it does not refuse them after the preparation.
+    words = ["data", *train.launch_here(recipe, training).options]
     luna_fairseq.register()
     options.parse_args_and_arch(options.get_training_parser(), words)
     _say(f"prepare: {data}")
-    preparation = prepare_bitext.Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
+    preparation = Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
     preparation.check()
-    # Before the data that the checkpoints belong to is replaced.
+    # Checked before the data is replaced that the checkpoints belong to.
     same_run(out, "--destdir", preparation.identity(), (checkpoints / "checkpoint_last.pt").is_file())
     preparation.run()
     preparation.check_positions(settings)
-    model = ROUTES[args.subword].model_file  # from_pretrained looks for it beside the checkpoint
+    model = ROUTES[args.subword].model_file  # from_pretrained looks for the file beside the checkpoint
     copy_file(data / model, checkpoints / model)
 
     log = out / "train.log"
-    _say(f"train: {checkpoints} (everything fairseq-train says: {log})")
-    command = train.command([str(recipe.path), preparation.data.path, *given], option="--destdir")
+    _say(f"train: {checkpoints} (output of fairseq-train: {log})")
+    command = train.command([str(recipe.path), preparation.data.path, *training], option="--destdir")
     train_logged(command, log, "train", SHOWN)
 
     averaged = checkpoints / "averaged.pt"
@@ -103,23 +117,33 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
 
 def _say(what: str) -> None:
+    """Print the heading of a step."""
     print(f"\n== {what}", flush=True)
 
 
 def _step(command: Callable[[List[str]], int], words: List[str]) -> None:
+    """Run another command and exit with its status if it fails."""
     status = command(words)
     if status:
         raise SystemExit(status)
 
 
 def _inputs(checkpoints: Path, average: int) -> List[str]:
-    """What can be averaged, where training ended early: fewer epochs, or within the first one."""
+    """Return the options of luna-average-checkpoints that select the checkpoints to average.
+
+    There are fewer than ``average`` checkpoints if training ended early, and only checkpoint_last.pt if it
+    ended within its first epoch.
+
+    Args:
+        checkpoints: folder of the checkpoints.
+        average: number of epochs to average at most.
+    """
     there = sum(bool(re.fullmatch(r"checkpoint\d+\.pt", path.name)) for path in checkpoints.iterdir())
     if there == 0:
-        print("training ended within its first epoch: checkpoint_last.pt is taken as it is")
+        print("training ended within its first epoch: checkpoint_last.pt is used without averaging")
         return ["--inputs", str(checkpoints / "checkpoint_last.pt")]
     if there < average:
-        print(f"only {there} epochs are there to average, for --average {average}")
+        print(f"only {there} epochs can be averaged, fewer than --average {average}")
     return ["--inputs", str(checkpoints), "--num-epoch-checkpoints", str(min(average, there))]
 
 

@@ -1,7 +1,7 @@
-"""The text of WMT'14 English-German: where it is published, and plain parallel files from its archives.
+"""Text of WMT'14 English-German: addresses of the published archives, and plain files made from them.
 
 Sizes, line counts and the checksums of the training archives are those of TensorFlow Datasets and of
-published measurements; the checksum of test-full.tgz is sacreBLEU's.
+published measurements. The checksum of test-full.tgz is sacreBLEU's.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ LANGUAGES = ("en", "de")
 
 @dataclass(frozen=True)
 class Part:
-    """
+    """One corpus of WMT'14: where it is published and what it holds.
+
     Attributes:
-        name: what it is called in reports.
-        split: train, valid or test.
-        archive: where it is.
-        members: in the archive, English and German; plain text, or SGML (``.sgm``).
-        lines: pairs in the published text.
+        name: name of the corpus in reports.
+        split: "train", "valid" or "test".
+        archive: archive that holds the corpus.
+        members: paths of the English and the German file in the archive, plain text or SGML (``.sgm``).
+        lines: number of sentence pairs in the published text.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Part:
 
 
 def _training(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
+    """Return a part of the training text, whose files in the archive are ``stem.en`` and ``stem.de``."""
     file = RemoteFile(f"{SITE}/{archive}", size, f"sha256:{sha256}")
     return Part(name, "train", file, (f"{stem}.en", f"{stem}.de"), lines)
 
@@ -89,16 +91,17 @@ def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> D
     """Write ``folder/{train,valid,test}.{en,de}`` from the archives, one sentence a line.
 
     Args:
-        archives: name of a part -> its archive.
-        folder: made if need be; files appear in it when all archives proved sound.
-        published: whether the parts must have their published numbers of lines.
+        archives: archive of each part, by the name of the part.
+        folder: folder to write to, created if it does not exist. No file appears in it before all archives
+            have been read without an error.
+        published: True to require the published number of lines of each part.
 
     Returns:
-        name of a part -> number of pairs.
+        number of pairs of each part, by the name of the part.
 
     Raises:
-        InputError: an archive is damaged or lacks a member, the sides of a part have different numbers of
-            lines, or the number is not the published one.
+        InputError: an archive is damaged or lacks a member, the two sides of a part differ in their number of
+            lines, or a number of lines is not the published one.
     """
     counts = {}
     with scratch_folder(folder.with_name(f"{folder.name}.tmp")) as temporary:
@@ -110,7 +113,7 @@ def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> D
             if published and pairs != part.lines:
                 raise InputError(
                     f"{part.name} has {pairs:,} pairs instead of {part.lines:,}: {archive} is not the "
-                    "published archive"
+                    "published archive. Remove it and start the command again."
                 )
             counts[part.name] = pairs
             for file in files:
@@ -122,12 +125,21 @@ def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> D
 
 
 def text_files() -> List[str]:
-    """Names of the files that ``write_text`` writes."""
+    """Return the names of the files that :func:`write_text` writes."""
     return [f"{split}.{language}" for split in ("train", "valid", "test") for language in LANGUAGES]
 
 
 def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
-    """Append both sides of a part to the text of its split; returns the number of pairs."""
+    """Append both sides of a part to the files of its split.
+
+    Args:
+        part: corpus that is appended.
+        files: English and German file of the part.
+        targets: English and German file of the split.
+
+    Returns:
+        number of pairs in the part.
+    """
     if files[0].suffix == ".sgm":
         pairs = read_parallel_sgml(*files)
         for side, target in enumerate(targets):
@@ -143,8 +155,11 @@ def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
 
 
 def _append_lines(source: Path, target: Path) -> int:
-    """Lines end at ``\\n`` alone; a last one without it gets it, so that the next part begins a line of its
-    own."""
+    r"""Append a file to another and return its number of lines.
+
+    Lines end at ``\n`` alone. A last line without ``\n`` is completed, so that the next part begins on a line
+    of its own.
+    """
     lines, line = 0, b"\n"
     with source.open("rb") as reader, target.open("ab") as writer:
         for line in reader:

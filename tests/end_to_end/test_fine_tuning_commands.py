@@ -183,14 +183,14 @@ def test_commonsense_qa(forked_commands, text, pretrained, tmp_path, capsys):
 
 def test_refused(sst2, pretrained, text, tmp_path, refuses):
     words = [sst2, "--pretrained", pretrained, "--out", tmp_path / "out"]
-    assert refuses("finetune", "RTE", *words).endswith(f"{sst2} holds SST-2, not RTE")
+    assert refuses("finetune", "RTE", *words).endswith(f"got SST-2 in {sst2}. Give the data of RTE.")
     line = refuses("evaluate_task", sst2, "--path", pretrained)
-    assert "was not fine-tuned on SST-2: it is of the task masked_lm" in line
+    assert "task masked_lm. Give a checkpoint that was fine-tuned on SST-2" in line
     (tmp_path / "train.tsv").write_text("w1 w2\t1\nw3\tgood\n", encoding="utf-8")
     (tmp_path / "dev.tsv").write_text("w1 w2\t1\n", encoding="utf-8")
     words = ["SST-2", tmp_path, "--destdir", tmp_path / "bin", "--workers", 1]
     line = refuses("prepare_task", *words, "--vocabulary", text)
-    assert f"{tmp_path / 'train.tsv'}, line 2: 'good' is no label of SST-2; its labels: 0, 1" in line
+    assert f"{tmp_path / 'train.tsv'}, line 2: expected a label of SST-2 (0, 1), got 'good'" in line
     (tmp_path / "train.tsv").write_text("w1 w2\t1\n", encoding="utf-8")
     (tmp_path / "dict.txt").write_text("w1 1\nw2 1\n", encoding="utf-8")
     assert in_this_process("prepare_task", *words, "--vocabulary", tmp_path) == 0

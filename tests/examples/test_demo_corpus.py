@@ -52,7 +52,7 @@ def test_an_english_sentence_has_one_german_wording_and_no_mark_of_the_tables_is
 def test_more_sentences_than_the_grammar_makes(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(demo_corpus.Grammar, "sentence", lambda self: ("Again.", "Wieder."))
     assert demo_corpus.main(["--destdir", str(tmp_path), "--train", "5", "--valid", "1", "--test", "1"]) == 1
-    assert "does not make 7 different sentences" in capsys.readouterr().err
+    assert "does not have 7 different sentences" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

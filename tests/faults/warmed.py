@@ -33,8 +33,8 @@ PROGRAMS = dict(
 )
 IMPORTED = (
     *("fairseq_cli.train", "fairseq_cli.generate", "fairseq_cli.preprocess", "fairseq_cli.validate"),
-    *("luna_fairseq", "torch._dynamo", "luna_fairseq.translation.prepare_bitext"),
-    *("luna_fairseq.masked_lm.finetune", "luna_fairseq.huggingface.export"),
+    *("luna_fairseq", "torch._dynamo", "luna_fairseq.translation.preparation"),
+    *("luna_fairseq.masked_lm.finetuning.runs", "luna_fairseq.huggingface.export"),
     *("luna_fairseq.huggingface.tokenizer", "luna_fairseq.huggingface.modeling_luna"),
 )
 LIMIT = 120  # seconds that a command of the campaign may take

@@ -9,7 +9,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import content_of
 from luna_fairseq.files.same_run import options_of, same_run
 from luna_fairseq.lra import seeds
-from luna_fairseq.masked_lm.finetune import FineTuning
+from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 
 RECIPE = "bitext/demo"
 

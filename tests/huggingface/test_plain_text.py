@@ -22,7 +22,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.text.subword import ROUTES, words
-from luna_fairseq.translation import prepare_bitext
+from luna_fairseq.translation import preparation, prepare_bitext
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sacremoses"), pytest.importorskip("subword_nmt")
@@ -56,7 +56,7 @@ def trained(request, tmp_path_factory):
     for split in ("train", "valid"):
         argv += [f"--{split}pref", str(folder / "text" / split)]
     args = prepare_bitext.build_parser().parse_args(argv)
-    prepare_bitext.Preparation(args, ROUTES.get(request.param) or words(1)).run()
+    preparation.Preparation(args, ROUTES.get(request.param) or words(1)).run()
     dictionaries = [Dictionary.load(str(folder / f"dict.{language}.txt")) for language in ("en", "de")]
     task = Namespace(source_dictionary=dictionaries[0], target_dictionary=dictionaries[1])
     model = tiny_luna.tiny_model(torch.float32, task=task, **ONE_LAYER)

@@ -70,11 +70,15 @@ def test_text_without_a_first_line_of_names():
 @pytest.mark.parametrize(
     "name, lines, message",
     [
-        ("SST-2", ["sentence\tlabel", "a\t1", "b\t2"], "line 3: '2' is no label of SST-2; its labels: 0, 1"),
-        ("SST-2", ["a\t1", "b"], r"train.tsv, line 2: there are 1 columns instead of 2 \(sentence, label\)"),
+        ("SST-2", ["sentence\tlabel", "a\t1", "b\t2"], "line 3: expected a label of SST-2 .0, 1., got '2'"),
+        ("SST-2", ["a\t1", "b"], r"train.tsv, line 2: expected 2 columns \(sentence, label\), got 1"),
         ("RTE", ["a\tb\tentailment"], "train.tsv, line 1: there is no column 'sentence1'"),
-        ("STS-B", ["sentence1\tsentence2\tscore", "a\tb\t5.5"], "line 2: '5.5' is no similarity from 0 to 5"),
-        ("SST-2", ["sentence\tlabel", "\t1"], "line 2: there are 1 columns instead of 2"),
+        (
+            "STS-B",
+            ["sentence1\tsentence2\tscore", "a\tb\t5.5"],
+            "line 2: expected a similarity from 0 to 5, got '5.5'",
+        ),
+        ("SST-2", ["sentence\tlabel", "\t1"], r"line 2: expected 2 columns \(.*\), got 1"),
         ("RTE", ["sentence1\tsentence2\tlabel", "a\t\tentailment"], "line 2: sentence2 is empty"),
         ("SST-2", ["sentence\tlabel"], "train.tsv has no examples"),
         ("SST-2", [], "train.tsv is empty"),
@@ -92,7 +96,7 @@ def test_broken_lines_of_qqp_are_left_out(tmp_path, capsys):
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
     write(tmp_path / "train.tsv", [header, "1\t2\t3\ta\tb\t0", "4\t5", "1\t2\t3\tc\td\t1"])
     assert [example.label for example in TASKS["QQP"].read(tmp_path, "train")] == ["0", "1"]
-    assert "1 broken lines left out, the first being line 3" in capsys.readouterr().out
+    assert "1 broken lines skipped, the first being line 3" in capsys.readouterr().out
 
 
 PASSAGE = {
@@ -130,14 +134,18 @@ def test_commonsense_qa(tmp_path):
 @pytest.mark.parametrize(
     "name, change, message",
     [
-        ("RACE", {"answers": ["B"]}, "1.txt: questions, options and answers differ in number"),
-        ("RACE", {"answers": ["B", "E"]}, "1.txt, question 2: 'E' is no label of RACE"),
-        ("RACE", {"options": [["a"], ["b"]]}, "1.txt, question 1: there are 1 options instead of 4"),
-        ("RACE", {"questions": None}, "1.txt is no passage of RACE"),
+        ("RACE", {"answers": ["B"]}, "1.txt does not have as many options and answers as questions"),
+        (
+            "RACE",
+            {"answers": ["B", "E"]},
+            "1.txt, question 2: expected a label of RACE .A, B, C, D., got 'E'",
+        ),
+        ("RACE", {"options": [["a"], ["b"]]}, "1.txt, question 1: expected 4 options, got 1"),
+        ("RACE", {"questions": None}, "1.txt is not a passage of RACE"),
         ("CommonsenseQA", "{", "train_rand_split.jsonl, line 2 is not JSON"),
-        ("CommonsenseQA", "{}", "line 2 is no question of CommonsenseQA"),
-        ("CommonsenseQA", question(number=4), "the choices are A, B, C, D instead of A, B, C, D, E"),
-        ("CommonsenseQA", question("F"), "line 2: 'F' is no label of CommonsenseQA"),
+        ("CommonsenseQA", "{}", "line 2 is not a question of CommonsenseQA"),
+        ("CommonsenseQA", question(number=4), "expected the choices A, B, C, D, E, got A, B, C, D"),
+        ("CommonsenseQA", question("F"), "line 2: expected a label of CommonsenseQA .*, got 'F'"),
     ],
 )
 def test_malformed_multiple_choice(name, change, message, tmp_path):

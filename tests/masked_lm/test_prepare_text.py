@@ -112,10 +112,10 @@ def test_gpt2(text):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("--vocab-size", 40, "--shards", 21), "has 20 documents"),
+        (("--vocab-size", 40, "--shards", 21), "exceeds the 20 documents"),
         (("--vocab-size", 4000), "--vocab-size 4000 is too large"),
-        ((), "give either --vocab-size or GPT-2's two files"),
-        (("--gpt2-vocab-bpe", "vocab.bpe"), "needs both --gpt2-encoder-json and --gpt2-vocab-bpe"),
+        ((), "Give either --vocab-size or GPT-2's two files"),
+        (("--gpt2-vocab-bpe", "vocab.bpe"), "Give --gpt2-encoder-json and --gpt2-vocab-bpe"),
         (("--vocab-size", 40, "--test", "nowhere"), "nowhere does not exist"),
         (("--vocab-size", 40, "--test", os.devnull), "/dev/null is a pipe or a device"),
     ],

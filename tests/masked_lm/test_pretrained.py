@@ -10,7 +10,7 @@ from tiny_luna import dictionary
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from luna_fairseq.errors import InputError
-from luna_fairseq.masked_lm.evaluate_task import evaluate
+from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
 

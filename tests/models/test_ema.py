@@ -15,7 +15,7 @@ from luna_fairseq.commands import average_checkpoints  # noqa: E402
 from luna_fairseq.errors import InputError  # noqa: E402
 from luna_fairseq.files.finished_steps import FinishedSteps  # noqa: E402
 from luna_fairseq.models import LunaModel  # noqa: E402
-from luna_fairseq.translation.evaluate import Evaluation  # noqa: E402
+from luna_fairseq.translation.evaluation import Evaluation  # noqa: E402
 
 NAME = "decoder.layers.0.fc1.bias"
 

@@ -11,7 +11,7 @@ from tiny_luna import dictionary as tiny_dictionary
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
-from luna_fairseq.masked_lm.prepare_task import _tokenizer
+from luna_fairseq.masked_lm.finetuning.preparation import load_tokenizer
 from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub, Words
@@ -110,9 +110,9 @@ def test_a_tokenizer_of_another_vocabulary_is_refused():
 
 
 def test_preparing_a_task_without_the_tokenizer(tmp_path):
-    with pytest.raises(InputError, match="holds pieces of gpt2, and its tokenizer is not beside it"):
-        _tokenizer(tmp_path, dictionary("gpt2"), 1)
-    assert _tokenizer(tmp_path, dictionary(None), 1)[1] == []
+    with pytest.raises(InputError, match="holds pieces of gpt2, but its folder has no tokenizer"):
+        load_tokenizer(tmp_path, dictionary("gpt2"), 1)
+    assert load_tokenizer(tmp_path, dictionary(None), 1)[1] == []
 
 
 def test_tokenizers_are_found_by_their_files(tmp_path):

@@ -172,7 +172,7 @@ def test_a_piece_longer_than_the_positions_is_refused_before_anything_is_transla
     out, _ = trained
     words = ["--path", str(out / "checkpoints" / "averaged.pt"), "--results", str(tmp_path), "--quiet"]
     assert evaluate.main([str(out / "data"), *words, "--", "--max-source-positions", "8"]) == 1
-    assert "tokens with its end, and the model reads 8: split it" in capsys.readouterr().err
+    assert "tokens with its end symbol, and the model reads 8. Split the line" in capsys.readouterr().err
     assert not list(tmp_path.glob("*.txt"))
 
 
@@ -204,7 +204,7 @@ def test_bleu_of_documents_is_that_of_their_joined_lines():
     of_sentences, of_documents = document_scores(text, pieces, sentences, "none")
     assert of_sentences.name == "s-BLEU" and of_sentences.value == sentences.value < of_documents.value
     assert of_documents.signature.endswith("documents:2")
-    with pytest.raises(InputError, match="the documents have 4 sentences and the reference 3 lines"):
+    with pytest.raises(InputError, match="the documents have 4 sentences and the reference has 3 lines"):
         document_scores(Translations(references[:3], references[:3]), pieces, sentences, "none")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from luna_fairseq.text.subword import ROUTES
-from luna_fairseq.translation import evaluate
+from luna_fairseq.translation import evaluate, evaluation
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def data(tmp_path):
 
 @pytest.mark.parametrize("text, message", [("ein Satz\n", "wmt14/full"), (None, "test.de does not exist")])
 def test_another_reference_is_found_before_translating(text, message, data, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(evaluate, "run_logged", lambda *_, **__: pytest.fail("it translates"))
+    monkeypatch.setattr(evaluation, "run_logged", lambda *_, **__: pytest.fail("it translates"))
     if text is not None:
         (data / "plain" / "test.de").write_text(text, encoding="utf-8")
     words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
@@ -34,9 +34,9 @@ def test_shards_and_the_lengths_that_the_model_reads(sharded, data, tmp_path, mo
     folder.mkdir(exist_ok=True)
     (data / "train.en-de.en.idx").rename(folder / "train.en-de.en.idx")
     state = {"cfg": {"model": {"max_source_positions": 77, "max_target_positions": 88}}}
-    monkeypatch.setattr(evaluate.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
+    monkeypatch.setattr(evaluation.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
     words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
-    found = evaluate.Evaluation(evaluate.build_parser().parse_args(words), ["--cpu"])
+    found = evaluation.Evaluation(evaluate.build_parser().parse_args(words), ["--cpu"])
     options = found._generate_options(found.folder, "test", 1.0)
     assert options[0] == str(folder) and options[-1] == "--cpu"
     assert options[options.index("--max-source-positions") + 1] == "77"
@@ -54,10 +54,10 @@ def test_shards_and_the_lengths_that_the_model_reads(sharded, data, tmp_path, mo
 )
 def test_a_translation_is_bounded_by_its_source(extra, expected, data, tmp_path, monkeypatch):
     state = {"cfg": {"model": {}}}
-    monkeypatch.setattr(evaluate.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
+    monkeypatch.setattr(evaluation.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
     words = [str(data), "--path", str(tmp_path / f"{len(extra)}.pt"), "--results", str(tmp_path / "out")]
     (tmp_path / f"{len(extra)}.pt").touch()
-    found = evaluate.Evaluation(evaluate.build_parser().parse_args(words), extra.split())
+    found = evaluation.Evaluation(evaluate.build_parser().parse_args(words), extra.split())
     options = found._generate_options(found.folder, "test", 1.0)
     values = [options[options.index(n) + 1] if n in options else None for n in ("--max-len-a", "--max-len-b")]
     assert values == expected

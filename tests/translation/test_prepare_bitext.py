@@ -4,7 +4,7 @@ from demo_corpus import draw_corpus, write_corpus
 
 from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.text import joint_bpe
-from luna_fairseq.translation import prepare_bitext
+from luna_fairseq.translation import preparation, prepare_bitext
 
 MODEL = "sentencepiece.bpe.model"
 
@@ -91,7 +91,7 @@ def test_shards_hold_the_pairs_in_turn(prepare, text, tmp_path):
         assert text_of(shards[0], "test", language) == read(text / f"test.{language}")
         assert len({(shard / f"dict.{language}.txt").read_bytes() for shard in shards}) == 1
     assert prepare("--shards", "3")[1].count("finished before") == 2
-    assert "200 training pairs are left, for --shards 201" in prepare("--shards", "201")[2]
+    assert "200 training pairs are left for --shards 201" in prepare("--shards", "201")[2]
 
 
 def test_unknown_characters_are_counted_and_refused_above_a_share(prepare, text):
@@ -123,7 +123,7 @@ def test_finished_steps_are_not_done_again(prepare, tmp_path, monkeypatch):
     prepare()
     before = contents(tmp_path / "out")
     for name in ("_learn", "_encode"):
-        monkeypatch.setattr(prepare_bitext.Preparation, name, refuse)
+        monkeypatch.setattr(preparation.Preparation, name, refuse)
     status, out, _ = prepare()
     assert status == 0 and out.count("finished before") == 2 and "train: 200 pairs" in out
     assert contents(tmp_path / "out") == before
@@ -275,7 +275,7 @@ def test_nothing_is_left_of_an_earlier_preparation(broken_off, prepare, tmp_path
     assert list((tmp_path / "out").glob("test.*"))
     if broken_off:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(prepare_bitext, "write_checksums", killed)
+            patch.setattr(preparation, "write_checksums", killed)
             prepare(test=False, vocab_size=190)
     prepare(test=False, vocab_size=190)
     prepare(test=False, out="fresh", vocab_size=190)
@@ -302,5 +302,5 @@ def test_a_sentence_that_no_preset_reads_is_named(prepare, text):
 
 def test_several_texts_are_named(prepare, text, tmp_path):
     _, out, _ = prepare("--validpref", f"{text}/valid,{text}/test", "--testpref", f"{text}/test,{text}/valid")
-    assert "give fairseq-train --valid-subset valid,valid1" in out and "test1: 11 pairs" in out
+    assert "give fairseq-train the options --valid-subset valid,valid1" in out and "test1: 11 pairs" in out
     assert (tmp_path / "out" / "test1.en-de.de.idx").exists()

@@ -1,5 +1,4 @@
-"""The tasks on which masked language models are fine-tuned (Luna, section 4.3), read from their published
-files."""
+"""Tasks of fine-tuning masked language models (Luna, section 4.3), read from their published files."""
 
 from typing import Dict
 

@@ -15,13 +15,13 @@ _SPLITS = {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
 
 @dataclass(frozen=True)
 class GlueTask(FineTuningTask):
-    """A task of GLUE.
+    """Task of GLUE, read from tab-separated files.
 
     Attributes:
-        texts: columns of the inputs.
-        label: column of the label; test sets do not have it.
-        headerless: columns of files whose first line is not their names; empty where all have names.
-        broken_lines: the published training file has lines that break off: they are left out, and counted.
+        texts: names of the columns that hold the inputs.
+        label: name of the column that holds the label. Test sets do not have it.
+        headerless: names of the columns in files without a header line. Empty if all files have one.
+        broken_lines: True if the published training file has truncated lines. They are skipped and counted.
     """
 
     texts: Tuple[str, ...] = ()
@@ -30,10 +30,18 @@ class GlueTask(FineTuningTask):
     broken_lines: bool = False
 
     def read(self, folder: Path, split: str) -> List[Example]:
+        """Return the examples of a split; see :meth:`FineTuningTask.read`.
+
+        Lines with a wrong number of columns raise an InputError, or are skipped if ``broken_lines`` is True.
+
+        Args:
+            folder: folder of the published files.
+            split: fairseq's name of the split.
+        """
         path = folder / self.splits[split]
         rows = [(number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line]
         if not rows:
-            raise InputError(f"{path} is empty")
+            raise InputError(f"{path} is empty. Give the published file.")
         columns = self._columns(rows[0][1], path, split)
         if columns is not self.headerless:
             rows = rows[1:]
@@ -45,16 +53,26 @@ class GlueTask(FineTuningTask):
                 broken.append(number)
             else:
                 raise InputError(
-                    f"{path}, line {number}: there are {len(fields)} columns instead of {len(columns)} "
-                    f"({', '.join(columns)}): correct or remove the line"
+                    f"{path}, line {number}: expected {len(columns)} columns ({', '.join(columns)}), got "
+                    f"{len(fields)}. Correct or remove the line."
                 )
         if broken:
-            print(f"{path}: {len(broken)} broken lines left out, the first being line {broken[0]}")
+            print(f"{path}: {len(broken)} broken lines skipped, the first being line {broken[0]}")
         if not examples:
-            raise InputError(f"{path} has no examples")
+            raise InputError(f"{path} has no examples. Give the published file.")
         return examples
 
     def _columns(self, first: Sequence[str], path: Path, split: str) -> Sequence[str]:
+        """Return the names of the columns from the first line of a file.
+
+        Args:
+            first: fields of the first line.
+            path: file, for the message.
+            split: fairseq's name of the split.
+
+        Raises:
+            InputError: a column that the task needs is missing.
+        """
         names = [name.strip() for name in first]
         needed = self.texts if split.startswith("test") else (*self.texts, self.label)
         missing = [name for name in needed if name not in names]
@@ -63,14 +81,24 @@ class GlueTask(FineTuningTask):
         if len(first) == len(self.headerless):
             return self.headerless
         raise InputError(
-            f"{path}, line 1: there is no column {missing[0]!r}; {self.name} has the columns "
-            f"{', '.join(needed)}, named in the first line and separated by tabs"
+            f"{path}, line 1: there is no column {missing[0]!r}. The first line of {self.name} must name the "
+            f"columns {', '.join(needed)}, separated by tabs."
         )
 
     def _example(self, row: Dict[str, str], place: str, split: str) -> Example:
+        """Return the example of a line.
+
+        Args:
+            row: value of each column.
+            place: file and line, for messages.
+            split: fairseq's name of the split.
+
+        Raises:
+            InputError: a text is empty, or the label is unknown.
+        """
         texts = tuple(row[name].strip() for name in self.texts)
         if "" in texts and not (self.broken_lines or split.startswith("test")):
-            raise InputError(f"{place}: {self.texts[texts.index('')]} is empty: correct or remove the line")
+            raise InputError(f"{place}: {self.texts[texts.index('')]} is empty. Correct or remove the line.")
         label = row.get(self.label)
         return Example(texts, None if label is None else self.check_label(label.strip(), place))
 

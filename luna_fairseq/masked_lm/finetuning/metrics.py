@@ -1,4 +1,4 @@
-"""The metrics by which GLUE and the multiple-choice tasks are reported, in percent."""
+"""Metrics of GLUE and the multiple-choice tasks, in percent."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from luna_fairseq.requirements import import_package
 
 
 def score(task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any]) -> Dict[str, float]:
-    """All metrics of ``task``, by name.
+    """Compute all metrics of a task.
 
     Args:
-        task: what is scored.
-        predicted: labels, or numbers of a regression.
-        expected: the same for the right answers.
+        task: task that is scored.
+        predicted: predicted labels, or numbers for regression.
+        expected: correct labels, or numbers for regression, in the same order.
+
+    Returns:
+        value of each metric in percent, by the name of the metric.
 
     Raises:
-        MissingRequirementError: scikit-learn, which brings scipy, is not installed.
+        MissingRequirementError: scikit-learn, which also installs scipy, is missing.
     """
     metrics = import_package("sklearn.metrics", f"the metric of {task.name}")
     stats = import_package("scipy.stats", f"the metric of {task.name}")

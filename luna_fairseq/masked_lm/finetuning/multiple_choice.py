@@ -1,8 +1,8 @@
 """Multiple choice: RACE (Lai et al., 2017) and CommonsenseQA (Talmor et al., 2019), from their JSON files.
 
-The first input is what the candidates have in common, as fairseq's sentence_ranking has it: the model reads
-``<s> candidate </s> </s> passage </s>`` of RACE and ``<s> A: candidate </s> Q: question </s>`` of
-CommonsenseQA.
+The first input of an example is the text that its candidates share, as fairseq's sentence_ranking expects.
+The model reads ``<s> candidate </s> </s> passage </s>`` for RACE and ``<s> A: candidate </s> Q: question
+</s>`` for CommonsenseQA.
 """
 
 from __future__ import annotations
@@ -18,63 +18,71 @@ from luna_fairseq.text.bitext import read_lines
 
 
 class Race(FineTuningTask):
-    """Folders train, dev and test, with folders middle and high of files of one passage each."""
+    """RACE, published as the folders train, dev and test, in which each file holds one passage."""
 
     is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
+        """Return the examples of a split; see :meth:`FineTuningTask.read`."""
         root = folder / self.splits[split]
         with data_alone(str(root)) as is_data:
-            found = sorted(root.rglob("*.txt"))
-            files = [path for path in found if is_data(path.relative_to(root).as_posix())]
+            paths = sorted(root.rglob("*.txt"))
+            files = [path for path in paths if is_data(path.relative_to(root).as_posix())]
         if not files:
             raise InputError(
-                f"{root} has no passages: give the folder of RACE that holds train, dev and test"
+                f"{root} has no passages. Give the folder of RACE that holds train, dev and test."
             )
         return [example for path in files for example in self._examples(path)]
 
     def _examples(self, path: Path) -> Iterator[Example]:
+        """Yield an example for each question of a passage."""
         passage = _parse("\n".join(read_lines(path)), str(path))
         try:
             article = _one_line(passage["article"])
             questions = list(zip(passage["questions"], passage["options"], passage["answers"]))
-            whole = len(questions) == len(passage["questions"]) == len(passage["answers"])
+            is_complete = len(questions) == len(passage["questions"]) == len(passage["answers"])
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"{path} is no passage of RACE: article, questions, options or answers"
+                f"{path} is not a passage of RACE. Give a file with article, questions, options and answers."
             ) from error
-        if not whole:
-            raise InputError(f"{path}: questions, options and answers differ in number")
+        if not is_complete:
+            raise InputError(
+                f"{path} does not have as many options and answers as questions. Correct the file."
+            )
         for number, (question, options, answer) in enumerate(questions, 1):
             place = f"{path}, question {number}"
             if len(options) != len(self.labels):
-                raise InputError(f"{place}: there are {len(options)} options instead of {len(self.labels)}")
+                raise InputError(f"{place}: expected {len(self.labels)} options, got {len(options)}")
             candidates = (_fill_in(question, option) for option in options)
             yield Example((article, *candidates), self.check_label(answer, place))
 
 
 class CommonsenseQA(FineTuningTask):
-    """Files of one question a line."""
+    """CommonsenseQA, published as files with one question a line."""
 
     is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
+        """Return the examples of a split; see :meth:`FineTuningTask.read`."""
         path = folder / self.splits[split]
         lines = [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), 1) if line]
         if not lines:
-            raise InputError(f"{path} is empty")
+            raise InputError(f"{path} is empty. Give the published file.")
         return [self._example(line, place) for place, line in lines]
 
     def _example(self, line: str, place: str) -> Example:
+        """Return the example of a line."""
         entry = _parse(line, place)
         try:
             question = _one_line(entry["question"]["stem"])
             choices = {choice["label"]: _one_line(choice["text"]) for choice in entry["question"]["choices"]}
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{place} is no question of CommonsenseQA: it has no stem or choices") from error
+            raise InputError(
+                f"{place} is not a question of CommonsenseQA. Give a line with a stem and choices."
+            ) from error
         if sorted(choices) != list(self.labels):
             raise InputError(
-                f"{place}: the choices are {', '.join(choices)} instead of {', '.join(self.labels)}"
+                f"{place}: expected the choices {', '.join(self.labels)}, got {', '.join(choices)}"
             )
         label = entry.get("answerKey")
         candidates = (f"A: {choices[name]}" for name in self.labels)
@@ -82,6 +90,7 @@ class CommonsenseQA(FineTuningTask):
 
 
 def _parse(text: str, place: str) -> Any:
+    """Parse JSON, and raise an InputError that names the place if the text is malformed."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -89,11 +98,15 @@ def _parse(text: str, place: str) -> Any:
 
 
 def _one_line(text: str) -> str:
+    """Return the text with each run of whitespace replaced by one space."""
     return " ".join(text.split())
 
 
 def _fill_in(question: str, option: str) -> str:
-    """A gap is filled with the option; after a question, the option follows."""
+    """Return a question with its answer.
+
+    A gap "_" in the question is replaced by the option. Otherwise the option follows the question.
+    """
     return _one_line(question.replace("_", option) if "_" in question else f"{question} {option}")
 
 

@@ -1,5 +1,4 @@
-"""A prepared task: the folder that fairseq's sentence_prediction and sentence_ranking read, and what is in
-it."""
+"""Prepared task: the folder that fairseq's sentence_prediction and sentence_ranking read."""
 
 from __future__ import annotations
 
@@ -24,19 +23,19 @@ from luna_fairseq.text.indexed import encoded_texts
 
 DESCRIPTION = "task.json"
 DICTIONARY = "dict.txt"
-HIGHEST_SCORE = 5.0  # of STS-B; the model learns numbers from 0 to 1
+HIGHEST_SCORE = 5.0  # of STS-B. Scores are divided by it, so that the model learns numbers from 0 to 1.
 
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """What ``task.json`` says.
+    """Contents of a prepared folder, as its file ``task.json`` describes them.
 
     Attributes:
-        folder: where it is.
+        folder: path of the folder.
         task: name of the task.
-        examples: split -> number of examples.
-        longest: split -> tokens of its longest example, as the model reads it.
-        labelled: splits with answers.
+        examples: number of examples, by split.
+        longest: number of tokens of the longest example as the model reads it, by split.
+        labelled: splits that have answers.
     """
 
     folder: Path
@@ -47,27 +46,35 @@ class PreparedTask:
 
     @classmethod
     def load(cls, folder: Path) -> PreparedTask:
-        """Raises InputError when luna-prepare-task did not make ``folder``, or did not finish it."""
+        """Read the description of a prepared folder.
+
+        Args:
+            folder: folder that luna-prepare-task wrote.
+
+        Raises:
+            InputError: luna-prepare-task did not write the folder, or did not finish.
+        """
         path = folder / DESCRIPTION
         check_files(path)
         try:
             return cls(folder, **json.loads(path.read_text(encoding="utf-8")))
         except OSError as error:
-            raise InputError(f"{path} is missing: give a folder that luna-prepare-task made") from error
+            raise InputError(f"{path} is missing. Give a folder that luna-prepare-task wrote.") from error
         except (ValueError, TypeError) as error:
-            raise InputError(f"{path} is broken: prepare the task again") from error
+            raise InputError(f"{path} is damaged. Prepare the task again.") from error
 
 
 class PreparedWriter:
-    """Writes the splits of a task beside their final names; ``finish`` puts them in place.
+    """Writer of a prepared folder. Splits are written to a temporary folder that ``finish`` moves into place.
 
     Args:
-        folder: the folder to be.
-        task: the task.
+        folder: folder to write.
+        task: task that the examples belong to.
         dictionary: dictionary of the pretrained model.
 
     Attributes:
-        tokens, unknown: split -> tokens, and those that the dictionary has not.
+        tokens: number of tokens, by split.
+        unknown: number of tokens that the dictionary does not have, by split.
     """
 
     def __init__(self, folder: Path, task: FineTuningTask, dictionary: Dictionary) -> None:
@@ -80,21 +87,27 @@ class PreparedWriter:
         self.names = [*(f"input{number}" for number in range(task.inputs)), "label"]
         for name in self.names:
             (self.temporary / name).mkdir(parents=True)
-        # Not what lies there at the end: a folder that vanished would be made again without its dictionary.
+        # Recorded here and not listed in the end, so that a dictionary that vanished is noticed.
         self.written = {f"{name}/{DICTIONARY}" for name in self.names[:-1]}
         for name in self.written:
             dictionary.save(str(self.temporary / name))
 
     def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
-        """One split, by fairseq's name, whose texts ``encoder`` encodes."""
+        """Write the examples of a split.
+
+        Args:
+            split: fairseq's name of the split.
+            examples: examples of the split.
+            encoder: encoder of the texts.
+        """
         lengths = []
         for number in range(self.task.inputs):
             texts = progress([example.inputs[number] for example in examples], f"encode {split}")
             path = self.temporary / f"input{number}" / split
-            found, unknown = _binarise(path, texts, encoder, self.dictionary)
+            pieces, unknown = _binarise(path, texts, encoder, self.dictionary)
             self.written |= {f"{path.parent.name}/{split}.{ending}" for ending in ("bin", "idx")}
-            lengths.append(found)
-            self.tokens[split] += int(found.sum())
+            lengths.append(pieces)
+            self.tokens[split] += int(pieces.sum())
             self.unknown[split] += unknown
         self.facts["examples"][split] = len(examples)
         self.facts["longest"][split] = int(self._lengths(np.stack(lengths)).max())
@@ -104,7 +117,11 @@ class PreparedWriter:
             self._write_labels(self.temporary / "label" / split, labels)
 
     def finish(self) -> List[str]:
-        """Put all in the place of what an earlier preparation left; the files, relative to the folder."""
+        """Replace the files of an earlier preparation.
+
+        Returns:
+            names of the written files, relative to the folder.
+        """
         for path in [*self.folder.glob("input*"), self.folder / "label"]:
             shutil.rmtree(str(path), ignore_errors=True)
         for name in self.names:
@@ -114,13 +131,22 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Tokens of examples [B] from the pieces of their inputs [inputs, B]: with ``<s>``, ends, and
-        a separator."""
+        """Return the number of tokens of examples as the model reads them.
+
+        These include ``<s>``, end and separator symbols. For multiple choice, the longest candidate counts.
+
+        Args:
+            pieces: [inputs, B] number of pieces of each text.
+
+        Returns:
+            [B] number of tokens.
+        """
         if self.task.is_multiple_choice:
             return 4 + pieces[0] + pieces[1:].max(axis=0)
         return 2 * len(pieces) + pieces.sum(axis=0)
 
     def _write_labels(self, path: Path, labels: Sequence[str]) -> None:
+        """Write the labels of a split in the form that fairseq's task reads."""
         if self.task.is_multiple_choice:
             values = [str(self.task.labels.index(label)) for label in labels]
         elif self.task.is_regression:
@@ -140,7 +166,18 @@ class PreparedWriter:
 def _binarise(
     path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
 ) -> Tuple[np.ndarray, int]:
-    """fairseq's binary form of ``lines``; the number of pieces of each [B], and of unknown ones in all."""
+    """Write lines as fairseq's binary files.
+
+    Args:
+        path: path of the files without ``.bin`` and ``.idx``.
+        lines: lines of text.
+        encoder: encoder of the lines.
+        dictionary: dictionary of the pieces.
+
+    Returns:
+        lengths: [B] number of pieces of each line.
+        unknown: number of pieces that the dictionary does not have.
+    """
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:
         lengths = [np.zeros(0, np.int64)]
         for batch in encoder.encode(lines):

@@ -1,5 +1,4 @@
-"""A pretrained checkpoint seen from fine-tuning: the options with which fairseq-train builds the model that
-fits it."""
+"""Pretrained checkpoint, with the options for which fairseq-train builds the same model for fine-tuning."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ from luna_fairseq.errors import InputError
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A masked language model's checkpoint.
+    """Checkpoint of a masked language model.
 
     Attributes:
-        path: the file.
-        options: its model's, as words of fairseq-train's command line.
-        positions: the longest sequence.
-        dictionary_size: entries, ``<mask>`` included.
-        fingerprints: of the dictionaries, where the checkpoint has them.
+        path: file of the checkpoint.
+        options: options of its model, as words of fairseq-train's command line.
+        positions: maximum number of tokens of a sequence.
+        dictionary_size: number of dictionary entries, ``<mask>`` included.
+        fingerprints: fingerprints of the dictionaries by name, or None if the checkpoint does not store them.
     """
 
     path: Path
@@ -35,9 +34,16 @@ class Pretrained:
 
     @classmethod
     def load(cls, path: Path) -> Pretrained:
-        """Raises InputError when there is no such file, or it is no checkpoint of a masked language model."""
+        """Read a pretrained checkpoint.
+
+        Args:
+            path: file of the checkpoint.
+
+        Raises:
+            InputError: the file does not exist, or is not a checkpoint of a masked language model.
+        """
         if not path.is_file():
-            raise InputError(f"{path} does not exist: give the checkpoint of a pretrained model")
+            raise InputError(f"{path} does not exist. Give the checkpoint of a pretrained model.")
         state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
         tables = {}
         for name, value in state["model"].items():
@@ -45,19 +51,28 @@ class Pretrained:
                 tables[name.split(".")[-2]] = value
         model = plain_options(state["cfg"]["model"])
         if "embed_tokens" not in tables or "max_positions" not in model:
-            raise InputError(f"{path} is no masked language model: its model is {model_name(model)}")
-        if "embed_positions" in tables:  # two are those of padding and before it
+            raise InputError(
+                f"{path} holds the model {model_name(model)}. Give a checkpoint of a masked language model."
+            )
+        if "embed_positions" in tables:  # two entries belong to padding and the index below it
             model["max_positions"] = tables["embed_positions"].size(0) - 2
         options, positions = command_line(model), int(model["max_positions"])
         return cls(path, options, positions, tables["embed_tokens"].size(0), stored_fingerprints(state))
 
     def check_dictionary(self, path: Path) -> None:
-        """Raise InputError when the dictionary at ``path`` is another one than the checkpoint's."""
+        """Check that a dictionary is the checkpoint's dictionary.
+
+        Args:
+            path: file of the dictionary, without ``<mask>``.
+
+        Raises:
+            InputError: the dictionary differs from the checkpoint's dictionary.
+        """
         dictionary = Dictionary.load(str(path))
         dictionary.add_symbol("<mask>")  # as fairseq's tasks do
         check_fingerprints(self.path, self.fingerprints, {"source": fingerprint(dictionary)})
         if len(dictionary) != self.dictionary_size:
             raise InputError(
-                f"the checkpoint's dictionary has {self.dictionary_size} entries, that of {path} has "
-                f"{len(dictionary)}: prepare the task with the vocabulary of the pretrained model"
+                f"the checkpoint's dictionary has {self.dictionary_size} entries, and {path} has "
+                f"{len(dictionary)}. Prepare the task with the vocabulary of the pretrained model."
             )

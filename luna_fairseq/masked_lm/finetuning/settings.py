@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from fairseq.criterions.sentence_prediction import SentencePredictionConfig
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.task import FineTuningTask
 
 BOS, EOS = "0", "2"
-LONGEST_CANDIDATE = "128"  # of RACE, whose passages fill the rest of the positions
+LONGEST_CANDIDATE = "128"  # tokens of a candidate of RACE. The passage fills the remaining positions.
 _ADAM = ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--adam-eps", "1e-6", "--clip-norm", "0.0"]
-# fairseq's name of the metric that chooses, and the option that has it computed.
+# fairseq's name of the metric that chooses the best epoch, and the option that computes it.
 _FAIRSEQ_METRICS = {
     "accuracy": ("accuracy", None),
     "matthews": ("mcc", "report_mcc"),
@@ -24,13 +23,17 @@ _FAIRSEQ_METRICS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What is tried of a task, and what is the same in every run.
+    """Values that a sweep tries, and settings that all its runs share.
 
     Attributes:
-        batch_sizes, learning_rates, dropouts: what is tried, every combination.
-        weight_decay, attention_dropout, activation_dropout: as their names say.
-        schedule: fairseq's name; polynomial_decay falls linearly to zero.
-        warmup: updates, or a share of all updates when below 1.
+        batch_sizes: batch sizes to try.
+        learning_rates: learning rates to try.
+        dropouts: dropout rates to try. Every combination of the three is a run.
+        weight_decay: weight decay of Adam.
+        attention_dropout: dropout of attention weights.
+        activation_dropout: dropout after the activation of the feed-forward layers.
+        schedule: fairseq's name of the learning-rate schedule. "polynomial_decay" decays linearly to zero.
+        warmup: number of warm-up updates, or a share of all updates if less than 1.
     """
 
     batch_sizes: Tuple[int, ...]
@@ -43,7 +46,11 @@ class Settings:
     warmup: float
 
     def options(self, updates: int) -> List[str]:
-        """For a run of ``updates`` updates at most."""
+        """Return the shared settings as options of fairseq-train.
+
+        Args:
+            updates: maximum number of updates of the run.
+        """
         warmup = round(updates * self.warmup) if self.warmup < 1 else min(int(self.warmup), updates - 1)
         words = ["--weight-decay", self.weight_decay, "--attention-dropout", self.attention_dropout]
         words += ["--activation-dropout", self.activation_dropout, "--lr-scheduler", self.schedule]
@@ -53,7 +60,7 @@ class Settings:
         return [*_ADAM, *map(str, words)]
 
 
-# Table 9, a column each.
+# One constant for each column of Table 9.
 TABLE_9, SEARCH = "table-9", "search"
 _GLUE = Settings((32,), (1e-5,), (0.1,), weight_decay=0.1, attention_dropout=0.1, activation_dropout=0.1,
                  schedule="polynomial_decay", warmup=0.06)  # fmt: skip
@@ -61,14 +68,21 @@ _RACE = Settings((64,), (1e-5,), (0.1,), weight_decay=0.01, attention_dropout=0.
                  schedule="fixed", warmup=150)  # fmt: skip
 _COMMONSENSE_QA = Settings((64,), (1e-5,), (0.2,), weight_decay=0.01, attention_dropout=0.0,
                            activation_dropout=0.1, schedule="polynomial_decay", warmup=150)  # fmt: skip
-# What section 4.3 chooses from, of GLUE and of question answering.
+# Values among which section 4.3 chooses for GLUE and for question answering.
 _SEARCH_GLUE: Dict[str, Any] = {"batch_sizes": (16, 32), "learning_rates": (5e-6, 1e-5, 2e-5)}
 _SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropouts": (0.0, 0.1, 0.2)}
 
 
 def settings_of(task: FineTuningTask, sweep: str) -> Settings:
-    """``table-9``: the paper's settings; ``search``: those that its section 4.3 chooses them from. SST-2's
-    activation dropout is that of the authors' command."""
+    """Return the settings of a task.
+
+    SST-2 has the activation dropout of the authors' command, which differs from Table 9.
+
+    Args:
+        task: task to fine-tune on.
+        sweep: "table-9" for the settings of the paper's Table 9, or "search" for all settings among which the
+            paper's section 4.3 chooses.
+    """
     settings = {"RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
     if task.name == "SST-2":
         settings = replace(settings, activation_dropout=0.0)
@@ -78,8 +92,15 @@ def settings_of(task: FineTuningTask, sweep: str) -> Settings:
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
-    """fairseq's task and criterion for ``task``, with a classification head of the name ``head``. Raises
-    InputError where this version of fairseq does not compute the task's metric."""
+    """Return the options of fairseq's task and criterion.
+
+    Args:
+        task: task to fine-tune on.
+        head: name of the classification head.
+
+    Raises:
+        InputError: the installed fairseq does not compute the task's metric.
+    """
     kind = "sentence_ranking" if task.is_multiple_choice else "sentence_prediction"
     words = ["--task", kind, "--criterion", kind, "--init-token", BOS, "--shorten-method", "truncate"]
     words += ["--ranking-head-name" if task.is_multiple_choice else "--classification-head-name", head]
@@ -92,32 +113,56 @@ def task_options(task: FineTuningTask, head: str) -> List[str]:
         words.append("--regression-target")
     metric, flag = _FAIRSEQ_METRICS[task.metrics[0]]
     if flag is not None:
+        # Imported here so that the names of the sweeps do not need fairseq.
+        from fairseq.criterions.sentence_prediction import SentencePredictionConfig
+
         if not hasattr(SentencePredictionConfig(), flag):
             raise InputError(
-                f"{task.name} needs a newer fairseq, which computes its metric: fairseq-fixed 0.12.3"
+                f"this fairseq does not compute the metric of {task.name}. Install fairseq-fixed 0.12.3."
             )
         words.append(f"--{flag.replace('_', '-')}")
     return [*words, "--best-checkpoint-metric", metric, "--maximize-best-checkpoint-metric"]
 
 
 def number_of_updates(examples: int, batch_size: int, epochs: int) -> int:
-    """Updates in ``epochs`` epochs; the last batch of an epoch may be smaller."""
+    """Return the number of updates of a training, whose last batch of an epoch may be smaller.
+
+    Args:
+        examples: number of training examples.
+        batch_size: number of examples per update.
+        epochs: number of epochs.
+
+    Example:
+        >>> number_of_updates(examples=100, batch_size=32, epochs=2)
+        8
+    """
     return epochs * math.ceil(examples / batch_size)
 
 
 def accumulation(batch_size: int, at_a_time: int) -> List[str]:
-    """Options for batches of ``batch_size`` that are computed ``at_a_time`` examples at a time. Raises
-    InputError where the one is no multiple of the other."""
+    """Return the options for batches whose gradients are accumulated over several smaller batches.
+
+    Args:
+        batch_size: number of examples per update.
+        at_a_time: number of examples that fit into memory.
+
+    Raises:
+        InputError: ``at_a_time`` does not divide ``batch_size``.
+
+    Example:
+        >>> accumulation(batch_size=32, at_a_time=8)
+        ['--batch-size', '8', '--update-freq', '4']
+    """
     at_a_time = min(at_a_time, batch_size)
     if batch_size % at_a_time:
         raise InputError(
-            f"--at-a-time {at_a_time} does not divide the batch size {batch_size}: choose another"
+            f"--at-a-time {at_a_time} does not divide the batch size {batch_size}. Give a divisor of it."
         )
     return ["--batch-size", str(at_a_time), "--update-freq", str(batch_size // at_a_time)]
 
 
 class Setting(NamedTuple):
-    """One combination of what is tried."""
+    """One combination of the values that a sweep tries."""
 
     batch_size: int
     learning_rate: float
@@ -125,9 +170,16 @@ class Setting(NamedTuple):
 
 
 def all_settings(settings: Settings) -> Dict[str, Setting]:
-    """Every combination, by the name of its run's folder; the dropout is in it where several are tried."""
-    found = {}
-    for one in map(Setting._make, product(settings.batch_sizes, settings.learning_rates, settings.dropouts)):
-        dropout = f"-dropout{one.dropout:g}" if len(settings.dropouts) > 1 else ""
-        found[f"batch{one.batch_size}-lr{one.learning_rate:g}{dropout}"] = one
-    return found
+    """Return every combination of a sweep, by the name of its run's folder.
+
+    The name holds the dropout only if several are tried.
+
+    Args:
+        settings: settings of the sweep.
+    """
+    runs = {}
+    values = product(settings.batch_sizes, settings.learning_rates, settings.dropouts)
+    for setting in map(Setting._make, values):
+        dropout = f"-dropout{setting.dropout:g}" if len(settings.dropouts) > 1 else ""
+        runs[f"batch{setting.batch_size}-lr{setting.learning_rate:g}{dropout}"] = setting
+    return runs

@@ -1,4 +1,4 @@
-"""What every fine-tuning task says about itself."""
+"""Description that every fine-tuning task gives of itself: its files, labels and metrics."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from luna_fairseq.errors import InputError
 
 @dataclass(frozen=True)
 class Example:
-    """One example.
+    """Example of a task.
 
     Attributes:
-        inputs: the texts: a sentence or two; of multiple choice the passage or question, then the candidates.
-        label: one of the task's labels; a number as text for regression; None in a test set without answers.
+        inputs: texts of the example: one or two sentences. For multiple choice, the passage or the question
+            and then the candidates.
+        label: one of the task's labels, the text of a number for regression, or None in a test set without
+            answers.
     """
 
     inputs: Tuple[str, ...]
@@ -25,15 +27,18 @@ class Example:
 
 @dataclass(frozen=True)
 class FineTuningTask:
-    """A task and its published format.
+    """Fine-tuning task and its published format.
 
     Attributes:
-        name: as GLUE and the papers call it.
-        inputs: texts of an example.
-        labels: the set of labels, in the order of the model's classes; empty for regression.
-        metrics: what is reported, by the names of :mod:`luna_fairseq.masked_lm.finetuning.metrics`; the first
-            one chooses.
-        splits: fairseq's name of a split -> the published file or folder; train and valid must be there.
+        name: name of the task, as in GLUE and the papers.
+        inputs: number of texts of an example.
+        labels: labels in the order of the model's classes, empty for regression.
+        metrics: reported metrics, named as in :mod:`luna_fairseq.masked_lm.finetuning.metrics`. The first one
+            chooses the best run.
+        splits: published file or folder of each split, by fairseq's name of the split. "train" and "valid"
+            are required.
+        is_multiple_choice: True if the model scores candidates (fairseq's sentence_ranking), False if it
+            classifies texts (sentence_prediction).
     """
 
     name: str
@@ -41,34 +46,44 @@ class FineTuningTask:
     labels: Tuple[str, ...]
     metrics: Tuple[str, ...]
     splits: Dict[str, str]
-    # A score for each candidate, by fairseq's sentence_ranking; otherwise sentence_prediction.
     is_multiple_choice: ClassVar[bool] = False
 
     @property
     def is_regression(self) -> bool:
+        """True if the task predicts a number in place of a label."""
         return not self.labels
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """The examples of a split, in the order of the files.
+        """Return the examples of a split, in the order of the published files.
 
         Args:
-            folder: where the published files are.
-            split: fairseq's name.
+            folder: folder of the published files.
+            split: fairseq's name of the split.
 
         Raises:
-            InputError: a file is missing or empty, or a line of it is malformed; names the file and the line.
+            InputError: a file is missing or empty, or one of its lines is malformed. The message names the
+                file and the line.
         """
         raise NotImplementedError
 
     def check_label(self, label: str, place: str) -> str:
-        """``label``, if it is one of the task's. Raises InputError with ``place`` otherwise."""
+        """Return a label if it is one of the task's labels.
+
+        Args:
+            label: label to check.
+            place: file and line of the label, for the message.
+
+        Raises:
+            InputError: the task does not have the label.
+        """
         if self.is_regression:
             with suppress(ValueError):
                 if 0.0 <= float(label) <= 5.0:
                     return label
-            raise InputError(f"{place}: {label!r} is no similarity from 0 to 5")
+            raise InputError(f"{place}: expected a similarity from 0 to 5, got {label!r}. Correct the line.")
         if label not in self.labels:
             raise InputError(
-                f"{place}: {label!r} is no label of {self.name}; its labels: {', '.join(self.labels)}"
+                f"{place}: expected a label of {self.name} ({', '.join(self.labels)}), got {label!r}. "
+                "Correct the line."
             )
         return label

@@ -1,0 +1,137 @@
+"""Evaluation of a fine-tuned checkpoint on a split of its task (``luna-evaluate-task``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Tuple
+
+import torch
+
+import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
+from fairseq import checkpoint_utils, utils
+from fairseq.dataclass.utils import overwrite_args_by_name
+from luna_fairseq.commands.checkpoint import option_of
+from luna_fairseq.errors import InputError
+from luna_fairseq.masked_lm.finetuning import TASKS, FineTuningTask
+from luna_fairseq.masked_lm.finetuning.metrics import score
+from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, HIGHEST_SCORE, PreparedTask
+from luna_fairseq.progress import progress
+
+
+def evaluate(
+    data: PreparedTask, path: Path, split: str, batch_size: int
+) -> Tuple[Dict[str, float], List[Any], str]:
+    """Evaluate a checkpoint that was fine-tuned on a prepared task.
+
+    Args:
+        data: prepared task.
+        path: file of the checkpoint.
+        split: fairseq's name of the split.
+        batch_size: number of examples in a batch.
+
+    Returns:
+        metrics: value of each metric in percent, empty for a split without answers.
+        predictions: predicted labels or numbers, in the order of the data.
+        cut: note on how many examples were cut to the model's positions, "" if none was.
+
+    Raises:
+        InputError: the split or the checkpoint does not exist, or the checkpoint was trained on another task.
+    """
+    if split not in data.examples:
+        raise InputError(f"{data.folder} has no split {split!r}. Give one of {', '.join(data.examples)}.")
+    if not path.is_file():
+        raise InputError(f"{path} does not exist. Give a fine-tuned checkpoint.")
+    model, config, task = _load(path, data)
+    cut = _count_cut(task, split)
+    task.load_dataset(split)
+    criterion, published = config.criterion, TASKS[data.task]
+    head = option_of(criterion, "classification_head_name") or option_of(criterion, "ranking_head_name")
+    if head not in model.classification_heads:
+        raise InputError(f"{path} has no classification head {head!r}. Give a fine-tuned checkpoint.")
+    predicted: List[Any] = [None] * data.examples[split]
+    expected: List[Any] = [None] * data.examples[split]
+    batches = -(-data.examples[split] // batch_size)
+    for sample in progress(_batches(task.dataset(split), batch_size), split, "batches", batches):
+        # For multiple choice there is one input for each candidate.
+        inputs = [sample[name] for name in sorted(sample) if name.startswith("net_input")]
+        with torch.no_grad():
+            logits = torch.cat([model(**x, classification_head_name=head)[0] for x in inputs], dim=1)
+        answers = sample["target"].view(-1).tolist() if "target" in sample else [None] * len(logits)
+        values = logits.view(-1).tolist() if published.is_regression else logits.argmax(dim=1).tolist()
+        for index, value, answer in zip(sample["id"].tolist(), values, answers):
+            predicted[index], expected[index] = (
+                _to_label(published, value),
+                _to_label(published, answer),
+            )
+    return (score(published, predicted, expected) if split in data.labelled else {}), predicted, cut
+
+
+def _count_cut(task: Any, split: str) -> str:
+    """Count the examples that exceed the model's positions, and let the task cut them as in training.
+
+    Args:
+        task: task of fairseq, whose options are changed.
+        split: fairseq's name of the split.
+
+    Returns:
+        note for the report, "" if no example is cut.
+    """
+    options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
+    options.shorten_method = "none"
+    task.load_dataset(split)
+    dataset = task.dataset(split)
+    longer = sum(int(dataset.num_tokens(index)) > positions for index in range(len(dataset)))
+    options.shorten_method, options.shorten_data_split_list = "truncate", ""
+    return f" ({longer:,} were cut to the model's {positions:,} positions)" if longer else ""
+
+
+def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
+    """Load the checkpoint of a task.
+
+    Args:
+        path: file of the checkpoint.
+        data: prepared task.
+
+    Returns:
+        model: model in evaluation mode, on the GPU if there is one.
+        config: configuration of the checkpoint.
+        task: task of fairseq.
+
+    Raises:
+        InputError: the checkpoint was not fine-tuned on the task.
+    """
+    task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    options = state["cfg"]["task"]
+    name = option_of(options, "_name") or option_of(options, "task")
+    if name != task_kind or option_of(options, "num_classes") != max(1, len(TASKS[data.task].labels)):
+        raise InputError(
+            f"{path} was trained on fairseq's task {name}. "
+            f"Give a checkpoint that was fine-tuned on {data.task}."
+        )
+    trained = Path(str(option_of(options, "data")))
+    # Two tasks with as many classes can have the same labels, so the folder of the training data decides.
+    if (trained / DESCRIPTION).is_file() and PreparedTask.load(trained).task != data.task:
+        raise InputError(
+            f"{path} was fine-tuned on {PreparedTask.load(trained).task}, not on {data.task}. "
+            f"Give a checkpoint of {data.task}."
+        )
+    overwrite_args_by_name(state["cfg"], {"data": str(data.folder)})
+    models, config, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], state=state)
+    model = models[0].eval()
+    return (model.cuda() if torch.cuda.is_available() else model), config, task
+
+
+def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
+    """Yield the examples of a dataset in batches, on the GPU if there is one."""
+    for start in range(0, len(dataset), batch_size):
+        examples = [dataset[index] for index in range(start, min(start + batch_size, len(dataset)))]
+        sample = dataset.collater(examples)
+        yield utils.move_to_cuda(sample) if torch.cuda.is_available() else sample
+
+
+def _to_label(task: FineTuningTask, value: Any) -> Any:
+    """Convert a class or a score of the model to the task's label or scale. None stays None."""
+    if value is None:
+        return None
+    return value * HIGHEST_SCORE if task.is_regression else task.labels[int(value)]

@@ -1,0 +1,119 @@
+"""Preparation of a fine-tuning task: read the published files, encode and write (``luna-prepare-task``)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Tuple
+
+from fairseq.data import Dictionary, encoders
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import digest, forget_checksums, stamps, write_checksums
+from luna_fairseq.files.finished_steps import FinishedSteps
+from luna_fairseq.files.regular import is_data
+from luna_fairseq.files.writing import copy_file
+from luna_fairseq.masked_lm.finetuning import TASKS
+from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
+from luna_fairseq.models.tokenizers import find_tokenizer
+from luna_fairseq.text.encoders import (
+    Encoder,
+    check_unknown,
+    foreign_sentencepiece_encoder,
+    gpt2_encoder,
+    share_unknown,
+    words_encoder,
+)
+from luna_fairseq.text.pieces import check_tokenizer, encoding_of
+
+# Part of the key. Increase it if something else is written, so that old output counts as unfinished.
+VERSION = 1
+
+
+class TaskPreparation:
+    """Preparation of one task in a folder.
+
+    Args:
+        args: parsed command line of ``luna-prepare-task``.
+
+    Raises:
+        InputError: the vocabulary has no dictionary, or its tokenizer belongs to another dictionary.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.task = TASKS[args.task]
+        path = args.vocabulary / DICTIONARY
+        if not path.is_file():
+            raise InputError(f"{path} does not exist. Give the folder of the pretrained model's data.")
+        self.dictionary = Dictionary.load(str(path))
+        self.encoder, self.tokenizer = load_tokenizer(args.vocabulary, self.dictionary, args.workers)
+
+    def run(self) -> None:
+        """Prepare the task unless this is done already, and print the sizes of its splits.
+
+        Raises:
+            InputError: a published file is missing or malformed, or too many tokens are unknown.
+        """
+        steps = FinishedSteps(self.args.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
+        paths = [self.args.folder / name for name in self.task.splits.values()]
+        published = (p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name))
+        files = [*sorted(published), self.args.vocabulary / DICTIONARY, *self.tokenizer]
+        key = digest(VERSION, self.task.name, stamps(files))
+        steps.do("prepare", key, self._prepare, says=False)
+        prepared = PreparedTask.load(self.args.destdir)
+        for split, number in prepared.examples.items():
+            answers = "" if split in prepared.labelled else ", without answers"
+            print(f"{split}: {number:,} examples, the longest of {prepared.longest[split]} tokens{answers}")
+
+    def _prepare(self) -> Tuple[List[str], Dict[str, Any]]:
+        # Everything is read before anything is written, so that a bad line is found at once. Test sets and
+        # further validation sets may be missing.
+        """Encode and write all splits, and return the names of the written files."""
+        examples = {
+            split: self.task.read(self.args.folder, split)
+            for split, name in self.task.splits.items()
+            if split in ("train", "valid") or (self.args.folder / name).exists()
+        }
+        writer = PreparedWriter(self.args.destdir, self.task, self.dictionary)
+        for split in examples:
+            writer.write(split, examples[split], self.encoder)
+            if writer.unknown[split]:
+                print(f"{split}: {share_unknown(writer.unknown[split], writer.tokens[split])}")
+        if self.tokenizer:  # whole words may be unknown, pieces should not be
+            check_unknown(writer.unknown, writer.tokens, self.args.max_unknown)
+        forget_checksums(self.args.destdir)
+        names = writer.finish()
+        for path in self.tokenizer:
+            copy_file(path, self.args.destdir / path.name)
+            names.append(path.name)
+        return [*names, write_checksums(self.args.destdir, names)], {}
+
+
+def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[Encoder, List[Path]]:
+    """Return the encoder of a vocabulary and the files of its tokenizer.
+
+    Args:
+        folder: folder with the dictionary and the tokenizer of the pretrained model.
+        dictionary: dictionary of the pretrained model.
+        workers: number of processes that encode.
+
+    Returns:
+        encoder: encoder of the text.
+        files: files of the tokenizer. Empty if the dictionary holds whole words.
+
+    Raises:
+        InputError: the tokenizer is missing, or does not belong to the dictionary.
+    """
+    options = find_tokenizer([folder])
+    if not options:
+        encoding = encoding_of(dictionary)
+        if encoding is not None:
+            raise InputError(
+                f"{folder / DICTIONARY} holds pieces of {encoding}, but its folder has no tokenizer. Copy "
+                "sentencepiece.bpe.model (or GPT-2's encoder.json and vocab.bpe) there."
+            )
+        return words_encoder(), []
+    check_tokenizer(encoders.build_bpe(argparse.Namespace(**options)), dictionary)
+    make: Callable[..., Encoder] = gpt2_encoder if options["bpe"] == "gpt2" else foreign_sentencepiece_encoder
+    files = [Path(path) for name, path in options.items() if name != "bpe"]
+    return make(*files, workers), files

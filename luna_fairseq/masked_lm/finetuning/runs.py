@@ -1,0 +1,140 @@
+"""Fine-tuning of a pretrained model with every setting of a sweep (``luna-finetune``)."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List, Sequence, Tuple
+
+from luna_fairseq.commands.logged import fairseq, train_logged
+from luna_fairseq.commands.reporting import USER_DIR
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import CONTENT, content_of, digest, sha256, stamps
+from luna_fairseq.files.finished_steps import FinishedSteps
+from luna_fairseq.files.same_run import lasting_options, same_run
+from luna_fairseq.masked_lm.finetuning import TASKS
+from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
+from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
+from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
+from luna_fairseq.masked_lm.finetuning.settings import (
+    SEARCH,
+    TABLE_9,
+    Setting,
+    accumulation,
+    all_settings,
+    number_of_updates,
+    settings_of,
+    task_options,
+)
+
+BEST = "checkpoint_best.pt"
+
+
+class FineTuning:
+    """Fine-tuning of one pretrained checkpoint on one task.
+
+    Args:
+        args: parsed command line of ``luna-finetune``.
+        extra: further options for fairseq-train.
+
+    Raises:
+        InputError: the data belongs to another task or vocabulary, or the checkpoint is not a masked language
+            model.
+    """
+
+    def __init__(self, args: argparse.Namespace, extra: Sequence[str]) -> None:
+        self.args, self.extra = args, list(extra)
+        self.task = TASKS[args.task]
+        self.data = PreparedTask.load(args.data)
+        if self.data.task != args.task:
+            raise InputError(
+                f"expected data of {args.task}, got {self.data.task} in {args.data}. "
+                f"Give the data of {args.task}."
+            )
+        self.pretrained = Pretrained.load(args.pretrained)
+        self.pretrained.check_dictionary(args.data / "input0" / "dict.txt")
+        sweep = args.sweep or (TABLE_9 if self.task.is_multiple_choice else SEARCH)
+        options = {"batch_sizes": args.batch_sizes, "learning_rates": args.lrs}
+        overrides: Dict[str, Any] = {name: tuple(values) for name, values in options.items() if values}
+        self.settings = replace(settings_of(self.task, sweep), **overrides)
+        self.runs = all_settings(self.settings)
+        for batch_size in self.settings.batch_sizes:
+            accumulation(batch_size, args.at_a_time)
+        self.task_options = task_options(self.task, args.head)
+        self.steps = FinishedSteps(args.out, "finetune.json")
+
+    def run(self) -> None:
+        """Do all runs that are not finished yet, and print the table of runs and the best run."""
+        longest, positions = max(self.data.longest.values()), self.pretrained.positions
+        if longest > positions:
+            print(f"examples have up to {longest} tokens: they are cut to the model's {positions}")
+        results: Dict[str, Dict[str, float]] = {}
+        for number, (name, setting) in enumerate(self.runs.items(), 1):
+            print(f"== {number} of {len(self.runs)}: {name}", flush=True)
+            results[name] = self._run(name, setting)
+        width, metrics = max(map(len, results)), self.task.metrics
+        print(f"\n{self.task.name} valid".ljust(width + 1), *(f"{name:>16}" for name in metrics))
+        for name, scores in results.items():
+            print(name.ljust(width), *(f"{scores[metric]:16.2f}" for metric in metrics))
+        best = max(results, key=lambda name: results[name][metrics[0]])  # the first one of several
+        checkpoint = self.args.out / best / BEST
+        print(f"best: {best}, {metrics[0]} {results[best][metrics[0]]:.2f}: {checkpoint}")
+        for split in self.data.labelled:
+            if split not in ("train", "valid"):
+                scores, _, cut = evaluate(self.data, checkpoint, split, self.args.at_a_time)
+                print(f"  {split}{cut}:", *(f"{name} {value:.2f}" for name, value in scores.items()))
+
+    def _run(self, name: str, setting: Setting) -> Dict[str, float]:
+        """Train with one setting, unless an earlier call did, and return the metrics on the validation text.
+
+        Args:
+            name: name of the run's folder.
+            setting: setting of the run.
+        """
+        folder = self.args.out / name
+        options = self._options(folder, setting)
+        files = sorted(path for path in self.args.data.glob("*/*") if path.is_file())
+
+        def train() -> Tuple[List[str], Dict[str, float]]:
+            self._begin(folder, options)
+            train_logged(fairseq("train", options), folder / "train.log", name, shown=["| valid |"])
+            facts, _, cut = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
+            if cut:
+                print(f"valid{cut}")
+            return [f"{name}/{BEST}"], facts
+
+        key = digest(options, stamps([self.args.pretrained, *files]))
+        return self.steps.do(name, key, train, says=False)
+
+    def _begin(self, folder: Path, options: List[str]) -> None:
+        """Check that a checkpoint to continue from has the same options, data and pretrained model.
+
+        Args:
+            folder: folder of the run.
+            options: options of fairseq-train.
+
+        Raises:
+            InputError: the checkpoint in the folder belongs to another run.
+        """
+        identity = lasting_options(options[1:])
+        identity["pretrained model"] = CONTENT + sha256(self.args.pretrained)
+        identity["training data"] = content_of([self.args.data], ("train", "valid"))
+        same_run(folder, "--out", identity, (folder / "checkpoint_last.pt").is_file())
+
+    def _options(self, folder: Path, setting: Setting) -> List[str]:
+        """Return the options of fairseq-train for one run."""
+        updates = number_of_updates(self.data.examples["train"], setting.batch_size, self.args.epochs)
+        subsets = [split for split in self.data.labelled if split.startswith("valid")]
+        return [
+            *[str(self.args.data), "--user-dir", USER_DIR],
+            *["--save-dir", str(folder), "--finetune-from-model", str(self.args.pretrained)],
+            *["--no-epoch-checkpoints", "--patience", str(self.args.patience), "--seed", str(self.args.seed)],
+            *["--max-epoch", str(self.args.epochs), "--valid-subset", ",".join(subsets)],
+            *[*self.pretrained.options, *self.task_options, *self.settings.options(updates)],
+            *["--lr", f"{setting.learning_rate:g}", "--dropout", f"{setting.dropout:g}"],
+            *[*accumulation(setting.batch_size, self.args.at_a_time), "--required-batch-size-multiple", "1"],
+            # One process, because fairseq does not sum these metrics over processes.
+            *["--distributed-world-size", "1", "--find-unused-parameters"],
+            *["--log-format", "simple", "--log-interval", "100", *self.extra],
+        ]

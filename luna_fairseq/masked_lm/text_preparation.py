@@ -1,0 +1,239 @@
+"""Preparation of text for language models: check, learn a tokenizer, encode (``luna-prepare-text``)."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import numpy as np
+import sentencepiece
+
+from fairseq.data import Dictionary
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import digest, forget_checksums, sha256, write_checksums
+from luna_fairseq.files.finished_steps import FinishedSteps
+from luna_fairseq.files.regular import regular_file
+from luna_fairseq.files.writing import copy_file, replacing
+from luna_fairseq.progress import progress
+from luna_fairseq.text.bitext import read_lines
+from luna_fairseq.text.dictionaries import dictionary_of
+from luna_fairseq.text.encoders import (
+    Encoder,
+    check_unknown,
+    counts_of,
+    gpt2_encoder,
+    gpt2_pieces,
+    sentencepiece_encoder,
+    share_unknown,
+)
+from luna_fairseq.text.indexed import EncodedText, chosen, encoded_texts
+from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
+
+DICTIONARY = "dict.txt"
+# Tokens per sample in the presets. With --sample-break-mode complete fairseq skips longer lines.
+SAMPLE = 512
+Part = Tuple[str, str]  # split, folder
+# Part of every key. Increase it if a step writes something else, so that old output counts as unfinished.
+VERSION = 3
+
+
+class TextPreparation:
+    """Preparation of raw text in a folder, in steps that are skipped if they are done already.
+
+    Args:
+        args: parsed command line of ``luna-prepare-text``.
+
+    Raises:
+        InputError: the options name no encoding, or two.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.gpt2 = [path for path in (args.gpt2_encoder_json, args.gpt2_vocab_bpe) if path is not None]
+        if len(self.gpt2) == 1:
+            raise InputError("GPT-2's encoding has two files. Give --gpt2-encoder-json and --gpt2-vocab-bpe.")
+        if bool(self.gpt2) == bool(args.vocab_size):
+            raise InputError("Expected one encoding. Give either --vocab-size or GPT-2's two files.")
+        self.args = args
+        parts = {"train": args.train, "valid": args.valid, "test": args.test}
+        self.files = {split: [path.absolute() for path in paths] for split, paths in parts.items() if paths}
+        self.tokenizer = ["encoder.json", "vocab.bpe"] if self.gpt2 else ["sentencepiece.bpe.model"]
+        shards = [f"shard{n}" for n in range(args.shards)] if args.shards > 1 else ["."]
+        # Validation and test text go to the first shard, where fairseq looks for them.
+        self.parts: List[Part] = [("train", shard) for shard in shards]
+        self.parts += [(split, shards[0]) for split in self.files if split != "train"]
+        self.binarised = [
+            str(Path(folder) / f"{split}.{end}") for split, folder in self.parts for end in ("bin", "idx")
+        ]
+
+    def run(self) -> None:
+        """Do all steps that are not finished yet, and print the counts.
+
+        Raises:
+            InputError: a text is missing, empty or malformed, or too many of its tokens are unknown.
+        """
+        given = [regular_file(path) for path in (*self.gpt2, *([self.args.dict] if self.args.dict else []))]
+        given_dictionary = self._given_dictionary()
+        checked = {split: self._check(split) for split in self.files}
+        owned = [*self.tokenizer, DICTIONARY, *self.binarised]
+        steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
+        files = {str(path): sha256(path) for path in given}
+        training = checked["train"][1]
+        key = digest(VERSION, training, self.args.vocab_size, files, sentencepiece.__version__)
+        steps.do("tokenizer", key, self._make_tokenizer)
+        key = digest(key, checked, self.args.shards)
+        facts = steps.do("encode", key, lambda: self._encode(given_dictionary))
+        check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
+        for split, (lines, _) in checked.items():
+            print(f"{split}: {lines:,} lines, {facts['tokens'][split]:,} tokens")
+            if facts["unknown"][split]:
+                print(f"{split}: {share_unknown(facts['unknown'][split], facts['tokens'][split])}")
+            if facts["long"][split]:
+                print(
+                    f"{split}: {facts['long'][split]:,} lines have {SAMPLE - 1} pieces or more. With "
+                    f"--sample-break-mode complete and --tokens-per-sample {SAMPLE}, as in the presets, "
+                    "fairseq skips these lines: break them, or give --sample-break-mode none."
+                )
+        data = os.pathsep.join(dict.fromkeys(str(self.args.destdir / folder) for _, folder in self.parts))
+        print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {data}")
+
+    def _check(self, split: str) -> Tuple[int, str]:
+        """Read the text of a split and check that it suffices for the shards.
+
+        Args:
+            split: "train", "valid" or "test".
+
+        Returns:
+            lines: number of lines that are not empty.
+            digest: digest of the text.
+        """
+        state, lines, documents, inside = hashlib.sha256(), 0, 0, False
+        controls: Counter = Counter()
+        for line in progress(self._lines(split, controls), f"check {split}"):
+            state.update(line.encode("utf-8") + b"\n")
+            lines += bool(line)
+            documents += bool(line) and not inside
+            inside = bool(line)
+        if not lines:
+            raise InputError(
+                f"there is no text in {', '.join(map(str, self.files[split]))}. Give files with text."
+            )
+        if split == "train" and documents < self.args.shards:
+            raise InputError(
+                f"--shards {self.args.shards} exceeds the {documents:,} documents of the training text, "
+                "which are separated by empty lines. Give fewer shards."
+            )
+        for path, number in controls.items():
+            print(f"{split}: control characters or U+2581 in {number:,} lines of {path} were read as spaces")
+        return lines, state.hexdigest()
+
+    def _lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
+        """Yield all lines of a split, with an empty line between two files, which ends a document.
+
+        Args:
+            split: "train", "valid" or "test".
+            controls: counter of lines with control characters by file, updated in place; see
+                :func:`read_lines`. None does not count.
+        """
+        for number, path in enumerate(self.files[split]):
+            if number:
+                yield ""
+            yield from read_lines(path, controls=controls)
+
+    def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
+        """Copy GPT-2's files or learn the sentencepiece encoding.
+
+        Returns:
+            names: files of the tokenizer, relative to DIR.
+            facts: empty dictionary.
+        """
+        if self.gpt2:
+            gpt2_pieces(self.gpt2[0])
+            for source, name in zip(self.gpt2, self.tokenizer):
+                copy_file(source, self.args.destdir / name)
+        else:
+            model = learn_bpe(progress(self._lines("train"), "learn"), self.args.vocab_size)
+            with replacing(self.args.destdir / self.tokenizer[0]) as temporary:
+                temporary.write_bytes(model)
+        return self.tokenizer, {}
+
+    def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
+        """Encode all text as numbers of pieces, and write fairseq's files once the dictionary is known.
+
+        Args:
+            given_dictionary: dictionary of ``--dict``, or None to use all pieces by their frequency.
+
+        Returns:
+            names: files that were written, relative to DIR.
+            facts: numbers of tokens, unknown tokens, long lines and dictionary entries.
+        """
+        destdir = self.args.destdir
+        forget_checksums(destdir)
+        file = destdir.absolute() / self.tokenizer[0]
+        if self.gpt2:
+            encoder = gpt2_encoder(file, file.with_name(self.tokenizer[1]), self.args.workers)
+        else:
+            encoder = sentencepiece_encoder(file)
+        with encoded_texts(destdir / "encode.tmp", self.parts) as texts:
+            long = {split: self._encode_split(split, encoder, texts) for split in self.files}
+            training = [text for (split, _), text in texts.items() if split == "train"]
+            dictionary = given_dictionary or self._dictionary(file, counts_of(encoder, training))
+            table = encoder.table(dictionary)
+            tokens, unknown = Counter(), Counter()  # type: Counter, Counter
+            for (split, _), text in texts.items():
+                tokens[split] += text.tokens
+                unknown[split] += text.unknown(table, dictionary)
+            check_unknown(unknown, tokens, self.args.max_unknown)
+            for (split, folder), text in texts.items():
+                text.write(destdir / folder / split, table, dictionary)
+        dictionaries = {str(Path(folder) / DICTIONARY) for folder in (".", *(part[1] for part in self.parts))}
+        for name in dictionaries:
+            with replacing(destdir / name) as temporary:
+                dictionary.save(str(temporary))
+        names = [*self.binarised, *sorted(dictionaries)]
+        names.append(write_checksums(destdir, [*names, *self.tokenizer]))
+        return names, {"tokens": tokens, "unknown": unknown, "long": long, "dictionary": len(dictionary)}
+
+    def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
+        """Encode a split and deal its documents to its parts in turn.
+
+        Args:
+            split: "train", "valid" or "test".
+            encoder: encoder of the text.
+            texts: encoded texts by split and folder, filled in place.
+
+        Returns:
+            number of lines that are too long for the presets.
+        """
+        parts = [text for (name, _), text in texts.items() if name == split]
+        documents, inside, long = 0, False, 0
+        for batch in encoder.encode(progress(self._lines(split), f"encode {split}")):
+            text = batch[1] > 0
+            begins = text & ~np.append(inside, text[:-1])
+            document = documents + np.cumsum(begins)
+            documents, inside = int(document[-1]), bool(text[-1])
+            long += int((batch[1] >= SAMPLE - 1).sum())  # the sample also holds <s> and </s>
+            for number, part in enumerate(parts):
+                part.add(*chosen(batch, (document - 1) % len(parts) == number))
+        return long
+
+    def _given_dictionary(self) -> Optional[Dictionary]:
+        """Load the dictionary of ``--dict``, and return None if the option is not given."""
+        if not self.args.dict:
+            return None
+        try:
+            return Dictionary.load(str(self.args.dict))
+        except ValueError as error:
+            raise InputError(
+                f"{self.args.dict} is not a dictionary of fairseq ({error}). Give a dict.txt that "
+                "fairseq-preprocess or luna-prepare-text wrote."
+            ) from error
+
+    def _dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
+        """Return the dictionary of all pieces, sorted by how often they occur in the training text."""
+        if self.gpt2:
+            return dictionary_of(gpt2_pieces(tokenizer), counts)
+        return bpe_dictionary(tokenizer, counts)

@@ -1,0 +1,280 @@
+"""Preparation of parallel text: check, tokenise, learn the encoding and encode (``luna-prepare-bitext``)."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import CONTENT, digest, forget_checksums, write_checksums
+from luna_fairseq.files.finished_steps import FinishedSteps
+from luna_fairseq.files.writing import replacing, replacing_lines
+from luna_fairseq.progress import progress
+from luna_fairseq.text.batches import map_batches
+from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
+from luna_fairseq.text.documents import IDS, SEPARATOR, Piece, document_lengths, in_pieces, write_pieces
+from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, share_unknown
+from luna_fairseq.text.indexed import Encoded, chosen
+from luna_fairseq.text.length_filter import LengthFilter
+from luna_fairseq.text.subword import ROUTES
+from luna_fairseq.translation.pair_data import PairData
+
+# Part of every key. Increase it if a step writes something else, so that old output counts as unfinished.
+VERSION = 6
+# Options on which the trained model depends.
+DECISIVE_OPTIONS = (
+    "source_lang",
+    "target_lang",
+    "vocab_size",
+    "subword",
+    "max_length",
+    "max_ratio",
+    "documents",
+)
+# Positions of the presets (--max-source-positions, --max-target-positions), one of them for the end symbol.
+POSITIONS = 1024
+SKIP = "--skip-invalid-size-inputs-valid-test"
+
+
+class Preparation:
+    """Preparation of parallel text in a folder, in steps that are skipped if they are done already.
+
+    Args:
+        args: parsed command line of ``luna-prepare-bitext``, or a namespace with the same attributes.
+        route: how text becomes pieces, one of :mod:`luna_fairseq.text.subword` (default: the route that
+            ``args.subword`` names).
+
+    Attributes:
+        data: files that fairseq-train reads; ``data.path`` is its data argument.
+        longest: number of tokens of the longest line, by "split.language". Set by :meth:`run`.
+
+    Raises:
+        InputError: the source and the target language are the same.
+    """
+
+    def __init__(self, args: argparse.Namespace, route: Any = None) -> None:
+        if args.source_lang == args.target_lang:
+            raise InputError(
+                f"--source-lang and --target-lang are both {args.source_lang}. Give two languages."
+            )
+        self.args = args
+        self.route: Any = route or ROUTES[args.subword]
+        self.models = list(filter(None, [self.route.model_file]))
+        self.model = args.destdir / self.route.model_file
+        self.languages = (args.source_lang, args.target_lang)
+        self.text: Dict[str, Bitext] = {}
+        self.documents: Dict[str, List[int]] = {}
+        self.pieces: Dict[str, List[Piece]] = {}
+        self.prefixes = {"train": args.trainpref}
+        for split, prefixes in (("valid", args.validpref), ("test", args.testpref)):
+            for number, prefix in enumerate(prefixes.split(",") if prefixes else ()):
+                self.prefixes[f"{split}{number or ''}"] = prefix
+        lengths = LengthFilter(args.max_length, args.max_ratio)
+        self.data = PairData(args.destdir, self.languages, self.prefixes, lengths, args.shards)
+
+    def check(self) -> None:
+        """Read and check all text before anything is written.
+
+        Raises:
+            InputError: a file is missing or malformed, or the two sides of a text do not fit together.
+        """
+        has_documents = self.args.documents is not None  # then empty lines may divide documents
+        for split, prefix in self.prefixes.items():
+            by_lines = has_documents and not Path(f"{prefix}.{IDS}").is_file()
+            may_be_empty = has_documents or split == "train"
+            self.text[split] = check_bitext(prefix, *self.languages, may_be_empty, by_lines)
+            if has_documents:
+                self.documents[split] = document_lengths(prefix, self.text[split])
+
+    def identity(self) -> Dict[str, str]:
+        """Return what a model depends on that is trained on the text.
+
+        Returns:
+            name -> value, as :func:`luna_fairseq.files.same_run.same_run` compares them.
+        """
+        identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
+        for name in DECISIVE_OPTIONS:
+            if getattr(self.args, name) is not None:
+                identity[f"--{name.replace('_', '-')}"] = str(getattr(self.args, name))
+        return identity
+
+    def run(self) -> None:
+        """Do all steps that are not finished yet, and print the counts.
+
+        Raises:
+            InputError: the text does not pass :meth:`check`, or too many of its tokens are unknown.
+        """
+        if not self.text:
+            self.check()
+        owned = [*self.models, *self.data.names()]
+        steps = FinishedSteps(self.args.destdir, "prepare_bitext.json", owned)
+        digests = {split: part.digest for split, part in self.text.items()}
+        key = digest(VERSION, self.route.name, self.route.versions, self.languages)
+        if self.route.tokenize:
+            steps.do("tokenise", digest(key, digests), self._tokenise)
+        key = digest(key, digests["train"], self.args.vocab_size)
+        if self.models:
+            steps.do("learn", key, self._learn)
+        key = digest(key, digests, self.args.max_length, self.args.max_ratio)
+        if self.documents:
+            key = digest(key, self.args.documents, self.documents)
+        facts = steps.do("encode", digest(key, self.args.shards), self._encode)
+        check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
+        self.longest = facts["longest"]
+        self._report(facts)
+
+    def _report(self, facts: Dict[str, Any]) -> None:
+        """Print the counts of each text and the size of the dictionary.
+
+        Args:
+            facts: counts that the step "encode" returned.
+        """
+        for split, part in self.text.items():
+            sides = [f"{split}.{language}" for language in self.languages]
+            tokens = ", ".join(f"{facts['tokens'][side]:,} {side.split('.')[1]}" for side in sides)
+            reasons = Counter(facts["dropped"]) if split == "train" else Counter()
+            dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in reasons.items())
+            if self.documents:
+                documents, pieces = self.documents[split], facts["pieces"][split]
+                found = f"{sum(documents):,} sentences of {len(documents):,} documents in {pieces:,} pieces"
+            else:
+                found = f"{part.lines - part.empty - sum(reasons.values()):,} pairs"
+                dropped += f", {part.empty:,} dropped (an empty side)" if part.empty else ""
+            print(f"{split}: {found}, tokens: {tokens}{dropped}")
+            if part.controls:
+                print(f"{split}: control characters or U+2581 in {part.controls:,} lines were read as spaces")
+            for side in sides:
+                if facts["unknown"][side]:
+                    print(f"{side}: {share_unknown(facts['unknown'][side], facts['tokens'][side])}")
+            longest = max(self.longest[side] for side in sides)
+            if longest >= POSITIONS:
+                training = split == "train"
+                print(
+                    f"{split}: the longest side has {longest:,} pieces, and the presets read {POSITIONS:,} "
+                    f"with the end symbol. fairseq {'skips it' if training else 'refuses the text'} unless "
+                    f"--max-source-positions and --max-target-positions are {longest + 1} or more"
+                    f"{' (--max-length drops such pairs here)' if training else ''}."
+                )
+        entries = facts["dictionary"]
+        sizes = [f"{entries[language]:,} {language}" for language in self.languages]
+        if self.route.is_joint:
+            sizes = [f"{entries[self.languages[0]]:,}"]
+        print(f"dictionary: {', '.join(sizes)} entries; data for fairseq-train: {self.data.path}")
+        if "valid1" in self.text:
+            named = ",".join(split for split in self.text if split.startswith("valid"))
+            print(
+                f"several validation texts: give fairseq-train the options --valid-subset {named} "
+                "--ignore-unused-valid-subsets"
+            )
+
+    def check_positions(self, options: Mapping[str, str]) -> None:
+        """Check that the model's positions suffice for the text that training validates and tests on.
+
+        Args:
+            options: options of fairseq-train, by name.
+
+        Raises:
+            InputError: a line is longer than the positions, so that fairseq would refuse the text after
+                training.
+        """
+        for split in self.text:
+            if split == "train" or (split.startswith("valid") and SKIP in options):
+                continue
+            for side, language in zip(("source", "target"), self.languages):
+                positions = int(options.get(f"--max-{side}-positions", POSITIONS))
+                longest = self.longest[f"{split}.{language}"]
+                if longest >= positions:
+                    raise InputError(
+                        f"{self.prefixes[split]}.{language} has a line of {longest:,} pieces, and the model "
+                        f"reads {positions:,} with the end symbol. Split the line, or train with "
+                        f"-- --max-source-positions {longest + 1} --max-target-positions {longest + 1}."
+                    )
+
+    def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
+        """Tokenise all text and return the names of the written files."""
+        names, tokenize = [], partial(self.route.tokenize, self.languages)
+        for split, part in self.text.items():
+            pairs = progress(part.pairs(), f"tokenise {split}")
+            names += self._write("tokenised", split, map_batches(tokenize, pairs, self.args.workers))
+        return names, {}
+
+    def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
+        """Return the pairs that the encoding is learned from and applied to.
+
+        They are tokenised if the route tokenises. ``description`` is the label of the progress bar.
+        """
+        if not self.route.tokenize:
+            return progress(self.text[split].pairs(), description)
+        paths = [self.args.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
+        return progress(zip(*map(read_lines, paths)), description)
+
+    def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
+        """Learn the encoding on the training text and return the name of its model file."""
+        lines = chain.from_iterable(self._pairs("train", "learn"))
+        model = self.route.learn(lines, self.args.vocab_size)
+        with replacing(self.model) as temporary:
+            temporary.write_bytes(model)
+        return self.models, {}
+
+    def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
+        """Encode all text and write the data and the plain text.
+
+        Returns:
+            names: files that were written, relative to DIR.
+            facts: counts of tokens, pairs, pieces and dictionary entries.
+        """
+        forget_checksums(self.args.destdir)
+        separators = [SEPARATOR] if self.documents else []
+        facts = self.data.write(self.route, self.model, self._batches, separators, self.args.max_unknown)
+        names = self.data.names()
+        for split in self.prefixes:
+            if split != "train":
+                names += self._write("plain", split, self.text[split].pairs())
+        for split, pieces in self.pieces.items():
+            if split != "train":
+                names.append(f"plain/{split}.pieces")
+                write_pieces(self.args.destdir / names[-1], pieces)
+        names.append(write_checksums(self.args.destdir, [*names, *self.models]))
+        facts["pieces"] = {split: len(pieces) for split, pieces in self.pieces.items()}
+        return names, facts
+
+    def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
+        """Yield the encoded sentences, or pieces of documents, of a split.
+
+        Args:
+            split: name of the split.
+            encoder: encoder of both languages.
+
+        Yields:
+            encoded source and target side of a batch.
+        """
+        lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
+        sentences = (
+            [chosen(batch, np.arange(len(batch[1])) % 2 == side) for side in (0, 1)]
+            for batch in encoder.encode(lines)
+        )
+        if not self.documents:
+            yield from sentences
+            return
+        self.pieces[split] = []
+        limit, separator, training = self.args.documents, encoder.add(SEPARATOR), split == "train"
+        joined = in_pieces(sentences, self.documents[split], limit, separator, training)
+        for batch in iter(lambda: list(islice(joined, LINES)), []):
+            self.pieces[split] += [piece for piece, _ in batch if piece is not None]
+            sides = zip(*(numbers for _, numbers in batch))
+            yield [(np.concatenate(side), np.array(list(map(len, side)))) for side in sides]
+
+    def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
+        """Write pairs of lines to the two files ``folder/split.language`` and return their names."""
+        names = [f"{folder}/{split}.{language}" for language in self.languages]
+        with replacing_lines([self.args.destdir / name for name in names]) as files:
+            for pair in pairs:
+                for file, line in zip(files, pair):
+                    file.write(line + "\n")
+        return names
