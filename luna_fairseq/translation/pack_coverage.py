@@ -1,11 +1,13 @@
-"""How much of the source the rows of P cover: ``python -m luna_fairseq.translation.pack_coverage DATA --path
-CHECKPOINT``.
+"""Command ``python -m luna_fairseq.translation.pack_coverage``: measure how much of the source P attends to.
 
-For each decoder layer of a trained Luna translation model, over all sentences of a split: the share of source
-positions at which a row of P has the maximum of its pack weights, as a mean over the heads; and the largest
-pack weight that any row of any head gives a source position, as a mean over the positions. EOS is a source
-position, padding is none, and rows of P that a short sentence leaves out are not counted. With anchored P it
-also prints how strongly each head is drawn to its places, gamma, and what the gates of a look-up add.
+P is the packed sequence of Luna, through which the decoder reads the source. For each decoder layer of a
+trained translation model, the command prints two numbers over all sentences of a split: the share of source
+positions at which a row of P has its largest pack weight, averaged over the heads; and the largest pack
+weight that any row of any head gives to a source position, averaged over the positions. EOS counts as a
+source position. Padding and masked rows of P do not count.
+
+For anchored P, the command also prints the learned strength of each head's anchor and the gates of the
+look-ups.
 """
 
 from __future__ import annotations
@@ -34,23 +36,22 @@ PROGRAM = "python -m luna_fairseq.translation.pack_coverage"
 
 def build_parser() -> CommandParser:
     """Build the parser of the command line."""
-    parser = CommandParser(PROGRAM, __doc__)
-    parser.path("data", "folder of the data that fairseq-train had", "DATA")
-    parser.path("--path", "a trained model", "CHECKPOINT", required=True)
+    parser = CommandParser(PROGRAM, __doc__, f"{PROGRAM} data --path checkpoints/averaged.pt")
+    parser.path("data", "folder of the data that the model was trained on", "DATA")
+    parser.path("--path", "checkpoint of a trained model", "CHECKPOINT", required=True)
     split = "split to read (default: %(default)s)"
     parser.add_argument("--valid-subset", default="valid", metavar="NAME", help=split)
-    parser.count("--batch-size", 64, "number of sentences at a time")
+    parser.count("--batch-size", 64, "number of sentences in a batch")
     return parser
 
 
 def _report(args: argparse.Namespace) -> None:
+    """Print the coverage of each decoder layer, and the learned anchors."""
     model, task = load_model(args)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.
     if not attentions or any(isinstance(attention, SoftmaxCrossAttention) for attention in attentions):
-        raise InputError(
-            f"{args.path} is no model that reads its source through P: give a Luna translation model"
-        )
+        raise InputError(f"{args.path} does not read its source through P. Give a Luna translation model.")
     number, batches = load_split(args, task)
     layers = measure_coverage(model, batches)
     print(f"{args.valid_subset}: {number:,} sentences, {layers[0].positions:,} source positions with EOS")
@@ -62,13 +63,20 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def load_model(args: argparse.Namespace) -> Tuple[Any, Any]:
-    """Return the model, in evaluation mode and on the GPU if there is one, and its task.
+    """Load the model of a checkpoint.
+
+    Args:
+        args: parsed command line.
+
+    Returns:
+        model: model in evaluation mode, on the GPU if there is one.
+        task: task of fairseq.
 
     Raises:
-        InputError: the checkpoint does not exist
+        InputError: the checkpoint does not exist.
     """
     if not args.path.is_file():
-        raise InputError(f"{args.path} does not exist: give --path a checkpoint that fairseq-train wrote")
+        raise InputError(f"{args.path} does not exist. Give --path a checkpoint that fairseq-train wrote.")
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(args.path)], {"data": str(args.data)}
     )
@@ -77,29 +85,40 @@ def load_model(args: argparse.Namespace) -> Tuple[Any, Any]:
 
 
 def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]:
-    """Return the number of sentences in the split, and its batches.
+    """Load a split of the data.
+
+    Args:
+        args: parsed command line.
+        task: task of fairseq.
+
+    Returns:
+        number: number of sentences.
+        batches: batches of fairseq.
 
     Raises:
-        InputError: the split is empty
+        InputError: the split is empty.
     """
     task.load_dataset(args.valid_subset)
     dataset = task.dataset(args.valid_subset)
     if not len(dataset):
-        raise InputError(f"{args.data} has no sentences in {args.valid_subset}")
+        raise InputError(f"{args.data} has no sentences in {args.valid_subset}. Give another --valid-subset.")
     batches = task.get_batch_iterator(dataset, max_sentences=args.batch_size)
     return len(dataset), progress(batches.next_epoch_itr(shuffle=False), args.valid_subset, "batches")
 
 
 def cross_attentions(model: LunaModel) -> List[LunaAttention]:
-    """Return the cross-attention of each decoder layer."""
+    """Return the cross-attention of each decoder layer of a model."""
     return [layer.encoder_attn for layer in model.decoder.layers]
 
 
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
     """Return the strength of every anchor and the value of every look-up gate, for each head.
 
+    Args:
+        model: translation model with anchored P.
+
     Returns:
-        list of (name of the module, values of its heads)
+        list of (name of the module, values of its heads).
     """
     found = []
     for name, module in model.named_modules():
@@ -113,10 +132,10 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
 
 
 class Coverage:
-    """Accumulate how much of the source the rows of P of one layer cover.
+    """Running measurement of how much of the source the rows of P of one layer attend to.
 
     Attributes:
-        positions: number of source positions so far, EOS included
+        positions: number of source positions so far, EOS included.
     """
 
     def __init__(self) -> None:
@@ -137,9 +156,9 @@ class Coverage:
         """Add the sentences of a batch.
 
         Args:
-            weights: [B, H, L, S] pack weights, 0 at padding
-            padding_mask: [B, S], True at padding, or None
-            packed_mask: [B, L], True at masked rows of P, or None
+            weights: [B, H, L, S] pack weights, 0 at padding.
+            padding_mask: [B, S], True at padding. None if there is no padding.
+            packed_mask: [B, L], True at masked rows of P. None if no row is masked.
         """
         batch, heads, _, length = weights.shape
         used = weights.new_ones(weights.shape[:3])
@@ -155,8 +174,8 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
     """Measure the coverage of each decoder layer.
 
     Args:
-        model: translation model in evaluation mode
-        batches: fairseq's batches of a translation task
+        model: translation model in evaluation mode.
+        batches: batches of a translation task of fairseq.
     """
     attentions = cross_attentions(model)
     layers = [Coverage() for _ in attentions]
@@ -181,7 +200,17 @@ def _add(
     source: Source,
     geometry: Any,
 ) -> None:
-    """Count what one call of ``attention`` covers; arguments as of its ``watcher``."""
+    """Add the pack weights of one call of a cross-attention to a coverage.
+
+    Args:
+        layer: coverage of the layer, updated in place.
+        attention: cross-attention, which calls this function as its ``watcher``.
+        query: [T, B, C] queries, unused.
+        packed: [L, B, C] packed sequence P.
+        context: [S, B, C] encoder output.
+        source: lengths and masks of the source.
+        geometry: geometry of anchored attention, or None.
+    """
     _, weights = attention.attend_to_context(packed, context, source, geometry, need_weights=True)
     layer.add(weights, source.padding_mask, source.packed_padding_mask)
 

@@ -123,6 +123,13 @@ def label_of(piece: str) -> str:
     """Return the label of a piece, shortened to LABEL_LENGTH characters.
 
     The mark of a word's beginning is removed, and ``$`` is escaped because it would begin a formula.
+
+    Args:
+        piece: piece of sentencepiece, or a word.
+
+    Example:
+        >>> label_of("▁tree")
+        'tree'
     """
     text = piece.replace(SENTENCEPIECE_SPACE, "") or "_"
     return text[:LABEL_LENGTH].replace("$", r"\$")

@@ -124,6 +124,11 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
     Raises:
         InputError: the references do not belong to the test set, or the tokenizer's model cannot be
             downloaded.
+
+    Example:
+        >>> text = Translations(["A man sits here."], ["A man sits here."])
+        >>> [(score.name, round(score.value)) for score in plain_scores(text, "13a")]
+        [('BLEU', 100), ('chrF2', 100)]
     """
     if test_set is not None:
         check_reference(test_set, text.references)

@@ -1,4 +1,4 @@
-"""The demonstration corpus: its files, and its German against wordings written by hand."""
+"""Demonstration corpus: its files, and its German compared with sentences written by hand."""
 
 import re
 import subprocess
@@ -70,7 +70,7 @@ def test_runs_as_a_script(tmp_path):
 
 
 class Wanted:
-    """Stands for the random generator: draws the words it is told to, by their English."""
+    """Replacement of the random generator that draws given words, named by their English."""
 
     def __init__(self, words, plural):
         self.words, self.numbers = iter(words), iter([0.0 if plural else 1.0, 0.0 if words[2:] else 1.0])

@@ -1,4 +1,4 @@
-"""The notebook: its cells run one after the other, as a reader runs them."""
+"""The cells of the notebook run in order, as a reader runs them."""
 
 import ast
 import json

@@ -1,5 +1,4 @@
-"""The published files of the fine-tuning tasks: read as they are, and refused with file and line where they
-are not."""
+"""Published files of the fine-tuning tasks: read, or refused with a message that names file and line."""
 
 import json
 import math
@@ -207,7 +206,7 @@ def test_accumulation():
 
 
 def test_what_was_written_and_has_vanished_is_named(tmp_path):
-    """So that recording it finds that it is gone."""
+    """``finish`` returns the name of a file that vanished, so that writing the checksums notices."""
     writer = PreparedWriter(tmp_path, TASKS["SST-2"], Dictionary())
     (writer.temporary / "input0" / "dict.txt").unlink()
     assert writer.finish() == ["task.json", "input0/dict.txt"]

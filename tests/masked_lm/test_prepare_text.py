@@ -1,4 +1,4 @@
-"""luna-prepare-text: raw text to binarised shards, with sentencepiece and with GPT-2's encoding."""
+"""luna-prepare-text: binarised shards from raw text, with sentencepiece and with GPT-2's encoding."""
 
 import json
 import os
@@ -21,7 +21,7 @@ DOCUMENTS = [
 
 @pytest.fixture
 def text(tmp_path):
-    """Folder with train and valid text: documents between empty lines."""
+    """Folder with training and validation text, whose documents are separated by empty lines."""
     for split, times in (("train", 5), ("valid", 1)):
         documents = ["".join(line + "\n" for line in document) for document in DOCUMENTS * times]
         (tmp_path / split).write_text("\n".join(documents), encoding="utf-8")
@@ -29,7 +29,7 @@ def text(tmp_path):
 
 
 def write_gpt2(folder):
-    """A byte-pair encoding in GPT-2's files: characters, and one merge."""
+    """Write GPT-2's files of a byte-pair encoding with characters and one merge."""
     pieces = [*sorted(set("".join(sum(DOCUMENTS, [])).replace(" ", "\u0120"))), "th"]
     (folder / "encoder.json").write_text(json.dumps({p: i for i, p in enumerate(pieces)}), encoding="utf-8")
     (folder / "vocab.bpe").write_text("#version\nt h\n", encoding="utf-8")
@@ -42,7 +42,7 @@ def prepare(text, *words):
 
 
 def sentences(folder, split="train"):
-    """The binarised lines, as pieces."""
+    """Return the binarised lines as pieces."""
     dictionary = Dictionary.load(str(folder / "dict.txt"))
     dataset = data_utils.load_indexed_dataset(str(folder / split), dictionary)
     return [dictionary.string(dataset[i]).split() for i in range(len(dataset))]

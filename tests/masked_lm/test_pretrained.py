@@ -1,4 +1,4 @@
-"""Fine-tuning builds the model of the checkpoint that it begins from, whatever options it was made with."""
+"""Fine-tuning builds the same model as the pretrained checkpoint, for all options of the model."""
 
 import json
 from argparse import Namespace
@@ -31,7 +31,7 @@ MODELS = [
 
 
 def built(words):
-    """The model of ``--arch`` and what follows it, and its options."""
+    """Return the model that ``--arch`` and further words name, and its options."""
     words = ["data", "--task", "masked_lm", "--arch", *words]
     args = options.parse_args_and_arch(options.get_training_parser(default_task="masked_lm"), words)
     task = Namespace(
@@ -67,7 +67,7 @@ def test_the_same_function(words, tmp_path):
 
 
 def test_a_head_of_another_task_is_refused(tmp_path):
-    """SST-2 and CoLA have two classes each, of the same names."""
+    """SST-2 and CoLA have two classes each, with the same names."""
     (tmp_path / "cola").mkdir()
     description = {"task": "CoLA", "examples": {}, "longest": {}, "labelled": []}
     (tmp_path / "cola" / "task.json").write_text(json.dumps(description), encoding="utf-8")

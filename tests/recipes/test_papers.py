@@ -1,4 +1,4 @@
-"""Every recipe means what its paper says; what the paper does not say is marked in ``papers.yaml``."""
+"""Every recipe has the settings of its paper. ``papers.yaml`` marks settings that the paper does not give."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -21,13 +21,13 @@ OF_PAPERS = [name for name in names() if not name.startswith("bitext/")]
 
 
 def said(name):
-    """option -> [value, where] of a recipe: its family's, then its own."""
+    """Return [value, source] of each option of a recipe, those of its family first."""
     lines = {**PAPERS[name.split("/")[0]], **(PAPERS.get(name) or {})}
     return {option: line for option, line in lines.items() if line is not None}
 
 
 def meant(name):
-    """group -> option -> value, as fairseq-train has it."""
+    """Return the configuration that fairseq-train has: group -> option -> value."""
     args = options.parse_args_and_arch(options.get_training_parser(), ["data", *read_recipe(name).words()])
     cfg = convert_namespace_to_omegaconf(args)
     values = {group: OmegaConf.to_container(cfg[group]) for group in cfg if group != "model" and cfg[group]}

@@ -1,4 +1,4 @@
-"""Documents from text to a score: prepared in pieces, translated, a line for each sentence."""
+"""Documents from text to score: preparation in pieces, translation, and one output line for each sentence."""
 
 import json
 from functools import partial
@@ -23,7 +23,7 @@ SIZES = {"train": 60, "valid": 6, "test": 9}
 
 @pytest.fixture(scope="module")
 def trained(forked_commands, tmp_path_factory):
-    """A run of luna-train-bitext on documents of three sentences."""
+    """Folder and words of a run of luna-train-bitext on documents of three sentences."""
     folder = tmp_path_factory.mktemp("documents")
     corpus = folder / "corpus"
     sizes = [word for split, number in SIZES.items() for word in (f"--{split}", str(number))]
@@ -84,7 +84,7 @@ def test_a_piece_has_a_token_at_least(tokens, trained):
 
 
 def as_translated(hub, monkeypatch, lines):
-    """Have ``hub`` translate what it is given to ``lines``, pieces of words, in this order."""
+    """Replace the translations of ``hub`` by ``lines`` of subword pieces, in this order."""
     rest = iter(lines)
 
     def generate(sources, **options):
@@ -104,7 +104,7 @@ def as_translated(hub, monkeypatch, lines):
     ],
 )
 def test_a_separator_in_a_sentence_is_a_space(single, expected, trained, tmp_path, monkeypatch):
-    """From Python and in luna-evaluate, which divides the words that fairseq-generate prints."""
+    """The hub and luna-evaluate divide a translation into sentences at the same places."""
     hub = LunaModel.from_pretrained(str(trained[0] / "checkpoints"), "averaged.pt", str(trained[0] / "data"))
     monkeypatch.setattr(hub, "tgt_dict", Dictionary())
     for symbol in ("<sep>", "\u2581a", "\u2581dog", "n"):
@@ -119,7 +119,7 @@ def test_a_separator_in_a_sentence_is_a_space(single, expected, trained, tmp_pat
 
 
 def test_a_document_is_translated_as_the_command_cuts_and_translates_it(trained, tmp_path):
-    """Its pieces depend on the source alone. (The longest output, by default, also on the batch.)"""
+    """Pieces depend on the source alone. The default maximum output length also depends on the batch."""
     out, corpus = trained
     averaged = out / "checkpoints" / "averaged.pt"
     words = [

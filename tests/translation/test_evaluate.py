@@ -1,4 +1,4 @@
-"""luna-evaluate looks at the reference before it translates."""
+"""Checks and options of luna-evaluate before it translates."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from luna_fairseq.translation import evaluate, evaluation
 
 @pytest.fixture
 def data(tmp_path):
-    """What luna-evaluate wants to see of a prepared folder."""
+    """Folder with the files by which luna-evaluate recognises prepared text."""
     folder = tmp_path / "data"
     (folder / "plain").mkdir(parents=True)
     for name in (ROUTES["sentencepiece"].model_file, "train.en-de.en.idx", "checkpoint.pt"):
@@ -29,7 +29,7 @@ def test_another_reference_is_found_before_translating(text, message, data, tmp_
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_shards_and_the_lengths_that_the_model_reads(sharded, data, tmp_path, monkeypatch):
-    """The text is in the first shard, and the model's positions are not those of fairseq's task."""
+    """Test text is read from the first shard, and the positions are those of the model."""
     folder = data / "shard0" if sharded else data
     folder.mkdir(exist_ok=True)
     (data / "train.en-de.en.idx").rename(folder / "train.en-de.en.idx")

@@ -1,4 +1,4 @@
-"""What the rows of P cover: counts by hand, and the same whatever the batches."""
+"""Coverage of the source by rows of P: counted by hand, and independent of the batches."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Alignments of fairseq-generate as a picture: what is read, and what is refused."""
+"""Pictures of alignments: read from fairseq-generate's output, and refused if the output is unsuitable."""
 
 import pytest
 

@@ -4,6 +4,7 @@ from demo_corpus import draw_corpus, write_corpus
 
 from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.text import joint_bpe
+from luna_fairseq.text.subword import ROUTES
 from luna_fairseq.translation import preparation, prepare_bitext
 
 MODEL = "sentencepiece.bpe.model"
@@ -61,7 +62,7 @@ def refuse(*args):
 
 
 def text_of(folder, split, language, encoding="sentencepiece"):
-    """What the prepared data says, in words."""
+    """Return the prepared data as lines of words."""
     dictionary = Dictionary.load(str(folder / f"dict.{language}.txt"))
     data = indexed_dataset.make_dataset(str(folder / f"{split}.en-de.{language}"), "mmap")
     return [dictionary.string(tokens, encoding) for tokens in data]
@@ -304,3 +305,8 @@ def test_several_texts_are_named(prepare, text, tmp_path):
     _, out, _ = prepare("--validpref", f"{text}/valid,{text}/test", "--testpref", f"{text}/test,{text}/valid")
     assert "give fairseq-train the options --valid-subset valid,valid1" in out and "test1: 11 pairs" in out
     assert (tmp_path / "out" / "test1.en-de.de.idx").exists()
+
+
+def test_the_command_names_all_routes():
+    """The command repeats their names, because importing the routes takes seconds."""
+    assert list(prepare_bitext.SUBWORD) == list(ROUTES)

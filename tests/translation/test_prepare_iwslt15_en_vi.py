@@ -1,5 +1,4 @@
-"""IWSLT'15 English-Vietnamese: from files of the public layout to data that fairseq reads; recipes;
-refusals."""
+"""IWSLT'15 English-Vietnamese: preparation of files with the published layout, recipes and refusals."""
 
 import re
 

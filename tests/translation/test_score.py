@@ -114,14 +114,14 @@ def test_missing_files(run, tmp_path, capsys):
 
 
 def test_bleu_of_single_words(run):
-    """8, 8 and 7 of 8, 10 and 8 words and signs are in the reference, which is as long."""
+    """The reference holds 8 of 8, 8 of 10 and 7 of 8 tokens, and is as long."""
     out = run(generated(HYPOTHESES), "--bleu-1")
     assert f"BLEU-1 = {100 * 23 / 26:.2f}" in out and "|order:1" in out
     assert "BLEU-1" not in run(generated(HYPOTHESES))
 
 
 def test_other_text_without_references_in_the_file(run, tmp_path):
-    """The source as the reference, another source; and what could not be compared is said."""
+    """A wrong reference or source is refused, and a note names what could not be compared."""
     text = generated(HYPOTHESES, kinds="SHD")
     assert "is the source that" in run(text, references=SOURCES)
     assert "there are no T- lines" in run(text) and "note:" not in run(generated(HYPOTHESES))
@@ -150,7 +150,7 @@ def test_a_corrected_reference_is_said(run):
 
 
 def test_lines_that_were_decoded_twice(run):
-    """fairseq-generate with --bpe sentencepiece and --remove-bpe sentencepiece: D- lines without spaces."""
+    """D- lines have no spaces if fairseq-generate has both --bpe and --remove-bpe sentencepiece."""
     text = "\n".join(
         line.replace(" ", "") if line.startswith("D-") else line for line in generated(HYPOTHESES).split("\n")
     )

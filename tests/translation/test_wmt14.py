@@ -1,4 +1,4 @@
-"""WMT'14's archives: got from a folder or an address, resumed, and refused when they are not whole."""
+"""Archives of WMT'14: copied or downloaded, resumed, and refused if they are damaged."""
 
 import re
 import threading
@@ -34,7 +34,7 @@ def make_text(tmp_path, mirror):
 
 
 class Flaky(SimpleHTTPRequestHandler):
-    """Serves ranges, and breaks off every answer after some bytes until ``whole`` is set."""
+    """Server of byte ranges that breaks off every answer until ``whole`` is set."""
 
     whole = False
     asked = []

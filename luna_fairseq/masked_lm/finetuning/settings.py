@@ -176,6 +176,10 @@ def all_settings(settings: Settings) -> Dict[str, Setting]:
 
     Args:
         settings: settings of the sweep.
+
+    Example:
+        >>> list(all_settings(replace(_GLUE, learning_rates=(1e-5, 2e-5))))
+        ['batch32-lr1e-05', 'batch32-lr2e-05']
     """
     runs = {}
     values = product(settings.batch_sizes, settings.learning_rates, settings.dropouts)
