@@ -22,7 +22,7 @@ from luna_fairseq.loggers import set_up_loggers
 __version__ = "0.2.0"
 
 _MODELS = ("LunaClassifier", "LunaLanguageModel", "LunaMaskedLM", "LunaModel")
-# fairseq's own behaviour is mended first.
+# The changes to fairseq come first.
 _REGISTERING = (
     "engine",
     "models",

@@ -132,7 +132,7 @@ def test_imports_point_downwards(folder):
     [
         ("import luna_fairseq.engine", "engine"),
         ("from luna_fairseq import engine", "engine"),
-        ("def f():\n    from luna_fairseq.engine.table import mend", "engine"),
+        ("def f():\n    from luna_fairseq.engine.table import patch_fairseq", "engine"),
         ("import_module('luna_fairseq.engine')", "engine"),
         ("importlib.import_module(f'luna_fairseq.engine.{name}')", "engine"),
         ("import_module(f'luna_fairseq.{name}')", "*"),

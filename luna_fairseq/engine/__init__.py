@@ -1,18 +1,19 @@
-"""Every change to fairseq's own behaviour, and what knows which fairseq, torch and numpy are underneath.
+"""All changes to fairseq's own behaviour.
 
-Importing this makes the changes of ``table.py``; ``luna-engine`` lists them. fairseq's own loop, trainer and
-options stay in charge.
+Importing this package checks that fairseq is installed and makes the changes of ``table.py``. ``luna-engine``
+lists them. fairseq's own training loop, trainer and options stay in use.
 """
 
 import os
 import sys
 
-from luna_fairseq.engine.table import mend_fairseq
+from luna_fairseq.engine.table import patch_fairseq
 from luna_fairseq.errors import in_command, in_one_line
 from luna_fairseq.requirements import require_fairseq
 
 if in_command():
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # otherwise Hydra prints it
+    # Without this, Hydra prints its own report of an error.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     sys.excepthook = in_one_line(sys.excepthook)
 require_fairseq()
-mend_fairseq()
+patch_fairseq()

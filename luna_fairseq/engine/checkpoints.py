@@ -1,4 +1,4 @@
-"""Checkpoint files: classes that torch.load accepts, and complete writes."""
+"""Let torch.load accept the classes in fairseq's checkpoints, and write only complete files."""
 
 import argparse
 import os
@@ -8,55 +8,61 @@ from typing import Any, List
 import numpy
 import torch
 
-from luna_fairseq.engine.mend import RIGHT, RUNS, Function, Mend
-from luna_fairseq.engine.underneath import at_least
+from luna_fairseq.engine.patch import RESULTS, RUNS, Function, Patch
+from luna_fairseq.engine.versions import is_at_least
 from luna_fairseq.errors import InputError
 
-CHECKPOINT_CLASSES = Mend(
+CHECKPOINT_CLASSES = Patch(
     "checkpoint-classes",
     RUNS,
     "No checkpoint loads that holds BLEU of --eval-bleu or older options, and no run of several processes "
     "resumes: torch.load (weights_only) refuses numpy's and omegaconf's classes and argparse.Namespace.",
     versions="torch >= 2.6",
-    needed=lambda: at_least("torch", 2, 6),
+    is_needed=lambda: is_at_least("torch", 2, 6),
 )
 
-WHOLE_FILES = Mend(
+WHOLE_FILES = Patch(
     "whole-files",
-    RIGHT,
+    RESULTS,
     "A killed run leaves half of checkpoint_last.pt or checkpoint_best.pt, and a full disk leaves a damaged "
     "checkpoint that looks complete.",
 )
 
 
-@CHECKPOINT_CLASSES.around()
+@CHECKPOINT_CLASSES.at_import
 def _allow_checkpoint_classes() -> None:
+    """Tell torch.load which classes of numpy and argparse it may create."""
     allowed: List[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
-    # Classes of dtypes, such as numpy.dtypes.Float64DType.
+    # The classes of dtypes, such as numpy.dtypes.Float64DType.
     allowed += {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
-    makers: List[Any] = [x.__reduce__()[0] for x in (numpy.zeros(0), numpy.float64())]
-    # numpy 2 renamed the module, and a file may name either.
-    for function in makers:
+    constructors: List[Any] = [x.__reduce__()[0] for x in (numpy.zeros(0), numpy.float64())]
+    # numpy 2 renamed the module, and a file may hold either name.
+    for function in constructors:
         allowed += [(function, f"numpy.{name}.multiarray.{function.__name__}") for name in ("core", "_core")]
     torch.serialization.add_safe_globals(allowed)
 
 
-@CHECKPOINT_CLASSES.around("fairseq.distributed.utils:_broadcast_object_slow")
-def _handed_on(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Broadcast with torch's own function, which has no such check: the sender is a process of this run."""
-    if not isinstance(group, torch.distributed.ProcessGroup):  # a group of TPUs
+@CHECKPOINT_CLASSES.replaces("fairseq.distributed.utils:_broadcast_object_slow")
+def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
+    """Broadcast with torch's own function, which does not check classes.
+
+    The sender is a process of this run, so its objects are safe.
+    """
+    if not isinstance(group, torch.distributed.ProcessGroup):  # a process group of TPUs
         return broadcast(obj, src_rank, group, dist_device)
-    box = [obj]
-    torch.distributed.broadcast_object_list(box, src=src_rank, group=group, device=dist_device)
-    return box[0]
+    objects = [obj]
+    torch.distributed.broadcast_object_list(objects, src=src_rank, group=group, device=dist_device)
+    return objects[0]
 
 
-@WHOLE_FILES.around("fairseq.checkpoint_utils:_torch_persistent_save")
+@WHOLE_FILES.replaces("fairseq.checkpoint_utils:_torch_persistent_save")
 def _write_once(save: Function, obj: Any, f: Any) -> Any:
-    """Write once, where fairseq tries three times, each time behind the bytes of the failed one.
+    """Write a checkpoint with a single attempt.
+
+    fairseq tries three times, and appends to the bytes of the failed attempt each time.
 
     Raises:
-        InputError: the disk is full, or another error of the file; the incomplete file is removed.
+        InputError: the disk is full, or the file has another error; the incomplete file is removed
     """
     if isinstance(f, str):
         return save(obj, f)
@@ -65,24 +71,25 @@ def _write_once(save: Function, obj: Any, f: Any) -> Any:
         torch.save(obj, f)
         f.flush()
     except (OSError, RuntimeError) as error:  # torch wraps an OSError of the file
-        found = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, OSError)), None)
+        cause = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, OSError)), None)
         if name.endswith(".tmp"):
             Path(name).unlink()
-        if found is None:
+        if cause is None:
             raise
         raise InputError(
-            f"cannot write {name[: -len('.tmp')] if name.endswith('.tmp') else name}: {found.strerror}. "
+            f"cannot write {name[: -len('.tmp')] if name.endswith('.tmp') else name}: {cause.strerror}. "
             "Earlier checkpoints are unchanged"
         ) from error
 
 
-@WHOLE_FILES.around("fairseq.file_io:PathManager.copy")
+@WHOLE_FILES.replaces("fairseq.file_io:PathManager.copy")
 def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+    """Copy to a temporary name and rename the copy, so that a killed run leaves no incomplete file."""
     from fairseq.file_io import PathManager
 
     if not (overwrite and PathManager.supports_rename(dst_path)):
         return copy(src_path, dst_path, overwrite)
     temporary = f"{dst_path}.tmp"
-    done = copy(src_path, temporary, overwrite=True)
+    result = copy(src_path, temporary, overwrite=True)
     os.replace(temporary, dst_path)
-    return done
+    return result

@@ -1,4 +1,4 @@
-"""First steps of fairseq's commands: import the plugin, and check the options."""
+"""Import the plugin and check the options when a command of fairseq starts."""
 
 import ast
 import sys
@@ -7,48 +7,54 @@ from pathlib import Path
 from typing import Any
 
 from luna_fairseq.checks.options import check_config, check_options
-from luna_fairseq.engine.mend import RIGHT, RUNS, Function, Mend
+from luna_fairseq.engine.patch import RESULTS, RUNS, Function, Patch
 from luna_fairseq.errors import InputError, in_command
 
-ONE_PLUGIN = Mend(
+ONE_PLUGIN = Patch(
     "one-plugin",
     RUNS,
     "--user-dir with another path to the folder that is imported already (an installed package, a symbolic "
     'link) ends in "not globally unique": fairseq compares paths as text.',
 )
 
-OUR_OPTIONS = Mend(
+OUR_OPTIONS = Patch(
     "our-options",
-    RIGHT,
+    RESULTS,
     "fairseq-hydra-train silently trains a model of the default size, because it applies the defaults of the "
     "model before the preset of --arch. Options that our models and tasks cannot have are accepted, and "
     "fairseq-generate knows no --int8.",
 )
 
 
-@ONE_PLUGIN.around("fairseq.utils:import_user_module")
+@ONE_PLUGIN.replaces("fairseq.utils:import_user_module")
 def _import_once(import_user_module: Function, args: Any) -> Any:
+    """Import the folder of --user-dir, or do nothing if it is imported already under another path.
+
+    Raises:
+        InputError: --user-dir names another copy of a package that is imported already
+    """
     import fairseq
 
-    wanted = getattr(args, "user_dir", None) or ""
-    imported = sys.modules.get(Path(wanted).name) if wanted else None
+    user_dir = getattr(args, "user_dir", None) or ""
+    imported = sys.modules.get(Path(user_dir).name) if user_dir else None
     places = [Path(place) for place in getattr(imported, "__path__", ())]
-    beside = Path(fairseq.__file__).parent
-    # The folders in which fairseq looks, in its order.
-    folders = (Path(wanted), beside / wanted, beside.parent / wanted) if places else ()
+    package = Path(fairseq.__file__).parent
+    # fairseq searches these folders in this order.
+    folders = (Path(user_dir), package / user_dir, package.parent / user_dir) if places else ()
     found = next((folder for folder in folders if folder.is_dir()), None)
     if found is None:
         return import_user_module(args)
     if any(place.samefile(found) for place in places):
         return import_user_module(Namespace(user_dir=str(places[0])))
     raise InputError(
-        f"--user-dir {wanted} is another copy of {places[0]}, which this process has imported already: "
-        "give that one, or uninstall it"
+        f"--user-dir {user_dir} is another copy of {places[0]}, which this process has imported already. "
+        "Give that folder, or uninstall it"
     )
 
 
-@OUR_OPTIONS.around("fairseq.options:parse_args_and_arch")
+@OUR_OPTIONS.replaces("fairseq.options:parse_args_and_arch")
 def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+    """Parse the command line and check the options. ``--int8`` becomes ``--cpu`` and a model override."""
     _add_int8(parser)
     parsed = parse(parser, *args, **kwargs)
     options = parsed[0] if isinstance(parsed, tuple) else parsed
@@ -61,16 +67,20 @@ def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwar
 
 def _add_int8(parser: ArgumentParser) -> None:
     """Add ``--int8`` to the parser of fairseq-generate, fairseq-interactive or fairseq-eval-lm."""
-    has = parser._option_string_actions
-    if "--model-overrides" in has and ("--beam" in has or "--context-window" in has) and "--int8" not in has:
+    options = parser._option_string_actions
+    loads_model = "--model-overrides" in options and ("--beam" in options or "--context-window" in options)
+    if loads_model and "--int8" not in options:
         parser.add_argument("--int8", action="store_true", help="weights in 8 bits, on the CPU")
 
 
-@OUR_OPTIONS.around("fairseq_cli.train:add_defaults")
+@OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")
 def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
-    """Apply the preset of the architecture first.
+    """Apply the preset of the architecture before the defaults of the model.
 
-    Under fairseq-hydra-train, which imports a plugin after it has read the options, check the configuration.
+    fairseq-hydra-train imports a plugin after it has read the options, so the configuration is checked here.
+
+    Raises:
+        InputError: an option has an invalid value
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -87,5 +97,6 @@ def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
 
 
 def _is_hydra_train() -> bool:
+    """Return True if this process runs fairseq-hydra-train."""
     main = getattr(sys.modules.get("__main__"), "cli_main", None)
     return main is not None and Path(main.__code__.co_filename).name == "hydra_train.py"

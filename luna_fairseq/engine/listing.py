@@ -8,19 +8,25 @@ import textwrap
 from pathlib import Path
 from typing import Iterator, Optional, Sequence
 
-from luna_fairseq.engine.mend import GONE, LEFT_OUT, MENDED, NOT_NEEDED
+from luna_fairseq.engine.patch import APPLIED, IMPOSSIBLE, LEFT_OUT, NOT_NEEDED, Patch
 from luna_fairseq.engine.table import SWITCH, TABLE
-from luna_fairseq.engine.underneath import version
+from luna_fairseq.engine.versions import installed_version
 from luna_fairseq.errors import until_nobody_reads
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Console entry point; returns the exit status."""
+    """Run the command and return its exit status.
+
+    Args:
+        argv: words of the command line (default: those of the process)
+    """
     parser = argparse.ArgumentParser(
         prog="luna-engine",
-        description="Print the versions of Python, fairseq, torch and numpy in use, and what luna_fairseq "
-        f"changes in fairseq and why. {SWITCH}=NAME,NAME in the environment leaves changes out of every "
-        "command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Print the versions of Python, fairseq, torch and numpy in use, and what luna_fairseq\n"
+        f"changes in fairseq and why. {SWITCH}=NAME,NAME in the environment\n"
+        "leaves changes out of every command.",
+        epilog=f"example:\n  luna-engine\n  {SWITCH}=stopping luna-engine",
     )
     parser.parse_args(argv)
     with until_nobody_reads():
@@ -29,28 +35,37 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def lines() -> Iterator[str]:
-    """Yield the lines of the listing."""
+    """Yield the lines of the listing: versions, then the patches by their state."""
     yield "versions"
     yield f"  {'Python':<13} {platform.python_version():<12} {sys.executable}"
     for package in ("luna_fairseq", "fairseq", "torch", "numpy", "omegaconf", "hydra"):
         place = Path(importlib.import_module(package).__file__ or "").parent
-        yield f"  {package:<13} {version(package):<12} {place}"
-    for state in (MENDED, NOT_NEEDED, LEFT_OUT, GONE):
-        mends = [mend for mend in TABLE if mend.state == state]
+        yield f"  {package:<13} {installed_version(package):<12} {place}"
+    for state in (APPLIED, NOT_NEEDED, LEFT_OUT, IMPOSSIBLE):
+        patches = [patch for patch in TABLE if patch.state == state]
         yield ""
-        yield f"{state}: {len(mends)}" + (f" (by {SWITCH})" if state == LEFT_OUT else "")
-        for mend in mends:
-            targets = ", ".join(target.replace(":", ".") for target, _ in mend.changes if target)
-            yield f"  {mend.name}"
-            for word, text in (
-                ("class", mend.importance),
-                ("prevents", mend.prevents),
-                ("for", mend.versions),
-                ("replaces", targets or "no function: it acts once, when luna_fairseq is imported"),
-            ):
-                begin, rest = f"    {word:<9} ", " " * 14
-                yield textwrap.fill(text, 110, initial_indent=begin, subsequent_indent=rest,
-                                    break_on_hyphens=False)  # fmt: skip
+        yield f"{state}: {len(patches)}" + (f" (by {SWITCH})" if state == LEFT_OUT else "")
+        for patch in patches:
+            yield from _describe(patch)
+
+
+def _describe(patch: Patch) -> Iterator[str]:
+    """Yield the lines about one patch."""
+    targets = ", ".join(target.replace(":", ".") for target, _ in patch.replacements if target)
+    yield f"  {patch.name}"
+    for title, text in (
+        ("class", patch.importance),
+        ("prevents", patch.prevents),
+        ("for", patch.versions),
+        ("replaces", targets or "no function: it acts once, when luna_fairseq is imported"),
+    ):
+        yield textwrap.fill(
+            text,
+            110,
+            initial_indent=f"    {title:<9} ",
+            subsequent_indent=" " * 14,
+            break_on_hyphens=False,
+        )
 
 
 if __name__ == "__main__":

@@ -5,20 +5,23 @@ import contextlib
 import queue
 import threading
 
-from luna_fairseq.engine.mend import RIGHT, Mend
+from luna_fairseq.engine.patch import RESULTS, Patch
 
-LOADER_THREADS = Mend(
+LOADER_THREADS = Patch(
     "loader-threads",
-    RIGHT,
+    RESULTS,
     "A finished training aborts with status 134, so that a script with `set -e` skips averaging and "
     "evaluation: fairseq leaves a thread in the middle of a batch when the interpreter ends.",
 )
 
 
-@LOADER_THREADS.around()
-def _end_them_at_exit() -> None:
-    # Exit handlers run after a return, an exception and sys.exit, while threads can still take the lock of
-    # the interpreter.
+@LOADER_THREADS.at_import
+def _register_exit_handler() -> None:
+    """Have the interpreter call :func:`end_loader_threads` when it exits.
+
+    Exit handlers run after a return, an exception and sys.exit, while threads can still take the lock of the
+    interpreter.
+    """
     atexit.register(end_loader_threads)
 
 

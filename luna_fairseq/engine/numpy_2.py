@@ -1,24 +1,25 @@
-"""fairseq with numpy 2."""
+"""Restore what fairseq needs and numpy 2 has removed."""
 
 import types
 from typing import Any
 
 import numpy
 
-from luna_fairseq.engine.mend import RUNS, Mend
+from luna_fairseq.engine.patch import RUNS, Patch
 
-NUMPY_COMPAT = Mend(
+NUMPY_COMPAT = Patch(
     "numpy-compat",
     RUNS,
-    "Language models cannot be trained line by line (--sample-break-mode eos) or generate: fairseq asks for "
+    "Language models cannot be trained line by line (--sample-break-mode eos) or generate: fairseq uses "
     "numpy.compat.long, which numpy no longer has.",
     versions="numpy >= 2",
-    needed=lambda: not hasattr(numpy, "compat"),
+    is_needed=lambda: not hasattr(numpy, "compat"),
 )
 
 
-@NUMPY_COMPAT.around("fairseq.data.token_block_dataset:np")
-def _with_compat(np: Any) -> Any:
-    mended = types.ModuleType("numpy")
-    vars(mended).update(vars(np), compat=types.SimpleNamespace(long=int))
-    return mended
+@NUMPY_COMPAT.replaces("fairseq.data.token_block_dataset:np")
+def _add_compat(np: Any) -> Any:
+    """Return a copy of the module numpy that has ``compat.long``."""
+    extended = types.ModuleType("numpy")
+    vars(extended).update(vars(np), compat=types.SimpleNamespace(long=int))
+    return extended

@@ -1,39 +1,43 @@
-"""Layers of fairseq 0.12.2 that later versions have corrected."""
+"""Correct layers of fairseq 0.12.2, as later versions of fairseq have done."""
 
 from typing import Any
 
-from luna_fairseq.engine.mend import RUNS, Function, Mend
+from luna_fairseq.engine.patch import RUNS, Function, Patch
 
 _ENCODER_LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
+# Names of the second copies of the weights.
 _COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
 
 
 def _holds_weights_twice() -> bool:
+    """Return True if fairseq's encoder layer holds a second copy of its weights."""
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     return "_load_from_state_dict" in vars(TransformerEncoderLayerBase)
 
 
-OLD_LAYERS = Mend(
+OLD_LAYERS = Patch(
     "old-layers",
     RUNS,
     "The transformer_lra_* models and the Transformers of peer_* stop in distributed training, because "
     "their encoder layers hold a second copy of the weights that gets no gradient. Equal runs of a model "
     "with sinusoidal positions save different files, because an uninitialised number is saved.",
     versions="fairseq 0.12.2",
-    needed=_holds_weights_twice,
+    is_needed=_holds_weights_twice,
 )
 
 
-@OLD_LAYERS.around(f"{_ENCODER_LAYER}.__init__")
+@OLD_LAYERS.replaces(f"{_ENCODER_LAYER}.__init__")
 def _build_without_copies(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Build the layer, then delete the second copies of its weights."""
     init(self, *args, **kwargs)
     for name in _COPIES:
         delattr(self, name)
 
 
-@OLD_LAYERS.around(f"{_ENCODER_LAYER}._load_from_state_dict")
+@OLD_LAYERS.replaces(f"{_ENCODER_LAYER}._load_from_state_dict")
 def _load_without_copies(_: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kw: Any) -> None:
+    """Load the layer from a checkpoint that may hold the second copies."""
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     for name in _COPIES:
@@ -41,8 +45,9 @@ def _load_without_copies(_: Function, self: Any, state_dict: Any, prefix: str, *
     super(TransformerEncoderLayerBase, self)._load_from_state_dict(state_dict, prefix, *args, **kw)
 
 
-@OLD_LAYERS.around("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
-def _with_nothing_to_save(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+@OLD_LAYERS.replaces("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
+def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Build the embedding, and keep its uninitialised buffer out of checkpoints."""
     init(self, *args, **kwargs)
     if "_float_tensor" in self._buffers:
         self._non_persistent_buffers_set.add("_float_tensor")

@@ -1,14 +1,14 @@
-"""Training with --fp16 and --bf16."""
+"""Save float32 weights with --fp16 and --bf16, and clip gradients once."""
 
 from typing import Any, Dict
 
 import torch
 
-from luna_fairseq.engine.mend import RIGHT, Function, Mend
+from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
-HALF_PRECISION = Mend(
+HALF_PRECISION = Patch(
     "half-precision",
-    RIGHT,
+    RESULTS,
     "A resumed run of --fp16 or --bf16 differs from one that never stopped, because checkpoints hold weights "
     "that are rounded to 16 bits and no counters of the loss scale. Gradients are clipped to their total "
     "norm before --clip-mode each clips every tensor.",
@@ -18,8 +18,9 @@ _OPTIMIZERS = "fairseq.optim.fp16_optimizer"
 _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
-@HALF_PRECISION.around(f"{_OPTIMIZERS}:_FP16OptimizerMixin.state_dict")
-def _with_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
+@HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.state_dict")
+def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
+    """Return the state of the optimizer with its float32 weights and the counters of the loss scale."""
     state = state_dict(self)
     state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
     if self.scaler is not None:
@@ -27,12 +28,13 @@ def _with_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
     return state
 
 
-@HALF_PRECISION.around(f"{_OPTIMIZERS}:_FP16OptimizerMixin.load_state_dict")
+@HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.load_state_dict")
 @torch.no_grad()
 def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
+    """Load the state, and restore the float32 weights that round to the weights of the model."""
     load(self, state_dict, *args, **kwargs)
     weights, saved = _float32_weights(self), state_dict.get("fp32_params", [])
-    # Averaged weights, or weights that were loaded from another file, no longer round to the model's.
+    # Averaged weights, and weights from another file, do not round to the weights of the model.
     if [p.shape for p in weights] == [p.shape for p in saved]:
         for p, q in zip(weights, saved):
             rounded = q.to(self.fp16_params[0].dtype).float().to(p.device)
@@ -43,13 +45,15 @@ def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: 
 
 
 def _float32_weights(optimizer: Any) -> Any:
+    """Return the list of the float32 weights of a half-precision optimizer."""
     weights = optimizer.fp32_params
     return list(weights.values() if isinstance(weights, dict) else weights)
 
 
-@HALF_PRECISION.around("fairseq.trainer:Trainer.clip_grad_norm")
-def _without_clipping_twice(clip: Function, self: Any, clip_norm: float) -> Any:
-    """Pass 0, which clips nothing, if the optimizer clips every tensor in its own step."""
+@HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")
+def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
+    """Clip the total norm, unless the optimizer clips every tensor in its own step."""
     wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
-    clips = any(getattr(one, "clips_each_parameter", False) for one in (self.optimizer, *wrapped))
-    return clip(self, 0.0 if clips else clip_norm)
+    optimizers = (self.optimizer, *wrapped)
+    clips_tensors = any(getattr(optimizer, "clips_each_parameter", False) for optimizer in optimizers)
+    return clip(self, 0.0 if clips_tensors else clip_norm)  # 0 clips nothing

@@ -1,4 +1,4 @@
-"""Several processes: on CPUs, under torchrun, and how all of them end when one fails."""
+"""Train with several processes on CPUs and under torchrun, and end all of them when one fails."""
 
 import functools
 import importlib.util
@@ -16,14 +16,14 @@ from typing import Any, Iterator, Set
 import torch
 
 from luna_fairseq.checks.options import launched
-from luna_fairseq.engine.mend import RUNS, Function, Mend
+from luna_fairseq.engine.patch import RUNS, Function, Patch
 from luna_fairseq.engine.stopping import TERMINATED
 from luna_fairseq.errors import InputError, in_command, one_line_for
 
-# Seconds after which processes are killed that have not ended by themselves when another one failed.
+# Processes are killed if they still run this many seconds after another one failed.
 PATIENCE = 60
 
-PROCESSES = Mend(
+PROCESSES = Patch(
     "processes",
     RUNS,
     "Several processes do not train on CPUs, --bf16 asks for a TPU, the machines of a torchrun job train one "
@@ -31,13 +31,18 @@ PROCESSES = Mend(
 )
 
 
-@PROCESSES.around("fairseq.distributed.utils:call_main")
-def _with_its_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
+@PROCESSES.replaces("fairseq.distributed.utils:call_main")
+def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
+    """Call ``main`` in as many processes as the configuration or torchrun says.
+
+    Raises:
+        InputError: Apollo with sharded parameters
+    """
     distributed = cfg.distributed_training
     if distributed.ddp_backend == "fully_sharded" and getattr(cfg.optimizer, "_name", None) == "apollo":
         raise InputError(
-            "--ddp-backend fully_sharded does not work with --optimizer apollo, whose norms are of whole "
-            "parameters, not of flattened shards: use --ddp-backend c10d or legacy_ddp, or --optimizer adam"
+            "--ddp-backend fully_sharded does not work with --optimizer apollo, which needs whole "
+            "parameters. Use --ddp-backend c10d or legacy_ddp, or --optimizer adam"
         )
     if cfg.common.bf16 and "--tpu" not in sys.argv and importlib.util.find_spec("torch_xla") is None:
         cfg.common.tpu = False
@@ -57,15 +62,19 @@ def _with_its_processes(call_main: Function, cfg: Any, main: Function, **kwargs:
     reported = torch.multiprocessing.get_context("spawn").Value("b", 0)
     if in_command():
         main = functools.partial(_report_in_child, main, reported)
-    with _in_charge_of_children(reported):
+    with _manage_children(reported):
         return _spawn(cfg, main, kwargs) if on_cpu else call_main(cfg, main, **kwargs)
 
 
 def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> None:
     """Run ``main`` in a spawned process, and print one line for an error of the user.
 
-    reported: value that all processes share. The first process that prints a line sets it to 1, so that an
-        error of all processes is printed once.
+    Args:
+        main: function of fairseq that trains
+        reported: number that all processes share. The first process that prints a line sets it to 1, so that
+            an error of all processes is printed once.
+        cfg: fairseq's configuration
+        kwargs: further arguments of ``main``
     """
     try:
         main(cfg, **kwargs)
@@ -83,12 +92,12 @@ def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> 
 def refuse_to_train_apart(cfg: Any) -> None:
     """Raise InputError if each process of torchrun would train a model of its own.
 
-    This happens under fairseq-hydra-train, which imports a plugin after call_main.
+    This happens under fairseq-hydra-train, which imports a plugin too late to read the number of processes.
     """
     if in_command() and launched() > 1 and cfg.distributed_training.distributed_world_size == 1:
         raise InputError(
-            "each of the processes that torchrun started would train a model of its own: "
-            f"give distributed_training.distributed_world_size={launched()}"
+            "each process that torchrun started would train a separate model. "
+            f"Give distributed_training.distributed_world_size={launched()}"
         )
 
 
@@ -105,21 +114,22 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
     torch.multiprocessing.spawn(distributed_main, args=(main, cfg, kwargs), nprocs=count)
 
 
-@PROCESSES.around("fairseq.models.distributed_fairseq_model:DistributedDataParallel")
-def _on_any_device(
+@PROCESSES.replaces("fairseq.models.distributed_fairseq_model:DistributedDataParallel")
+def _wrap_on_any_device(
     ddp: Function, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any
 ) -> Any:
-    """Pass no device numbers for a model on CPUs: torch refuses them."""
+    """Wrap the model, without device numbers if it is on CPUs: torch refuses them there."""
     if all(p.device.type == "cpu" for p in module.parameters()):
         device_ids = output_device = None
     return ddp(module, device_ids, output_device, *args, **kw)
 
 
 @contextmanager
-def _in_charge_of_children(reported: Any) -> Iterator[None]:
+def _manage_children(reported: Any) -> Iterator[None]:
     """Context manager that passes SIGTERM on to the processes started in it, and ends all when one fails.
 
-    reported: shared value that is 1 when a process has printed its error.
+    Args:
+        reported: number that all processes share, 1 if a process has printed its error
     """
     from torch.multiprocessing import ProcessExitedException
 
@@ -137,7 +147,7 @@ def _in_charge_of_children(reported: Any) -> Iterator[None]:
             sys.exit(TERMINATED)
         if reported.value:
             sys.exit(1)
-        sys.exit(f"luna_fairseq: error: {error}; the others were ended too: start again to go on")
+        sys.exit(f"luna_fairseq: error: {error}; the other processes were ended. Start again to continue")
     finally:
         ended.set()
         signal.signal(signal.SIGTERM, previous)
@@ -146,14 +156,17 @@ def _in_charge_of_children(reported: Any) -> Iterator[None]:
 def _kill_survivors(ended: threading.Event) -> None:
     """Kill processes that are still alive ``PATIENCE`` seconds after another one failed.
 
-    Before torch 2.4 ``spawn`` only asks them to end, and a process that waits for the failed one never does.
+    Before torch 2.4 ``spawn`` only sends SIGTERM, and a process that waits for the failed one never ends.
+
+    Args:
+        ended: event that stops this function
     """
     seen: Set[Any] = set()
-    last = math.inf
+    deadline = math.inf
     while not ended.wait(1.0):
         seen.update(multiprocessing.active_children())
         if any(process.exitcode not in (None, 0) for process in seen):
-            last = min(last, time.monotonic() + PATIENCE)
-        if time.monotonic() > last:
+            deadline = min(deadline, time.monotonic() + PATIENCE)
+        if time.monotonic() > deadline:
             for process in multiprocessing.active_children():
                 process.kill()

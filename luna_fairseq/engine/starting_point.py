@@ -1,4 +1,4 @@
-"""The start of a training: alone in its folder, and from the right checkpoint."""
+"""Start a training from the right checkpoint, as the only training in its folder."""
 
 import copy
 from pathlib import Path
@@ -6,25 +6,32 @@ from typing import Any
 
 import torch
 
-from luna_fairseq.engine.mend import RIGHT, Function, Mend
+from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.engine.processes import refuse_to_train_apart
 from luna_fairseq.errors import InputError, in_command
 from luna_fairseq.files.checkpoints import find_intact
 from luna_fairseq.files.sole_writer import claim
 
-STARTING_POINT = Mend(
+STARTING_POINT = Patch(
     "starting-point",
-    RIGHT,
-    "A training silently begins anew and replaces its checkpoints if checkpoint_last.pt is damaged or "
+    RESULTS,
+    "A training silently starts again and replaces its checkpoints if checkpoint_last.pt is damaged or "
     "--restore-file does not exist, replaces those of another training in its folder, or loses its first "
     "epoch to a validation text that cannot be read.",
 )
 
-_BY_ITSELF = "checkpoint_last.pt"  # the default of --restore-file
+# The default of --restore-file.
+_DEFAULT_FILE = "checkpoint_last.pt"
 
 
-@STARTING_POINT.around("fairseq.checkpoint_utils:load_checkpoint")
-def _begin(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
+@STARTING_POINT.replaces("fairseq.checkpoint_utils:load_checkpoint")
+def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
+    """Claim the folder, check the validation text, and load the checkpoint to start from.
+
+    Raises:
+        InputError: another training uses the folder, a validation sentence is too long, or --restore-file
+            names no file
+    """
     from fairseq.distributed.utils import get_global_rank
     from fairseq.trainer import Trainer
 
@@ -33,30 +40,33 @@ def _begin(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args
     refuse_to_train_apart(trainer.cfg)
     if get_global_rank() == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
         claim(Path(cfg.save_dir))
-    # Make the batches of the validation text now, so that fairseq finds sentences that are too long before
-    # the first epoch.
+    # fairseq checks the lengths of the validation text when it makes batches. Do this before the first epoch.
     dataset = trainer.cfg.dataset
     if not dataset.disable_validation:
         for split in ["valid"] if dataset.combine_valid_subsets else dataset.valid_subset.split(","):
             trainer.get_valid_iterator(split, disable_iterator_cache=True)
-    return load_checkpoint(_with_an_intact_file(cfg, trainer), trainer, **passthrough_args)
+    return load_checkpoint(_choose_checkpoint(cfg, trainer), trainer, **passthrough_args)
 
 
-def _with_an_intact_file(cfg: Any, trainer: Any) -> Any:
+def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
     """Return ``cfg``, with the newest intact checkpoint in place of a damaged checkpoint_last.pt.
 
+    Args:
+        cfg: fairseq's options of checkpoints
+        trainer: fairseq's trainer
+
     Raises:
-        InputError: --restore-file names no file.
+        InputError: --restore-file names no file
     """
     suffix = trainer.checkpoint_suffix or ""
-    if cfg.restore_file != _BY_ITSELF:
+    if cfg.restore_file != _DEFAULT_FILE:
         path = cfg.restore_file.replace(".pt", f"{suffix}.pt")
         if in_command(spawned=True) and not Path(path).is_file() and "://" not in path:
             beside = Path(cfg.save_dir) / path
-            hint = f"; {beside} does: give that path" if beside.is_file() else ""
+            hint = f". {beside} exists: give that path" if beside.is_file() else ""
             raise InputError(f"--restore-file {path} does not exist, or is no file{hint}")
         return cfg
-    # Each process of a sharded run has a file of its own.
+    # Each process of a sharded run has a separate file.
     if cfg.no_last_checkpoints or suffix != (cfg.checkpoint_suffix or ""):
         return cfg
     found = [find_intact(Path(cfg.save_dir), suffix) if trainer.data_parallel_rank == 0 else None]

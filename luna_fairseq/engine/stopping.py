@@ -1,9 +1,9 @@
-"""The end of a training: by SIGTERM, which a batch system sends before its time limit, or by --max-update.
+"""Stop a training on SIGTERM, which a batch system sends before its time limit, and at --max-update.
 
-After SIGTERM the current update is finished and saved, and the process exits with status 143. All processes
-stop after the same update: the request travels with the statistics that fairseq sums over them in every
-update. Validation and saving that are due after that update still happen. So a run that goes on equals one
-that never stopped.
+After SIGTERM the run finishes and saves the current update and exits with status 143. All processes stop
+after the same update: the request travels with the statistics that fairseq sums over the processes in every
+update. Validation and saving that are due after that update still happen, so a resumed run equals an
+uninterrupted one.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 import torch
 
-from luna_fairseq.engine.mend import RIGHT, Function, Mend
+from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class _Run:
         epoch_itr: fairseq's iterator over the current epoch.
         saved_at: number of updates at the last save.
         requested: True if this process has received SIGTERM.
-        agreed: True if any process has, as all processes know.
+        agreed: True if any process has received SIGTERM and all processes know it.
     """
 
     trainer: Any = None
@@ -41,11 +41,11 @@ class _Run:
     agreed = False
 
     def request(self, *_: Any) -> None:
-        """Handle SIGTERM, which the batch system, the launcher and the parent process may all send."""
+        """Handle SIGTERM. The batch system, the launcher and the parent process may all send it."""
         self.requested = True
 
-    def stop_if_asked(self) -> None:
-        """Save and exit if the run was asked to stop. Called between two updates."""
+    def stop_if_requested(self) -> None:
+        """Save and exit if SIGTERM was received. Call this between two updates."""
         trainer = self.trainer
         distributed = trainer is not None and trainer.data_parallel_world_size > 1
         if trainer is None or not (self.agreed if distributed else self.requested):
@@ -60,33 +60,37 @@ class _Run:
             PathManager.async_close()
         if distributed:
             torch.distributed.barrier(trainer.data_parallel_process_group)
-        logger.warning(f"stopped by SIGTERM after {updates} updates: start again to go on")
+        logger.warning(f"stopped by SIGTERM after {updates} updates. Start again to continue")
         sys.exit(TERMINATED)
 
 
 _run = _Run()
 
 
-STOPPING = Mend(
+STOPPING = Patch(
     "stopping",
-    RIGHT,
+    RESULTS,
     "A batch system ends a training with SIGTERM, and all updates since the last save are lost. A training "
     "that has reached --max-update makes one more update each time its command is started again.",
 )
 
 
-@STOPPING.around("fairseq.checkpoint_utils:save_checkpoint")
-def _note_the_save(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    saved = save(cfg, trainer, *args, **kwargs)
+@STOPPING.replaces("fairseq.checkpoint_utils:save_checkpoint")
+def _record_save(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Save a checkpoint and record after which update."""
+    result = save(cfg, trainer, *args, **kwargs)
     _run.saved_at = trainer.get_num_updates()
-    return saved
+    return result
 
 
-@STOPPING.around("fairseq_cli.train:train")
+@STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
+    """Train for an epoch and handle SIGTERM, unless --max-update is reached already."""
     most, updates = cfg.optimization.max_update, trainer.get_num_updates()
     if 0 < most <= updates:
-        logger.warning(f"nothing to train: {updates:,} updates are made, --max-update is {most:,}")
+        logger.warning(
+            f"nothing to train: the run has made {updates:,} updates, and --max-update is {most:,}"
+        )
         return [None], True
     if trainer is not _run.trainer and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _run.request)
@@ -94,33 +98,39 @@ def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, e
     return train(cfg, trainer, task, epoch_itr)
 
 
-@STOPPING.around("fairseq.trainer:Trainer._aggregate_logging_outputs")
+@STOPPING.replaces("fairseq.trainer:Trainer._aggregate_logging_outputs")
 def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
+    """Sum the statistics of all processes, and the number of processes that have received SIGTERM."""
     extra = (*extra, float(_run.requested))
     outputs, (*stats, requests) = aggregate(self, logging_outputs, *extra, ignore=ignore)
     _run.agreed = _run.agreed or bool(requests > 0)
     return outputs, stats
 
 
-@STOPPING.around("fairseq.data.iterators:GroupedIterator.__next__")
-def _stop_before_the_next_update(following: Function, self: Any) -> Any:
-    _run.stop_if_asked()
-    return following(self)
+@STOPPING.replaces("fairseq.data.iterators:GroupedIterator.__next__")
+def _stop_before_next_update(get_next: Function, self: Any) -> Any:
+    """Return the batches of the next update, unless the run was asked to stop."""
+    _run.stop_if_requested()
+    return get_next(self)
 
 
-@STOPPING.around("fairseq.data.iterators:EpochBatchIterator.__init__")
-def _with_shielded_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+@STOPPING.replaces("fairseq.data.iterators:EpochBatchIterator.__init__")
+def _shield_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Build the iterator with a collate function that shields its worker processes."""
     init(self, *args, **kwargs)
     self.collate_fn = _ShieldedCollate(self.collate_fn)
 
 
 class _ShieldedCollate:
-    """A collate function that lets the worker process in which it runs survive a SIGTERM to the whole job.
+    """Collate function that lets its worker process survive a SIGTERM to the whole job.
 
     A batch system signals every process. The workers of torch's data loader would end, and the loader would
     raise an error in the middle of an update.
+
+    Args:
+        collate_fn: function that makes a batch of samples
     """
 
     def __init__(self, collate_fn: Function) -> None:
@@ -128,6 +138,7 @@ class _ShieldedCollate:
         self.shielded_process: Optional[int] = None
 
     def __call__(self, samples: Any) -> Any:
+        """Return the batch of ``samples``."""
         if torch.utils.data.get_worker_info() is not None and self.shielded_process != os.getpid():
             self.shielded_process = os.getpid()
             _ignore_sigterm_of_others()
@@ -135,8 +146,8 @@ class _ShieldedCollate:
 
 
 def _ignore_sigterm_of_others() -> None:
-    """Make this process end by SIGTERM only if its parent sent the signal."""
-    if not hasattr(signal, "sigwaitinfo"):  # macOS
+    """Have this process end on SIGTERM only if its parent sent the signal."""
+    if not hasattr(signal, "sigwaitinfo"):  # on macOS
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 

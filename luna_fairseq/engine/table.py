@@ -1,44 +1,60 @@
 """The table of all changes to fairseq.
 
 We change fairseq only if it does not run on a supported version, or if one of our models, tasks or recipes
-gives a wrong result or loses work without the change. Each entry stands beside its code, in the file of its
-subject. One function of fairseq is replaced by one function, whose steps stand in order.
+gives a wrong result or loses work without the change. Each :class:`~luna_fairseq.engine.patch.Patch` stands
+beside its code, in the module of its subject. One function replaces each function of fairseq.
 """
 
 import os
 from importlib import import_module
 from typing import FrozenSet, Tuple
 
-from luna_fairseq.engine.mend import Mend
+from luna_fairseq.engine.patch import Patch
 from luna_fairseq.errors import InputError
 
+# The environment variable that leaves patches out.
 SWITCH = "LUNA_FAIRSEQ_LEAVE_OUT"
-# The files with entries.
+# The modules with patches.
 _SUBJECTS = (
     *("batches", "checkpoint_contents", "checkpoints", "entry_points", "loader_threads", "numpy_2"),
-    *("old_layers", "place_in_epoch", "precision", "processes", "reading", "starting_point", "stopping"),
+    *(
+        "old_layers",
+        "place_in_epoch",
+        "precision",
+        "prepared_data",
+        "processes",
+        "starting_point",
+        "stopping",
+    ),
 )
-_FOUND = (vars(import_module(f"luna_fairseq.engine.{subject}")).values() for subject in _SUBJECTS)
-TABLE: Tuple[Mend, ...] = tuple(
-    sorted((x for found in _FOUND for x in found if isinstance(x, Mend)), key=lambda mend: mend.importance)
+_CONTENTS = (vars(import_module(f"luna_fairseq.engine.{subject}")).values() for subject in _SUBJECTS)
+TABLE: Tuple[Patch, ...] = tuple(
+    sorted(
+        (value for values in _CONTENTS for value in values if isinstance(value, Patch)),
+        key=lambda patch: patch.importance,
+    )
 )
 
 
-def mend_fairseq() -> None:
-    """Apply every entry of the table that is needed here and not left out. A second call does nothing.
+def patch_fairseq() -> None:
+    """Apply every patch that is needed here and not left out. A second call does nothing.
 
     Raises:
-        InputError: LUNA_FAIRSEQ_LEAVE_OUT names an entry that the table does not have.
+        InputError: LUNA_FAIRSEQ_LEAVE_OUT names a patch that does not exist
     """
     left_out = names_left_out()
-    for mend in TABLE:
-        mend.apply(mend.name in left_out)
+    for patch in TABLE:
+        patch.apply(patch.name in left_out)
 
 
 def names_left_out() -> FrozenSet[str]:
-    """Return the entries that the environment variable LUNA_FAIRSEQ_LEAVE_OUT names, separated by commas."""
+    """Return the names in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, which commas separate.
+
+    Raises:
+        InputError: the variable names a patch that does not exist
+    """
     names = [name.strip() for name in os.environ.get(SWITCH, "").split(",")]
-    known = [mend.name for mend in TABLE]
+    known = [patch.name for patch in TABLE]
     unknown = [name for name in names if name and name not in known]
     if unknown:
         raise InputError(f"{SWITCH} names {', '.join(unknown)}; what can be left out is {', '.join(known)}")

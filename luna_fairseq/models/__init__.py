@@ -1,6 +1,6 @@
 """Luna models; one file registers one model with fairseq. Importing this registers everything else, too."""
 
-import luna_fairseq.engine  # noqa: F401  first: it says what is missing, and mends fairseq
+import luna_fairseq.engine  # noqa: F401  first: it checks requirements and changes fairseq
 from luna_fairseq import register
 
 # isort: split

@@ -1,5 +1,8 @@
-"""A pytest plugin for fairseq's own tests: what fairseq alone needs with new versions of numpy and torch, so
-that it is compared with itself. LUNA_FAIRSEQ_IMPORTED in the environment imports luna_fairseq first."""
+"""Pytest plugin for fairseq's own tests.
+
+The plugin adds what fairseq alone needs with new versions of numpy and torch, so that fairseq is compared
+with itself. If LUNA_FAIRSEQ_IMPORTED is set in the environment, luna_fairseq is imported first.
+"""
 
 import functools
 import os

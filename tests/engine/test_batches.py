@@ -1,9 +1,9 @@
-"""No sentence is left out of a data set's batches."""
+"""Every sentence of a data set is in one batch."""
 
 import numpy as np
 import pytest
 
-import luna_fairseq.engine  # noqa: F401  mends fairseq
+import luna_fairseq.engine  # noqa: F401  changes fairseq
 from fairseq.data import data_utils
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint names the dictionaries it was trained with, and is loaded with no others."""
+"""A checkpoint records the dictionaries of its training, and loads with no others."""
 
 import logging
 from types import SimpleNamespace
@@ -17,84 +17,101 @@ from luna_fairseq.engine import checkpoint_contents
 from luna_fairseq.errors import InputError
 
 
-def dictionary(words):
-    made = Dictionary()
+def make_dictionary(words):
+    dictionary = Dictionary()
     for word in words.split():
-        made.add_symbol(word)
-    return made
+        dictionary.add_symbol(word)
+    return dictionary
 
 
-def test_order_and_symbols_count_and_frequencies_do_not():
-    abc, again, moved, other = map(dictionary, ("a b c", "a b c c", "a c b", "a b d"))
-    assert fingerprint(abc) == fingerprint(again)
-    assert len({fingerprint(one) for one in (abc, moved, other, dictionary("a bc"), dictionary("ab c"))}) == 5
+def test_fingerprints_depend_on_symbols_and_order_but_not_on_frequencies():
+    abc, counted_twice, moved, other = map(make_dictionary, ("a b c", "a b c c", "a c b", "a b d"))
+    assert fingerprint(abc) == fingerprint(counted_twice)
+    assert (
+        len(
+            {
+                fingerprint(each)
+                for each in (abc, moved, other, make_dictionary("a bc"), make_dictionary("ab c"))
+            }
+        )
+        == 5
+    )
     assert fingerprint(abc).startswith("7 entries, ")
 
 
-def test_a_language_models_shorter_output_dictionary():
-    assert fingerprint(TruncatedDictionary(dictionary("a b c"), 5)) == fingerprint(dictionary("a"))
+def test_fingerprint_of_a_truncated_output_dictionary():
+    assert fingerprint(TruncatedDictionary(make_dictionary("a b c"), 5)) == fingerprint(make_dictionary("a"))
 
 
-def test_what_a_task_has():
-    a, b = dictionary("a"), dictionary("b")
+def test_fingerprints_of_a_task():
+    a, b = make_dictionary("a"), make_dictionary("b")
     task = SimpleNamespace(source_dictionary=a, target_dictionary=None, label_dictionary=b)
     assert fingerprints_of(task) == {"source": fingerprint(a), "label": fingerprint(b)}
     assert fingerprints_of(LegacyFairseqTask(None)) == {}
 
 
-def test_of_every_task_of_this_package_the_dictionaries_are_kept_and_compared():
+def test_dictionaries_are_recorded_for_every_task_of_this_package():
     ours = [name for name, task in TASK_REGISTRY.items() if task.__module__.startswith("luna_fairseq.")]
     assert {"streaming_lm", "lra-text"} <= {*ours}
     assert not [name for name in ours if not is_known({"task": name})]
 
 
-def saved(task, **state):
-    """What a trainer of this task keeps in a checkpoint."""
-    trainer, kept = SimpleNamespace(task=task), {"task_state": {"dictionaries": ["HuBERT's own"]}, **state}
+def save_state(task, **state):
+    """Return what a trainer of this task stores in a checkpoint."""
+    trainer, stored = SimpleNamespace(task=task), {"task_state": {"dictionaries": ["HuBERT's own"]}, **state}
     checkpoint_contents._save_identity(
-        lambda self, name, extra: kept.update(extra_state=extra), trainer, "x.pt", {}
+        lambda self, name, extra: stored.update(extra_state=extra), trainer, "x.pt", {}
     )
-    return kept
+    return stored
 
 
-def loaded(state, task):
-    """What the task is handed of it."""
+def load_state(state, task):
+    """Load the checkpoint for use, and return the state that the task receives."""
     state.setdefault("cfg", OmegaConf.create({"task": {"_name": "translation"}}))
     state = checkpoint_contents._load_and_check(lambda path, overrides: state, "x.pt")
-    return checkpoint_contents._compare_in_use(lambda self, found: found, task, state.get("task_state", {}))
-
-
-def test_it_acts_for_tasks_that_it_knows_and_under_a_key_of_its_own():
-    ab, cd = (
-        TranslationTask(TranslationConfig(), dictionary(words), dictionary(words)) for words in ("a b", "c d")
+    return checkpoint_contents._compare_with_task(
+        lambda self, received: received, task, state.get("task_state", {})
     )
-    assert loaded(saved(ab), ab) == {"dictionaries": ["HuBERT's own"]}
+
+
+def test_only_known_tasks_are_compared_under_a_separate_key():
+    ab, cd = (
+        TranslationTask(TranslationConfig(), make_dictionary(words), make_dictionary(words))
+        for words in ("a b", "c d")
+    )
+    assert load_state(save_state(ab), ab) == {"dictionaries": ["HuBERT's own"]}
     with pytest.raises(InputError, match="another source dictionary"):
-        loaded(saved(ab), cd)
+        load_state(save_state(ab), cd)
     for task in (LegacyFairseqTask(None), MagicMock(spec=MultilingualTranslationTask)):
-        assert "luna_fairseq.dictionaries" not in saved(task)["extra_state"]
-        assert loaded(saved(ab), task) == loaded(saved(task), ab) == {"dictionaries": ["HuBERT's own"]}
+        assert "luna_fairseq.dictionaries" not in save_state(task)["extra_state"]
+        assert (
+            load_state(save_state(ab), task)
+            == load_state(save_state(task), ab)
+            == {"dictionaries": ["HuBERT's own"]}
+        )
 
 
-@pytest.mark.parametrize("model, said", [("luna_base", 1), ("transformer", 0)])
-def test_what_fairseq_alone_wrote_is_left_alone(model, said, caplog):
-    task = TranslationTask(TranslationConfig(), dictionary("a"), dictionary("a"))
+@pytest.mark.parametrize("model, warnings", [("luna_base", 1), ("transformer", 0)])
+def test_checkpoints_that_fairseq_alone_wrote_load(model, warnings, caplog):
+    task = TranslationTask(TranslationConfig(), make_dictionary("a"), make_dictionary("a"))
     with caplog.at_level(logging.WARNING):
-        loaded({"cfg": OmegaConf.create({"model": {"_name": model}, "task": {"_name": "translation"}})}, task)
-    assert len(caplog.records) == said
+        load_state(
+            {"cfg": OmegaConf.create({"model": {"_name": model}, "task": {"_name": "translation"}})}, task
+        )
+    assert len(caplog.records) == warnings
 
 
 def test_checkpoints_of_version_0_1(caplog):
-    task = TranslationTask(TranslationConfig(), dictionary("a"), dictionary("a"))
+    task = TranslationTask(TranslationConfig(), make_dictionary("a"), make_dictionary("a"))
     state = {"extra_state": {"dictionaries": fingerprints_of(task)}}
-    loaded(state, task)
+    load_state(state, task)
     state["extra_state"]["dictionaries"]["source"] = "5 entries, 0"
     with pytest.raises(InputError, match="another source dictionary"):
-        loaded(state, task)
+        load_state(state, task)
 
 
-def test_another_one_is_refused_and_none_is_said(caplog):
-    ours = {"source": fingerprint(dictionary("a b")), "target": fingerprint(dictionary("c"))}
+def test_another_dictionary_is_refused_and_an_unknown_one_brings_a_warning(caplog):
+    ours = {"source": fingerprint(make_dictionary("a b")), "target": fingerprint(make_dictionary("c"))}
     check_fingerprints("x.pt", {"source": ours["source"], "label": "2 entries, 0"}, ours)
     assert not caplog.records
     with pytest.raises(

@@ -1,67 +1,67 @@
-"""Every change is an entry that says what it does, is in force where it is needed, and can be left out."""
+"""Every patch of fairseq describes itself, is applied if it is needed, and can be left out."""
 
 from pathlib import Path
 
 import pytest
 from forked import run_code
 
-import luna_fairseq  # noqa: F401  mends fairseq
+import luna_fairseq  # noqa: F401  changes fairseq
 from luna_fairseq.engine import listing
-from luna_fairseq.engine.mend import MENDED, NOT_NEEDED, RIGHT, RUNS
+from luna_fairseq.engine.patch import APPLIED, NOT_NEEDED, RESULTS, RUNS
 from luna_fairseq.engine.table import SWITCH, TABLE, names_left_out
-from luna_fairseq.engine.underneath import at_least
+from luna_fairseq.engine.versions import is_at_least
 from luna_fairseq.errors import InputError
 
-NAMES = [mend.name for mend in TABLE]
+NAMES = [patch.name for patch in TABLE]
 
 
-def test_every_entry_says_what_it_does():
+def test_every_patch_describes_itself():
     assert len(set(NAMES)) == len(NAMES)
-    targets = [target for mend in TABLE for target, _ in mend.changes if target]
-    assert len(set(targets)) == len(targets)  # what is around one function is one function
-    for mend in TABLE:
-        assert mend.prevents.endswith(".") and mend.versions and mend.changes, mend.name
-        assert mend.importance in (RUNS, RIGHT), mend.name
-        assert "," not in mend.name and mend.name == mend.name.lower()
+    targets = [target for patch in TABLE for target, _ in patch.replacements if target]
+    assert len(set(targets)) == len(targets)  # one function replaces a function of fairseq
+    for patch in TABLE:
+        assert patch.prevents.endswith(".") and patch.versions and patch.replacements, patch.name
+        assert patch.importance in (RUNS, RESULTS), patch.name
+        assert "," not in patch.name and patch.name == patch.name.lower()
 
 
-@pytest.mark.parametrize("mend", TABLE, ids=NAMES)
-def test_every_entry_is_in_force_or_not_needed(mend):
-    assert mend.state in (MENDED, NOT_NEEDED)
-    if mend.versions == "every version so far":
-        assert mend.state == MENDED
-    if mend.versions == "fairseq 0.12.2":
-        assert mend.state == (NOT_NEEDED if at_least("fairseq", 0, 12, 3) else MENDED)
+@pytest.mark.parametrize("patch", TABLE, ids=NAMES)
+def test_every_patch_is_applied_or_not_needed(patch):
+    assert patch.state in (APPLIED, NOT_NEEDED)
+    if patch.versions == "every version so far":
+        assert patch.state == APPLIED
+    if patch.versions == "fairseq 0.12.2":
+        assert patch.state == (NOT_NEEDED if is_at_least("fairseq", 0, 12, 3) else APPLIED)
 
 
-def test_the_listing_names_every_entry_and_what_is_underneath():
+def test_the_listing_names_every_patch_and_the_versions():
     text = "\n".join(listing.lines())
     assert all(f"\n  {name}\n" in text for name in NAMES)
     assert all(f"  {package} " in text for package in ("Python", "fairseq", "torch", "numpy"))
-    assert f"mended: {sum(mend.state == MENDED for mend in TABLE)}\n" in text
+    assert f"applied: {sum(patch.state == APPLIED for patch in TABLE)}\n" in text
     assert all(len(line) <= 110 or "/" in line for line in text.splitlines())
 
 
-def test_the_page_about_engines_names_every_entry():
+def test_the_page_about_engines_names_every_patch():
     page = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
     assert [name for name in NAMES if f"`{name}`" not in page] == []
 
 
-def test_all_of_them_left_out():
-    """fairseq is then as it was."""
+def test_fairseq_is_unchanged_without_patches():
     code = """
 import luna_fairseq
-from luna_fairseq.engine import listing, mend, table
-places = [mend.find(target) for entry in table.TABLE for target, _ in entry.changes]
-print([place for place in places if place[0] and hasattr(getattr(*place), "mended_by")])
+from luna_fairseq.engine import listing, table
+from luna_fairseq.engine.patch import find
+places = [find(target) for patch in table.TABLE for target, _ in patch.replacements]
+print([place for place in places if place[0] and hasattr(getattr(*place), "patched_by")])
 print(*listing.lines(), sep="\\n")
 """
     printed = run_code(code, **{SWITCH: ", ".join(NAMES)})
     assert printed.startswith("[]\n"), printed[:2000]
-    assert f"left out: {len(NAMES)} (by {SWITCH})" in printed and "mended: 0" in printed
+    assert f"left out: {len(NAMES)} (by {SWITCH})" in printed and "applied: 0" in printed
 
 
-def test_names_with_commas_between_and_one_that_is_not_in_the_table(monkeypatch):
+def test_names_to_leave_out_and_an_unknown_name(monkeypatch):
     monkeypatch.setenv(SWITCH, " stopping,,whole-files ")
     assert names_left_out() == {"stopping", "whole-files"}
     monkeypatch.setenv(SWITCH, "stopping, stoping")

@@ -1,4 +1,4 @@
-"""A plugin found under two paths, and what a program of one's own sees of bad input."""
+"""The plugin under two paths, and exceptions in a program of the user."""
 
 import shutil
 from argparse import Namespace
@@ -15,13 +15,13 @@ from luna_fairseq.errors import InputError
 HERE = Path(luna_fairseq.__file__).resolve().parent
 
 
-def test_one_folder_by_two_names(tmp_path):
+def test_one_folder_under_two_names(tmp_path):
     (tmp_path / "luna_fairseq").symlink_to(HERE, target_is_directory=True)
     for name in (str(tmp_path / "luna_fairseq"), str(HERE) + "/", str(HERE)):
         utils.import_user_module(Namespace(user_dir=name))
 
 
-def test_a_second_copy(tmp_path):
+def test_a_second_copy_is_refused(tmp_path):
     copy = tmp_path / "luna_fairseq"
     copy.mkdir()
     shutil.copy(str(HERE / "__init__.py"), str(copy))
@@ -31,7 +31,7 @@ def test_a_second_copy(tmp_path):
     assert text.startswith(f"--user-dir {copy} is another copy of {HERE}, ") and "\n" not in text
 
 
-def test_other_plugins_are_imported_as_before(tmp_path):
+def test_other_plugins_are_imported_by_fairseq(tmp_path):
     (tmp_path / "other_plugin").mkdir()
     (tmp_path / "other_plugin" / "__init__.py").write_text("imported = True\n", encoding="utf-8")
     for _ in range(2):
@@ -44,7 +44,7 @@ def test_other_plugins_are_imported_as_before(tmp_path):
         utils.import_user_module(Namespace(user_dir=str(tmp_path / "missing")))
 
 
-def test_a_program_of_ones_own_gets_the_exception():
+def test_a_program_of_the_user_gets_the_exception():
     words = ["--task", "dummy_lm", "--arch", "luna_lm", "--decoder-attention-heads", "5"]
     args = options.parse_args_and_arch(options.get_training_parser(), words)
     task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())

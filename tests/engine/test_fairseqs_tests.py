@@ -1,9 +1,9 @@
-"""fairseq's own tests pass with this package imported as without it.
+"""fairseq's own tests have the same outcomes with and without this package.
 
     LUNA_FAIRSEQ_TESTS=/path/to/fairseq/tests make test-slow
 
-The folder is that of fairseq's repository (no package has it), with examples/ beside it. Words of
-LUNA_FAIRSEQ_TESTS_WORDS go to pytest, as "test_train.py -k resume".
+Give the folder of fairseq's repository, because no package contains it, with examples/ beside it. The words
+in LUNA_FAIRSEQ_TESTS_WORDS go to pytest, such as "test_train.py -k resume".
 """
 
 import os
@@ -15,22 +15,22 @@ from pathlib import Path
 import pytest
 
 FOLDER = os.environ.get("LUNA_FAIRSEQ_TESTS", "")
-# Passes without and fails with it, as meant.
+# These tests pass without this package and fail with it, on purpose.
 INTENDED = {
-    # An ensemble of models of two dictionaries.
+    # The test loads an ensemble of models with two dictionaries.
     "tests/test_checkpoint_utils.py::TestCheckpointUtils::test_load_model_ensemble_and_task",
 }
 
 
-def outcomes(imported):
-    """{test: PASSED, FAILED ...}."""
+def run_tests(is_imported):
+    """Run fairseq's tests and return {test: outcome}. ``is_imported``: with this package."""
     folder = Path(FOLDER).resolve()
     names = [str(Path(folder.name, path.name)) for path in sorted(folder.iterdir()) if path.name != "gpu"]
     given = os.environ.get("LUNA_FAIRSEQ_TESTS_WORDS", "").split()
     words = [f"{folder.name}/{word}" if (folder / word).exists() else word for word in given] or names
     paths = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}
-    environment.update({"LUNA_FAIRSEQ_IMPORTED": "1"} if imported else {})
+    environment.update({"LUNA_FAIRSEQ_IMPORTED": "1"} if is_imported else {})
     options = "-p fairseq_alone -p no:cacheprovider -q -rA --tb=no --continue-on-collection-errors".split()
     line = [sys.executable, "-m", "pytest", *options, *words]
     done = subprocess.run(line, cwd=str(folder.parent), env=environment, capture_output=True, text=True)
@@ -41,7 +41,9 @@ def outcomes(imported):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not FOLDER, reason="LUNA_FAIRSEQ_TESTS names no folder with fairseq's tests")
-def test_what_passes_without_it_passes_with_it():
-    without, having = outcomes(imported=False), outcomes(imported=True)
-    worse = {test for test, outcome in without.items() if outcome == "PASSED" and having.get(test) != outcome}
+def test_tests_pass_with_this_package():
+    without, with_package = run_tests(is_imported=False), run_tests(is_imported=True)
+    worse = {
+        test for test, outcome in without.items() if outcome == "PASSED" and with_package.get(test) != outcome
+    }
     assert worse <= INTENDED, sorted(worse - INTENDED)

@@ -1,4 +1,4 @@
-"""What a checkpoint was trained as, against what it is used for."""
+"""A checkpoint is used only for the task and direction of its training."""
 
 from argparse import Namespace
 from types import SimpleNamespace
@@ -28,8 +28,8 @@ LANGTOK = {"source_lang": "de", "target_lang": "en", "encoder_langtok": "src"}
         (EN_DE, {**EN_DE, "target_lang": "fr"}, "to translate en to de, not en to fr"),
         (EN_DE, {"task": "a_task_of_somebody", "target_lang": "en"}, "en to de, not . to en"),
         (EN_DE, {**EN_DE, "task": "translation_from_pretrained_bart"}, None),
-        (EN_DE, {"task": "translation"}, None),  # the task does not say
-        ({}, EN_DE, None),  # the checkpoint does not say
+        (EN_DE, {"task": "translation"}, None),  # the task names no languages
+        ({}, EN_DE, None),  # the checkpoint names nothing
         (EN_DE, {"task": "masked_lm"}, "for translation, not for masked language modelling: give"),
         ({"task": "masked_lm"}, {"task": "language_modeling"}, "for masked .*, not for language modelling"),
         ({"task": "lra-text"}, {"task": "lra-image"}, "for classifying sequences .*, not for .* images"),
@@ -40,14 +40,14 @@ LANGTOK = {"source_lang": "de", "target_lang": "en", "encoder_langtok": "src"}
         (MANY, {**MANY, **LANGTOK}, "with --encoder-langtok None, which is src here"),
     ],
 )  # fmt: skip
-def test_what_goes_together(stored, ours, message):
+def test_identities_agree_or_are_refused(stored, ours, message):
     if message is None:
         return check_identity("x.pt", stored, ours)
     with pytest.raises(InputError, match=f"^x.pt was trained .*{message}"):
         check_identity("x.pt", stored, ours)
 
 
-def test_what_a_task_and_a_checkpoint_say():
+def test_identity_of_a_task_and_of_a_checkpoint():
     task = LRAImageTask(LRAImageConfig(data="here", pixel_normalization=[0.5, 0.25]))
     identity = {"task": "lra-image", "pixel_normalization": [0.5, 0.25]}
     assert identity_of(task) == identity and "lra-image" in TASK_REGISTRY
@@ -61,13 +61,13 @@ def test_what_a_task_and_a_checkpoint_say():
 @pytest.mark.parametrize(
     "model", [{"arch": "fconv_iwslt_de_en"}, {"_name": "transformer", "dropout": 0.1}, {}]
 )
-def test_a_run_of_another_model_than_ours_goes_on(model, reset, caplog):
+def test_a_run_of_a_model_of_fairseq_continues(model, reset, caplog):
     trainer = SimpleNamespace(cfg=SimpleNamespace(model=Namespace(**model)), task=None)
     compare_with_run("x.pt", trainer, {**EN_DE, "run": "a"}, model, reset)
     assert getattr(trainer, "run_name", None) == (None if reset else "a") and not caplog.records
 
 
-def test_languages_that_a_checkpoint_does_not_say_are_noticed_once(caplog):
+def test_missing_languages_bring_one_warning(caplog):
     for _ in range(2):
         check_identity("theirs.pt", {"task": "translation", "source_lang": None}, EN_DE)
         check_identity("ours.pt", EN_DE, EN_DE)

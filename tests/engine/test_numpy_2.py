@@ -1,11 +1,11 @@
-"""fairseq's sentence blocks and checkpoints with the numpy there is."""
+"""fairseq's sentence blocks and checkpoints work with the installed numpy."""
 
 import types
 
 import numpy
 import torch
 
-import luna_fairseq  # noqa: F401  mends fairseq
+import luna_fairseq  # noqa: F401  changes fairseq
 from fairseq.data import TokenBlockDataset
 from luna_fairseq.engine.checkpoints import _allow_checkpoint_classes
 
@@ -17,8 +17,8 @@ def test_blocks_of_one_sentence():
     assert int(numpy.__version__.split(".")[0]) < 2 or not hasattr(numpy, "compat")
 
 
-def test_numbers_of_a_checkpoint_where_numpy_has_but_a_shell_of_its_core(monkeypatch):
-    """As numpy 1.26 does, once torch has asked for ``numpy._core``."""
+def test_classes_are_allowed_if_numpy_has_an_empty_core_module(monkeypatch):
+    """numpy 1.26 has such a module after torch has looked for ``numpy._core``."""
     allowed = []
     monkeypatch.setattr(torch.serialization, "add_safe_globals", allowed.extend, raising=False)
     monkeypatch.setattr(numpy, "_core", types.ModuleType("numpy._core"), raising=False)

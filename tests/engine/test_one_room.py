@@ -1,15 +1,15 @@
-"""Nothing outside ``engine/`` assigns to what belongs to fairseq, torch, numpy, Hydra or the interpreter."""
+"""Only ``engine/`` assigns to attributes of fairseq, torch, numpy, Hydra or the interpreter."""
 
 import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "luna_fairseq"
 FOREIGN = {"fairseq", "fairseq_cli", "torch", "numpy", "omegaconf", "hydra", "sys", "logging", "warnings"}
-OFFERED = {"argv", "stdout", "stdin", "stderr"}  # attributes of sys that are there to be assigned
+OFFERED = {"argv", "stdout", "stdin", "stderr"}  # attributes of sys that any program may assign
 
 
 def foreign_names(tree):
-    """Names that stand for a foreign module or something in it."""
+    """Return the names of foreign modules and of their contents in a syntax tree."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -21,7 +21,7 @@ def foreign_names(tree):
 
 
 def owner(node):
-    """The name that a chain of attributes and items, or of vars(...), begins with."""
+    """Return the first name of a chain of attributes and items, or of vars(...)."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "vars" and node.args:
@@ -30,7 +30,7 @@ def owner(node):
 
 
 def assignments(source):
-    """Line numbers at which ``source`` changes something foreign."""
+    """Return the line numbers at which ``source`` changes something foreign."""
     tree = ast.parse(source)
     names, found = foreign_names(tree), set()
     for node in ast.walk(tree):
@@ -48,7 +48,7 @@ def assignments(source):
     return sorted(found)
 
 
-def test_nothing_outside_the_engine_changes_them():
+def test_only_the_engine_changes_foreign_modules():
     files = [path for path in PACKAGE.rglob("*.py") if PACKAGE / "engine" not in path.parents]
     assert len(files) > 50
     found = {str(path.relative_to(PACKAGE)): assignments(path.read_text(encoding="utf-8")) for path in files}

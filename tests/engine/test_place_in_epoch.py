@@ -1,11 +1,11 @@
-"""A resumed epoch goes on after the batches that were read, or begins anew with a line that says so."""
+"""A resumed epoch continues after the batches that were read, or starts again with a warning."""
 
 import logging
 
 import pytest
 import torch
 
-import luna_fairseq.engine  # noqa: F401  mends fairseq
+import luna_fairseq.engine  # noqa: F401  changes fairseq
 from fairseq.data.iterators import EpochBatchIterator
 
 BATCHES = [[number] for number in range(20)]
@@ -16,7 +16,7 @@ class Numbers(torch.utils.data.Dataset):
         return index
 
 
-def iterators(processes, batches=BATCHES, **options):
+def make_iterators(processes, batches=BATCHES, **options):
     return [
         EpochBatchIterator(Numbers(), list, batches, num_shards=processes, shard_id=rank, **options)
         for rank in range(processes)
@@ -24,7 +24,7 @@ def iterators(processes, batches=BATCHES, **options):
 
 
 def read(iterators, steps=None):
-    """What the processes read in an epoch or in some steps of it, and the first one's state then."""
+    """Return what the processes read in ``steps`` of an epoch, or all of it, and the first one's state."""
     found = []
     for iterator in iterators:
         epoch = iterator.next_epoch_itr()
@@ -33,7 +33,7 @@ def read(iterators, steps=None):
     return found, iterators[0].state_dict()
 
 
-def resumed(iterators, state):
+def resume(iterators, state):
     for iterator in iterators:
         iterator.load_state_dict(state)
     return iterators
@@ -42,19 +42,21 @@ def resumed(iterators, state):
 @pytest.mark.parametrize(
     "before, after, steps, twice", [(2, 1, 5, 0), (1, 2, 8, 0), (1, 2, 7, 1), (4, 3, 4, 1)]
 )
-def test_another_number_of_processes(before, after, steps, twice, caplog):
-    first, state = read(iterators(before), steps)
+def test_resuming_with_another_number_of_processes(before, after, steps, twice, caplog):
+    first, state = read(make_iterators(before), steps)
     with caplog.at_level(logging.WARNING):
-        second, _ = read(resumed(iterators(after), state))
+        second, _ = read(resume(make_iterators(after), state))
     assert len(first) == before * steps and sorted({*first, *second}) == list(range(20))
     assert len(first) + len(second) == 20 + twice
-    said = {record.getMessage() for record in caplog.records}
-    assert len(said) == 1 and f"{before * steps - twice} of the {before * steps} batches" in said.pop()
+    warnings = {record.getMessage() for record in caplog.records}
+    assert (
+        len(warnings) == 1 and f"{before * steps - twice} of the {before * steps} batches" in warnings.pop()
+    )
 
 
-def test_as_many_processes(caplog):
-    first, state = read(iterators(2), 5)
-    second, _ = read(resumed(iterators(2), state))
+def test_resuming_with_as_many_processes(caplog):
+    first, state = read(make_iterators(2), 5)
+    second, _ = read(resume(make_iterators(2), state))
     assert sorted([*first, *second]) == list(range(20)) and not caplog.records
 
 
@@ -68,13 +70,13 @@ def test_as_many_processes(caplog):
     ],
 )
 @pytest.mark.parametrize("lacking", [(), ("processes", "batches")], ids=["ours", "fairseq's"])
-def test_other_batches(change, lacking, caplog):
-    _, state = read(iterators(2, grouped_shuffling="grouped_shuffling" in change), 9)
+def test_an_epoch_with_other_batches_starts_again(change, lacking, caplog):
+    _, state = read(make_iterators(2, grouped_shuffling="grouped_shuffling" in change), 9)
     state = {key: value for key, value in state.items() if key not in lacking}
-    new = iterators(**{"processes": 2, **change})
+    new = make_iterators(**{"processes": 2, **change})
     if lacking and state["iterations_in_epoch"] < len(new[0]):
-        pytest.skip("fairseq's own state does not tell")
+        pytest.skip("fairseq's own state does not record the batches")
     with caplog.at_level(logging.WARNING):
-        found, _ = read(resumed(new, state))
+        found, _ = read(resume(new, state))
     assert sorted(found) == sorted(sum(new[0].frozen_batches, []))
-    assert {record.getMessage().split(": ")[-1] for record in caplog.records} == {"epoch 1 begins anew"}
+    assert {record.getMessage().split(": ")[-1] for record in caplog.records} == {"epoch 1 starts again"}

@@ -1,4 +1,4 @@
-"""Options that cannot be are refused in one line, when they are parsed."""
+"""Invalid options are refused in one line when they are parsed."""
 
 import multiprocessing
 import sys
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-import luna_fairseq.engine  # noqa: F401  mends fairseq
+import luna_fairseq.engine  # noqa: F401  changes fairseq
 from fairseq_cli import hydra_train
 from luna_fairseq.checks.options import check_options
 from luna_fairseq.engine.entry_points import _check_and_apply_preset
@@ -73,7 +73,7 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
         ({**EVAL_LM, "task": "streaming_lm", "num_shards": 2}, "--num-shards 2: --task streaming_lm reads"),
     ],
 )
-def test_what_cannot_be(given, message):
+def test_invalid_options_are_refused(given, message):
     with pytest.raises(InputError) as error:
         check_options(Namespace(**given))
     assert str(error.value).startswith(message)
@@ -99,11 +99,11 @@ def test_what_cannot_be(given, message):
         {**EVAL_LM, **TRAIN, "distributed_world_size": 2},
     ],
 )
-def test_what_can_be(given):
+def test_valid_options_are_accepted(given):
     check_options(Namespace(**given))
 
 
-def test_processes_of_torchrun_count(monkeypatch):
+def test_processes_of_torchrun_are_counted(monkeypatch):
     check_options(Namespace(**EVAL_LM))
     for name, value in {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "4", "RANK": "2"}.items():
         monkeypatch.setenv(name, value)
@@ -112,7 +112,7 @@ def test_processes_of_torchrun_count(monkeypatch):
 
 
 @pytest.mark.parametrize("spawned", [False, True])
-def test_hydra_and_the_processes_that_it_starts(spawned, monkeypatch):
+def test_options_are_checked_under_hydra_and_in_its_processes(spawned, monkeypatch):
     hydra = SimpleNamespace(cli_main=hydra_train.cli_main)
     monkeypatch.setitem(sys.modules, "__main__", hydra)
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if spawned else None)

@@ -1,13 +1,13 @@
-"""What torchrun says in the environment."""
+"""The number of processes and the rank come from torchrun's environment."""
 
 from argparse import Namespace
 
 import pytest
 
-from luna_fairseq.engine.processes import _with_its_processes
+from luna_fairseq.engine.processes import _start_processes
 
 
-def options(method=None):
+def make_options(method=None):
     return Namespace(
         distributed_init_method=method,
         distributed_world_size=1,
@@ -20,19 +20,23 @@ def options(method=None):
 
 
 @pytest.mark.parametrize(
-    "method, size, taken", [(None, "4", True), (None, "1", False), ("tcp://h:1", "4", False)]
+    "method, size, is_used", [(None, "4", True), (None, "1", False), ("tcp://h:1", "4", False)]
 )
-def test_ranks_of_the_launcher(method, size, taken, monkeypatch):
-    """Two nodes of two GPUs, or of one GPU each, which fairseq takes for two runs."""
+def test_ranks_of_torchrun_are_used(method, size, is_used, monkeypatch):
+    """The job has two nodes with two GPUs, or with one GPU each. fairseq alone would start two runs."""
     for name, value in {"MASTER_ADDR": "h", "MASTER_PORT": "1", "WORLD_SIZE": size, "RANK": "3"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    found = options(method)
-    cfg = Namespace(distributed_training=found, common=Namespace(bf16=False, cpu=True, tpu=False))
-    assert _with_its_processes(lambda cfg, main: (cfg, main), cfg, "main") == (cfg, "main")
-    if not taken:
-        assert found == options(method)
+    distributed = make_options(method)
+    cfg = Namespace(distributed_training=distributed, common=Namespace(bf16=False, cpu=True, tpu=False))
+    assert _start_processes(lambda cfg, main: (cfg, main), cfg, "main") == (cfg, "main")
+    if not is_used:
+        assert distributed == make_options(method)
         return
-    assert (found.distributed_world_size, found.distributed_rank, found.device_id) == (4, 3, 1)
-    assert found.distributed_init_method == "env://" and found.distributed_no_spawn
-    assert found.distributed_backend == "gloo"
+    assert (distributed.distributed_world_size, distributed.distributed_rank, distributed.device_id) == (
+        4,
+        3,
+        1,
+    )
+    assert distributed.distributed_init_method == "env://" and distributed.distributed_no_spawn
+    assert distributed.distributed_backend == "gloo"

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, what a user put there being left alone; a copy is whole or absent."""
+"""The checkpoint from which a run continues. Files of the user are kept, and a copy is complete or absent."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairseq.file_io import PathManager
-from luna_fairseq.engine.starting_point import _begin
+from luna_fairseq.engine.starting_point import _start_training
 from luna_fairseq.files.checkpoints import find_intact
 
 
@@ -34,7 +34,7 @@ def halve(path, age):
 
 
 def flip(path, age):
-    """One bit of the weights."""
+    """Flip one bit of the weights."""
     content = path.read_bytes()
     at = content.index(torch.full((50,), 5.0).numpy().tobytes())
     path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
@@ -43,7 +43,7 @@ def flip(path, age):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Saves after 3, 4 (an epoch's end) and 5 updates; the last checkpoint is a copy of the newest."""
+    """Return a folder with checkpoints after 3, 4 and 5 updates, and a copy of the newest."""
     write(tmp_path / "checkpoint_1_3.pt", 3, age=30)
     write(tmp_path / "checkpoint1.pt", 4, age=20)
     write(tmp_path / "checkpoint_2_5.pt", 5, age=10)
@@ -52,31 +52,33 @@ def folder(tmp_path):
     return tmp_path
 
 
-def said(caplog):
+def messages(caplog):
     return [record.getMessage() for record in caplog.records]
 
 
-def test_an_intact_last_checkpoint_is_taken(folder, caplog):
+def test_an_intact_last_checkpoint_is_used(folder, caplog):
     write(folder / "checkpoint_best.pt", 3, age=0)  # newer, with fewer updates
     assert find_intact(folder) is None and not caplog.records
 
 
 @pytest.mark.parametrize("spoil, reason", [(halve, "is truncated"), (flip, "is damaged")])
-def test_the_newest_intact_one_takes_the_place_of_a_damaged_one(folder, spoil, reason, caplog):
+def test_the_newest_intact_checkpoint_replaces_a_damaged_one(folder, spoil, reason, caplog):
     last = folder / "checkpoint_last.pt"
     spoil(last, 5)
     before = last.read_bytes()
     assert find_intact(folder) == folder / "checkpoint_2_5.pt" and last.read_bytes() == before
-    (text,) = said(caplog)
+    (text,) = messages(caplog)
     assert text.startswith(f"{last} {reason}")
     assert text.endswith(f"going on from {folder / 'checkpoint_2_5.pt'}, the newest intact one (5 updates)")
 
 
-def test_damaged_ones_are_passed_over(folder, caplog):
+def test_damaged_checkpoints_are_skipped(folder, caplog):
     halve(folder / "checkpoint_last.pt", 5)
     flip(folder / "checkpoint_2_5.pt", 6)
     assert find_intact(folder) == folder / "checkpoint1.pt"
-    assert said(caplog)[0] == f"{folder / 'checkpoint_2_5.pt'} is no intact checkpoint of a run: passed over"
+    assert (
+        messages(caplog)[0] == f"{folder / 'checkpoint_2_5.pt'} is no intact checkpoint of a run: passed over"
+    )
     for path in folder.glob("checkpoint*.pt"):
         halve(path, 5)
     assert find_intact(folder) is None
@@ -97,17 +99,17 @@ def remove(folder, last):
 @pytest.mark.parametrize(
     "change, state", [(roll_back, "has 4 updates"), (copy_back, "has 4 updates"), (remove, "is missing")]
 )
-def test_what_a_user_does_by_hand_counts(folder, change, state, caplog):
-    """A line says what is newer, and how to go on from it; nothing is overwritten."""
+def test_files_that_the_user_changed_are_respected(folder, change, state, caplog):
+    """A warning names the newer checkpoint and how to continue from it. Nothing is overwritten."""
     last, newest = folder / "checkpoint_last.pt", folder / "checkpoint_2_5.pt"
     change(folder, last)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     assert find_intact(folder) is None and before == {path: path.read_bytes() for path in folder.iterdir()}
     text = f"{last} {state}, {newest} has 5 updates: --restore-file {newest} would go on from it"
-    assert said(caplog) == [text]
+    assert messages(caplog) == [text]
 
 
-def test_suffix_and_files_of_old_versions_of_torch(tmp_path):
+def test_checkpoints_with_a_suffix_and_of_an_old_torch(tmp_path):
     write(tmp_path / "checkpoint_1_3-x.pt", 3, age=0, _use_new_zipfile_serialization=False)
     write(tmp_path / "checkpoint_1_4.pt", 4, age=0)
     (tmp_path / "checkpoint_last-x.pt").write_bytes(b"half")
@@ -115,13 +117,16 @@ def test_suffix_and_files_of_old_versions_of_torch(tmp_path):
 
 
 @pytest.mark.parametrize("trainer", [SimpleNamespace(), MagicMock()], ids=["partial", "mock"])
-def test_a_program_of_ones_own_may_hand_over_what_it_likes(trainer):
+def test_a_program_of_the_user_may_pass_another_trainer(trainer):
     cfg = SimpleNamespace(restore_file="x.pt")
-    assert _begin(lambda *args, **kwargs: (args, kwargs), cfg, trainer, x=1) == ((cfg, trainer), {"x": 1})
+    assert _start_training(lambda *args, **kwargs: (args, kwargs), cfg, trainer, x=1) == (
+        (cfg, trainer),
+        {"x": 1},
+    )
 
 
-def test_a_copy_is_whole_or_absent(folder, monkeypatch):
-    """The copy fails half way, as when the process is killed there."""
+def test_a_copy_is_complete_or_absent(folder, monkeypatch):
+    """The copy stops half way, as if the process were killed."""
     source, target = folder / "checkpoint1.pt", folder / "checkpoint_last.pt"
     before = target.read_bytes()
 

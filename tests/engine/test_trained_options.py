@@ -1,4 +1,4 @@
-"""A checkpoint is loaded as the model that was trained, whatever its architecture has gained since."""
+"""A checkpoint loads as the model that was trained, even if its architecture has new options."""
 
 from argparse import Namespace
 
@@ -27,8 +27,8 @@ GAINED = [
 ]
 
 
-def saved(path, name, **options):
-    """A checkpoint whose model has the architecture ``name``."""
+def save_checkpoint(path, name, **options):
+    """Write a checkpoint of a model with the architecture ``name``."""
     cfg = {"model": {"_name": name, "arch": name, **options}, "task": {"_name": "translation"}}
     history = [{"criterion_name": "c", "best_loss": 1.0, "optimizer_name": "o", "num_updates": 1}]
     state = {"args": None, "cfg": cfg, "model": {}, "optimizer_history": history}
@@ -37,15 +37,15 @@ def saved(path, name, **options):
 
 
 @pytest.mark.parametrize("name, option", GAINED)
-def test_what_the_architecture_has_gained(name, option, tmp_path):
-    """It is left out where it was not there unless asked for, and stays where it was trained with."""
-    older, new = saved(tmp_path / "older.pt", name, anchored_packed=True), Namespace()
+def test_new_options_are_off_in_older_checkpoints(name, option, tmp_path):
+    """A new option is off unless it is overridden, and stays on in a checkpoint that was trained with it."""
+    older, new = save_checkpoint(tmp_path / "older.pt", name, anchored_packed=True), Namespace()
     model = load_checkpoint_to_cpu(older)["cfg"].model
     ARCH_CONFIG_REGISTRY[name](model)
     assert not model[option]
-    assert load_checkpoint_to_cpu(older, {option: "asked"})["cfg"].model[option] == "asked"
+    assert load_checkpoint_to_cpu(older, {option: "override"})["cfg"].model[option] == "override"
     ARCH_CONFIG_REGISTRY[name](new)
-    model = load_checkpoint_to_cpu(saved(tmp_path / "new.pt", name, **vars(new)))["cfg"].model
+    model = load_checkpoint_to_cpu(save_checkpoint(tmp_path / "new.pt", name, **vars(new)))["cfg"].model
     assert model[option] == getattr(new, option) and model[option]
 
 
@@ -53,7 +53,7 @@ CARRIED = {"carry_packed": True, "segment_length": 16, "bptt_segments": None}
 REFUSED = r"x.pt was trained with --carry-packed, which has been removed. Load it with the code at commit"
 
 
-def with_carried_p(path, on):
+def save_with_carried_p(path, on):
     """Save a tiny masked language model with the options of a version that could carry P."""
     words = [f"--{name.replace('_', '-')} {value}" for name, value in OPTIONS.items()]
     command = f"data --task masked_lm --arch luna_bert {' '.join(words)}".split()
@@ -70,7 +70,7 @@ def with_carried_p(path, on):
 
 
 def test_a_checkpoint_loads_if_a_removed_option_is_off(tmp_path):
-    path, task = with_carried_p(tmp_path / "x.pt", False), Task(longest=None)
+    path, task = save_with_carried_p(tmp_path / "x.pt", False), Task(longest=None)
     state = load_checkpoint_to_cpu(str(path))
     model = build_model(state["cfg"].model, task, from_checkpoint=True)
     model.load_state_dict(state["model"])
@@ -84,11 +84,11 @@ def test_a_checkpoint_loads_if_a_removed_option_is_off(tmp_path):
 )
 def test_a_checkpoint_is_refused_in_one_line_if_a_removed_option_is_on(load, tmp_path):
     with pytest.raises(InputError, match=REFUSED):
-        load(with_carried_p(tmp_path / "x.pt", True))
+        load(save_with_carried_p(tmp_path / "x.pt", True))
 
 
-def test_weights_in_8_bits_of_a_model_that_has_none(tmp_path):
-    """fairseq ignores the option."""
-    load_checkpoint_to_cpu(saved(tmp_path / "ours.pt", "luna_base"), {"int8": True})
+def test_int8_is_refused_for_a_model_without_it(tmp_path):
+    """fairseq alone would ignore the option."""
+    load_checkpoint_to_cpu(save_checkpoint(tmp_path / "ours.pt", "luna_base"), {"int8": True})
     with pytest.raises(InputError, match="^--int8: the checkpoint's model, transformer, has no weights in 8"):
-        load_checkpoint_to_cpu(saved(tmp_path / "theirs.pt", "transformer"), {"int8": True})
+        load_checkpoint_to_cpu(save_checkpoint(tmp_path / "theirs.pt", "transformer"), {"int8": True})

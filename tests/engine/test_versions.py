@@ -1,4 +1,4 @@
-"""No fairseq, one that is too old, or any other."""
+"""fairseq is missing, too old, or of any other version."""
 
 import importlib.util
 import sys
@@ -6,14 +6,14 @@ import sys
 import pytest
 
 import fairseq
-from luna_fairseq.engine.underneath import at_least
+from luna_fairseq.engine.versions import is_at_least
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.requirements import require_fairseq
 
 ENGINE = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
 
 
-def test_a_python_without_fairseq(monkeypatch):
+def test_a_missing_fairseq_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingRequirementError) as error:
         require_fairseq()
@@ -21,18 +21,20 @@ def test_a_python_without_fairseq(monkeypatch):
 
 
 @pytest.mark.parametrize("version", ["0.10.2", "0.9", "0.11.0a0"])
-def test_one_that_is_too_old(version, monkeypatch):
+def test_a_fairseq_that_is_too_old_is_refused(version, monkeypatch):
     monkeypatch.setattr(fairseq, "__version__", version)
     with pytest.raises(InputError, match=f"this is {version}: pip install {ENGINE}$"):
         require_fairseq()
 
 
 @pytest.mark.parametrize("version", ["0.12", "0.12.2", "0.12.3.1", "1.0.0a0+5ec3a27", "our-fork"])
-def test_those_that_are_not(version, monkeypatch):
+def test_other_versions_are_accepted(version, monkeypatch):
     monkeypatch.setattr(fairseq, "__version__", version)
     require_fairseq()
 
 
 def test_versions_are_compared_as_numbers(monkeypatch):
     monkeypatch.setattr(fairseq, "__version__", "2.13.0+cpu")
-    assert at_least("fairseq", 2, 6) and not at_least("fairseq", 3) and not at_least("fairseq", 2, 14)
+    assert (
+        is_at_least("fairseq", 2, 6) and not is_at_least("fairseq", 3) and not is_at_least("fairseq", 2, 14)
+    )
