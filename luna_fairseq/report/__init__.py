@@ -1,5 +1,5 @@
 """HTML pages that compare training runs (``luna-report``) and show attention maps (``luna-show``).
 
-Each page is one HTML file that needs no other file. The folder assets/ holds its scripts and styles. Learning
-curves are left to TensorBoard and Weights & Biases, to which fairseq writes.
+Each page is a single HTML file with its styles, scripts and data inside. Their sources are in assets/. Use
+TensorBoard or Weights & Biases, which fairseq supports, for learning curves.
 """

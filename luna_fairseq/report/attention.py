@@ -1,4 +1,4 @@
-"""``attention_maps(model, "text")``: what each attention of a model weighs in a text, as named tensors."""
+"""Attention maps: the attention weights of a model for one text, as named tensors."""
 
 from __future__ import annotations
 
@@ -12,33 +12,42 @@ from torch import Tensor
 from luna_fairseq.errors import InputError
 from luna_fairseq.report.recording import READ, Recorded, recorded
 
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 
 
 @dataclass
 class AttentionMaps(Mapping):
-    """Weights by name, on the CPU, of one text; in a notebook it shows itself.
+    """Attention weights of all layers for one text, on the CPU, as a mapping from name to tensor.
 
-    Names are ``encoder.LAYER.self.MAP``, ``decoder.LAYER.self.MAP`` and ``decoder.LAYER.cross.MAP``, layers
-    from 0, with
+    Names have the form ``encoder.LAYER.self.MAP``, ``decoder.LAYER.self.MAP`` or ``decoder.LAYER.cross.MAP``.
+    Layers are counted from 0. MAP is one of
 
-    - ``pack`` [H, L, S]: what each row of P takes of each token. In causal attention these are its pack
-      weights over time, which are no shares but positive numbers.
-    - ``unpack`` [H, T, L]: what each token takes of each row of P.
-    - ``read`` [H, T, S]: what each token takes of each token in all: unpack weights times pack weights, in
-      ``encoder.*`` and ``decoder.*.cross`` with the mean over the pack heads, as alignments are; in causal
-      attention divided by the position. Attentions without P have this one only.
+    - ``pack`` [H, L, S]: weights of pack attention, from each row of P to each token of the context. Causal
+      attention has its positive pack weights over time here, which do not sum to 1.
+    - ``unpack`` [H, T, L]: weights of unpack attention, from each query token to each row of P.
+    - ``read`` [H, T, S]: weights from each query token to each token of the context, the product of unpack
+      and pack weights. The pack weights are averaged over the pack heads or, in causal attention, divided by
+      the position. Attention without P has only this map.
 
-    H heads, L rows of P, S tokens attended to, T tokens that attend.
+    H is the number of heads, L the number of rows of P, S the number of context tokens, and T the number of
+    query tokens. A Jupyter notebook displays the object as an interactive page.
 
-    Attributes:
-        maps: the tensors.
-        source: tokens of the encoder, </s> included; of a model without encoder, none.
-        target: tokens that the decoder produces, </s> included; in ``decoder.*.cross`` they attend.
-        target_input: tokens that the decoder reads when it produces these; in ``decoder.*.self`` they attend.
-        texts: what to say of the text: "source", "translation", "class".
-        strengths: what anchored attention has learned, by ``encoder.LAYER.self`` and so on, then by name:
-        gamma of pack and unpack attention and of the diagonal, its ratio, the gate of the look-up [H].
+    Args:
+        maps: tensors by name.
+        source: tokens of the encoder with </s>. Empty for a model without an encoder.
+        target: tokens that the decoder predicts, with </s>. They are the query tokens of
+            ``decoder.*.cross``. Empty by default.
+        target_input: tokens that the decoder reads to predict ``target``. They are the query tokens of
+            ``decoder.*.self``. Empty by default.
+        texts: texts to show with the maps, by label, such as "source" and "translation". Empty by default.
+        strengths: learned parameters [H] of anchored attention, by attention (``encoder.0.self``) and by name
+            ("pack gamma"). Empty by default.
+
+    Example:
+        >>> uniform = torch.full((1, 3, 4), 1 / 4)
+        >>> maps = AttentionMaps({"encoder.0.self.pack": uniform}, ["a", "b", "c", "</s>"])
+        >>> maps.entropy("encoder.0.self.pack")
+        tensor([1.])
     """
 
     maps: Dict[str, Tensor]
@@ -58,24 +67,42 @@ class AttentionMaps(Mapping):
         return len(self.maps)
 
     def tokens(self, name: str) -> Tuple[List[str], List[str]]:
-        """The tokens that attend, and those attended to, of an attention such as "decoder.0.cross"."""
+        """Return the query tokens and the context tokens of an attention.
+
+        Args:
+            name: name of the attention without the map, such as "decoder.0.cross".
+        """
         if name.endswith("cross"):
             return self.target, self.source
-        both = self.source if name.startswith("encoder") else self.target_input
-        return both, both
+        tokens = self.source if name.startswith("encoder") else self.target_input
+        return tokens, tokens
 
     def entropy(self, name: str) -> Tensor:
-        """Of each head, the mean entropy of the map's rows [H]: 0 where each weighs one, 1 if all alike."""
+        """Compute the normalised entropy of each head, averaged over the queries.
+
+        Args:
+            name: name of the map.
+
+        Returns:
+            [H], 0 if every query has a single nonzero weight, and 1 if all weights are equal.
+        """
         weights = self.maps[name].float()
         shares = weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-12)
         entropy = -(shares * shares.clamp(min=1e-12).log()).sum(dim=-1)
         return entropy.mean(dim=-1) / math.log(max(weights.size(-1), 2))
 
     def coverage(self, name: str) -> Tensor:
-        """Of each head, the share of what is attended to that is some row's largest weight [H]."""
+        """Compute the fraction of keys that have the largest weight of at least one query, for each head.
+
+        Args:
+            name: name of the map.
+
+        Returns:
+            [H], between 0 and 1.
+        """
         weights = self.maps[name]
-        largest = torch.zeros(weights.shape[0], weights.shape[2]).scatter_(1, weights.argmax(dim=-1), 1.0)
-        return largest.mean(dim=-1)
+        is_largest = torch.zeros(weights.shape[0], weights.shape[2])
+        return is_largest.scatter_(1, weights.argmax(dim=-1), 1.0).mean(dim=-1)
 
     def _repr_html_(self) -> str:
         from luna_fairseq.report.show import attention_page
@@ -84,86 +111,145 @@ class AttentionMaps(Mapping):
 
 
 def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int = 5) -> AttentionMaps:
-    """Attention of a model to one text.
+    """Run a model on a text and record its attention weights.
 
     Args:
-        hub: what ``from_pretrained`` returns: of a translation, masked language or causal language model,
-            ours or fairseq's; or a :class:`Classifier`.
-        text: one line of plain text.
-        target: of translation, the translation to look at (default: the model's own).
-        beam: beam size of that translation.
+        hub: hub interface returned by ``from_pretrained`` of a translation model, a masked language model or
+            a causal language model of luna_fairseq or fairseq, or a
+            :class:`~luna_fairseq.report.loading.Classifier`.
+        text: one line of plain text, at most 512 tokens.
+        target: translation to align with the text. If None (default), the model translates the text. Ignored
+            by other models than translation models.
+        beam: beam size for the translation (default: 5).
+
+    Returns:
+        The attention maps of all layers.
 
     Raises:
-        InputError: there is no text, or too much; the model has no attention whose weights can be shown
+        InputError: The text is empty or too long, or the model has no attention weights to show.
+
+    Example:
+        >>> from luna_fairseq.models import LunaModel
+        >>> hub = LunaModel.from_pretrained("checkpoints/luna", "checkpoint_best.pt")  # doctest: +SKIP
+        >>> attention_maps(hub, "Ein Hund läuft.")["decoder.2.cross.read"].shape  # doctest: +SKIP
+        torch.Size([4, 6, 5])
     """
     if not text.strip():
-        raise InputError("there is no text to look at: give a sentence")
+        raise InputError("Expected a sentence, got an empty text.")
     if hasattr(hub, "classify_text"):
-        with recorded(hub.model) as found:
+        with recorded(hub.model) as records:
             symbols, label = hub.classify_text(text)
-        return _maps(found, symbols, texts={"text": text, "class": label})
-    tokens = _checked(hub.encode(text))
-    if not hasattr(hub, "models"):  # a masked language model's
-        with recorded(hub.model) as found:
+        return _to_maps(records, symbols, texts={"text": text, "class": label})
+    tokens = _check_length(hub.encode(text))
+    if not hasattr(hub, "models"):  # Only the interface of masked language models has a single model.
+        with recorded(hub.model) as records:
             hub.extract_features(tokens)
-        return _maps(found, _symbols(hub.task.source_dictionary, tokens), texts={"text": text})
-    return _of_decoder(hub, tokens, text, target, beam)
+        return _to_maps(records, _symbols(hub.task.source_dictionary, tokens), texts={"text": text})
+    if hasattr(hub.models[0], "encoder"):
+        return _translation_maps(hub, tokens, text, target, beam)
+    return _language_model_maps(hub, tokens, text)
 
 
-def _of_decoder(hub: Any, tokens: Tensor, text: str, target: Optional[str], beam: int) -> AttentionMaps:
-    """Of a translation model, or of a causal language model, which reads ``tokens`` as its own text."""
-    model, translates = hub.models[0], hasattr(hub.models[0], "encoder")
-    produced = _target(hub, tokens, target, beam) if translates else tokens
-    shifted = torch.cat([produced[-1:], produced[:-1]])  # fairseq's decoders begin with </s>
-    dictionary, read = hub.tgt_dict if translates else hub.src_dict, shifted.unsqueeze(0).to(hub.device)
-    decoded = {"target": _symbols(dictionary, produced), "target_input": _symbols(dictionary, shifted)}
-    if not translates:
-        with recorded(model) as found:
-            model(read)
-        return _maps(found, [], texts={"text": text}, **decoded)
-    with recorded(model) as found:
-        _, extra = model(tokens.unsqueeze(0).to(hub.device), torch.tensor([len(tokens)]), read)
-    own = "translation" if target is None else "given translation"
-    texts = {"source": text, own: hub.decode(produced.cpu())}
-    return _maps(found or _alignment(extra), _symbols(hub.src_dict, tokens), texts=texts, **decoded)
+def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str], beam: int) -> AttentionMaps:
+    """Record the attention of a translation model while it scores a translation.
+
+    Args:
+        hub: hub interface of the model.
+        tokens: encoded source [S].
+        text: source as plain text.
+        target: translation as plain text, or None to translate the source.
+        beam: beam size for the translation.
+    """
+    translation = _translation_tokens(hub, tokens, target, beam)
+    decoder_input = _shift(translation)
+    with recorded(hub.models[0]) as records:
+        _, extra = hub.models[0](
+            tokens.unsqueeze(0).to(hub.device),
+            torch.tensor([len(tokens)]),
+            decoder_input.unsqueeze(0).to(hub.device),
+        )
+    label = "translation" if target is None else "given translation"
+    return _to_maps(
+        records or _decoder_alignment(extra),
+        _symbols(hub.src_dict, tokens),
+        target=_symbols(hub.tgt_dict, translation),
+        target_input=_symbols(hub.tgt_dict, decoder_input),
+        texts={"source": text, label: hub.decode(translation.cpu())},
+    )
 
 
-def _alignment(extra: Any) -> List[Recorded]:
-    """What a decoder says itself of its attention to the source, as a recurrent one has no layers to ask."""
+def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
+    """Record the attention of a causal language model that scores ``tokens`` [T]."""
+    decoder_input = _shift(tokens)
+    with recorded(hub.models[0]) as records:
+        hub.models[0](decoder_input.unsqueeze(0).to(hub.device))
+    return _to_maps(
+        records,
+        [],
+        target=_symbols(hub.src_dict, tokens),
+        target_input=_symbols(hub.src_dict, decoder_input),
+        texts={"text": text},
+    )
+
+
+def _shift(tokens: Tensor) -> Tensor:
+    """Move the final </s> to the front, because fairseq's decoders begin with </s>."""
+    return torch.cat([tokens[-1:], tokens[:-1]])
+
+
+def _decoder_alignment(extra: Any) -> List[Recorded]:
+    """Return the attention to the source that a decoder reports itself, as recurrent decoders do.
+
+    Args:
+        extra: second output of the model, a dict with ``attn`` if the decoder reports its attention.
+
+    Returns:
+        A list with one record, or an empty list.
+    """
     weights = extra.get("attn") if isinstance(extra, dict) else None
     return [Recorded("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
 
 
-def _target(hub: Any, source: Tensor, target: Optional[str], beam: int) -> Tensor:
+def _translation_tokens(hub: Any, source: Tensor, target: Optional[str], beam: int) -> Tensor:
+    """Encode the translation ``target`` or, if it is None, translate ``source``."""
     if target is None:
         (hypotheses,) = hub.generate([source], beam=beam)
         return hypotheses[0]["tokens"].cpu()
-    prepared = hub.apply_bpe(hub.tokenize(target))
-    return _checked(hub.tgt_dict.encode_line(prepared, add_if_not_exist=False).long())
+    encoded = hub.apply_bpe(hub.tokenize(target))
+    return _check_length(hub.tgt_dict.encode_line(encoded, add_if_not_exist=False).long())
 
 
-def _checked(tokens: Tensor) -> Tensor:
-    if len(tokens) > MOST_TOKENS:
-        raise InputError(
-            f"the text has {len(tokens)} tokens: maps of more than {MOST_TOKENS} cannot be looked at"
-        )
+def _check_length(tokens: Tensor) -> Tensor:
+    """Return the tokens, or raise InputError if there are more than ``MAX_TOKENS``."""
+    if len(tokens) > MAX_TOKENS:
+        raise InputError(f"Expected a text of at most {MAX_TOKENS} tokens, got {len(tokens)} tokens.")
     return tokens
 
 
-def _maps(found: List[Recorded], source: List[str], **parts: Any) -> AttentionMaps:
-    if not found:
-        raise InputError("the model has no attention whose weights can be shown")
+def _to_maps(records: List[Recorded], source: List[str], **fields: Any) -> AttentionMaps:
+    """Build the attention maps from the records of one run.
+
+    Args:
+        records: records of all attention modules, whose batch has one sentence.
+        source: tokens of the encoder.
+        fields: further fields of :class:`AttentionMaps`.
+
+    Raises:
+        InputError: There are no records.
+    """
+    if not records:
+        raise InputError("The model has no attention whose weights can be shown. Give another checkpoint.")
     maps = {
-        f"{one.name}.{kind}": weights[0].detach().float().cpu()
-        for one in found
-        for kind, weights in one.weights.items()
+        f"{record.name}.{kind}": weights[0].detach().float().cpu()
+        for record in records
+        for kind, weights in record.weights.items()
     }
     strengths = {
-        one.name: {name: value.detach().float().cpu() for name, value in one.strengths.items()}
-        for one in found
-        if one.strengths
+        record.name: {name: value.detach().float().cpu() for name, value in record.strengths.items()}
+        for record in records
+        if record.strengths
     }
-    return AttentionMaps(maps, source, strengths=strengths, **parts)
+    return AttentionMaps(maps, source, strengths=strengths, **fields)
 
 
 def _symbols(dictionary: Any, tokens: Tensor) -> List[str]:

@@ -1,4 +1,4 @@
-"""A checkpoint of any of our models, or of fairseq's that they are compared with, ready for text."""
+"""Load a checkpoint of luna_fairseq or fairseq together with its text encoding."""
 
 from __future__ import annotations
 
@@ -20,62 +20,83 @@ from luna_fairseq.models.tokenizers import find_text_pipeline
 
 
 class Classifier:
-    """A model of Long Range Arena for text.
+    """Text classifier of Long Range Arena with its dictionaries.
 
     Args:
-        task: its task
-        model: in evaluation mode
+        task: task with which the model was trained.
+        model: model in evaluation mode.
+
+    Raises:
+        InputError: The model classifies pairs of texts.
     """
 
     def __init__(self, task: LRATextTask, model: torch.nn.Module) -> None:
         if task.pairs:
             raise InputError(
-                "the model classifies pairs of texts: only models of single texts can be looked at"
+                "The model classifies pairs of texts, and attention maps need a single text. Give a model of "
+                "single texts."
             )
         self.task, self.model = task, model
 
     def classify_text(self, text: str) -> Tuple[List[str], str]:
-        """The tokens that the model reads, and its class for them. Text is bytes where the vocabulary is."""
+        """Classify a text.
+
+        Args:
+            text: plain text. It is encoded as bytes if the dictionary consists of bytes, and is split at
+                spaces otherwise.
+
+        Returns:
+            symbols: tokens that the model reads, with printable bytes as characters.
+            label: the predicted class.
+        """
         dictionary = self.task.dictionary
-        of_bytes = all(str(value) in dictionary for value in range(256))
-        words = [str(value) for value in text.encode("utf-8")] if of_bytes else text.split()
+        is_byte_level = all(str(value) in dictionary for value in range(256))
+        words = [str(value) for value in text.encode("utf-8")] if is_byte_level else text.split()
         indices = [dictionary.index(word) for word in words] + [dictionary.eos()]
         if self.task.prepends_cls:
             indices.insert(0, dictionary.index(CLS))
         device = next(self.model.parameters()).device
         logits = self.model(torch.tensor([indices], device=device))
         label = self.task.label_dictionary[int(logits.argmax()) + self.task.label_dictionary.nspecial]
-        shown = [_byte(dictionary[index]) if of_bytes else dictionary[index] for index in indices]
-        return shown, label
+        symbols = [dictionary[index] for index in indices]
+        return [_printable(symbol) for symbol in symbols] if is_byte_level else symbols, label
 
 
-def _byte(symbol: str) -> str:
+def _printable(symbol: str) -> str:
+    """Convert the number of a printable ASCII character to the character; keep every other symbol."""
     return chr(int(symbol)) if symbol.isdigit() and 32 <= int(symbol) < 127 else symbol
 
 
 def load(path: Path, data: Optional[Path] = None) -> Any:
-    """What ``attention_maps`` takes.
+    """Load a checkpoint as an object that ``attention_maps`` accepts.
 
     Args:
-        path: the checkpoint
-        data: folder of its dictionaries (default: the one that it was trained on)
+        path: path of the checkpoint.
+        data: folder of its dictionaries. If None (default), the folder with which the model was trained.
+
+    Returns:
+        A hub interface for a translation model or a language model, or a :class:`Classifier`.
 
     Raises:
-        InputError: the checkpoint or its data are not there, or of something that reads no text
+        InputError: The checkpoint or its dictionaries are missing, or the model does not read text.
+
+    Example:
+        >>> hub = load(Path("checkpoints/luna/checkpoint_best.pt"))  # doctest: +SKIP
     """
     if not path.is_file():
-        raise InputError(f"{path} does not exist: give a checkpoint that fairseq-train wrote")
+        raise InputError(f"{path} does not exist. Give a checkpoint that fairseq-train wrote.")
     utils.import_user_module(argparse.Namespace(user_dir=USER_DIR))
-    state = _state(path)
+    state = _load_state(path)
     options = state["cfg"]["task"]
     options = vars(options) if isinstance(options, argparse.Namespace) else options
     folder = data if data is not None else Path(str(options.get("data")))
     if not folder.is_dir():
         raise InputError(
-            f"{folder}, which the model was trained on, does not exist: give --data, with its dictionaries"
+            f"The data folder {folder} does not exist. Give --data, the folder of the model's dictionaries."
         )
     overrides = {"data": str(folder), **find_text_pipeline([path.parent, folder])}
-    overwrite_args_by_name(state["cfg"], overrides)  # fairseq does so where it reads the file itself
+    # fairseq applies overrides only to checkpoints that it reads from disk itself.
+    overwrite_args_by_name(state["cfg"], overrides)
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)
     model = (model.cuda() if torch.cuda.is_available() else model).eval()
     if isinstance(task, LRATextTask):
@@ -83,15 +104,16 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
     if isinstance(model, RobertaModel):
         return MaskedLMHub(cfg, task, [model])
     if task.source_dictionary is None or not hasattr(model, "decoder"):
-        raise InputError(f"{path} is a model that reads no text: only models of text can be looked at")
+        raise InputError(f"The model of {path} does not read text. Give a checkpoint of a text model.")
     return GeneratorHub(cfg, task, [model]).eval()
 
 
-def _state(path: Path) -> Dict[str, Any]:
+def _load_state(path: Path) -> Dict[str, Any]:
+    """Load a checkpoint file, or raise InputError if it cannot be read."""
     try:
         return checkpoint_utils.load_checkpoint_to_cpu(str(path))
     except InputError:
         raise
-    except Exception as error:  # whatever pickle makes of a file that is none
+    except Exception as error:  # A file of another kind makes pickle raise many types.
         message = (str(error).splitlines() or ["no message"])[0][:200]
         raise InputError(f"{path} cannot be read as a checkpoint: {message}") from error

@@ -1,4 +1,7 @@
-"""What a run was started with, by its log, hydra's files or a checkpoint; and what differs between runs."""
+"""The options with which a run was started, and the options that differ between runs.
+
+Options are read from a line of the log, from hydra's files or from a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-# "group.key", or "key" where fairseq had no groups yet -> value.
+# "group.key" -> value. Early versions of fairseq have no groups: "key" -> value.
 Options = Dict[str, Any]
 
-# Names that a run is given, and where it writes: these always differ, and change nothing.
+# Names and output paths of a run. They always differ and do not change the result.
 PLACES = {
     "aim_run_hash",
     "azureml_logging",
@@ -25,32 +28,42 @@ PLACES = {
     "user_dir",
     "wandb_project",
 }
+# Group -> option on the command line that chooses its ``_name``.
 NAMED = {name: name for name in ("task", "criterion", "optimizer", "lr_scheduler")}
 NAMED["model"] = "arch"
-NOT_FAIRSEQ = ("job_logging_cfg", "hydra")  # groups of hydra's own
+NOT_FAIRSEQ = ("job_logging_cfg", "hydra")  # groups that belong to hydra
 
 
 def printed_options(line: str) -> Optional[Options]:
-    """The options in a line in which fairseq-train prints its configuration, or None if it cannot be read.
+    """Parse the line of a log in which fairseq-train prints its options.
 
-    The line holds a dict or a Namespace as Python prints it, except that chosen words have no quotes.
+    Args:
+        line: line with a dict or a Namespace as Python prints it, in which enum values have no quotes.
+
+    Returns:
+        The options, or None if the line cannot be parsed.
+
+    Example:
+        >>> printed_options("Namespace(arch='luna', ddp_backend=no_c10d)")
+        {'arch': 'luna', 'ddp_backend': 'no_c10d'}
     """
     starts = [start for start in (line.find("{'_name': "), line.find("Namespace(")) if start >= 0]
     text = line[min(starts) :] if starts else ""
     try:
-        return flat(_value(ast.parse(text.strip(), mode="eval").body, text.strip()))
+        return flat(_evaluate(ast.parse(text.strip(), mode="eval").body, text.strip()))
     except (SyntaxError, ValueError, RecursionError, AttributeError):
         return None
 
 
-def _value(node: Any, text: str) -> Any:
+def _evaluate(node: Any, text: str) -> Any:
+    """Evaluate a syntax tree. Bare names become strings, and unknown expressions remain source text."""
     if isinstance(node, ast.Dict):
-        return {_value(key, text): _value(value, text) for key, value in zip(node.keys, node.values)}
+        return {_evaluate(key, text): _evaluate(value, text) for key, value in zip(node.keys, node.values)}
     if isinstance(node, ast.Call):
-        return {str(keyword.arg): _value(keyword.value, text) for keyword in node.keywords}
+        return {str(keyword.arg): _evaluate(keyword.value, text) for keyword in node.keywords}
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [_value(element, text) for element in node.elts]
-    if isinstance(node, ast.Name):  # a chosen word
+        return [_evaluate(element, text) for element in node.elts]
+    if isinstance(node, ast.Name):
         return node.id
     try:
         return ast.literal_eval(node)
@@ -59,7 +72,18 @@ def _value(node: Any, text: str) -> Any:
 
 
 def flat(config: Any) -> Options:
-    """fairseq's configuration, a mapping of groups or a Namespace, as one level."""
+    """Flatten a fairseq configuration into one level.
+
+    Args:
+        config: mapping of groups, as current versions of fairseq have, or Namespace, as early ones have.
+
+    Returns:
+        The options, without the groups of hydra.
+
+    Example:
+        >>> flat({"common": {"seed": 1}})
+        {'common.seed': 1}
+    """
     groups = vars(config) if isinstance(config, Namespace) else config
     options: Options = {}
     for group, content in groups.items():
@@ -74,18 +98,37 @@ def flat(config: Any) -> Options:
 
 
 def option(options: Optional[Options], name: str) -> Any:
-    """The value of an option by its bare name, or None."""
+    """Look up an option by its name without the group.
+
+    Args:
+        options: the options, or None if they are unknown.
+        name: name of the option, such as ``save_dir``.
+
+    Returns:
+        The value, or None if the options are unknown or have no such name.
+    """
     return next((value for key, value in (options or {}).items() if key.rpartition(".")[2] == name), None)
 
 
 def architecture(options: Optional[Options]) -> str:
-    """What --arch was, or ""."""
+    """Return the value of ``--arch``, or an empty string if it is unknown.
+
+    Args:
+        options: the options, or None if they are unknown.
+    """
     options = options or {}
     return str(options.get("model._name") or options.get("model.arch") or options.get("arch") or "")
 
 
 def hydra_options(folder: Path) -> Optional[Options]:
-    """What hydra wrote into ``folder``/.hydra, or None if there is nothing that can be read."""
+    """Read the options that hydra stored below a folder.
+
+    Args:
+        folder: output folder of hydra, which contains ``.hydra/config.yaml``.
+
+    Returns:
+        The options, or None if the file is absent or damaged.
+    """
     from omegaconf import OmegaConf
 
     path = folder / ".hydra" / "config.yaml"
@@ -93,34 +136,49 @@ def hydra_options(folder: Path) -> Optional[Options]:
         return None
     try:
         return flat(OmegaConf.to_container(OmegaConf.load(str(path))))
-    except Exception:  # whatever a damaged file makes of it: a log or a checkpoint may have the options, too
+    except Exception:  # A damaged file raises many types, and other sources of the options may exist.
         return None
 
 
 def differences(runs: List[Optional[Options]]) -> List[Tuple[str, List[str]]]:
-    """Options that differ between the runs, as on the command line, with the value that each run has."""
-    known = [_by_name(options) for options in runs]
-    names = {name: None for options in known for name in options}
-    rows = []
+    """Return the options whose values differ between runs.
+
+    Args:
+        runs: options of each run, or None if they are unknown.
+
+    Returns:
+        Pairs of an option, spelled as on the command line, and its value in each run. The value is "-" if the
+        run has no such option, and "not known" if its options are unknown.
+
+    Example:
+        >>> differences([{"common.seed": 1, "common.fp16": True}, {"common.seed": 2, "common.fp16": True}])
+        [('--seed', ['1', '2'])]
+    """
+    options_by_run = [_command_line_options(options) for options in runs]
+    names = {name: None for options in options_by_run for name in options}
+    table = []
     for name in names:
-        values = [options.get(name, "-" if options else "not known") for options in known]
-        told = {value for value, options in zip(values, known) if options}
-        if len(told) > 1:
-            rows.append((name, values))
-    return rows
+        values = [options.get(name, "-" if options else "not known") for options in options_by_run]
+        known_values = {value for value, options in zip(values, options_by_run) if options}
+        if len(known_values) > 1:
+            table.append((name, values))
+    return table
 
 
-def _by_name(options: Optional[Options]) -> Dict[str, str]:
-    """--name -> value; an option that is in several groups stands once, unless its values differ."""
-    found: Dict[str, str] = {}
+def _command_line_options(options: Optional[Options]) -> Dict[str, str]:
+    """Return ``--name`` -> value as text, without names and output paths of the run.
+
+    An option that several groups share appears once. If its values differ, the group is added to the name.
+    """
+    shown: Dict[str, str] = {}
     for key, value in (options or {}).items():
         group, _, name = key.rpartition(".")
         if name in PLACES or (name == "_name" and group not in NAMED):
             continue
         name = NAMED[group] if name == "_name" else name
-        shown = f"--{name.replace('_', '-')}"
+        flag = f"--{name.replace('_', '-')}"
         text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-        if found.get(shown, text) != text:
-            shown += f" ({group})"
-        found[shown] = text
-    return found
+        if shown.get(flag, text) != text:
+            flag += f" ({group})"
+        shown[flag] = text
+    return shown

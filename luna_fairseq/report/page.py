@@ -1,7 +1,8 @@
-"""One HTML file that holds everything it shows: styles, scripts and data.
+"""Self-contained HTML pages: one file that holds its styles, its scripts and its data.
 
-The page's content security policy allows the scripts that are in it, by their hash, and no request at all.
-The data are JSON that no text in them can end, and the scripts put text on the page as text only.
+The content security policy of a page allows only the scripts inside the page, identified by their hashes,
+and no network requests. The data is stored as JSON that is escaped so that no string can end the script
+element. The scripts insert text as text nodes, never as HTML.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Sequence
 from luna_fairseq.files.writing import replacing
 
 ASSETS = Path(__file__).parent / "assets"
-# Characters that would end a script element or, in older JavaScript, a string.
+# Characters that could end a script element or, in older versions of JavaScript, a string literal.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline';"
 NOTEBOOK_HEIGHT = 720  # pixels
@@ -25,28 +26,34 @@ NOTEBOOK_HEIGHT = 720  # pixels
 
 @dataclass(frozen=True)
 class Page:
-    """A page that shows itself in a notebook.
+    """A complete HTML page, which a Jupyter notebook displays in a frame.
 
     Attributes:
-        text: the HTML.
+        text: HTML source of the page.
     """
 
     text: str
 
     @property
-    def _content(self) -> bytes:
-        return self.text.encode("utf-8", errors="replace")
+    def size(self) -> str:
+        """Size of the file as text, for example "85 KB"."""
+        count = len(self._encode())
+        return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} KB"
 
     def write(self, path: Path) -> None:
-        """Write it whole or not at all. What is no Unicode, as in a file's name, becomes a question mark."""
-        with replacing(path) as temporary:
-            temporary.write_bytes(self._content)
+        """Write the page to a file.
 
-    @property
-    def size(self) -> str:
-        """Of the file, in words."""
-        count = len(self._content)
-        return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} KB"
+        An interrupted write leaves no partial file. Characters that UTF-8 cannot encode, which file names may
+        contain, become question marks.
+
+        Args:
+            path: path of the HTML file, replaced if it exists.
+        """
+        with replacing(path) as temporary:
+            temporary.write_bytes(self._encode())
+
+    def _encode(self) -> bytes:
+        return self.text.encode("utf-8", errors="replace")
 
     def _repr_html_(self) -> str:
         source = html.escape(self.text, quote=True)
@@ -54,33 +61,42 @@ class Page:
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
 
 
-def page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -> Page:
-    """
+def build_page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -> Page:
+    """Build a page from data and the files in assets/.
+
     Args:
-        title: of the window.
-        data: what the scripts show, anything that JSON can hold; they find it by ``pageData()``.
-        styles, scripts: names of files in assets/, in the order in which they are read.
+        title: title of the browser window.
+        data: JSON-serialisable value, which the scripts read with ``pageData()``.
+        styles: names of the style sheets in assets/, in the order in which they apply.
+        scripts: names of the scripts in assets/, in the order in which they run.
+
+    Returns:
+        The page, ready to be written.
+
+    Example:
+        >>> page = build_page("Runs", {"runs": []}, ["page.css"], ["page.js"])
+        >>> page.text[:15]
+        '<!DOCTYPE html>'
     """
-    sources = [_asset(name) for name in scripts]
-    digests = (
+    sources = [_read_asset(name) for name in scripts]
+    hashes = (
         base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode() for source in sources
     )
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    # No text in the data can end the script element.
+    allowed_scripts = " ".join(f"'sha256-{value}'" for value in hashes)
     content = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(ESCAPES)
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en">',
         "<head>",
         '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY} script-src {allowed}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY} script-src {allowed_scripts}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
         f"<title>{html.escape(title)}</title>",
-        *(f"<style>{_asset(name)}</style>" for name in styles),
+        *(f"<style>{_read_asset(name)}</style>" for name in styles),
         "</head>",
         "<body>",
-        "<noscript>This page draws itself with the script that is in it: allow scripts to see it.</noscript>",
+        "<noscript>This page is drawn by JavaScript. Allow scripts for this file to see it.</noscript>",
         f'<script type="application/json" id="data">{content}</script>',
         *(f"<script>{source}</script>" for source in sources),
         "</body>",
@@ -89,5 +105,5 @@ def page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -
     return Page("\n".join(parts) + "\n")
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")

@@ -1,4 +1,7 @@
-"""The weights of every attention of a model while it runs: asked of each, with what it was called with."""
+"""Recorder of the attention weights of a model while it runs.
+
+Each attention module is asked for its weights with the arguments of its own forward call.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ KINDS = {"self_attn": "self", "encoder_attn": "cross"}
 
 PACK, UNPACK, READ = "pack", "unpack", "read"
 Weights = Dict[str, Tensor]
-# What an attention was called with, by the names of its arguments.
+# Arguments of the forward call of an attention, by name.
 Call = Dict[str, Any]
 Reader = Callable[[Any, Call], Weights]
 # What the watcher of Luna attention, and of Luna causal attention, gets besides the attention.
@@ -32,11 +35,14 @@ _CALLS = (
 
 
 class Recorded(NamedTuple):
-    """
+    """Attention weights of one layer for one forward call.
+
     Attributes:
-        name: "encoder.0.self", "decoder.5.cross": stack, layer, and what is attended to.
-        weights: PACK [B, H, L, S], UNPACK [B, H, T, L], READ [B, H, T, S]; those that the attention has.
-        strengths: what anchored attention has learned, by name [H].
+        name: name of the attention, made of the stack, the layer counted from 0, and the kind:
+            "encoder.0.self" or "decoder.5.cross".
+        weights: PACK [B, H, L, S], UNPACK [B, H, T, L] and READ [B, H, T, S]. Attention without P has READ
+            only.
+        strengths: learned parameters of anchored attention [H], by name. Empty for other attention.
     """
 
     name: str
@@ -46,7 +52,22 @@ class Recorded(NamedTuple):
 
 @contextmanager
 def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
-    """A list that fills as ``model`` runs whole sequences within the context, a call after the other."""
+    """Context manager that records the attention weights of a model.
+
+    Within the context, run the model on whole sequences, not step by step. Gradients are disabled.
+
+    Args:
+        model: model of luna_fairseq or fairseq.
+
+    Yields:
+        A list, to which each forward call of an attention module appends a record.
+
+    Example:
+        >>> with recorded(model) as records:  # doctest: +SKIP
+        ...     model(source_tokens, source_lengths, previous_output_tokens)
+        >>> records[0].name  # doctest: +SKIP
+        'encoder.0.self'
+    """
     found: List[Recorded] = []
     watched = []
 
@@ -77,7 +98,8 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
         place, read = _PLACE.fullmatch(name), _reader(module)
         if place is not None and read is not None:
             watch(module, read, place[1], int(place[2]), place[3])
-        if getattr(module, "can_use_fastpath", False):  # fairseq 0.12.2 would pass its attention by
+        # The fast path of fairseq 0.12.2 does not call the attention module.
+        if getattr(module, "can_use_fastpath", False):
             module.can_use_fastpath = False
     try:
         with torch.no_grad():
@@ -91,11 +113,12 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
 
 
 def _reader(module: nn.Module) -> Optional[Reader]:
+    """Return the function that reads the weights of a module, or None if the module has no weights."""
     for kind, read in _READERS.items():
         if isinstance(module, kind):
             return read
-    # An attention that defines itself as whole matrices of weights, times values.
-    return _read_definition if getattr(module, "weighs_values", False) else None
+    # The peers whose output is a weighted sum of values declare it with this attribute.
+    return _read_peer if getattr(module, "weighs_values", False) else None
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
@@ -104,54 +127,66 @@ def _read_luna(attention: LunaAttention, call: Call) -> Weights:
 
 
 def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
-    pack, unpack = _with(attention.weights, call)  # [B, H, T, L]
+    pack, unpack = _call_with_known(attention.weights, call)  # [B, H, T, L]
     steps = torch.arange(1, pack.size(2) + 1, device=pack.device)
     read = (unpack @ pack.transpose(-2, -1)).tril() / steps[:, None]
     return {PACK: pack.transpose(-2, -1), UNPACK: unpack, READ: read}
 
 
 def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
-    # With a store for decoding fairseq computes attention itself; torch's function has no weights of each
-    # head.
+    # torch's fused function does not return the weights of each head. With an incremental state, fairseq
+    # computes the attention itself.
     call = {**call, "need_weights": True, "need_head_weights": True, "incremental_state": {}}
-    _, weights = _with(partial(type(attention).forward, attention), call)
+    _, weights = _call_with_known(partial(type(attention).forward, attention), call)
     return {READ: weights.transpose(0, 1)}
 
 
-def _read_definition(attention: Any, call: Call) -> Weights:
-    """Weights of an attention that is linear in its values: what it makes of unit vectors as values."""
+def _read_peer(attention: Any, call: Call) -> Weights:
+    """Return the weights of a peer attention, whose output is linear in the values.
+
+    With unit vectors as values, the output of such an attention equals its weights.
+    """
     if getattr(attention, "form", "") == "cross":
         forward = partial(type(attention).forward, attention)
-        _, weights = _with(forward, {**call, "need_head_weights": True, "incremental_state": None})
-        return {READ: _weights_of_units(attention, call) if weights is None else weights.transpose(0, 1)}
+        _, weights = _call_with_known(forward, {**call, "need_head_weights": True, "incremental_state": None})
+        return {READ: _cross_weights(attention, call) if weights is None else weights.transpose(0, 1)}
     parts = list(attention.project(call["query"]))
-    for place, (name, part) in enumerate(zip(attention.projections, parts)):
+    for index, (name, part) in enumerate(zip(attention.projections, parts)):
         if name.endswith("v"):
-            units = torch.eye(part.size(2), dtype=part.dtype, device=part.device)
-            parts[place] = units.expand(*part.shape[:2], -1, -1)
+            unit_vectors = torch.eye(part.size(2), dtype=part.dtype, device=part.device)
+            parts[index] = unit_vectors.expand(*part.shape[:2], -1, -1)
     return {READ: attention.define(*parts, padding=None)}
 
 
-def _weights_of_units(attention: Any, call: Call) -> Tensor:
-    """The same [B, H, T, S] of cross-attention that reads a digest of the context."""
+def _cross_weights(attention: Any, call: Call) -> Tensor:
+    """Compute the weights of a cross-attention that compresses its context before it reads it.
+
+    Returns:
+        [B, H, T, S], the output for unit vectors as values.
+    """
     context = call["key"]
-    units = torch.eye(len(context), dtype=context.dtype, device=context.device)
-    values = units.repeat(1, attention.num_heads)[:, None].expand(-1, context.size(1), -1)
-    of_units = copy.copy(attention)
-    of_units._modules = {**attention._modules, "v_proj": _Given(values)}
+    unit_vectors = torch.eye(len(context), dtype=context.dtype, device=context.device)
+    values = unit_vectors.repeat(1, attention.num_heads)[:, None].expand(-1, context.size(1), -1)
+    copied = copy.copy(attention)
+    copied._modules = {**attention._modules, "v_proj": _Constant(values)}
     padding = call["key_padding_mask"]
-    memory = of_units.digest(context, None if padding is None else padding.bool())
-    return of_units.read(call["query"], memory)[0]
+    memory = copied.digest(context, None if padding is None else padding.bool())
+    return copied.read(call["query"], memory)[0]
 
 
-class _Given(nn.Module):
-    """A projection to ``values``, whatever it is called with."""
+class _Constant(nn.Module):
+    """Projection that ignores its input and returns fixed values.
+
+    Args:
+        values: tensor to return.
+    """
 
     def __init__(self, values: Tensor) -> None:
         super().__init__()
         self.values = values
 
     def forward(self, _: Tensor) -> Tensor:
+        """Return the fixed values."""
         return self.values
 
 
@@ -163,21 +198,22 @@ _READERS: Dict[type, Reader] = {
 
 
 def _strengths(module: nn.Module) -> Dict[str, Tensor]:
-    found = {}
-    for part in ("pack", "unpack"):
-        anchor = getattr(module, f"{part}_anchor", None)
+    """Return the learned parameters of anchored attention [H] by name, or an empty dict."""
+    strengths = {}
+    for step in ("pack", "unpack"):
+        anchor = getattr(module, f"{step}_anchor", None)
         if anchor is not None:
-            found[f"{part} gamma"] = anchor.strength()
+            strengths[f"{step} gamma"] = anchor.strength()
     diagonal = getattr(module, "diagonal", None)
     if diagonal is not None:
-        found.update({"diagonal gamma": diagonal.strength(), "diagonal ratio": diagonal.ratio()})
+        strengths.update({"diagonal gamma": diagonal.strength(), "diagonal ratio": diagonal.ratio()})
     gate = getattr(module, "lookup_gate", None)
     if gate is not None:
-        found["look-up gate"] = gate()
-    return found
+        strengths["look-up gate"] = gate()
+    return strengths
 
 
-def _with(function: Callable[..., Any], call: Call) -> Any:
-    """Call ``function`` with those of the arguments that it has."""
+def _call_with_known(function: Callable[..., Any], call: Call) -> Any:
+    """Call a function with those arguments of ``call`` that its signature names."""
     names = inspect.signature(function).parameters
     return function(**{name: value for name, value in call.items() if name in names})

@@ -1,4 +1,4 @@
-"""Find training runs below the given paths and read their logs, options and results."""
+"""Search folders for training runs and read the logs, options and results of each run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
-import torch
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
 from luna_fairseq.report.logs import SAVED, UPDATES, Log, Table, is_training_log, made_with, read_logs
 from luna_fairseq.report.options import Options, architecture, flat, hydra_options, option
 
-DEPTH = 4  # of folders below the one that is named: luna-lra-seeds' <task>/<model>/<seed>
+# Levels of subfolders that are searched. luna-lra-seeds writes <task>/<model>/<seed>.
+DEPTH = 4
 LOG_SUFFIXES = {"", ".log", ".out", ".txt", ".json", ".err"}
 CHECKPOINTS = ("checkpoint_last.pt", "checkpoint_best.pt")
 SECONDS_AN_HOUR = 3600
@@ -26,16 +26,17 @@ SECONDS_AN_HOUR = 3600
 
 @dataclass
 class Run:
-    """A training run.
+    """Training run.
 
     Attributes:
-        name: name on the page
-        folder: folder of the log or of the checkpoints
-        log: contents of the logs; empty if the run left only checkpoints
-        files: paths of the logs
-        options: fairseq's options from the log, hydra's files or a checkpoint; None if unknown
-        result: result that luna-lra-seeds stored, or None
-        notes: remarks about missing information, shown on the page
+        name: name on the page.
+        folder: folder of the log or of the checkpoints.
+        log: merged contents of the logs. Empty if the run left only checkpoints.
+        files: paths of the logs.
+        options: fairseq's options, read from the log, from hydra's files or from a checkpoint. None if they
+            are unknown.
+        result: result that luna-lra-seeds stored, or None.
+        notes: remarks about missing information, which the page shows.
     """
 
     name: str
@@ -48,54 +49,70 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """Number of updates that the logs report."""
+        """Number of the last update in the logs, 0 if they have none."""
         tables = self.log.tables.values()
         return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
     def best(self) -> Optional[Tuple[str, float, int]]:
-        """Return name, value and update of the best figure for choosing a checkpoint, or None."""
+        """Find the best validation result by ``--best-checkpoint-metric``.
+
+        Returns:
+            Name of the metric, its best value, and the update of that validation. None if the logs have no
+            finite value of the metric.
+        """
         metric = str(option(self.options, "best_checkpoint_metric") or "loss")
         sign = 1 if option(self.options, "maximize_best_checkpoint_metric") else -1
-        for kind, name in (*((kind, metric) for kind in self.log.subsets), (SAVED, "score")):
+        for kind, column in (*((subset, metric) for subset in self.log.subsets), (SAVED, "score")):
             table = self.log.tables.get(kind, {})
-            numbers = np.flatnonzero(np.isfinite(table.get(name, ())))
-            if len(numbers):
-                place = numbers[(sign * table[name][numbers]).argmax()]
-                return metric, float(table[name][place]), int(table[UPDATES][place])
+            finite = np.flatnonzero(np.isfinite(table.get(column, ())))
+            if len(finite):
+                best = finite[(sign * table[column][finite]).argmax()]
+                return metric, float(table[column][best]), int(table[UPDATES][best])
         return None
 
 
 def find_runs(paths: Sequence[Path]) -> List[Run]:
-    """Find the runs below ``paths``. Each path is a folder, a log, or NAME=PATH.
+    """Search paths for training runs and read them.
+
+    Args:
+        paths: folders, log files or checkpoints. ``NAME=PATH`` gives a name to the run. Folders are searched
+            four levels deep.
+
+    Returns:
+        The runs, with unique names that are derived from their folders.
 
     Raises:
-        InputError: a path does not exist, or there is no run below it
+        InputError: A path does not exist, or no run was found below it.
+
+    Example:
+        >>> [run.name for run in find_runs([Path("checkpoints")])]  # doctest: +SKIP
+        ['checkpoints/luna', 'checkpoints/transformer']
     """
     runs: List[Run] = []
-    for given in paths:
-        name, path = _named(given)
+    for named_path in paths:
+        name, path = _split_name(named_path)
         logs = progress(_logs_below(path), "read", "runs")
-        found = [_read(*place) for place in logs] or _from_checkpoint(path)
+        found = [_read_run(run_path, files) for run_path, files in logs] or _run_of_checkpoint(path)
         if not found:
             raise InputError(
-                f"{path} holds no run: no log of fairseq-train and no checkpoint. Give the folder of "
-                "--save-dir, or the log itself (fairseq-train ... 2>&1 | tee train.log)"
+                f"{path} contains no training run: neither a log of fairseq-train nor a checkpoint. Give the "
+                "folder of --save-dir, or the log itself (fairseq-train ... 2>&1 | tee train.log)."
             )
         for run in found:
-            below = os.path.relpath(run.name, str(path)) if len(found) > 1 else ""
-            run.name = "/".join(part for part in (name or _last_part(path), below) if part)
+            relative_path = os.path.relpath(run.name, str(path)) if len(found) > 1 else ""
+            run.name = "/".join(part for part in (name or _last_part(path), relative_path) if part)
         runs += found
-    return _distinct(runs)
+    return _make_names_unique(runs)
 
 
-def _named(given: Path) -> Tuple[str, Path]:
-    """Split NAME=PATH into name and path. Without a name, the name is empty."""
-    name, path = "", given
-    if not given.exists() and "=" in str(given):
-        name, _, rest = str(given).partition("=")
+def _split_name(named_path: Path) -> Tuple[str, Path]:
+    """Split ``NAME=PATH`` into the name, which is empty if it is missing, and the path."""
+    name, path = "", named_path
+    if not named_path.exists() and "=" in str(named_path):
+        name, _, rest = str(named_path).partition("=")
         path = Path(rest)
     if not path.exists():
-        raise InputError(f"{path} does not exist: give the folder or the log of a run of fairseq-train")
+        raise InputError(f"{path} does not exist. Give the folder or the log of a run of fairseq-train.")
     return name, path
 
 
@@ -106,8 +123,8 @@ def _last_part(path: Path) -> str:
     return resolved.parent.name if stem in ("train", "hydra_train", "checkpoints", "log") else stem
 
 
-def _distinct(runs: List[Run]) -> List[Run]:
-    """Make the names of runs unique: prefix the parent folder's name, then append a number."""
+def _make_names_unique(runs: List[Run]) -> List[Run]:
+    """Prefix ambiguous names with the parent folder, then append numbers to names that remain ambiguous."""
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
@@ -121,66 +138,72 @@ def _distinct(runs: List[Run]) -> List[Run]:
 
 
 def _logs_below(path: Path) -> Iterator[Tuple[str, List[Path]]]:
-    """Yield the path of each run and its logs, oldest first."""
+    """Yield the path of each run below ``path`` together with its logs, oldest first."""
     if path.is_file():
         if path.suffix != ".pt":
             yield str(path), [path]
         return
-    for folder, folders, names in os.walk(str(path)):
-        here = Path(folder)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if len(here.relative_to(path).parts) >= DEPTH:
-            folders.clear()
-        candidates = [here / name for name in sorted(names) if Path(name).suffix in LOG_SUFFIXES]
+    for folder_name, subfolders, file_names in os.walk(str(path)):
+        folder = Path(folder_name)
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        if len(folder.relative_to(path).parts) >= DEPTH:
+            subfolders.clear()
+        candidates = [folder / name for name in sorted(file_names) if Path(name).suffix in LOG_SUFFIXES]
         logs = [file for file in candidates if file.is_file() and is_training_log(file)]
-        groups = _by_run(logs)
+        groups = _group_by_run(logs)
         for group in groups:
-            place = here if len(groups) == 1 else group[-1].with_suffix("")
-            yield str(place), sorted(group, key=lambda file: file.stat().st_mtime)
+            run_path = folder if len(groups) == 1 else group[-1].with_suffix("")
+            yield str(run_path), sorted(group, key=lambda file: file.stat().st_mtime)
 
 
-def _by_run(logs: List[Path]) -> List[List[Path]]:
-    """Group the logs of one folder. Logs with the same folder of checkpoints belong to one run."""
+def _group_by_run(logs: List[Path]) -> List[List[Path]]:
+    """Group the logs of one folder by run. Logs with the same ``--save-dir`` belong to the same run."""
     groups: Dict[Any, List[Path]] = {}
     for log in logs:
-        kept = option(read_logs([log]).options, "save_dir") if len(logs) > 1 else None
-        groups.setdefault(kept, []).append(log)
-    if None in groups and len(groups) == 2:  # a log without options beside one that has them
-        rest = groups.pop(None)
-        next(iter(groups.values())).extend(rest)
+        save_dir = option(read_logs([log]).options, "save_dir") if len(logs) > 1 else None
+        groups.setdefault(save_dir, []).append(log)
+    if None in groups and len(groups) == 2:
+        # Logs without options belong to the only run that is known.
+        logs_without_options = groups.pop(None)
+        next(iter(groups.values())).extend(logs_without_options)
     return list(groups.values())
 
 
-def _read(place: str, files: List[Path]) -> Run:
+def _read_run(path: str, files: List[Path]) -> Run:
+    """Read the logs of a run, and its options from the first source that has them."""
     log, folder = read_logs(files), files[-1].parent
     options = log.options or hydra_options(folder)
-    run = Run(place, folder, log, files, options, _result(folder / "result.json"))
+    run = Run(path, folder, log, files, options, _read_result(folder / "result.json"))
     if run.options is None:
-        why = "no checkpoint lies beside it"
+        reason = "there is no checkpoint beside it"
         try:
-            for found in _from_checkpoint(folder):
-                run.options = found.options
-        except InputError as error:  # the log can be shown without the options
-            why = str(error)
+            for other in _run_of_checkpoint(folder):
+                run.options = other.options
+        except InputError as error:  # The log can be shown without the options.
+            reason = str(error).rstrip(".")
         if run.options is None:
-            run.notes.append(f"The log does not tell the options, and {why}.")
+            run.notes.append(f"The log does not contain the options, and {reason}.")
     if log.cut:
-        run.notes.append("The log ends in the middle of a line, which was left out.")
+        run.notes.append("The last line of the log is incomplete and was skipped.")
     if not log.training:
         run.notes.append(
-            "The log has no lines of training (--log-format none): only what was saved is shown."
+            "The log has no training statistics (--log-format none). Only saved checkpoints are shown."
         )
     return run
 
 
-def _from_checkpoint(path: Path) -> List[Run]:
-    """Return a list with the run of a checkpoint, or an empty list if there is no checkpoint."""
+def _run_of_checkpoint(path: Path) -> List[Run]:
+    """Return the run that wrote a checkpoint, as a list that is empty if there is no checkpoint.
+
+    Args:
+        path: path of a checkpoint, or of a folder with checkpoints in it or in its subfolder ``checkpoints``.
+    """
     folders = [path, path / "checkpoints"] if path.is_dir() else []
     files = [path] if path.suffix == ".pt" else [folder / name for folder in folders for name in CHECKPOINTS]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         return []
-    state = _load(file)
+    state = _load_checkpoint(file)
     options = flat(state["cfg"] if state.get("cfg") is not None else state.get("args") or {})
     run = Run(str(path), file.parent, Log(), [], options)
     updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
@@ -188,76 +211,99 @@ def _from_checkpoint(path: Path) -> List[Run]:
     if updates is not None and score is not None:
         run.log.tables[SAVED] = {UPDATES: np.array([float(updates)]), "score": np.array([float(score)])}
     run.log.made_with = made_with(state.get("extra_state", {}).get("luna_fairseq"))
-    run.notes.append(f"No log was found: this is what {file.name} tells.")
+    run.notes.append(f"No log was found. The figures come from {file.name}.")
     return [run]
 
 
-def _load(file: Path) -> Dict[str, Any]:
-    # torch.load then accepts the classes that fairseq stores
+def _load_checkpoint(file: Path) -> Dict[str, Any]:
+    """Load a checkpoint of fairseq on the CPU.
+
+    Raises:
+        InputError: The file is damaged or not a checkpoint of fairseq.
+    """
+    import torch  # takes seconds, and most runs are read from their logs alone
+
+    # Makes torch.load accept the classes that fairseq stores.
     import luna_fairseq.engine  # noqa: F401
     from luna_fairseq.files.checkpoints import why_unreadable
 
     try:
         try:
             state = torch.load(str(file), map_location="cpu", mmap=True)
-        except (TypeError, RuntimeError):  # an older torch, or a checkpoint in the older format
+        except (TypeError, RuntimeError):  # an older version of torch, or a checkpoint in the older format
             state = torch.load(str(file), map_location="cpu")
-    except Exception as error:  # whatever pickle makes of a damaged file
+    except Exception as error:  # A damaged file makes pickle raise many types.
         raise InputError(f"{file} {why_unreadable(file, error)}") from None
     if not isinstance(state, dict) or "model" not in state:
-        raise InputError(f"{file} is no checkpoint of fairseq")
+        raise InputError(f"{file} is not a checkpoint of fairseq. Give a file that fairseq-train wrote.")
     return state
 
 
-def _result(path: Path) -> Optional[Dict[str, Any]]:
+def _read_result(path: Path) -> Optional[Dict[str, Any]]:
+    """Read the result that luna-lra-seeds stored. Return None if it is absent or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and "accuracy" in found else None
+    return result if isinstance(result, dict) and "accuracy" in result else None
 
 
 def summary(run: Run) -> Dict[str, str]:
-    """Return the cells of the run in the table of runs, by heading."""
-    row = {"Architecture": architecture(run.options), "State": _state(run), "Updates": f"{run.updates:,}"}
-    inner = run.log.training
-    if len(inner.get("epoch", ())):
-        row["Epochs"] = f"{inner['epoch'][-1]:.1f}"
-    if len(inner.get("wall", ())):
-        row["Hours"] = f"{hours(inner)[-1]:.2f}"
-    if "wps" in inner:
-        speeds = inner["wps"][inner["wps"] > 0].tolist()  # the first line of a run has none
-        row["Tokens/s (median)"] = f"{statistics.median_high(speeds or [0.0]):,.0f}"
+    """Return the figures of a run for the table of runs.
+
+    Args:
+        run: run as returned by ``find_runs``.
+
+    Returns:
+        Heading -> text of the cell, without the headings for which the run has no value.
+    """
+    cells = {"Architecture": architecture(run.options), "State": _state(run), "Updates": f"{run.updates:,}"}
+    training = run.log.training
+    if len(training.get("epoch", ())):
+        cells["Epochs"] = f"{training['epoch'][-1]:.1f}"
+    if len(training.get("wall", ())):
+        cells["Hours"] = f"{hours(training)[-1]:.2f}"
+    if "wps" in training:
+        speeds = training["wps"][training["wps"] > 0].tolist()  # The first line of a run reports speed 0.
+        cells["Tokens/s (median)"] = f"{statistics.median_high(speeds or [0.0]):,.0f}"
     best = run.best()
     if best:
-        row[f"Best {best[0]}"] = f"{best[1]:g} (update {best[2]:,})"
-    for kind in run.log.subsets:
-        table = run.log.tables[kind]
+        metric, value, update = best
+        cells[f"Best {metric}"] = f"{value:g} (update {update:,})"
+    for subset in run.log.subsets:
+        table = run.log.tables[subset]
         for figure in ("ppl", "bleu", "accuracy"):
             if figure in table:
-                row[f"Last {figure}, {kind}"] = f"{table[figure][-1]:g}"
+                cells[f"Last {figure}, {subset}"] = f"{table[figure][-1]:g}"
     if run.log.parameters:
-        row["Parameters"] = f"{run.log.parameters:,}"
-    row["Seed"] = str(option(run.options, "seed") or "")
-    row["luna_fairseq"] = run.log.made_with or ""
-    return {name: text for name, text in row.items() if text}
+        cells["Parameters"] = f"{run.log.parameters:,}"
+    cells["Seed"] = str(option(run.options, "seed") or "")
+    cells["luna_fairseq"] = run.log.made_with or ""
+    return {heading: text for heading, text in cells.items() if text}
 
 
 def hours(table: Table) -> np.ndarray:
-    """Return the hours of training up to each line of a table that has ``wall``.
+    """Compute the cumulative training time at each line of a table.
 
-    After a restart, fairseq's clock starts again or stays at 0. The ``train_wall`` of such a line counts
+    After a restart, fairseq's ``wall`` begins again or stays at 0. The ``train_wall`` of such a line is added
     instead.
+
+    Args:
+        table: table of a log with the column ``wall`` in seconds.
+
+    Returns:
+        Hours of training up to each line.
     """
-    step = np.diff(np.nan_to_num(table["wall"]), prepend=0)
-    spent = np.nan_to_num(table.get("train_wall", np.zeros_like(step)))
-    return np.cumsum(np.where(step > 0, step, spent)) / SECONDS_AN_HOUR
+    elapsed = np.diff(np.nan_to_num(table["wall"]), prepend=0)
+    train_wall = np.nan_to_num(table.get("train_wall", np.zeros_like(elapsed)))
+    return np.cumsum(np.where(elapsed > 0, elapsed, train_wall)) / SECONDS_AN_HOUR
 
 
 def _state(run: Run) -> str:
+    """Describe the progress of a run. The text is empty if only checkpoints are known."""
     if run.log.finished:
         return "finished"
-    most = option(run.options, "max_update")
-    if most and run.updates:
-        return f"{100 * run.updates / float(most):.0f}% of {int(most):,} updates"
+    max_update = option(run.options, "max_update")
+    if max_update and run.updates:
+        return f"{100 * run.updates / float(max_update):.0f}% of {int(max_update):,} updates"
     return "not finished" if run.files else ""

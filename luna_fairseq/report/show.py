@@ -1,11 +1,16 @@
-"""``luna-show``: one HTML file in which the attention of a trained model to a text can be watched.
+"""Command ``luna-show``, which writes an HTML page with the attention maps of a trained model.
 
-For each layer and head: what P's rows pack, what tokens unpack of them, and what each token reads of each
-other in all; how even and how complete it is; of a translation model the translation with its alignment.
-CHECKPOINT is one of a translation, masked or causal language model or of a text classifier, ours or
-fairseq's. The encoding (sentencepiece.bpe.model, bpe.codes, encoder.json and vocab.bpe) is looked for beside
-the checkpoint and in its data; without any, text is words between spaces. The file opens from disk, and asks
-the network for nothing.
+Show which words a trained model attends to, in every layer, on one interactive HTML page.
+
+For each layer and head, the page draws three maps: the tokens that each row of P, the packed sequence, packs;
+the rows of P that each token unpacks; and the tokens that each token reads as a result. A table lists the
+entropy and the coverage of every head. For a translation model, the page also shows the translation and its
+alignment.
+
+CHECKPOINT is a translation model, a masked or causal language model, or a text classifier. Models of
+luna_fairseq and of fairseq are supported. The files of the encoding (sentencepiece.bpe.model, bpe.codes, or
+encoder.json and vocab.bpe) are searched beside the checkpoint and in the data folder. Without them, the text
+is split at spaces. The page opens from disk and makes no network requests.
 """
 
 from __future__ import annotations
@@ -15,77 +20,96 @@ import base64
 import sys
 import zlib
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence
 
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
-from luna_fairseq.report.attention import AttentionMaps, attention_maps
-from luna_fairseq.report.page import Page, page
+from luna_fairseq.report.page import Page, build_page
 from luna_fairseq.text.bitext import read_lines
+
+if TYPE_CHECKING:  # torch and fairseq take seconds to import, and --help does not need them
+    from torch import Tensor
+
+    from luna_fairseq.report.attention import AttentionMaps
 
 PROGRAM = "luna-show"
 STYLES = ("page.css", "show.css")
 SCRIPTS = ("page.js", "heatmap.js", "show.js")
-MOST_TEXTS = 50
-LEVELS = 255  # a weight is kept as a share of the head's largest, in one byte
+MAX_TEXTS = 50
+LEVELS = 255  # weights are stored in one byte each, as fractions of the largest weight of the head
 
 
 def build_parser() -> CommandParser:
-    """The command's options."""
-    parser = CommandParser(PROGRAM, __doc__)
-    parser.path("checkpoint", "a trained model", "CHECKPOINT")
-    what = parser.add_mutually_exclusive_group(required=True)
-    text = "what to look at; may be given several times"
-    what.add_argument("--text", action="append", metavar="TEXT", help=text)
-    lines = f"the same, a line each, {MOST_TEXTS} at most"
-    what.add_argument("--input", type=Path, metavar="FILE", help=lines)
-    target = "the translation to look at (default: the model's own); with one --text"
-    parser.add_argument("--target", metavar="TEXT", help=target)
-    parser.path("--data", "folder of the dictionaries (default: the one of the training)", "DIR")
+    """Build the parser of the command line."""
+    example = f'example: {PROGRAM} checkpoint_best.pt --text "Ein Mann rennt."'
+    parser = CommandParser(PROGRAM, __doc__, epilog=example)
+    parser.path("checkpoint", "checkpoint of a trained model", "CHECKPOINT")
+    texts = parser.add_mutually_exclusive_group(required=True)
+    texts.add_argument(
+        "--text", action="append", metavar="TEXT", help="text to show; repeat the option for several texts"
+    )
+    texts.add_argument(
+        "--input",
+        type=Path,
+        metavar="FILE",
+        help=f"file of texts to show, one on each line, at most {MAX_TEXTS}",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="TEXT",
+        help="translation to show, for a single --text (default: the model's own translation)",
+    )
+    parser.path("--data", "folder of the dictionaries (default: the folder used for training)", "DIR")
     parser.count("--beam", 5, "beam size")
-    parser.path("--out", "(default: %(default)s)", default=Path("attention.html"))
+    parser.path("--out", "file to write (default: %(default)s)", default=Path("attention.html"))
     return parser
 
 
 def _show(args: argparse.Namespace) -> None:
+    """Write the page for the texts of the command line."""
     texts = args.text or [line for line in read_lines(args.input) if line.strip()]
-    if not 0 < len(texts) <= MOST_TEXTS:
-        raise InputError(f"{len(texts)} texts: give 1 to {MOST_TEXTS}")
+    if not 0 < len(texts) <= MAX_TEXTS:
+        raise InputError(f"Expected 1 to {MAX_TEXTS} texts, got {len(texts)}. Use --text or --input.")
     if args.target is not None and len(texts) > 1:
-        raise InputError("--target is the translation of one text: give one --text with it")
+        raise InputError("--target is the translation of one text. Give a single --text with --target.")
+    from luna_fairseq.report.attention import attention_maps
     from luna_fairseq.report.loading import load
 
     hub = load(args.checkpoint, args.data)
-    counted = progress(texts, "attention", "texts")
-    maps = [attention_maps(hub, text, args.target, args.beam) for text in counted]
-    shown = attention_page(maps, f"Attention of {args.checkpoint.name}", str(args.checkpoint))
-    shown.write(args.out)
-    for one in maps:
-        print(*(f"{name}: {text}" for name, text in one.texts.items()), sep="\n")
-    print(f"wrote {args.out} ({shown.size})")
+    maps = [
+        attention_maps(hub, text, args.target, args.beam) for text in progress(texts, "attention", "texts")
+    ]
+    page = attention_page(maps, f"Attention of {args.checkpoint.name}", str(args.checkpoint))
+    page.write(args.out)
+    for text_maps in maps:
+        print(*(f"{name}: {text}" for name, text in text_maps.texts.items()), sep="\n")
+    print(f"wrote {args.out} ({page.size})")
 
 
 def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path: str = "") -> Page:
-    """The page of some texts' attention.
+    """Build the page that shows attention maps.
 
     Args:
-        maps: of each text, what ``attention_maps`` returns.
-        title: heading.
-        path: of the checkpoint, to be shown.
+        maps: attention maps of each text, as returned by ``attention_maps``.
+        title: heading of the page.
+        path: path of the checkpoint, shown below the heading. Empty by default.
+
+    Returns:
+        The page, which a notebook displays and ``page.write(path)`` writes.
     """
-    return page(title, {"title": title, "path": path, "texts": [_text(one) for one in maps]}, STYLES, SCRIPTS)
+    data = {"title": title, "path": path, "texts": [_text_data(text_maps) for text_maps in maps]}
+    return build_page(title, data, STYLES, SCRIPTS)
 
 
-def _text(maps: AttentionMaps) -> Dict[str, Any]:
-    attentions: Dict[str, Dict[str, Any]] = {}
+def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
+    """Return the data that the page shows about one text."""
+    maps_by_attention: Dict[str, Dict[str, Any]] = {}
     for name, weights in maps.items():
         attention, _, kind = name.rpartition(".")
-        attentions.setdefault(attention, {})[kind] = {
-            **_packed(weights),
+        maps_by_attention.setdefault(attention, {})[kind] = {
+            **_compress(weights),
             "entropy": _rounded(maps.entropy(name)),
             "coverage": _rounded(maps.coverage(name)),
         }
@@ -96,16 +120,20 @@ def _text(maps: AttentionMaps) -> Dict[str, Any]:
                 "name": name,
                 "rows": maps.tokens(name)[0],
                 "columns": maps.tokens(name)[1],
-                "maps": kinds,
+                "maps": maps_by_kind,
                 "strengths": {key: _rounded(value) for key, value in maps.strengths.get(name, {}).items()},
             }
-            for name, kinds in attentions.items()
+            for name, maps_by_kind in maps_by_attention.items()
         ],
     }
 
 
-def _packed(weights: Tensor) -> Dict[str, Any]:
-    """Weights [H, T, S] as their shape, each head's largest, and bytes, compressed."""
+def _compress(weights: Tensor) -> Dict[str, Any]:
+    """Quantise weights [H, T, S] to one byte each and compress the bytes.
+
+    Returns:
+        The shape, the largest weight of each head, and the compressed bytes in base64.
+    """
     largest = weights.amax(dim=(1, 2)).clamp(min=1e-12)
     levels = (weights / largest[:, None, None] * LEVELS).round().byte()
     content = base64.b64encode(zlib.compress(levels.numpy().tobytes(), 9)).decode()

@@ -1,11 +1,13 @@
-"""``luna-report``: one HTML file that compares training runs: results, options that differ, translations side
-by side, and BLEU by the length of the source.
+"""Command ``luna-report``, which writes an HTML page that compares training runs.
 
-RUN is the folder or the log of a run of fairseq-train or fairseq-hydra-train, or a folder of several, such as
-luna-lra-seeds and luna-finetune fill; NAME=RUN gives it a name. Logs of every --log-format will do, and a run
-that is not finished gives a report of what there is. Translations are what luna-evaluate or fairseq-generate
-left in the run's folder, or in the folders of --results. The file needs nothing beside it: it opens from
-disk, and asks the network for nothing.
+Compare training runs on one HTML page: their results, the options that differ, translations side by side,
+and BLEU by source length.
+
+RUN is the folder or the log file of a fairseq-train or fairseq-hydra-train run. It may also be a folder that
+contains several runs, such as the output folder of luna-lra-seeds or luna-finetune. Write NAME=RUN to choose
+the name that the page shows. Logs in every --log-format can be read, also while the run is still training.
+Translations are read from the output of luna-evaluate or fairseq-generate in the folder of the run, or in the
+folders given with --results. The page opens from disk and makes no network requests.
 """
 
 from __future__ import annotations
@@ -15,56 +17,65 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
 from luna_fairseq.report.options import differences
-from luna_fairseq.report.page import Page, page
+from luna_fairseq.report.page import Page, build_page
 from luna_fairseq.report.runs import Run, find_runs, summary
 from luna_fairseq.report.translations import Translations, by_length, read_translations, samples
 
 PROGRAM = "luna-report"
 STYLES = ("page.css", "training.css")
 SCRIPTS = ("page.js", "samples.js", "training.js")
+# Subfolders of a run in which translations are searched.
 RESULT_FOLDERS = ("results", "evaluation", "test")
-MOST_RUNS = 24
+MAX_RUNS = 24
 
 
 def build_parser() -> CommandParser:
     """Build the parser of the command line."""
-    parser = CommandParser(PROGRAM, __doc__)
-    parser.path("runs", "folder or log of a run, or NAME=RUN", "RUN", nargs="+")
-    parser.path("--out", "(default: %(default)s)", default=Path("report.html"))
-    parser.path("--results", "each run's folder of translations, in the order of the runs", "DIR", nargs="+")
-    parser.count("--samples", 200, "sentences to show")
-    heading = "heading of the page (default: %(default)s)"
-    parser.add_argument("--title", default="Training runs", help=heading)
+    example = "example: luna-report checkpoints/luna checkpoints/transformer"
+    parser = CommandParser(PROGRAM, __doc__, epilog=example)
+    parser.path("runs", "folder or log file of a run, or NAME=RUN", "RUN", nargs="+")
+    parser.path("--out", "file to write (default: %(default)s)", default=Path("report.html"))
+    parser.path(
+        "--results",
+        "folders of the translations, one for each run, in the order of the runs (default: the folder of the "
+        "run or one of its subfolders)",
+        "DIR",
+        nargs="+",
+    )
+    parser.count("--samples", 200, "number of sentences to show")
+    parser.add_argument("--title", default="Training runs", help="heading of the page (default: %(default)s)")
     parser.add_argument(
         "--watch",
         type=positive,
         nargs="?",
         const=30,
         metavar="SECONDS",
-        help="rewrite the report as the logs grow, until all runs are finished (default: every %(const)s)",
+        help="check the logs every SECONDS seconds (%(const)s if no number is given) and rewrite the page "
+        "when they have grown, until all runs are finished (default: write the page once)",
     )
     return parser
 
 
 def _report(args: argparse.Namespace) -> None:
+    """Write the page once or, with ``--watch``, each time that a log has grown."""
     if not args.watch:
-        _write(args, find_runs(args.runs))
+        _write_page(args, find_runs(args.runs))
         return
-    seen: Any = None
+    previous_sizes: Optional[List[Tuple[str, int]]] = None
     try:
         while True:
             runs = find_runs(args.runs)
-            now = [(str(file), file.stat().st_size) for run in runs for file in run.files]
-            if now != seen:
-                seen = now
-                _write(args, runs)
+            sizes = [(str(file), file.stat().st_size) for run in runs for file in run.files]
+            if sizes != previous_sizes:
+                previous_sizes = sizes
+                _write_page(args, runs)
             if all(run.log.finished for run in runs):
                 return
             time.sleep(args.watch)
@@ -72,13 +83,14 @@ def _report(args: argparse.Namespace) -> None:
         print()
 
 
-def _write(args: argparse.Namespace, runs: List[Run]) -> None:
-    report = report_page(runs, args.title, args.results, args.samples, args.watch or 0)
-    report.write(args.out)
+def _write_page(args: argparse.Namespace, runs: List[Run]) -> None:
+    """Write the page and print the notes of the runs."""
+    page = report_page(runs, args.title, args.results, args.samples, args.watch or 0)
+    page.write(args.out)
     for run in runs:
         for note in run.notes:
             print(f"{run.name}: {note}")
-    print(f"wrote {args.out} ({report.size}, {len(runs)} runs)", flush=True)
+    print(f"wrote {args.out} ({page.size}, {len(runs)} runs)", flush=True)
 
 
 def report_page(
@@ -88,70 +100,103 @@ def report_page(
     number_of_samples: int = 200,
     watch: int = 0,
 ) -> Page:
-    """Return the page that compares runs.
+    """Build the page that compares training runs.
 
     Args:
-        runs: runs as ``find_runs`` returns them, at most 24
-        title: heading of the page
-        results: folder of translations of each run (default: found beside the run)
-        number_of_samples: number of sentences to show
-        watch: number of seconds after which the page reloads itself (default: 0, never)
+        runs: runs as returned by ``find_runs``, at most 24.
+        title: heading of the page.
+        results: one folder of translations for each run. If None (default), the translations are searched in
+            the folder of each run.
+        number_of_samples: maximum number of translated sentences to show.
+        watch: number of seconds after which an open page reloads itself. If 0 (default), it never reloads.
+
+    Returns:
+        The page, which a notebook displays and ``page.write(path)`` writes.
 
     Raises:
-        InputError: there are more than 24 runs, or another number of runs than of ``results``
+        InputError: There are more than 24 runs, the number of ``results`` differs from the number of runs, or
+            one of them is not a folder.
+
+    Example:
+        >>> from luna_fairseq.report.runs import find_runs
+        >>> report_page(find_runs([Path("checkpoints/luna")])).write(Path("report.html"))  # doctest: +SKIP
     """
-    if len(runs) > MOST_RUNS:
-        raise InputError(f"{len(runs)} runs are too many to tell apart: name {MOST_RUNS} at most")
+    if len(runs) > MAX_RUNS:
+        raise InputError(f"Expected at most {MAX_RUNS} runs, got {len(runs)}. Name fewer runs.")
     if results and len(results) != len(runs):
         raise InputError(
-            f"--results names {len(results)} folders for {len(runs)} runs: give one for each run"
+            f"--results names {len(results)} folders for {len(runs)} runs. Give one folder for each run."
         )
-    given: Sequence[Optional[Path]] = results or [None] * len(runs)
-    shown = zip(progress(runs, "translations", "runs"), given)
-    translated = [_translations(run, folder) for run, folder in shown]
+    folders: Sequence[Optional[Path]] = results or [None] * len(runs)
+    translations = [
+        _find_translations(run, folder)
+        for run, folder in zip(progress(runs, "translations", "runs"), folders)
+    ]
     data = {
         "title": title,
         "watch": watch,
         "options": differences([run.options for run in runs]),
-        "samples": samples(translated, number_of_samples),
-        "lengths": by_length(translated),
-        "runs": [_run_data(run, found) for run, found in zip(runs, translated)],
-        "seeds": _seeds(runs),
+        "samples": samples(translations, number_of_samples),
+        "lengths": by_length(translations),
+        "runs": [_run_data(run, translated) for run, translated in zip(runs, translations)],
+        "seeds": _accuracy_over_seeds(runs),
     }
-    return page(title, data, STYLES, SCRIPTS)
+    return build_page(title, data, STYLES, SCRIPTS)
 
 
-def _run_data(run: Run, found: Translations) -> Dict[str, Any]:
-    scores = {f"Test {score['name']}": f"{score['value']:.2f}" for score in found.scores}
+def _run_data(run: Run, translations: Translations) -> Dict[str, Any]:
+    """Return the data that the page shows about one run."""
+    scores = {f"Test {score['name']}": f"{score['value']:.2f}" for score in translations.scores}
     return {
         "name": run.name,
         "path": str(run.folder),
         "summary": {**summary(run), **scores},
-        "signatures": [f"{score['name']}: {score['signature']}" for score in found.scores],
-        "notes": [*run.notes, *([found.note] if found.note else [])],
+        "signatures": [f"{score['name']}: {score['signature']}" for score in translations.scores],
+        "notes": [*run.notes, *([translations.note] if translations.note else [])],
     }
 
 
-def _translations(run: Run, given: Optional[Path]) -> Translations:
-    if given is not None and not given.is_dir():
-        raise InputError(f"--results {given} is no folder: give what luna-evaluate wrote to")
-    # What lies above a run's own folder may be another run's.
-    own = run.folder.parent if run.folder.name == "checkpoints" else run.folder
-    beside = [run.folder, own, *(own / name for name in RESULT_FOLDERS)]
-    for folder in [given] if given is not None else beside:
-        found = read_translations(folder)
-        if found.sentences or found.scores:
-            return found
+def _find_translations(run: Run, results: Optional[Path]) -> Translations:
+    """Return the translations of a run.
+
+    Args:
+        run: run whose folder and subfolders are searched if ``results`` is None.
+        results: folder of the translations, or None.
+
+    Returns:
+        The translations of the first folder that has some, or an empty object if no folder has any.
+
+    Raises:
+        InputError: ``results`` is not a folder.
+    """
+    if results is not None:
+        if not results.is_dir():
+            raise InputError(f"--results {results} is not a folder. Give a folder that luna-evaluate wrote.")
+        return read_translations(results)
+    # The parent folder is searched only if it belongs to the same run.
+    main_folder = run.folder.parent if run.folder.name == "checkpoints" else run.folder
+    for folder in [run.folder, main_folder, *(main_folder / name for name in RESULT_FOLDERS)]:
+        translations = read_translations(folder)
+        if translations.sentences or translations.scores:
+            return translations
     return Translations()
 
 
-def _seeds(runs: List[Run]) -> List[Dict[str, Any]]:
-    """Return mean and sample standard deviation of the test accuracy over the seeds of luna-lra-seeds."""
-    found: Dict[Any, List[float]] = {}
+def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
+    """Return the mean and the sample standard deviation of the test accuracy over seeds.
+
+    Args:
+        runs: runs of any kind. Only those of luna-lra-seeds have a test accuracy.
+
+    Returns:
+        One dict for each task and model, with the keys ``task``, ``model``, ``seeds`` (number of runs),
+        ``mean`` and ``deviation`` (None for a single run), in percent.
+    """
+    accuracies: Dict[Tuple[str, str], List[float]] = {}
     for run in runs:
         if run.result is not None:
             key = (str(run.result.get("title", "")), str(run.result.get("model", "")))
-            found.setdefault(key, []).append(float(run.result["accuracy"]))
+            accuracies.setdefault(key, []).append(float(run.result["accuracy"]))
     return [
         {
             "task": task,
@@ -160,7 +205,7 @@ def _seeds(runs: List[Run]) -> List[Dict[str, Any]]:
             "mean": round(statistics.mean(values), 2),
             "deviation": round(statistics.stdev(values), 2) if len(values) > 1 else None,
         }
-        for (task, model), values in found.items()
+        for (task, model), values in accuracies.items()
     ]
 
 

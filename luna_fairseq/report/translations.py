@@ -1,4 +1,4 @@
-"""Translations of several runs side by side: scores, samples, and BLEU by the length of the source."""
+"""Translations of several runs: scores, samples side by side, and BLEU by source length."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from luna_fairseq.translation.generated import Generated
 
 SCORES = "scores.json"
 GENERATED = ("generate-test*.txt", "generate.txt", "generate-valid*.txt")
-LENGTHS = (10, 20, 30, 40, 60, 100)  # upper ends of the groups of sources, in words; the last group is open
+# Largest number of source words in each length group. One more group holds all longer sources.
+LENGTHS = (10, 20, 30, 40, 60, 100)
 ALL = "all"
-FEWEST = 20  # sentences of a group, below which BLEU means little
+MIN_SENTENCES = 20  # BLEU of a smaller length group would mean little
 
 
 class Translation(NamedTuple):
-    """One sentence of a test set."""
+    """Translation of one sentence of a test set.
+
+    Attributes:
+        source: source sentence.
+        reference: reference translation.
+        hypothesis: translation by the model.
+    """
 
     source: str
     reference: str
@@ -30,11 +37,13 @@ class Translation(NamedTuple):
 
 @dataclass
 class Translations:
-    """
+    """Translations and scores of one run.
+
     Attributes:
-        sentences: by their number in the text.
-        scores: what luna-evaluate or luna-score wrote: dicts of name, value, signature.
-        note: what is missing of them, or "".
+        sentences: translations by the index of the sentence in the text.
+        scores: scores written by luna-evaluate or luna-score, as dicts with ``name``, ``value`` and
+            ``signature``.
+        note: remark about missing translations, or an empty string.
     """
 
     sentences: Dict[int, Translation] = field(default_factory=dict)
@@ -43,20 +52,28 @@ class Translations:
 
 
 def read_translations(folder: Path) -> Translations:
-    """What luna-evaluate, luna-score or fairseq-generate left in ``folder``; empty if there is nothing.
+    """Read the output of luna-evaluate, luna-score or fairseq-generate from a folder.
 
-    The newest output of fairseq-generate on the test text counts.
+    Output on the test set takes precedence over output on the validation set. Of several files, the newest
+    one is read.
+
+    Args:
+        folder: folder with ``scores.json``, ``generate-test.txt`` or similar files.
+
+    Returns:
+        The translations and scores, both empty if the folder has none.
     """
-    found = Translations(scores=_read_scores(folder / SCORES))
+    translations = Translations(scores=_read_scores(folder / SCORES))
     for pattern in GENERATED:
         files = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime)
         if files:
-            found.sentences, found.note = read_generated(files[-1])
+            translations.sentences, translations.note = read_generated(files[-1])
             break
-    return found
+    return translations
 
 
 def _read_scores(path: Path) -> List[Dict[str, Any]]:
+    """Read a file of scores. Return an empty list if it is absent or damaged."""
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
         return [{key: score[key] for key in ("name", "value", "signature")} for score in scores]
@@ -65,77 +82,97 @@ def _read_scores(path: Path) -> List[Dict[str, Any]]:
 
 
 def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
-    """Sentences of fairseq-generate's output that have a source, a reference and a hypothesis, the best of
-    --nbest; and what is odd about the file, or ""."""
+    """Read the output of fairseq-generate.
+
+    Args:
+        path: path of the output. If it was written with ``--nbest``, the best hypothesis counts.
+
+    Returns:
+        sentences: translations by sentence index. Sentences without a source, a reference or a hypothesis are
+            skipped.
+        note: remark about a damaged or incomplete file, or an empty string.
+    """
     try:
         output = Generated(path, whole=False)
     except InputError as error:
-        return {}, f"{error}."
-    numbers = sorted(output.sources.keys() & output.targets.keys() & output.best.keys())
-    sentences = {n: Translation(output.sources[n], output.targets[n], output.best[n]) for n in numbers}
-    notes = output.notes if sentences else [f"{path.name} holds no translation beside its reference"]
+        return {}, f"{str(error).rstrip('.')}."
+    indices = sorted(output.sources.keys() & output.targets.keys() & output.best.keys())
+    sentences = {i: Translation(output.sources[i], output.targets[i], output.best[i]) for i in indices}
+    notes = output.notes if sentences else [f"{path.name} has no translation with a source and a reference"]
     return sentences, "".join(f"{note}." for note in notes)
 
 
 def samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
-    """Sentences from all over the text with each run's translation, the largest difference in chrF first.
+    """Choose sentences evenly from the text and compare the translations of the runs.
 
     Args:
-        runs: each run's translations; some may have none.
-        number: how many to choose.
+        runs: translations of each run. Some runs may have none.
+        number: maximum number of sentences.
 
     Returns:
-        dicts of ``source``, ``reference``, and ``runs``: of each run the hypothesis and its sentence chrF, or
-        None. With one run, the worst comes first.
+        Dicts with ``source``, ``reference`` and ``runs``, a list with ``[hypothesis, chrF]`` or None for each
+        run. The sentence with the largest difference in chrF comes first. With a single run, the sentence
+        with the lowest chrF comes first.
     """
     chrf = CHRF()
-    by_text: Dict[Tuple[str, str], List[Optional[str]]] = {}
-    for place, run in enumerate(runs):
+    hypotheses: Dict[Tuple[str, str], List[Optional[str]]] = {}
+    for index, run in enumerate(runs):
         for sentence in run.sentences.values():
-            row = by_text.setdefault((sentence.source, sentence.reference), [None] * len(runs))
-            row[place] = sentence.hypothesis
-    most = max((_count(row) for row in by_text.values()), default=0)
-    texts = [text for text, row in by_text.items() if _count(row) == most]
-    number, rows = min(number, len(texts)), []
-    for source, reference in (texts[step * len(texts) // number] for step in range(number)):
-        of_run = [
+            key = (sentence.source, sentence.reference)
+            hypotheses.setdefault(key, [None] * len(runs))[index] = sentence.hypothesis
+    # Runs on different texts cannot be compared, so the text that most runs translated is chosen.
+    most_runs = max((_count_present(texts) for texts in hypotheses.values()), default=0)
+    candidates = [key for key, texts in hypotheses.items() if _count_present(texts) == most_runs]
+    number = min(number, len(candidates))
+    chosen = [candidates[i * len(candidates) // number] for i in range(number)]
+    compared = []
+    for source, reference in chosen:
+        scored = [
             None if text is None else [text, round(chrf.sentence_score(text, [reference]).score, 1)]
-            for text in by_text[source, reference]
+            for text in hypotheses[source, reference]
         ]
-        rows.append({"source": source, "reference": reference, "runs": of_run})
-    return sorted(rows, key=_difference, reverse=True)
+        compared.append({"source": source, "reference": reference, "runs": scored})
+    return sorted(compared, key=_difference, reverse=True)
 
 
-def _count(row: Sequence[Any]) -> int:
-    return sum(entry is not None for entry in row)
+def _count_present(values: Sequence[Any]) -> int:
+    return sum(value is not None for value in values)
 
 
-def _difference(row: Dict[str, Any]) -> float:
-    scores = [entry[1] for entry in row["runs"] if entry is not None]
+def _difference(sample: Dict[str, Any]) -> float:
+    """Return the difference between the best and the worst chrF; for a single run, the negative chrF."""
+    scores = [entry[1] for entry in sample["runs"] if entry is not None]
     return max(scores) - min(scores) if len(scores) > 1 else -min(scores, default=0.0)
 
 
 def by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
-    """BLEU and length ratio of each group of sentences whose sources have like many words, and of the whole
-    text.
+    """Compute BLEU and the length ratio of each run, by the number of words in the source.
+
+    Args:
+        runs: translations of each run. Some runs may have none.
 
     Returns:
-        dicts of ``words`` ("1–10", "all"), and ``runs``: of each run the number of sentences, BLEU and the
-        length of the hypotheses over that of the references, or None where it has no sentence. Groups of few
-        sentences are left out.
+        One dict for each length group and one for the whole text, with
+
+        - ``words``: number of source words, such as "1–10", or "all".
+        - ``runs``: for each run ``[number of sentences, BLEU, length ratio]``, or None if the run has no such
+          sentence. The length ratio divides the length of the hypotheses by the length of the references.
+
+        Groups with fewer than 20 sentences are left out.
     """
-    counts = [_counts(run) for run in runs]
-    order = [*(_group(end) for end in LENGTHS), _group(LENGTHS[-1] + 1), ALL]
-    rows = []
-    for name in order:
-        sentences = max((of_run[name][0] for of_run in counts if name in of_run), default=0)
-        if sentences >= (1 if name == ALL else FEWEST):
-            of_runs = [_bleu(of_run[name]) if name in of_run else None for of_run in counts]
-            rows.append({"words": name, "runs": of_runs})
-    return rows
+    statistics = [_bleu_statistics(run) for run in runs]
+    names = [*(_length_group(length) for length in LENGTHS), _length_group(LENGTHS[-1] + 1), ALL]
+    groups = []
+    for name in names:
+        sentences = max((by_group[name][0] for by_group in statistics if name in by_group), default=0)
+        if sentences >= (1 if name == ALL else MIN_SENTENCES):
+            figures = [_bleu(by_group[name]) if name in by_group else None for by_group in statistics]
+            groups.append({"words": name, "runs": figures})
+    return groups
 
 
-def _group(words: int) -> str:
+def _length_group(words: int) -> str:
+    """Return the name of the length group of a source with ``words`` words."""
     begin = 1
     for end in LENGTHS:
         if words <= end:
@@ -144,21 +181,27 @@ def _group(words: int) -> str:
     return f"{begin} and more"
 
 
-def _counts(run: Translations) -> Dict[str, np.ndarray]:
-    """Of each group: sentences, length of hypotheses and of references, n-grams that match, all n-grams."""
-    # force: generated text may be tokenised, of which sacreBLEU would warn
+def _bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
+    """Sum the statistics that BLEU needs over the sentences of each length group and of the whole text.
+
+    Returns:
+        Name of the group -> array with the number of sentences, the length of the hypotheses, the length of
+        the references, the matching n-grams of order 1 to 4, and all n-grams of order 1 to 4.
+    """
+    # Generated text may be tokenised. ``force`` silences sacreBLEU's warning about it.
     bleu = BLEU(effective_order=True, force=True)
-    found: Dict[str, np.ndarray] = {}
+    statistics: Dict[str, np.ndarray] = {}
     for sentence in run.sentences.values():
         score = bleu.sentence_score(sentence.hypothesis, [sentence.reference])
-        row = np.array([1, score.sys_len, score.ref_len, *score.counts, *score.totals])
-        for name in (_group(len(sentence.source.split())), ALL):
-            found[name] = found.get(name, 0) + row
-    return found
+        counts = np.array([1, score.sys_len, score.ref_len, *score.counts, *score.totals])
+        for name in (_length_group(len(sentence.source.split())), ALL):
+            statistics[name] = statistics.get(name, 0) + counts
+    return statistics
 
 
-def _bleu(counts: np.ndarray) -> List[float]:
-    sentences, length, reference, *ngrams = counts.tolist()
+def _bleu(statistics: np.ndarray) -> List[float]:
+    """Return the number of sentences, BLEU and the length ratio, given sums of ``_bleu_statistics``."""
+    sentences, length, reference_length, *ngrams = statistics.tolist()
     orders = len(ngrams) // 2
-    score = BLEU.compute_bleu(ngrams[:orders], ngrams[orders:], length, reference, smooth_method="exp")
-    return [sentences, round(score.score, 2), round(length / max(reference, 1), 3)]
+    score = BLEU.compute_bleu(ngrams[:orders], ngrams[orders:], length, reference_length, smooth_method="exp")
+    return [sentences, round(score.score, 2), round(length / max(reference_length, 1), 3)]

@@ -1,4 +1,4 @@
-"""Examples in the docstrings of functions that need torch alone."""
+"""Examples in docstrings run and print what they say."""
 
 import doctest
 from importlib import import_module
@@ -14,6 +14,20 @@ MODULES = [
     "luna_fairseq.ops.softmax",
     "luna_fairseq.optim.apollo",
     "luna_fairseq.optim.milestone_schedule",
+    "luna_fairseq.report.attention",
+    "luna_fairseq.report.logs",
+    "luna_fairseq.report.options",
+    "luna_fairseq.report.page",
+    "luna_fairseq.text.batches",
+    "luna_fairseq.text.dictionaries",
+    "luna_fairseq.text.documents",
+    "luna_fairseq.text.encoders",
+    "luna_fairseq.text.indexed",
+    "luna_fairseq.text.joint_bpe",
+    "luna_fairseq.text.length_filter",
+    "luna_fairseq.text.moses",
+    "luna_fairseq.text.output_length",
+    "luna_fairseq.text.pieces",
 ]
 
 

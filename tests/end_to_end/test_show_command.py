@@ -61,8 +61,8 @@ def test_what_cannot_be_shown_is_one_line(run, trained, tmp_path):
     (tmp_path / "broken.pt").write_bytes(b"PK\x03\x04 and nothing more")
     for words, message in (
         ((tmp_path / "broken.pt", "--text", "w1"), "broken.pt cannot be read"),
-        ((trained / "checkpoint_best.pt", "--text", "w1", "--data", tmp_path / "nowhere"), "give --data"),
-        ((trained / "checkpoint_best.pt", "--text", " "), "no text"),
+        ((trained / "checkpoint_best.pt", "--text", "w1", "--data", tmp_path / "nowhere"), "Give --data"),
+        ((trained / "checkpoint_best.pt", "--text", " "), "empty text"),
     ):
         status, printed = run(show.main, *words, "--out", tmp_path / "page.html")
         assert status == 1 and message in printed and printed.count("\n") == 1

@@ -184,7 +184,7 @@ def test_entropy_and_coverage():
     assert maps.coverage("encoder.0.self.pack").tolist() == [1 / 8, 1 / 2]
 
 
-@pytest.mark.parametrize("text, message", [("  ", "no text"), ("w1 " * 600, "601 tokens")])
+@pytest.mark.parametrize("text, message", [("  ", "empty text"), ("w1 " * 600, "601 tokens")])
 def test_no_text_and_too_much(text, message):
     with pytest.raises(InputError, match=message):
         attention_maps(Hub(tiny_model(torch.float32), Task()), text)

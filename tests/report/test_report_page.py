@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from training_logs import LOGS, write_run, write_translations
 
-from luna_fairseq.report.page import ASSETS, page
+from luna_fairseq.report.page import ASSETS, build_page
 from luna_fairseq.report.training import main
 
 HOSTILE = "<script>document.title='run'</script><img src=x onerror=alert(1)>&\u2028</script>"
@@ -41,13 +41,13 @@ def test_text_that_looks_like_html_stays_text(tmp_path):
 
 
 def test_nothing_in_the_page_asks_for_anything():
-    text = page("title", {}, ["page.css", "training.css"], ["page.js", "samples.js"]).text
+    text = build_page("title", {}, ["page.css", "training.css"], ["page.js", "samples.js"]).text
     assert "default-src 'none'" in text and text.count("'sha256-") == 2
     assert not re.search(r"(src|href)=|@import|url\(", text)
 
 
 def test_in_a_notebook_a_page_shows_itself():
-    shown = page(HOSTILE, {"text": HOSTILE}, [], ["page.js"])._repr_html_()
+    shown = build_page(HOSTILE, {"text": HOSTILE}, [], ["page.js"])._repr_html_()
     assert shown.startswith('<iframe sandbox="allow-scripts"') and shown.count("<") == 2
 
 
@@ -75,8 +75,8 @@ def test_watching_ends_with_the_runs(tmp_path):
     "words, message",
     [
         (["nowhere"], "does not exist"),
-        ([str(LOGS), "--results", "a"], "give one for each run"),
-        ([str(LOGS / "simple.log"), "--results", "nowhere"], "is no folder"),
+        ([str(LOGS), "--results", "a"], "Give one folder for each run"),
+        ([str(LOGS / "simple.log"), "--results", "nowhere"], "is not a folder"),
     ],
 )
 def test_bad_input_is_one_line(words, message, tmp_path, capsys):

@@ -73,7 +73,7 @@ def test_a_checkpoint_has_the_options_that_the_log_lacks(tmp_path):
         "".join(line for line in text.splitlines(True) if "'common'" not in line), encoding="utf-8"
     )
     (without,) = find_runs([folder])
-    assert "does not tell the options" in without.notes[0]
+    assert "does not contain the options" in without.notes[0]
     options = {"common": {"seed": 3}, "model": Namespace(arch="luna")}
     save_checkpoint(folder / "checkpoints" / "checkpoint_last.pt", options)
     (run,) = find_runs([folder])

@@ -129,7 +129,7 @@ def test_what_is_no_number(tmp_path):
 def test_what_is_no_log_is_refused_in_one_line(tmp_path):
     (tmp_path / "notes.log").write_text("epoch making news\nloss=5 of interest\n", encoding="utf-8")
     assert not is_training_log(tmp_path / "notes.log")
-    with pytest.raises(InputError, match="notes.log is no log of fairseq-train"):
+    with pytest.raises(InputError, match="notes.log is not a log of fairseq-train"):
         read_logs([tmp_path / "notes.log"])
     with pytest.raises(InputError, match="cannot read .*absent.log"):
         read_logs([tmp_path / "absent.log"])

@@ -1,9 +1,9 @@
 "use strict";
-// One map of weights: rows attend to columns. Drawn on a canvas, read with the mouse, by touch or with the arrow keys.
+// A heatmap of attention weights: rows attend to columns. The weights can be read with the mouse, by touch or with the arrow keys.
 
 const LABEL = { font: 11, most: 14 };
 
-/** The colour of a share of the largest weight: from the ground to a dark (in dark mode, bright) tone of one hue. */
+/** Return the colour of a weight, given as a fraction of the largest weight: from the background to a dark (in dark mode, bright) blue. */
 function shade(share) {
   const from = theme.dark ? [20, 23, 28] : [255, 255, 255], middle = theme.dark ? [33, 90, 150] : [107, 174, 214];
   const to = theme.dark ? [190, 225, 255] : [8, 36, 92];
@@ -14,7 +14,7 @@ function shade(share) {
 const clipped = (text) => (text.length > LABEL.most ? `${text.slice(0, LABEL.most - 1)}…` : text);
 
 class Heatmap {
-  /** ``name``: heading; ``rows`` and ``columns``: labels; ``relation``: says what a weight is, of a row and a column. */
+  /** ``name``: heading; ``rows`` and ``columns``: labels; ``relation``: function that describes a weight, given the labels of its row and column. */
   constructor({ name, about, rows, columns, relation, anchors }) {
     Object.assign(this, { name, rows, columns, relation, anchors });
     this.canvas = el("canvas", {
@@ -33,7 +33,7 @@ class Heatmap {
     this.cell = null;
   }
 
-  /** ``values``: weights, a row after the other; ``head``: place among ``heads``, or null for their mean. */
+  /** Draw ``values``, the weights row by row. ``head``: index among ``heads``, or null for their mean. */
   show(values, head, heads, bright) {
     Object.assign(this, { values, head, heads, bright });
     this.largest = values.reduce((most, value) => Math.max(most, value), 1e-12);
@@ -100,7 +100,7 @@ class Heatmap {
     });
   }
 
-  /** A ring where a row of P stands: at the middle of its part of the tokens, beside it by head. */
+  /** Draw a ring at the place of each row of P: the middle of its segment of the tokens, shifted for each head. */
   drawAnchors(pen) {
     const { left, top, size } = this, part = this.columns.length / this.rows.length;
     const aside = this.head === null ? 0 : (this.head + 0.5) / this.heads - 0.5;

@@ -1,9 +1,9 @@
 "use strict";
-// What all pages share. Text goes on the page as text nodes only: nothing here takes HTML.
+// Functions that all pages share. Text is inserted as text nodes only, and no function accepts HTML.
 
 const pageData = () => JSON.parse(document.getElementById("data").textContent);
 
-/** An element: its attributes and properties ("on..." are listeners), then its children: nodes or text. */
+/** Create an element with attributes or properties (names that begin with "on" are listeners) and children (nodes or text). */
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -15,7 +15,7 @@ function el(tag, attributes, ...children) {
   return node;
 }
 
-// Told apart with every common colour blindness, at a contrast of 3 to the ground: see the test of the palette.
+// These colours differ for every common colour blindness and have a contrast of 3 to the background. A test checks this.
 const PALETTE = {
   light: ["#015a97", "#ef4235", "#c31eff", "#7490a9", "#9b0000", "#221b44"],
   dark: ["#0298e3", "#d55303", "#7cffc4", "#ffff3e", "#d59e8c", "#c1c1ff"],
@@ -31,7 +31,7 @@ const theme = {
     const colours = PALETTE[this.dark ? "dark" : "light"];
     return colours[place % colours.length];
   },
-  // Neighbours differ in both, and every run in one of the two.
+  // Neighbouring runs differ in colour and dashes, and any two runs differ in at least one of them.
   dash(place) {
     return DASHES[(place + Math.floor(place / PALETTE.light.length)) % DASHES.length];
   },
@@ -43,7 +43,7 @@ const theme = {
   },
 };
 
-/** Call back when colours change: the system's dark mode, and printing, which is always light. */
+/** Call ``redraw`` when the colours change: with the dark mode of the system, or for printing, which is always light. */
 function onThemeChange(redraw) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   const print = (printing) => {
@@ -54,7 +54,7 @@ function onThemeChange(redraw) {
   window.addEventListener("afterprint", () => print(false));
 }
 
-/** A line of a run's colour and dashes, as an image. */
+/** Create an image of a line in the colour and dashes of a run. */
 function swatch(place) {
   const canvas = el("canvas", { className: "swatch", width: 64, height: 32, ariaHidden: "true" });
   const draw = () => {
@@ -73,7 +73,7 @@ function swatch(place) {
   return canvas;
 }
 
-/** A table with a heading for each row and column; a cell may be a node. */
+/** Create a table with a heading for each row and column. A cell is text or a node. */
 function table(headings, rows, caption) {
   const head = el("tr", {}, headings.map((text) => el("th", { scope: "col" }, text)));
   const body = rows.map(([heading, ...cells]) =>
@@ -91,7 +91,7 @@ const shown = (value) => {
   return value.toLocaleString("en", { maximumSignificantDigits: size >= 1e4 ? 7 : 5 });
 };
 
-/** Keep choices in the address, so that a reload finds them; in a notebook's frame there is none to keep them in. */
+/** Store the choices in the address, so that a reload restores them. The frame of a notebook does not allow this. */
 function keepInAddress(choices) {
   try {
     history.replaceState(null, "", `#${new URLSearchParams(choices)}`);

@@ -1,7 +1,7 @@
 "use strict";
-// Translations side by side: words that the reference has not are marked, by colour and by a line below them.
+// Translations side by side. Words that are not in the reference are marked by colour and underlined.
 
-/** Which words of ``words`` are in no longest common subsequence with ``reference``. */
+/** Return a boolean for each word: true if the word is not part of the longest common subsequence with ``reference``. */
 function differing(words, reference) {
   const n = words.length, m = reference.length;
   const longest = Array.from({ length: n + 1 }, () => new Uint16Array(m + 1));
@@ -35,14 +35,14 @@ class Samples {
     this.count = this.page;
     this.order = el("select", { onchange: () => this.draw(), ariaLabel: "order of the samples" });
     this.filter = el("input", {
-      type: "search", placeholder: "only those with …", ariaLabel: "only samples with this text",
+      type: "search", placeholder: "filter by text …", ariaLabel: "only samples with this text",
       oninput: () => this.draw(),
     });
     this.list = el("div", {});
     this.more = el("button", { type: "button", className: "screen", onclick: () => this.showMore() }, "show more");
     this.node = el("section", { id: "samples" }, el("h2", {}, "Translations"),
-      el("p", { className: "faint" }, "Sentences from all over the text. Marked words are not in the reference; the number "
-        + "is the sentence's chrF."),
+      el("p", { className: "faint" }, "Sentences chosen evenly from the text. Marked words are not in the reference. The number "
+        + "is the chrF of the sentence."),
       el("p", { className: "screen" }, this.order, " ", this.filter), this.list, this.more);
     this.offer();
   }

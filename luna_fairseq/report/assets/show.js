@@ -2,13 +2,13 @@
 // The page of luna-show.
 
 const ABOUT = {
-  pack: "What each row of P packs of each token.",
-  unpack: "What each token unpacks of each row of P.",
-  read: "What each token reads of each token in all.",
+  pack: "Weights of pack attention, from each row of P to each token.",
+  unpack: "Weights of unpack attention, from each token to each row of P.",
+  read: "Total weights, from each token to each token that it reads.",
 };
 const TITLES = { pack: "pack", unpack: "unpack", read: "read: unpack × pack" };
 
-/** A map's weights by head, read from its compressed bytes when they are asked for first. */
+/** Return the weights of a map by head. The compressed bytes are decoded at the first call. */
 async function weightsOf(map) {
   if (map.values) return map.values;
   const bytes = Uint8Array.from(atob(map.bytes), (character) => character.charCodeAt(0));
@@ -20,7 +20,7 @@ async function weightsOf(map) {
   return map.values;
 }
 
-/** One head's weights, or the mean of all. */
+/** Return the weights of one head, or the mean of all heads if ``head`` is null. */
 function ofHead(values, head) {
   if (head !== null) return values[head];
   const mean = new Float32Array(values[0].length);
@@ -125,7 +125,7 @@ class Show {
     if (change) this.choose(change);
   }
 
-  /** Draws what is chosen; a later choice overtakes an earlier one that is still being read. */
+  /** Draw the chosen attention. If another choice is made while weights are being decoded, only the last one is drawn. */
   async draw() {
     const turn = (this.turn = (this.turn || 0) + 1);
     this.offer();
@@ -163,7 +163,7 @@ class Show {
     return heat;
   }
 
-  /** The texts; of a translation source and translation as tokens, each lighting up what it reads or is read by. */
+  /** Return the texts and, for a translation, the tokens of both sides. Pointing at a token highlights the tokens aligned with it. */
   async alignment() {
     const parts = Object.entries(this.text.texts).map(([name, text]) =>
       el("p", {}, el("span", { className: "faint" }, `${name}: `), el("span", { dir: "auto" }, text)));
@@ -173,7 +173,7 @@ class Show {
     const head = chosen === this.attention ? this.state.head : null;
     const weights = ofHead(await weightsOf(chosen.maps.read), head !== null && head < chosen.maps.read.shape[0] ? head : null);
     return [...parts, el("h2", {}, "Alignment"), el("p", { className: "faint" },
-      `What the ${title(chosen.name)}, ${head === null ? "mean of heads" : `head ${head + 1}`}, reads: point at a token, or reach it with Tab.`),
+      `What the ${title(chosen.name)}, ${head === null ? "mean of heads" : `head ${head + 1}`}, reads. Point at a token, or move to it with Tab.`),
     ...aligned(chosen.columns, chosen.rows, weights)];
   }
 
@@ -182,17 +182,17 @@ class Show {
     if (!names.length) return [];
     const heads = Math.max(...names.map((name) => attention.strengths[name].length));
     const columns = Array.from({ length: heads }, (_, head) => `head ${head + 1}`);
-    return [el("h2", {}, "Anchors"), el("p", { className: "faint" }, "How strongly distance counts (gamma) by head; rings on the pack map "
-      + "show where each row of P stands."), table(["", ...columns],
+    return [el("h2", {}, "Anchors"), el("p", { className: "faint" }, "Learned strength of the distance penalty (gamma) by head. Rings on the pack map "
+      + "show the place of each row of P."), table(["", ...columns],
       names.map((name) => [name, ...columns.map((_, head) => shown(attention.strengths[name][head]))]), "anchors")];
   }
 
-  /** Entropy or coverage of every head of every map, each a button that shows it. */
+  /** Return a table with the entropy or coverage of every head. Each cell is a button that shows the head. */
   all() {
     const { figure } = this.state;
     const select = el("select", { id: "figure", onchange: (event) => this.choose({ figure: event.target.value }) },
       ["entropy", "coverage"].map((name) => el("option", { value: name, selected: name === figure }, name)));
-    const said = { entropy: "0: each row weighs one thing only; 1: all alike.", coverage: "Share of what is attended to at which some row has its largest weight." };
+    const said = { entropy: "0: every row has a single nonzero weight. 1: all weights are equal.", coverage: "Fraction of the columns that have the largest weight of some row." };
     const most = Math.max(...this.text.attentions.flatMap((one) => Object.values(one.maps).map((map) => map.shape[0])));
     const rows = this.text.attentions.flatMap((one, place) => Object.entries(one.maps).map(([kind, map]) =>
       el("tr", {}, el("th", { scope: "row" }, `${title(one.name)}: ${kind}`), map[figure].map((value, head) => el("td", {}, this.cell(value, place, head))))));
@@ -213,7 +213,7 @@ class Show {
 
 const short = (text) => (text.length > 60 ? `${text.slice(0, 59)}…` : text);
 
-/** Two lines of tokens; pointing at one colours the other line by the weights (rows: the second line). */
+/** Create two lines of tokens. Pointing at a token colours the other line by the weights, whose rows are the target tokens. */
 function aligned(source, target, weights) {
   const item = (text, point) => {
     const button = el("button", { type: "button", onmouseenter: point, onfocus: point, onclick: point }, text);

@@ -1,7 +1,7 @@
 "use strict";
 // The page of luna-report.
 
-const MOST_OPTIONS = 30; // longer lists are folded: runs of different tasks differ in far more options
+const MOST_OPTIONS = 30; // longer lists are folded, because runs of different tasks differ in many more options
 
 class Board {
   constructor(data) {
@@ -15,7 +15,7 @@ class Board {
     this.build();
   }
 
-  /** Choices stand in the address, so that a reload keeps them. */
+  /** Restore the choices from the address. */
   remember() {
     const kept = new URLSearchParams(location.hash.slice(1));
     for (const run of (kept.get("off") || "").split(",").filter(Boolean)) this.state.off.add(Number(run));
@@ -62,7 +62,7 @@ class Board {
     this.tables.replaceChildren(...this.overview());
     this.lengths.replaceChildren(...(this.data.lengths.length
       ? [el("h2", {}, "BLEU by length of the source"), el("p", { className: "faint" },
-        "sacreBLEU of fairseq-generate's text as it stands; ratio: length of the translations over that of the references."),
+        "sacreBLEU of the output of fairseq-generate, without postprocessing. Ratio: length of the translations divided by the length of the references."),
       lengthTable(this)] : []));
     if (this.samples) this.samples.draw();
   }
@@ -78,7 +78,7 @@ class Board {
     return parts;
   }
 
-  /** What is said of the runs, once if it is the same of several. */
+  /** Return the remarks about the runs. A remark that applies to several runs appears once. */
   remarks(runs) {
     const said = new Map();
     for (const run of runs) {
