@@ -1,5 +1,4 @@
-"""A real browser for tests: Debian's Chromium without a window, by playwright; skipped where there is
-none."""
+"""A headless Chromium for tests, controlled by playwright. Tests are skipped on machines without Chromium."""
 
 import shutil
 from contextlib import contextmanager
@@ -10,8 +9,8 @@ SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-def installed():
-    """The browser's path. Skips the test where there is none."""
+def find_chromium():
+    """Return the path of Chromium, or skip the test if Chromium is not installed."""
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
@@ -21,8 +20,10 @@ def installed():
 
 @contextmanager
 def opened(browser, path, size="desktop", **settings):
-    """The page of a file, with what it asked for and complained of in ``page.requests`` and
-    ``page.complaints``."""
+    """Context manager that opens a file in the browser and checks it for errors and requests at the end.
+
+    ``page.requests`` lists the addresses that the page requested, and ``page.complaints`` its messages.
+    """
     width, height = SIZES[size]
     context = browser.new_context(
         viewport={"width": width, "height": height}, has_touch=size == "phone", **settings
@@ -43,7 +44,7 @@ def opened(browser, path, size="desktop", **settings):
 
 @contextmanager
 def shown_in_notebook(browser, html, folder):
-    """The frame in which a notebook shows what ``_repr_html_`` gave."""
+    """Context manager with the frame in which a notebook displays the HTML of ``_repr_html_``."""
     path = folder / "notebook.html"
     path.write_text(f"<!DOCTYPE html><title>notebook</title>{html}", encoding="utf-8")
     context = browser.new_context()
@@ -58,5 +59,5 @@ def shown_in_notebook(browser, html, folder):
 
 
 def fits(page):
-    """Whether nothing is wider than the window."""
+    """Return True if no element is wider than the window."""
     return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -1,4 +1,4 @@
-"""One browser for all tests of a process."""
+"""A browser that all tests of a process share."""
 
 import browser as chromium
 import pytest
@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def browser():
-    path = chromium.installed()
+    path = chromium.find_chromium()
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

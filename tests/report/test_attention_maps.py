@@ -1,4 +1,4 @@
-"""Named maps of attention: what they hold is what the models compute."""
+"""Attention maps contain the weights that the models compute."""
 
 from argparse import Namespace
 
@@ -23,7 +23,7 @@ def one_sentence():
 
 
 def run(model, source, target):
-    """Records, and what the model returned."""
+    """Return the records by name, the logits and the second output of the model."""
     with recorded(model) as found:
         logits, extra = model(source, torch.tensor([source.size(1)]), target)
     return {one.name: one for one in found}, logits, extra
@@ -46,7 +46,7 @@ def test_maps_of_a_translation_model(variant):
             assert weights.shape[-2:] == shape_of(name, kind, 5), (name, kind)
             shares = weights.sum(dim=-1)
             if name.endswith("cross") or name.startswith("encoder"):
-                # Of a look-up, what is not read of the rows is read of tokens.
+                # With a look-up, some weight goes to tokens instead of rows of P.
                 assert shares.max() < 1 + 1e-9 and (
                     kind == "unpack" or torch.allclose(shares, torch.ones_like(shares))
                 )
@@ -70,14 +70,14 @@ def shape_of(name, kind, rows, source=9, target=6):
     return {"pack": (rows, attended), "unpack": (attending, rows), "read": (attending, attended)}[kind]
 
 
-def test_strengths_of_anchors_are_told():
+def test_learned_strengths_of_anchored_attention():
     found, _, _ = run(tiny_model(anchored_packed=True, packed_lookup=2), *one_sentence())
     assert set(found["encoder.0.self"].strengths) == {"pack gamma", "unpack gamma"}
     assert set(found["decoder.0.cross"].strengths) == {"pack gamma", "look-up gate"}
     assert found["decoder.0.self"].strengths == {}
 
 
-def test_what_is_read_in_causal_attention_makes_its_output():
+def test_causal_read_map_reproduces_the_output():
     torch.manual_seed(0)
     attention = LunaCausalAttention(12, 3, untie_kv=True).double()
     query, packed = torch.randn(7, 1, 12).double(), torch.randn(5, 1, 12).double()
@@ -105,7 +105,7 @@ def test_maps_of_fairseqs_transformer():
 
 
 class Hub:
-    """As much of fairseq's generator interface as is needed."""
+    """The part of fairseq's generator interface that attention maps use."""
 
     device = "cpu"
 
@@ -185,7 +185,7 @@ def test_entropy_and_coverage():
 
 
 @pytest.mark.parametrize("text, message", [("  ", "empty text"), ("w1 " * 600, "601 tokens")])
-def test_no_text_and_too_much(text, message):
+def test_empty_and_too_long_texts_are_refused(text, message):
     with pytest.raises(InputError, match=message):
         attention_maps(Hub(tiny_model(torch.float32), Task()), text)
 

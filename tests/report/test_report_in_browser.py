@@ -13,7 +13,7 @@ WORDS = "the cat sat on a mat and looked at the old dog".split()
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """Three runs of 100,000 updates, one of them with a hostile name, with translations."""
+    """Report of three runs with 100,000 updates and translations. One run has HTML in its name."""
     folder = tmp_path_factory.mktemp("runs")
     references = [" ".join(WORDS[: 3 + number % 9]) for number in range(60)]
     runs = []
@@ -32,7 +32,7 @@ def report(tmp_path_factory):
 
 @pytest.mark.parametrize("size", ["phone", "desktop"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_drawn_and_fits(browser, report, size, scheme):
+def test_page_is_drawn_and_fits_the_window(browser, report, size, scheme):
     with opened(browser, report, size, color_scheme=scheme) as page:
         assert fits(page)
         assert page.title() == "Training runs"
@@ -44,7 +44,7 @@ def test_it_is_drawn_and_fits(browser, report, size, scheme):
         ]
 
 
-def test_runs_can_be_left_out(browser, report):
+def test_runs_can_be_hidden(browser, report):
     with opened(browser, report) as page:
         page.get_by_label("transformer").first.uncheck()
         assert "transformer" not in page.locator("main table").first.inner_text()
@@ -86,7 +86,7 @@ def test_in_a_notebook_runs_can_be_chosen(browser, tmp_path):
         assert "one" in text and "two" not in text
 
 
-def test_many_options_that_differ_are_folded_and_stay_as_they_are(browser, tmp_path):
+def test_a_long_list_of_options_is_folded_and_stays_open(browser, tmp_path):
     runs = [write_run(tmp_path / "one", updates=1000), write_run(tmp_path / "two", updates=1000)]
     log = runs[1] / "train.log"
     more = "".join(f"'option_{number}': 1, " for number in range(40))

@@ -1,4 +1,4 @@
-"""The file that luna-report writes: sizes, speed, bad input, text that looks like HTML."""
+"""The page of luna-report: its size, bad input, and text that looks like HTML."""
 
 import json
 import re
@@ -14,12 +14,12 @@ HOSTILE = "<script>document.title='run'</script><img src=x onerror=alert(1)>&\u2
 
 
 def data_of(text):
-    """The data of a page."""
+    """Return the data of a page."""
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
 
 
 def report(out, *words):
-    """The data of the page that the command writes."""
+    """Run luna-report and return the data of the page."""
     assert main([*map(str, words), "--out", str(out), "--quiet"]) == 0
     return data_of(out.read_text(encoding="utf-8"))
 
@@ -40,13 +40,13 @@ def test_text_that_looks_like_html_stays_text(tmp_path):
     assert data["samples"][0]["source"] == HOSTILE and data["title"] == HOSTILE
 
 
-def test_nothing_in_the_page_asks_for_anything():
+def test_the_page_makes_no_requests():
     text = build_page("title", {}, ["page.css", "training.css"], ["page.js", "samples.js"]).text
     assert "default-src 'none'" in text and text.count("'sha256-") == 2
     assert not re.search(r"(src|href)=|@import|url\(", text)
 
 
-def test_in_a_notebook_a_page_shows_itself():
+def test_a_notebook_displays_the_page():
     shown = build_page(HOSTILE, {"text": HOSTILE}, [], ["page.js"])._repr_html_()
     assert shown.startswith('<iframe sandbox="allow-scripts"') and shown.count("<") == 2
 
@@ -66,7 +66,7 @@ def test_mean_and_spread_over_seeds(tmp_path):
     assert report(tmp_path / "report.html", tmp_path / "out")["seeds"] == [expected]
 
 
-def test_watching_ends_with_the_runs(tmp_path):
+def test_watching_ends_when_all_runs_are_finished(tmp_path):
     folder = write_run(tmp_path / "run", updates=1000)
     assert report(tmp_path / "report.html", folder, "--watch", "1")["watch"] == 1
 
@@ -79,13 +79,13 @@ def test_watching_ends_with_the_runs(tmp_path):
         ([str(LOGS / "simple.log"), "--results", "nowhere"], "is not a folder"),
     ],
 )
-def test_bad_input_is_one_line(words, message, tmp_path, capsys):
+def test_bad_input_gives_one_line_of_error(words, message, tmp_path, capsys):
     assert main([*words, "--out", str(tmp_path / "report.html"), "--quiet"]) == 1
     error = capsys.readouterr().err.strip()
     assert message in error and "\n" not in error and not (tmp_path / "report.html").exists()
 
 
-def test_the_palette_is_distinct_for_all(tmp_path):
+def test_the_palette_is_distinct_with_colour_blindness(tmp_path):
     text = (ASSETS / "page.js").read_text(encoding="utf-8")
     for ground, name in (("#ffffff", "light"), ("#14171c", "dark")):
         colours = re.findall(r"#[0-9a-f]{6}", re.search(rf"{name}: \[(.*?)\]", text)[1])
@@ -132,5 +132,5 @@ def contrast(one, other):
 
 
 def seen_as(colour, vision):
-    """In Oklab, where distances are as they are seen."""
+    """Return a colour in Oklab, where distances agree with perception, as seen with a colour blindness."""
     return OKLAB @ np.cbrt(OKLAB_LMS @ np.clip(vision @ linear(colour), 0, 1))

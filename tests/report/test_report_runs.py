@@ -1,4 +1,4 @@
-"""Which runs there are, what each was started with, and what differs."""
+"""Training runs are found, named, and read with their options."""
 
 import json
 from argparse import Namespace
@@ -55,7 +55,7 @@ def test_logs_of_several_runs_in_one_folder(tmp_path):
     assert sorted(run.name for run in find_runs([tmp_path / "logs"])) == ["logs/a", "logs/b"]
 
 
-def test_hydras_folder_has_the_options(tmp_path):
+def test_options_are_read_from_hydras_folder(tmp_path):
     folder = tmp_path / "hydra"
     (folder / ".hydra").mkdir(parents=True)
     config = "common:\n  seed: 7\nmodel:\n  _name: luna\n"
@@ -66,7 +66,7 @@ def test_hydras_folder_has_the_options(tmp_path):
     assert summary(run)["Seed"] == "7" and summary(run)["Architecture"] == "luna"
 
 
-def test_a_checkpoint_has_the_options_that_the_log_lacks(tmp_path):
+def test_options_missing_in_the_log_are_read_from_a_checkpoint(tmp_path):
     folder = copy_log("json.file", tmp_path / "run")
     text = (folder / "train.log").read_text(encoding="utf-8")
     (folder / "train.log").write_text(
@@ -95,7 +95,7 @@ def test_a_run_in_progress(tmp_path):
     assert summary(run)["State"] == "25% of 8,000 updates"
 
 
-def test_the_best_is_of_the_metric_that_was_asked_for(tmp_path):
+def test_the_best_result_uses_the_metric_of_the_options(tmp_path):
     options = {"best_checkpoint_metric": "'bleu'", "maximize_best_checkpoint_metric": True}
     (run,) = find_runs([write_run(tmp_path / "run", 3000, **options)])
     name, value, update = run.best()
@@ -103,7 +103,7 @@ def test_the_best_is_of_the_metric_that_was_asked_for(tmp_path):
     assert (name, value) == ("bleu", bleu.max()) and update in (1000, 2000, 3000)
 
 
-def test_a_validation_that_gave_no_number_is_not_the_best(tmp_path):
+def test_a_validation_with_nan_is_not_the_best(tmp_path):
     log = write_run(tmp_path / "run", 3000) / "train.log"
     text = log.read_text(encoding="utf-8").replace("subset | loss ", "subset | loss nan | was ", 1)
     log.write_text(text, encoding="utf-8")
@@ -116,7 +116,7 @@ def test_a_validation_that_gave_no_number_is_not_the_best(tmp_path):
 @pytest.mark.parametrize(
     "make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("hello\n")]
 )
-def test_what_holds_no_run_is_refused_in_one_line(tmp_path, make):
+def test_a_path_without_runs_is_refused_in_one_line(tmp_path, make):
     make(tmp_path / "place")
     with pytest.raises(InputError) as error:
         find_runs([tmp_path / "place"])
@@ -151,6 +151,6 @@ def test_only_options_that_differ():
 
 @pytest.mark.parametrize("wall", [[100, 200, 0, 0], [100, 200, 90, 190]])
 def test_the_hours_continue_after_a_restart(wall):
-    """fairseq's clock stays at 0, or starts again."""
+    """After a restart, fairseq's clock stays at 0 or starts again."""
     table = {"wall": np.array(wall, dtype=float), "train_wall": np.array([90.0, 90, 90, 100])}
     assert hours(table)[-1] * 3600 == pytest.approx(390)

@@ -1,4 +1,4 @@
-"""Translations side by side."""
+"""Translations of several runs: samples, BLEU by length, and scores."""
 
 import pytest
 import sacrebleu
@@ -34,7 +34,7 @@ def test_the_largest_difference_comes_first(two):
     assert len(samples(two, 10)) == 10
 
 
-def test_of_one_run_the_worst_comes_first(two):
+def test_with_one_run_the_worst_sentence_comes_first(two):
     assert samples(two[1:], 80)[0]["runs"][0][0] == "nothing"
 
 
@@ -58,7 +58,7 @@ def test_a_run_without_translations():
     assert samples([], 5) == [] and by_length([]) == []
 
 
-def test_only_whole_sentences_of_generated_text_count(tmp_path):
+def test_sentences_without_a_reference_or_hypothesis_are_skipped(tmp_path):
     path = tmp_path / "generate.txt"
     text = "S-0\tein\nT-0\ta\nH-0\t-1\ta @@b\nD-0\t-1\ta b\nD-0\t-2\tworse\nS-1\tzwei\nH-1\t-1\tt"
     path.write_text(text, encoding="utf-8")

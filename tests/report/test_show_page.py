@@ -1,4 +1,4 @@
-"""The page of luna-show: its size, what stands in it, and the page in a real browser."""
+"""The page of luna-show: its size, its content, and its behaviour in a browser."""
 
 import pytest
 import torch
@@ -13,8 +13,8 @@ TARGET = [*(f"target{place}" for place in range(59)), "</s>"]
 STRENGTHS = {"encoder.0.self": {"pack gamma": torch.arange(1.0, 9), "unpack gamma": torch.ones(8)}}
 
 
-def maps_of(layers=6, heads=8, rows=32):
-    """Random maps of a translation of 60 tokens, which nothing compresses."""
+def random_maps(layers=6, heads=8, rows=32):
+    """Random maps, which do not compress well, of a translation with 60 tokens."""
     torch.manual_seed(0)
     maps = {}
     for layer in range(layers):
@@ -26,12 +26,12 @@ def maps_of(layers=6, heads=8, rows=32):
     return AttentionMaps(maps, SOURCE, TARGET, ["</s>", *TARGET[:-1]], texts, STRENGTHS)
 
 
-def test_it_is_small():
-    assert len(attention_page([maps_of()]).text.encode("utf-8")) < 2e6
+def test_page_is_small():
+    assert len(attention_page([random_maps()]).text.encode("utf-8")) < 2e6
 
 
 def test_text_that_looks_like_html_stays_text():
-    text = attention_page([maps_of(layers=1)], title=HOSTILE).text
+    text = attention_page([random_maps(layers=1)], title=HOSTILE).text
     assert text.count("<script") == text.count("</script>") == 1 + 3 and "<img" not in text
     data = data_of(text)
     assert data["texts"][0]["texts"]["source"] == HOSTILE and data["title"] == HOSTILE
@@ -48,7 +48,7 @@ def test_text_that_looks_like_html_stays_text():
         (["nowhere.pt", "--input", "nowhere.txt"], "nowhere.txt"),
     ],
 )
-def test_bad_input_is_one_line(words, message, tmp_path, capsys):
+def test_bad_input_gives_one_line_of_error(words, message, tmp_path, capsys):
     assert main([*words, "--out", str(tmp_path / "page.html")]) == 1
     error = capsys.readouterr().err.strip()
     assert message in error and "\n" not in error and not (tmp_path / "page.html").exists()
@@ -57,12 +57,12 @@ def test_bad_input_is_one_line(words, message, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     path = tmp_path_factory.mktemp("show") / "attention.html"
-    attention_page([maps_of(layers=2), maps_of(layers=1, heads=3)]).write(path)
+    attention_page([random_maps(layers=2), random_maps(layers=1, heads=3)]).write(path)
     return path
 
 
 @pytest.mark.parametrize("size, scheme", [("phone", "dark"), ("desktop", "light")])
-def test_it_is_drawn_and_fits(browser, shown, size, scheme):
+def test_page_is_drawn_and_fits_the_window(browser, shown, size, scheme):
     with opened(browser, shown, size, color_scheme=scheme) as page:
         assert fits(page)
         assert page.locator(".map h3").all_inner_texts() == [
@@ -77,7 +77,7 @@ def test_it_is_drawn_and_fits(browser, shown, size, scheme):
 
 def test_hovering_and_arrows_read_the_weights(browser, shown):
     with opened(browser, shown) as page:
-        values = maps_of(layers=2)["encoder.0.self.pack"].mean(0)
+        values = random_maps(layers=2)["encoder.0.self.pack"].mean(0)
         first = page.locator(".map").first
         place = page.evaluate(
             "(({ left, top, size }) => ({ x: left + 2.5 * size, y: top + 1.5 * size }))(view.drawn[0])"
@@ -115,7 +115,7 @@ def test_layers_heads_and_texts_are_chosen(browser, shown):
 def test_the_alignment_lights_up(browser, shown):
     with opened(browser, shown) as page:
         page.locator("#target button").nth(5).hover()
-        read = maps_of(layers=2)["decoder.1.cross.read"].mean(0)[5]
+        read = random_maps(layers=2)["decoder.1.cross.read"].mean(0)[5]
         darkest = page.evaluate(
             """() => {
               const light = (node) => node.style.background.match(/\\d+/g).map(Number).reduce((a, b) => a +
@@ -126,7 +126,7 @@ def test_the_alignment_lights_up(browser, shown):
         assert darkest in read.topk(3).indices.tolist()
 
 
-def test_anchors_are_told(browser, shown):
+def test_strengths_of_anchors_are_shown(browser, shown):
     with opened(browser, shown) as page:
         text = page.locator("main").inner_text()
         assert "pack gamma" in text and "unpack gamma" in text
@@ -140,6 +140,6 @@ def test_attention_without_p_has_one_map(browser, tmp_path):
 
 
 def test_in_a_notebook_heads_can_be_chosen(browser, tmp_path):
-    with shown_in_notebook(browser, maps_of(layers=1)._repr_html_(), tmp_path) as frame:
+    with shown_in_notebook(browser, random_maps(layers=1)._repr_html_(), tmp_path) as frame:
         frame.select_option("#head", label="4")
         frame.wait_for_function("document.querySelector('.map h3').textContent === 'pack (head 4)'")

@@ -1,4 +1,4 @@
-"""Logs of fairseq-train, of every format and in every state."""
+"""Logs of fairseq-train are read in every format, complete or not."""
 
 import io
 
@@ -23,16 +23,16 @@ def updates(log):
     return log.tables["train_inner"]["num_updates"].tolist()
 
 
-def test_json_and_simple_tell_the_same():
+def test_json_and_simple_agree():
     simple, json = (read_logs([LOGS / name]).tables for name in ("simple.log", "json.log"))
     assert set(simple) == set(json) == {"train_inner", "train", "valid", "saved"}
     for kind in simple:
         assert set(simple[kind]) == set(json[kind])
-        for figure in set(simple[kind]) - {"wps", "ups", "wall", "train_wall"}:  # which differ each time
+        for figure in set(simple[kind]) - {"wps", "ups", "wall", "train_wall"}:  # times differ
             np.testing.assert_allclose(simple[kind][figure], json[kind][figure], atol=1e-3)
 
 
-def test_what_a_log_of_the_tiny_run_says():
+def test_figures_of_a_tiny_run():
     log = read_logs([LOGS / "simple.log"])
     inner, valid = log.tables["train_inner"], log.tables["valid"]
     assert inner["num_updates"].tolist() == list(range(1, 13))
@@ -45,7 +45,7 @@ def test_what_a_log_of_the_tiny_run_says():
 
 
 @pytest.mark.parametrize("name", ["simple.file", "json.file"])
-def test_a_log_file_without_times_and_names_tells_the_same(name):
+def test_a_log_file_without_times_and_names(name):
     tables, same = read_logs([LOGS / name]).tables, read_logs([LOGS / name.replace("file", "log")]).tables
     for kind in ("train_inner", "train", "valid"):
         np.testing.assert_array_equal(tables[kind]["loss"], same[kind]["loss"])
@@ -58,7 +58,7 @@ def test_hydras_log():
     assert option(log.options, "untie_luna_kv") is True
 
 
-def test_without_log_lines_what_was_saved_is_told():
+def test_saved_checkpoints_without_statistics():
     tables = read_logs([LOGS / "none.log"]).tables
     assert set(tables) == {"saved"}
     assert tables["saved"]["num_updates"].tolist() == [7, 12]
@@ -97,13 +97,13 @@ def test_a_log_cut_in_the_middle_of_a_line_lacks_that_line(tmp_path):
     assert updates(log) == list(range(1, 9)) and log.cut and not log.finished
 
 
-def test_a_line_that_another_process_broke_is_left_out(tmp_path):
+def test_a_line_interrupted_by_another_process_is_skipped(tmp_path):
     lines = [INNER.format(**figures(update)) for update in (100, 200, 300)]
     broken = lines[1][:150] + "Warning: something else\n"
     assert updates(read(tmp_path, lines[0] + broken + lines[2])) == [100, 300]
 
 
-def test_what_was_done_again_after_a_restart_counts(tmp_path):
+def test_updates_repeated_after_a_restart_count_once(tmp_path):
     first = [INNER.format(**figures(update, speed=1)) for update in (100, 200, 300, 400)]
     again = [INNER.format(**figures(update, speed=2)) for update in (300, 400, 500)]
     together, apart = read(tmp_path, "".join(first + again)), read(tmp_path, "".join(first), "".join(again))
@@ -117,7 +117,7 @@ def test_the_same_log_twice_is_one_run():
     assert updates(twice) == updates(once)
 
 
-def test_what_is_no_number(tmp_path):
+def test_values_that_are_not_numbers(tmp_path):
     lines = [INNER.format(**figures(update)) for update in (100, 200, 300)]
     gnorm = f"gnorm={figures(100)['gnorm']:.3f}"
     lines[1:1] = [lines[0].replace(gnorm, "gnorm=None").replace("=100,", "=150,")]
@@ -126,7 +126,7 @@ def test_what_is_no_number(tmp_path):
     assert np.isnan(found["gnorm"]).tolist() == [True, True, False] and np.isfinite(found["loss"]).all()
 
 
-def test_what_is_no_log_is_refused_in_one_line(tmp_path):
+def test_other_files_are_refused(tmp_path):
     (tmp_path / "notes.log").write_text("epoch making news\nloss=5 of interest\n", encoding="utf-8")
     assert not is_training_log(tmp_path / "notes.log")
     with pytest.raises(InputError, match="notes.log is not a log of fairseq-train"):
@@ -135,30 +135,30 @@ def test_what_is_no_log_is_refused_in_one_line(tmp_path):
         read_logs([tmp_path / "absent.log"])
 
 
-def test_bytes_that_are_no_text_do_no_harm(tmp_path):
+def test_bytes_that_are_not_utf8_are_skipped(tmp_path):
     path = tmp_path / "train.log"
     path.write_bytes(b"\x00\xff\xfe\n" + INNER.format(**figures(100)).encode() + b"\xc3\x28\n")
     assert updates(read_logs([path])) == [100]
 
 
-def test_options_that_cannot_be_read_are_left_out(tmp_path):
+def test_options_that_cannot_be_parsed(tmp_path):
     line = options_line().replace("'seed': 1", "'seed': <Seed.one>")
     assert read(tmp_path, line + INNER.format(**figures(100))).options is None
 
 
-def test_options_of_a_translation_in_the_same_file_are_not_the_trainings(tmp_path):
+def test_options_of_a_translation_in_the_same_log_are_ignored(tmp_path):
     log = tmp_path / "train.log"
     log.write_text(options_line(seed=7) + options_line(path="'checkpoint_best.pt'", seed=8), encoding="utf-8")
     assert option(read_logs([log]).options, "seed") == 7
 
 
-def test_the_version_that_trained(tmp_path):
+def test_version_of_this_package(tmp_path):
     log = tmp_path / "train.log"
     line = "2026-01-02 03:04:05 | INFO | fairseq_cli.train | luna_fairseq 0.1.0"
-    for said, told in (
+    for suffix, version in (
         ("", "0.1.0"),
         (f" (commit {'0123456789' * 4})", "0.1.0, commit 012345678901"),
         (" <script>", None),
     ):
-        log.write_text(f"{options_line()}{line}{said}\n", encoding="utf-8")
-        assert read_logs([log]).made_with == told
+        log.write_text(f"{options_line()}{line}{suffix}\n", encoding="utf-8")
+        assert read_logs([log]).made_with == version

@@ -1,4 +1,4 @@
-"""Logs of fairseq-train: real ones of a tiny run in logs/, and long ones written here."""
+"""Logs of fairseq-train for tests: logs/ has those of a tiny run, and ``write_run`` writes long ones."""
 
 import json
 import math
@@ -18,7 +18,7 @@ VALID = (
 
 
 def options_line(**changed):
-    """The line in which the tiny run prints its options, with some of them changed."""
+    """Return the line in which the tiny run prints its options, with some options changed."""
     line = next(
         line for line in (LOGS / "simple.log").read_text(encoding="utf-8").splitlines() if "'common'" in line
     )
@@ -29,7 +29,7 @@ def options_line(**changed):
 
 
 def figures(update, speed=1.0, per_epoch=1000):
-    """A plausible training, without chance."""
+    """Return plausible figures of a training at an update, without randomness."""
     loss = 3 + 6 * math.exp(-update * speed / 8000) + 0.05 * math.sin(update)
     return {
         "update": update,
@@ -48,7 +48,7 @@ def figures(update, speed=1.0, per_epoch=1000):
 
 
 def write_run(folder, updates=100_000, interval=100, speed=1.0, finished=True, **options):
-    """A run with a log of ``updates`` updates, a line every ``interval``, and a validation every 1,000."""
+    """Write the log of a run with a line every ``interval`` updates and a validation every 1,000 updates."""
     folder.mkdir(parents=True)
     with (folder / "train.log").open("w", encoding="utf-8") as log:
         log.write(options_line(save_dir=repr(str(folder)), max_update=updates, **options))
@@ -63,7 +63,7 @@ def write_run(folder, updates=100_000, interval=100, speed=1.0, finished=True, *
 
 
 def write_translations(folder, hypotheses, sources, references):
-    """What fairseq-generate and luna-evaluate leave."""
+    """Write the output files of fairseq-generate and luna-evaluate."""
     with (folder / "generate-test-lenpen1.txt").open("w", encoding="utf-8") as file:
         for number, (hypothesis, source, reference) in enumerate(zip(hypotheses, sources, references)):
             file.write(f"S-{number}\t{source}\nT-{number}\t{reference}\n")
