@@ -17,7 +17,7 @@ from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer
 from luna_fairseq.huggingface.tokenization_luna_moses import LunaMosesTokenizer
 from luna_fairseq.models.tokenizers import find_text_pipeline
 from luna_fairseq.text.documents import SEPARATOR
-from luna_fairseq.text.pieces import encoding_of
+from luna_fairseq.text.pieces import detect_encoding
 
 SPACE = "\u2581"
 BOS, EOS, PAD, UNKNOWN, MASK = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
@@ -68,7 +68,7 @@ def build_tokenizer(
             sentencepiece's but no byte-pair encoding, or has pieces that the dictionary lacks
     """
     ids = {dictionary[index]: index for index in range(len(dictionary))}
-    encoding = encoding_of(dictionary)
+    encoding = detect_encoding(dictionary)
     if encoding is not None and not files:
         raise InputError(
             f"the dictionary holds pieces of {encoding}, and its tokenizer is not there: put "

@@ -3,7 +3,7 @@
 from typing import Any, Iterable, List, Sequence
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.text.documents import SEPARATOR, Piece, cut, join, remove_separators, split
+from luna_fairseq.text.documents import SEPARATOR, Piece, cut_documents, join, remove_separators, split
 
 
 def translate_document(
@@ -38,7 +38,7 @@ def translate_document(
             )
     encoded = [hub.apply_bpe(hub.tokenize(sentence)) for sentence in sentences]
     lengths = ((len(line.split()),) for line in encoded)
-    pieces = list(cut([len(encoded)], lengths, tokens))
+    pieces = list(cut_documents([len(encoded)], lengths, tokens))
     groups = grouped(encoded, pieces)
     longest = max((len(line.split()) + 1 for line in map(join, groups)), default=0)
     if longest > hub.max_positions[0]:

@@ -1,1 +1,1 @@
-"""Text into tokens: pairs of sentences, BPE, merges, Moses, encodings."""
+"""Text processing: parallel files, subword encodings, dictionaries and documents."""

@@ -1,4 +1,4 @@
-"""Long lists of text, worked on by several processes in batches."""
+"""Parallel processing of long texts in batches."""
 
 from __future__ import annotations
 
@@ -11,34 +11,42 @@ from typing import Any, Callable, Deque, Iterable, Iterator, List
 from luna_fairseq.errors import InputError
 
 BATCH = 2000
-# Batches that wait for a process, so that the whole text is never in memory.
+# Number of batches in flight for each process. A limit keeps long texts from filling the memory.
 WAITING_PER_WORKER = 3
 
 
 def map_batches(
     function: Callable[[List[Any]], List[Any]], items: Iterable[Any], workers: int, batch: int = BATCH
 ) -> Iterator[Any]:
-    """Results of ``function``, in the order of the items.
+    """Apply a function to batches of items, possibly in several processes.
 
     Args:
-        function: takes a list of items and returns as many results; sent to other processes.
-        items: drawn as they are needed.
-        workers: processes; 1 works in this one.
-        batch: how many items are given to ``function`` at a time.
+        function: picklable function from a list of items to a list of results of the same length.
+        items: items to process. They are read when they are needed.
+        workers: number of processes. With 1, the function runs in the current process.
+        batch: number of items in a batch (default: 2,000).
+
+    Returns:
+        Iterator over the results, in the order of the items.
 
     Raises:
-        InputError: a process was killed.
+        InputError: A process was killed.
+
+    Example:
+        >>> list(map_batches(lambda lines: [len(line) for line in lines], ["a", "bcd"], workers=1))
+        [1, 3]
     """
     items = iter(items)
     batches = iter(lambda: list(islice(items, batch)), [])
     if workers == 1:
         return chain.from_iterable(map(function, batches))
-    return chain.from_iterable(_in_processes(function, batches, workers))
+    return chain.from_iterable(_map_in_processes(function, batches, workers))
 
 
-def _in_processes(
+def _map_in_processes(
     function: Callable[[List[Any]], List[Any]], batches: Iterator[List[Any]], workers: int
 ) -> Iterator[List[Any]]:
+    """Yield the results of each batch in order, and keep at most a few batches for each process waiting."""
     with ProcessPoolExecutor(workers) as pool:
         waiting: Deque[Future] = deque()
         try:
@@ -50,7 +58,7 @@ def _in_processes(
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise InputError(
-                "one of the processes was killed, for want of memory perhaps: give fewer --workers"
+                "One of the processes was killed, possibly because memory ran out. Use fewer --workers."
             ) from None
         finally:
             for future in waiting:

@@ -1,4 +1,4 @@
-"""fairseq's dictionaries of pieces and words, most frequent first, padded as by fairseq-preprocess."""
+"""Dictionaries in fairseq's format, sorted by frequency and padded as fairseq-preprocess does."""
 
 from __future__ import annotations
 
@@ -7,12 +7,26 @@ from typing import Iterable, Mapping
 
 from fairseq.data import Dictionary
 
-PADDING_FACTOR = 8
+PADDING_FACTOR = 8  # sizes are padded to a multiple of this number
 
 
-def dictionary_of(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
-    """All ``pieces`` of an encoding, with those that the training text does not contain (``counts``, of the
-    encoded text): other text may."""
+def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
+    """Build a dictionary of all pieces of an encoding.
+
+    Pieces that do not occur in the training text are included with count 0, because other text may contain
+    them.
+
+    Args:
+        pieces: all pieces of the encoding.
+        counts: number of occurrences of each piece in the encoded training text.
+
+    Returns:
+        The dictionary, with the most frequent pieces first.
+
+    Example:
+        >>> build_dictionary(["a", "b"], {"b": 3}).symbols[4:6]
+        ['b', 'a']
+    """
     dictionary = Dictionary()
     for piece, count in Counter({piece: counts.get(piece, 0) for piece in pieces}).most_common():
         dictionary.add_symbol(piece, n=count)
@@ -20,9 +34,20 @@ def dictionary_of(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionar
     return dictionary
 
 
-def dictionary_of_text(counts: Mapping[str, int], least: int = 1) -> Dictionary:
-    """The pieces or words that occur ``least`` times or more in the training text; all others are fairseq's
-    unknown word."""
+def build_text_dictionary(counts: Mapping[str, int], least: int = 1) -> Dictionary:
+    """Build a dictionary of the pieces or words that occur in the training text.
+
+    Args:
+        counts: number of occurrences of each piece or word in the training text.
+        least: minimum number of occurrences (default: 1). Rarer words become fairseq's unknown word.
+
+    Returns:
+        The dictionary, with the most frequent words first.
+
+    Example:
+        >>> build_text_dictionary({"the": 3, "cat": 1}, least=2).symbols[4:5]
+        ['the']
+    """
     dictionary = Dictionary()
     for piece, count in counts.items():
         dictionary.add_symbol(piece, n=count)

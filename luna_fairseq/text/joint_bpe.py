@@ -1,4 +1,4 @@
-"""A joint byte-pair encoding of two languages, by sentencepiece, and fairseq's dictionary of its pieces."""
+"""Joint byte-pair encoding of two languages, learned with sentencepiece, and its dictionary for fairseq."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ import sentencepiece
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
-from luna_fairseq.text.dictionaries import dictionary_of
+from luna_fairseq.text.dictionaries import build_dictionary
 
-# The number is stored in the model file, so a constant one makes the file reproducible on any machine.
+# The model file stores this number. A constant makes the file reproducible on any machine.
 LEARNING_THREADS = 4
-LONGEST_LINE_BYTES = 2**30  # sentencepiece's limit; by default it skips lines beyond 4,192 bytes
-MOST_WORDS = 250_000  # that are frequent, and as many others; 32,000 pieces are learnt from far fewer
-_OWN_SYMBOLS = re.compile("(<unk|<s|</s)>")
+LONGEST_LINE_BYTES = 2**30  # sentencepiece's limit; by default, it skips lines beyond 4,192 bytes
+# Number of frequent words that are counted exactly. 32,000 pieces are learned from far fewer words.
+MOST_WORDS = 250_000
+_SENTENCEPIECE_SYMBOLS = re.compile("(<unk|<s|</s)>")
 
 
 def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
-    """Learn a byte-pair encoding.
+    """Learn a byte-pair encoding from plain text.
 
-    Text is encoded as it is: all its characters are covered and none is normalised, save that every run of
-    white space, of whatever kind, is one space. Decoding gives the text back up to white space.
+    The encoding covers all characters and normalises none of them, except that a run of white space becomes
+    one space. Decoding therefore restores the text up to white space.
 
     Args:
-        lines: the training text, both languages; up to half a million different words are in memory.
-        vocab_size: number of pieces, with the three special ones of sentencepiece.
+        lines: training text in both languages. Up to 500,000 distinct words are kept in memory.
+        vocab_size: number of pieces, including the three special pieces of sentencepiece.
 
     Returns:
-        The model, as the contents of a sentencepiece model file.
+        Content of a sentencepiece model file.
 
     Raises:
-        InputError: the text does not fit the vocabulary size.
+        InputError: The vocabulary size does not fit the text.
     """
     words = count_words(lines)
     model = io.BytesIO()
-    with _temporary_current_folder():
+    with _temporary_working_folder():
         rules = Path("whitespace.tsv")
         rules.write_text(_whitespace_rules(), encoding="ascii")
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(f"{_broken(word)}\t{count}" for word, count in words.items()),
+                sentence_iterator=(f"{_break_symbols(word)}\t{count}" for word, count in words.items()),
                 input_format="tsv",
                 model_writer=model,
                 model_type="bpe",
@@ -65,8 +66,22 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
 
 
 def count_words(lines: Iterable[str], most: int = MOST_WORDS) -> Counter:
-    """How often each word occurs. Of more than 2 ``most`` different words the ``most`` frequent so far are
-    kept, and of the others the characters, as words of one: so memory does not grow with the text."""
+    """Count the words of a text in bounded memory.
+
+    Whenever there are more than ``2 * most`` distinct words, only the ``most`` frequent ones are kept. The
+    characters of the others are counted as words, so that no character is lost.
+
+    Args:
+        lines: lines of text.
+        most: number of frequent words to keep (default: 250,000).
+
+    Returns:
+        Number of occurrences by word.
+
+    Example:
+        >>> count_words(["the cat", "the dog"])
+        Counter({'the': 2, 'cat': 1, 'dog': 1})
+    """
     words: Counter = Counter()
     for line in lines:
         words.update(line.split())
@@ -77,15 +92,20 @@ def count_words(lines: Iterable[str], most: int = MOST_WORDS) -> Counter:
     return words
 
 
-def _broken(line: str) -> str:
-    """The line with a space in what looks like one of sentencepiece's own symbols, from which it would learn
-    nothing, not even characters that stand nowhere else."""
-    return _OWN_SYMBOLS.sub(r"\1 >", line) if "<" in line else line
+def _break_symbols(line: str) -> str:
+    """Insert a space into text that looks like a special symbol of sentencepiece.
+
+    sentencepiece would skip such text and would not learn characters that occur nowhere else.
+    """
+    return _SENTENCEPIECE_SYMBOLS.sub(r"\1 >", line) if "<" in line else line
 
 
 @contextmanager
-def _temporary_current_folder() -> Iterator[None]:
-    """The path of the rules is stored in the model file: a relative one makes the file reproducible."""
+def _temporary_working_folder() -> Iterator[None]:
+    """Context manager that changes the working directory to a temporary folder.
+
+    The model file stores the path of the rules. A relative path makes the file reproducible.
+    """
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -96,26 +116,43 @@ def _temporary_current_folder() -> Iterator[None]:
 
 
 def _whitespace_rules() -> str:
-    """fairseq splits at every kind of white space, sentencepiece at spaces alone: make all of it spaces."""
+    """Return normalisation rules that replace every kind of white space by a space.
+
+    fairseq splits text at every kind of white space, but sentencepiece only at spaces.
+    """
     kinds = (code for code in range(sys.maxunicode + 1) if chr(code).isspace() and chr(code) not in " \n")
     return "".join(f"{code:X}\t20\n" for code in kinds)
 
 
 def _explain(message: str, vocab_size: int) -> str:
+    """Translate an error message of sentencepiece into the terms of our options."""
     too_high = re.search(r"Please set it to a value <= (\d+)", message)
-    size = f"--vocab-size {vocab_size} is too"
     if too_high:
-        return f"{size} large for this training text: the most it gives is {too_high[1]}"
+        return (
+            f"--vocab-size {vocab_size} is too large for this training text. Use at most --vocab-size "
+            f"{too_high[1]}."
+        )
     too_low = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if too_low:
-        return f"{size} small: the training text has {too_low[1]} different characters"
+        return (
+            f"--vocab-size {vocab_size} is too small: the training text has {too_low[1]} different "
+            "characters. Use a larger value."
+        )
     return f"sentencepiece cannot learn from this text: {message}"
 
 
 def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
-    """The dictionary of all pieces of a sentencepiece model's file, and of ``separators``, which it does not
-    know; see :func:`dictionary_of`."""
-    known = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    special = known.is_control, known.is_unknown, known.is_unused
-    plain = [i for i in range(known.get_piece_size()) if not any(is_one(i) for is_one in special)]
-    return dictionary_of([*known.id_to_piece(plain), *separators], counts)
+    """Build the dictionary of all pieces of a sentencepiece model.
+
+    Args:
+        model: path of the model file.
+        counts: number of occurrences of each piece in the encoded training text.
+        separators: further symbols, which the model does not know. Empty by default.
+
+    Returns:
+        The dictionary, with the most frequent pieces first.
+    """
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    special = processor.is_control, processor.is_unknown, processor.is_unused
+    ordinary = [i for i in range(processor.get_piece_size()) if not any(is_kind(i) for is_kind in special)]
+    return build_dictionary([*processor.id_to_piece(ordinary), *separators], counts)

@@ -1,4 +1,4 @@
-"""Which training pairs are too long or too unequal, counted in pieces, as Moses' corpus cleaning does."""
+"""Filter of training pairs by the lengths of both sides in pieces, as in Moses' corpus cleaning."""
 
 from __future__ import annotations
 
@@ -11,31 +11,45 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LengthFilter:
-    """
-    Attributes:
-        max_length: most pieces on a side; None: any number.
-        max_ratio: how many times as many pieces one side may have; None: any number of times.
+    """Length filter for sentence pairs.
+
+    Args:
+        max_length: maximum number of pieces on each side. None (default) sets no maximum.
+        max_ratio: maximum ratio of the longer side to the shorter side. None (default) sets no maximum.
+
+    Example:
+        >>> dropped = Counter()
+        >>> LengthFilter(max_ratio=2).passes(np.array([3, 3]), np.array([4, 9]), dropped)
+        array([ True, False])
+        >>> dropped
+        Counter({'lengths in a ratio above 2': 1})
     """
 
     max_length: Optional[int] = None
     max_ratio: Optional[float] = None
 
-    def kept(self, source: np.ndarray, target: np.ndarray, dropped: Counter) -> np.ndarray:
-        """Which of the pairs may stay [B].
+    def passes(self, source: np.ndarray, target: np.ndarray, dropped: Counter) -> np.ndarray:
+        """Return a mask of the pairs that pass the filter.
+
+        Pairs with an empty side never pass.
 
         Args:
-            source, target: lengths of the two sides [B].
-            dropped: reason -> number of pairs, which those that are to go are added to.
+            source: numbers of pieces on the source side [B].
+            target: numbers of pieces on the target side [B].
+            dropped: counter of dropped pairs by reason, updated in place.
+
+        Returns:
+            [B], True for pairs that pass.
         """
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
-        kept = np.ones(len(source), dtype=bool)
+        mask = np.ones(len(source), dtype=bool)
         reasons = {"an empty side": shorter == 0}
         if self.max_length is not None:
             reasons[f"more than {self.max_length} pieces"] = longer > self.max_length
         if self.max_ratio is not None:
             reasons[f"lengths in a ratio above {self.max_ratio:g}"] = longer > self.max_ratio * shorter
         for reason, applies in reasons.items():
-            if (kept & applies).any():
-                dropped[reason] += int((kept & applies).sum())
-            kept &= ~applies
-        return kept
+            if (mask & applies).any():
+                dropped[reason] += int((mask & applies).sum())
+            mask &= ~applies
+        return mask

@@ -1,4 +1,7 @@
-"""A joint byte-pair encoding of tokenised text, by subword-nmt, whose ``@@`` says that a word goes on."""
+"""Joint byte-pair encoding of tokenised text, learned with subword-nmt.
+
+Pieces that continue a word end with ``@@``.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +17,33 @@ from luna_fairseq.requirements import import_package
 
 
 def learn_merges(lines: Iterable[str], merges: int) -> bytes:
-    """Learn merges of character sequences.
+    """Learn merges of character sequences from tokenised text.
 
     Args:
-        lines: the training text, both languages; all its different words are in memory.
-        merges: how many merges to learn.
+        lines: training text in both languages. All distinct words are kept in memory.
+        merges: number of merges.
 
     Returns:
-        The contents of a subword-nmt code file.
+        Content of a code file of subword-nmt.
 
     Raises:
-        InputError: the text does not give so many merges (subword-nmt wants each pair at least twice).
+        InputError: The text has too few distinct words for this number of merges. subword-nmt merges only
+            pairs that occur at least twice.
     """
     words = Counter(chain.from_iterable(map(str.split, lines)))
     if all(len(word) == 1 for word in words):
-        raise InputError(
-            "the training text has no words of more than one character: there is nothing to merge"
-        )
+        raise InputError("The training text has only words of one character. Give another text.")
     codes = io.StringIO()
-    # subword-nmt draws its progress bar into log files, too.
+    # Without a terminal, subword-nmt would write its progress bar into log files.
     quiet = contextlib.nullcontext() if is_shown() else contextlib.redirect_stderr(io.StringIO())
     with quiet:
         import_package("subword_nmt.learn_bpe").learn_bpe(
             [f"{word} {count}" for word, count in words.items()], codes, merges, is_dict=True
         )
-    learnt = codes.getvalue().count("\n") - 1
-    if learnt < merges:
+    learned = codes.getvalue().count("\n") - 1
+    if learned < merges:
         raise InputError(
-            f"--vocab-size {merges} is too large for this training text: it gives {learnt} merges"
+            f"--vocab-size {merges} is too large for this training text, which gives {learned} merges. Use "
+            f"at most --vocab-size {learned}."
         )
     return codes.getvalue().encode("utf-8")

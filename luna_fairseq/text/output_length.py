@@ -1,17 +1,27 @@
-"""How long a translation may become."""
+"""Maximum length of a translation, relative to the length of its source."""
 
 from typing import Any, Dict, Mapping
 
-# At most 1.5 tokens for each source token, and 20 more. fairseq's own limit of 200 tokens cuts long
-# translations, and lets a short one that repeats itself go on up to there.
+# At most 1.5 tokens for each source token, plus 20. fairseq's default limit of 200 tokens would cut long
+# translations, and would let the model repeat itself for a long time after a short one.
 _BY_SOURCE = {"max_len_a": 1.5, "max_len_b": 20}
 
 
 def limits_by_source(given: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return options of fairseq's generator that bound a translation by the length of its source, counted as
-    the length of the longest source in the batch.
+    """Return options of fairseq's generator that limit the length of a translation by its source.
+
+    fairseq applies the limit to the longest source of a batch.
 
     Args:
-        given: options that the user gave; if one of them is about length, no option is returned
+        given: options that the user set.
+
+    Returns:
+        The options ``max_len_a`` and ``max_len_b``, or an empty dict if the user set an option about length.
+
+    Example:
+        >>> limits_by_source({"beam": 5})
+        {'max_len_a': 1.5, 'max_len_b': 20}
+        >>> limits_by_source({"max_len_b": 200})
+        {}
     """
     return {} if {*_BY_SOURCE, "min_len"} & given.keys() else dict(_BY_SOURCE)

@@ -1,5 +1,7 @@
-"""What is no text for a dictionary of pieces, plain or of another tokenizer: refused, since its words would
-be unknown without a word."""
+"""Checks that text and tokenizer fit a dictionary of subword pieces.
+
+Without these checks, a mismatch would silently turn most of the text into unknown words.
+"""
 
 import re
 from typing import Any, Optional
@@ -9,11 +11,19 @@ from luna_fairseq.text.documents import SEPARATOR
 
 MASK = "<mask>"
 _LANGUAGE = re.compile(r"__[a-z_A-Z]+__|\[[a-z]+_[A-Z]+\]|<lang:\w+>")
-SPACE = "\u2581"  # sentencepiece's, before the pieces that begin a word
+SPACE = "\u2581"  # the character with which sentencepiece begins a word
 
 
-def encoding_of(dictionary: Any) -> Optional[str]:
-    """fairseq's name of the encoding whose pieces the dictionary holds; None where it holds words."""
+def detect_encoding(dictionary: Any) -> Optional[str]:
+    """Return the encoding whose pieces a dictionary contains.
+
+    Args:
+        dictionary: fairseq's dictionary.
+
+    Returns:
+        fairseq's name of the encoding: "sentencepiece", "subword_nmt" or "gpt2". None if the dictionary
+        contains words.
+    """
     symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not is_filler(s)]
     if any(symbol.startswith(SPACE) for symbol in symbols):
         return "sentencepiece"
@@ -23,8 +33,18 @@ def encoding_of(dictionary: Any) -> Optional[str]:
 
 
 def is_filler(symbol: str) -> bool:
-    """Whether a symbol of a dictionary stands for no text: the mask, what stands between the sentences of a
-    document, a language (fairseq's ``__en__``, ``[en_XX]``, ``<lang:en>``), or one that only fills it up."""
+    """Return True if a symbol of a dictionary does not represent text.
+
+    Such symbols are the mask, the separator of sentences, languages (``__en__``, ``[en_XX]`` or ``<lang:en>``
+    in fairseq), and the symbols that pad the size of a dictionary.
+
+    Args:
+        symbol: symbol of a dictionary.
+
+    Example:
+        >>> is_filler("madeupword0000"), is_filler("cat")
+        (True, False)
+    """
     return (
         symbol in (MASK, SEPARATOR)
         or symbol.startswith("madeupword")
@@ -33,26 +53,42 @@ def is_filler(symbol: str) -> bool:
 
 
 def check_encoded(text: str, dictionary: Any) -> None:
-    """Raise InputError when ``text`` is plain and the dictionary of pieces: its words are unknown to it.
+    """Check that a text is encoded if the dictionary contains subword pieces.
 
-    Text that is encoded already may be given: pieces between spaces.
+    Args:
+        text: words or pieces between spaces.
+        dictionary: fairseq's dictionary.
+
+    Raises:
+        InputError: The dictionary contains pieces, but the text consists of plain words.
     """
-    encoding = encoding_of(dictionary)
+    encoding = detect_encoding(dictionary)
     words = text.split()
-    unknown = any(dictionary.index(word) == dictionary.unk() for word in words)
-    plain = not any(word.startswith(SPACE) for word in words) if encoding == "sentencepiece" else unknown
-    if encoding is not None and words and plain:
+    if encoding == "sentencepiece":
+        is_plain = not any(word.startswith(SPACE) for word in words)
+    else:
+        is_plain = any(dictionary.index(word) == dictionary.unk() for word in words)
+    if encoding is not None and words and is_plain:
         raise InputError(
-            f"the dictionary holds pieces of {encoding}, and the text is plain: give --bpe {encoding} and "
-            f"its files (from_pretrained: bpe={encoding!r}, or put them beside the checkpoint or the data)"
+            f"The dictionary contains pieces of {encoding}, but the text is plain. Give --bpe {encoding} "
+            f"with its files (from_pretrained: bpe={encoding!r}), or put the files beside the checkpoint or "
+            "the data."
         )
 
 
 def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True) -> None:
-    """Raise InputError when ``bpe``, of sentencepiece or GPT-2, has other pieces than the ``dictionaries``.
+    """Check that a tokenizer of sentencepiece or GPT-2 has the pieces of the dictionaries.
 
-    Pieces that the training text did not contain may be missing from the dictionaries; unless ``strict``, a
-    tenth of the dictionaries may be something else than pieces, and they may be of the frequent ones alone.
+    A dictionary may lack pieces that the training text does not contain. Other tokenizers are not checked.
+
+    Args:
+        bpe: fairseq's tokenizer, or None.
+        dictionaries: fairseq's dictionaries.
+        strict: If False, a tenth of the symbols may be unknown to the tokenizer, and the tokenizer may have
+            many more pieces than the dictionaries (default: True).
+
+    Raises:
+        InputError: The tokenizer does not fit the dictionaries.
     """
     if hasattr(bpe, "sp"):
         pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}
@@ -63,11 +99,11 @@ def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True) -> None:
     special = dictionaries[0].nspecial
     symbols = {s: None for each in dictionaries for s in each.symbols[special:] if not is_filler(s)}
     unknown = [symbol for symbol in symbols if symbol not in pieces]
-    # Of a smaller vocabulary's encoding all pieces may be in a larger one's, which then has many more.
-    too_large = strict and hasattr(bpe, "sp") and len(symbols) < 0.9 * len(pieces) - special
-    if len(unknown) > (0 if strict else len(symbols) // 10) or too_large:
-        example = f"for example {unknown[0]!r} is no piece of it" if unknown else "it has many more pieces"
+    # The pieces of a small vocabulary may all occur in a larger one, which then has many more pieces.
+    is_too_large = strict and hasattr(bpe, "sp") and len(symbols) < 0.9 * len(pieces) - special
+    if len(unknown) > (0 if strict else len(symbols) // 10) or is_too_large:
+        example = f"it lacks {unknown[0]!r}, for example" if unknown else "it has many more pieces"
         raise InputError(
-            f"the tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} "
-            f"symbols): {example}; give the tokenizer with which the data was prepared"
+            f"The tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} "
+            f"symbols): {example}. Give the tokenizer with which the data was prepared."
         )

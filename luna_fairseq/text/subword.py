@@ -1,4 +1,4 @@
-"""The two ways from text to subword pieces: raw text by sentencepiece, Moses tokens by subword-nmt."""
+"""Routes from text to subword pieces: sentencepiece for raw text, subword-nmt for Moses tokens, and words."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, T
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.requirements import import_package
-from luna_fairseq.text.dictionaries import dictionary_of_text
+from luna_fairseq.text.dictionaries import build_text_dictionary
 from luna_fairseq.text.encoders import Encoder, sentencepiece_encoder, subword_nmt_encoder, words_encoder
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 from luna_fairseq.text.merges import learn_merges
 from luna_fairseq.text.moses import tokenize_pairs
 
+# Number of occurrences of each piece.
 Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Route:
-    """A way from text to pieces.
+    """Steps from text to subword pieces.
 
-    Attributes:
-        name: value of --subword.
-        packages: libraries whose versions the output depends on.
-        encoder: makes the encoder, given the model file.
-        dictionary: makes fairseq's dictionary, given the model file, how often each piece occurs in the
-            training text, and separators, which the model does not know.
-        remove_bpe: value of fairseq-generate's --remove-bpe.
-        model_file: what ``learn`` makes, in the folder of the data; "" where nothing is learnt.
-        learn: makes the contents of the model file, given lines and the number of pieces (of merges, in
-            Moses).
-        tokenize: what is done to pairs of lines in two languages before anything is learnt, if anything.
-        is_joint: True if both languages share one dictionary.
-        settings: further values that the output depends on.
+    Args:
+        name: value of ``--subword`` that chooses the route.
+        packages: libraries whose versions influence the output.
+        encoder: function from the path of the model file to the encoder.
+        dictionary: function that builds fairseq's dictionary, given the path of the model file, the number of
+            occurrences of each piece in the training text, and separators, which the model does not know.
+        remove_bpe: value of ``--remove-bpe`` for fairseq-generate. Empty (default) for words.
+        model_file: name of the model file in the data folder. Empty (default) if nothing is learned.
+        learn: function from lines and the vocabulary size (number of merges for Moses) to the content of the
+            model file. None (default) if nothing is learned.
+        tokenize: function from two languages and pairs of lines to tokenised pairs. None (default) if lines
+            are not tokenised.
+        is_joint: True (default) if both languages share a dictionary.
+        settings: further values that influence the output. Empty by default.
     """
 
     name: str
@@ -50,32 +52,33 @@ class Route:
 
     @property
     def versions(self) -> Tuple[Any, ...]:
-        """Versions of the packages and the settings that the output depends on."""
+        """Versions of the packages, and the settings, that influence the output."""
         return (*(import_package(name).__version__ for name in self.packages), *self.settings)
 
 
-def _of_merges(model: Path, counts: Counts, separators: Sequence[str]) -> Dictionary:
-    return dictionary_of_text({**dict.fromkeys(separators, 1), **counts})
+def _merges_dictionary(model: Path, counts: Counts, separators: Sequence[str]) -> Dictionary:
+    return build_text_dictionary({**dict.fromkeys(separators, 1), **counts})
 
 
 def words(least: int) -> Route:
-    """Text that is tokenised already: whole words, a dictionary for each language; nothing is learnt.
+    """Return the route for tokenised text: whole words, and one dictionary for each language.
 
     Args:
-        least: how often a word of a dictionary occurs in the training text; all others are unknown.
+        least: minimum number of occurrences in the training text of a word in the dictionary. Rarer words are
+            unknown.
     """
 
     def dictionary(model: Path, counts: Counts, separators: Sequence[str]) -> Dictionary:
-        found = dictionary_of_text(counts, least)
-        if all(symbol.startswith("madeupword") for symbol in found.symbols[found.nspecial :]):
-            raise InputError(f"no word occurs {least} times: give a smaller --min-count")
-        return found
+        built = build_text_dictionary(counts, least)
+        if all(symbol.startswith("madeupword") for symbol in built.symbols[built.nspecial :]):
+            raise InputError(f"No word occurs {least} times. Use a smaller --min-count.")
+        return built
 
     return Route("words", (), lambda model: words_encoder(), dictionary, is_joint=False, settings=(least,))
 
 
 ROUTES = {
-    # Raw text, reversible.
+    # Raw text, which decoding restores.
     "sentencepiece": Route(
         "sentencepiece",
         ("sentencepiece",),
@@ -85,12 +88,12 @@ ROUTES = {
         model_file="sentencepiece.bpe.model",
         learn=learn_bpe,
     ),
-    # Normalised, tokenised text with hyphens split: the dictionary and the BLEU of the literature.
+    # Normalised, tokenised text with split hyphens, for the dictionaries and BLEU scores of the literature.
     "moses": Route(
         "moses",
         ("sacremoses",),
         subword_nmt_encoder,
-        _of_merges,
+        _merges_dictionary,
         remove_bpe="subword_nmt",
         model_file="bpe.codes",
         learn=learn_merges,

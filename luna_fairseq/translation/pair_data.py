@@ -12,8 +12,8 @@ import numpy as np
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
-from luna_fairseq.text.encoders import Encoder, check_unknown, counts_of
-from luna_fairseq.text.indexed import Encoded, EncodedText, chosen, encoded_texts
+from luna_fairseq.text.encoders import Encoder, check_unknown, count_pieces
+from luna_fairseq.text.indexed import Encoded, EncodedText, encoded_texts, select_sentences
 from luna_fairseq.text.length_filter import LengthFilter
 
 Part = Tuple[str, str, str]  # split, language, folder
@@ -98,7 +98,7 @@ class PairData:
             for side in self.languages:
                 sides = self.languages if route.is_joint else [side]
                 read = [text for part, text in texts.items() if part[0] == "train" and part[1] in sides]
-                dictionaries[side] = route.dictionary(model, counts_of(encoder, read), separators)
+                dictionaries[side] = route.dictionary(model, count_pieces(encoder, read), separators)
             facts: Dict[str, Any] = self._write(texts, encoder, dictionaries, max_unknown)
         for shard in self.shards:
             for side, dictionary in dictionaries.items():
@@ -120,13 +120,13 @@ class PairData:
         pairs = 0
         for sides in batches:
             if split == "train":
-                kept = self.lengths.kept(sides[0][1], sides[1][1], dropped)
-                sides = [chosen(side, kept) for side in sides]
+                kept = self.lengths.passes(sides[0][1], sides[1][1], dropped)
+                sides = [select_sentences(side, kept) for side in sides]
             shard = (pairs + np.arange(len(sides[0][1]))) % len(shards)
             pairs += len(shard)
             for number, folder in enumerate(shards):
                 for language, side in zip(self.languages, sides):
-                    texts[split, language, folder].add(*chosen(side, shard == number))
+                    texts[split, language, folder].add(*select_sentences(side, shard == number))
         if split == "train" and not pairs:
             raise InputError("--max-length and --max-ratio leave no training pair. Give larger values.")
         if split == "train" and pairs < len(shards):

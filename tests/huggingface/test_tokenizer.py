@@ -11,7 +11,7 @@ from fairseq.data import Dictionary, encoders
 from fairseq.models.roberta import RobertaHubInterface
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.masked_lm_hub import AroundMasks, Words
-from luna_fairseq.text.dictionaries import dictionary_of
+from luna_fairseq.text.dictionaries import build_dictionary
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 transformers = pytest.importorskip("transformers")
@@ -80,7 +80,7 @@ def test_sentencepiece(tmp_path):
         read = found(" <sep> ".join(TEXT)).input_ids
         assert read == dictionary.encode_line(joined, append_eos=False).tolist()
         assert [line.strip() for line in found.decode(read).split("<sep>")] == TEXT
-    other = dictionary_of(["▁the", "<mask>"], {})
+    other = build_dictionary(["▁the", "<mask>"], {})
     with pytest.raises(InputError, match="the dictionary lacks .* of the tokenizer's pieces"):
         build_tokenizer(files, other, 512)
 
@@ -106,19 +106,19 @@ def test_gpt2(tmp_path):
     (tmp_path / "vocab.bpe").write_text("#version\nt h\nth e\nĠ the\n", encoding="utf-8")
     files = {"bpe": "gpt2", "gpt2_encoder_json": str(tmp_path / "encoder.json")}
     files["gpt2_vocab_bpe"] = str(tmp_path / "vocab.bpe")
-    dictionary = dictionary_of([str(n) for n in range(len(pieces))], {"258": 7})
+    dictionary = build_dictionary([str(n) for n in range(len(pieces))], {"258": 7})
     # A byte-pair encoding of GPT-2's reads the space before a mask, RoBERTa's tokenizer does not.
     encoded_alike(files, dictionary, encoders.build_bpe(Namespace(**files)), tmp_path / "hf", HARD[:-1])
 
 
 def test_words(tmp_path):
-    dictionary = dictionary_of(sorted({word for line in TEXT for word in line.split()}), {})
+    dictionary = build_dictionary(sorted({word for line in TEXT for word in line.split()}), {})
     tokenizer = encoded_alike({}, dictionary, Words(dictionary), tmp_path / "hf")
     assert tokenizer.decode(tokenizer(TEXT[1]).input_ids, skip_special_tokens=True) == TEXT[1]
 
 
 def test_pieces_of_subword_nmt_are_joined():
-    dictionary = dictionary_of(["ca@@", "t", "sa@@", "@@t", "mat"], {})
+    dictionary = build_dictionary(["ca@@", "t", "sa@@", "@@t", "mat"], {})
     tokenizer = _words({dictionary[index]: index for index in range(len(dictionary))}, pieces=True)
     for line in ("ca@@ t sa@@ t mat", "mat ca@@", "t", "mat @@t ca@@ t"):
         ids = dictionary.encode_line(line, add_if_not_exist=False, append_eos=False)

@@ -16,7 +16,7 @@ from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub, Words
 from luna_fairseq.models.tokenizers import find_tokenizer, folders_of
-from luna_fairseq.text.pieces import check_encoded, check_tokenizer, encoding_of
+from luna_fairseq.text.pieces import check_encoded, check_tokenizer, detect_encoding
 
 # "the cat", encoded.
 ENCODED = {
@@ -37,7 +37,7 @@ def dictionary(encoding):
 
 @pytest.mark.parametrize("encoding", ENCODED)
 def test_a_dictionary_tells_its_encoding(encoding):
-    assert encoding_of(dictionary(encoding)) == encoding
+    assert detect_encoding(dictionary(encoding)) == encoding
     check_encoded(ENCODED[encoding], dictionary(encoding))
     check_encoded("", dictionary(encoding))
 
@@ -49,7 +49,7 @@ def test_a_dictionary_tells_its_encoding(encoding):
 )
 def test_plain_text_is_refused_where_there_is_no_tokenizer(encoding, text):
     words = Words(dictionary(encoding))
-    with pytest.raises(InputError, match=f"pieces of {encoding}, and the text is plain: .* bpe='{encoding}'"):
+    with pytest.raises(InputError, match=f"pieces of {encoding}, but the text is plain. .* bpe='{encoding}'"):
         words.encode(text)
     assert words.encode(ENCODED[encoding]) == ENCODED[encoding]
 
@@ -86,7 +86,7 @@ def test_a_tokenizer_of_another_dictionary_is_refused_by_every_hub(hub, pieces, 
     cfg = OmegaConf.create({"bpe": None, "tokenizer": None, "generation": {"replace_unk": None}})
     model = torch.nn.Linear(1, 1)
     model.max_positions = model.prepare_for_inference_ = lambda *_: None
-    refusal = pytest.raises(InputError, match="is not the one of the dictionary .* is no piece of it")
+    refusal = pytest.raises(InputError, match="is not the one of the dictionary .* it lacks")
     with nullcontext() if fits else refusal:
         hub(cfg, task, [model])
 
@@ -98,14 +98,14 @@ def test_a_tokenizer_of_another_vocabulary_is_refused():
     ours.add_symbol("<mask>")
     check_tokenizer(Pieces(*pieces), ours)
     check_tokenizer(Pieces(*pieces, "seldom"), ours)
-    with pytest.raises(InputError, match="is not the one of the dictionary .*example 'w94' is no piece"):
+    with pytest.raises(InputError, match="is not the one of the dictionary .*lacks 'w94', for example"):
         check_tokenizer(Pieces(*pieces[:-1]), ours)
     with pytest.raises(InputError, match=r"tokenizer \(199 pieces\) .* \(95 symbols\): it has many more pie"):
         check_tokenizer(Pieces(*pieces, *others), ours)
     check_tokenizer(None, ours)
     # For fairseq-interactive a dictionary may be of the frequent pieces alone, and have some symbols more.
     check_tokenizer(Pieces(*pieces[:-9], *others), ours, strict=False)
-    with pytest.raises(InputError, match="for example 'w85' is no piece"):
+    with pytest.raises(InputError, match="lacks 'w85', for example"):
         check_tokenizer(Pieces(*pieces[:-10]), ours, strict=False)
 
 

@@ -1,4 +1,4 @@
-"""Data written from arrays is what fairseq-preprocess makes of the same pieces, bit for bit."""
+"""Encoded text is written bit for bit as fairseq-preprocess writes the same pieces."""
 
 import json
 from collections import Counter
@@ -11,8 +11,9 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 from fairseq_cli import preprocess
 from luna_fairseq.errors import InputError
+from luna_fairseq.requirements import import_package
 from luna_fairseq.text import encoders, indexed
-from luna_fairseq.text.dictionaries import dictionary_of, dictionary_of_text
+from luna_fairseq.text.dictionaries import build_dictionary, build_text_dictionary
 from luna_fairseq.text.joint_bpe import bpe_dictionary, count_words, learn_bpe
 from luna_fairseq.text.merges import learn_merges
 
@@ -26,7 +27,7 @@ TEXT = [
     "Der Hund läuft ‐ 12,5 %",
     "the cat sat on a mat again and again",
 ]
-OTHER = ["the dog \u2603 sat", "", "\u4e2d the mat"]  # with what the encoding does not know
+OTHER = ["the dog \u2603 sat", "", "\u4e2d the mat"]  # has characters that the encoding does not know
 
 
 def sentencepiece_(folder):
@@ -45,16 +46,16 @@ def foreign(folder):
 def moses(folder):
     codes = folder / "codes"
     codes.write_bytes(learn_merges(TEXT, 12))
-    bpe = encoders.BPE(codes.open(encoding="utf-8"))
+    bpe = import_package("subword_nmt.apply_bpe").BPE(codes.open(encoding="utf-8"))
     return (
         encoders.subword_nmt_encoder(codes),
         lambda line: bpe.segment_tokens(line.split()),
-        dictionary_of_text,
+        build_text_dictionary,
     )
 
 
 def words(folder):
-    return encoders.words_encoder(), str.split, lambda counts: dictionary_of_text(counts, 2)
+    return encoders.words_encoder(), str.split, lambda counts: build_text_dictionary(counts, 2)
 
 
 def gpt2(folder):
@@ -63,14 +64,14 @@ def gpt2(folder):
     (folder / "v.bpe").write_text("#version\nt h\n")
     files = folder / "e.json", folder / "v.bpe"
     bpe = encoders.get_encoder(*map(str, files))
-    dictionary = lambda counts: dictionary_of(encoders.gpt2_pieces(files[0]), counts)  # noqa: E731
+    dictionary = lambda counts: build_dictionary(encoders.gpt2_pieces(files[0]), counts)  # noqa: E731
     return encoders.gpt2_encoder(*files, 2), lambda line: list(map(str, bpe.encode(line))), dictionary
 
 
 @pytest.mark.parametrize("encoding", [sentencepiece_, foreign, moses, words, gpt2])
 @pytest.mark.parametrize("few", [False, True], ids=["at once", "in many batches"])
-def test_bit_for_bit(encoding, few, tmp_path, monkeypatch):
-    if few:  # lines, sentences and words that are known at a time
+def test_data_equals_fairseqs_bit_for_bit(encoding, few, tmp_path, monkeypatch):
+    if few:
         monkeypatch.setattr(encoders, "LINES", 2)
         monkeypatch.setattr(encoders, "WORDS", 3)
         monkeypatch.setattr(indexed, "SENTENCES", 3)
@@ -81,7 +82,7 @@ def test_bit_for_bit(encoding, few, tmp_path, monkeypatch):
         for name, lines in (("train", TEXT), ("valid", OTHER)):
             for batch in encoder.encode(iter(lines)):
                 texts[name].add(*batch)
-        counts = encoders.counts_of(encoder, [texts["train"]])
+        counts = encoders.count_pieces(encoder, [texts["train"]])
         assert counts == Counter(piece for line in TEXT for piece in pieces(line) if piece in encoder.pieces)
         dictionary = make_dictionary(counts)
         table = encoder.table(dictionary)
@@ -104,7 +105,7 @@ def test_bit_for_bit(encoding, few, tmp_path, monkeypatch):
         assert (written / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
 
 
-def test_a_large_vocabulary_has_wider_numbers(tmp_path):
+def test_a_large_vocabulary_uses_wider_integers(tmp_path):
     encoder = encoders.words_encoder()
     dictionary = Dictionary()
     for number in range(70000):
@@ -117,21 +118,21 @@ def test_a_large_vocabulary_has_wider_numbers(tmp_path):
     assert [line.tolist() for line in data] == [[70003, 5, 2], [9, 2]]
 
 
-def test_characters_of_own_symbols_are_learnt():
-    """Of a text in which <, > and / stand nowhere else."""
+def test_characters_of_special_symbols_are_learned():
+    """The characters <, > and / of the text occur in special symbols only."""
     model = sentencepiece.SentencePieceProcessor(model_proto=learn_bpe(TEXT, 60))
     for line in TEXT:
         assert model.unk_id() not in model.encode(line)
         assert model.decode(model.encode(line)) == " ".join(line.split())
 
 
-def test_unknown_tokens_are_refused_above_a_share():
+def test_too_many_unknown_tokens_are_refused():
     encoders.check_unknown({"valid": 2}, {"valid": 100}, 2.0)
     with pytest.raises(InputError, match=r"valid: 3 of 100 tokens unknown \(3 %\).*--max-unknown 3"):
         encoders.check_unknown({"valid": 3}, {"valid": 100}, 2.0)
 
 
-def test_counting_words_keeps_the_frequent_ones_and_all_characters():
+def test_counting_words_keeps_frequent_words_and_all_characters():
     lines = [f"the cat {number} \u00e9{number}" for number in range(200)] + ["a dog"]
     exact, found = Counter(" ".join(lines).split()), count_words(lines, most=20)
     assert len(found) <= 40 and all(found[word] == exact[word] for word in ("the", "cat"))

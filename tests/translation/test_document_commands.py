@@ -12,7 +12,7 @@ from fairseq.data import Dictionary, indexed_dataset
 from fairseq.data.data_utils import post_process
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
-from luna_fairseq.text.documents import Piece, in_pieces, read_pieces
+from luna_fairseq.text.documents import Piece, read_pieces, split_into_pieces
 from luna_fairseq.translation import evaluate, score, train_bitext
 from luna_fairseq.translation.document_output import misdivided, sizes, write_sentences, write_singly
 from luna_fairseq.translation.scores import Translations, document_scores, plain_scores
@@ -162,7 +162,9 @@ def test_an_output_is_bounded_by_its_source_unless_its_length_is_given(trained, 
 def test_references_do_not_decide_where_a_test_text_is_cut():
     sentences = [(np.arange(6), np.array([2, 2, 2])), (np.arange(12), np.array([1, 9, 2]))]
     for training, expected in ((False, [2, 1]), (True, [1, 1, 1])):
-        found = [piece for piece, _ in in_pieces([sentences], [3], 6, 99, training) if piece is not None]
+        found = [
+            piece for piece, _ in split_into_pieces([sentences], [3], 6, 99, training) if piece is not None
+        ]
         assert [piece.sentences for piece in found] == expected
 
 
@@ -222,14 +224,14 @@ def test_pieces_are_not_scored_as_sentences(tmp_path, capsys):
 
 def test_pieces_of_numbers():
     sides = [(np.arange(9), np.array([2, 3, 4])), (np.arange(5), np.array([1, 1, 3]))]
-    found = list(in_pieces([sides], [3], 6, 99, training=True))
+    found = list(split_into_pieces([sides], [3], 6, 99, training=True))
     assert [piece for piece, _ in found] == [Piece(0, 2), None, None, Piece(0, 1)]
     assert [side.tolist() for side in found[0][1]] == [[0, 1, 99, 2, 3, 4], [0, 99, 1]]
 
 
 @pytest.mark.parametrize(
     "content, message",
-    [(None, "does not exist$"), ("1\n", "does not say how many"), ("1 2\n", "does not say")],
+    [(None, "does not exist$"), ("1\n", "does not list the number"), ("1 2\n", "does not list")],
 )
 def test_a_file_of_pieces_that_is_none(content, message, tmp_path):
     if content is not None:

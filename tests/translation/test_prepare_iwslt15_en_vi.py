@@ -58,7 +58,7 @@ def test_from_files_to_data(run, tmp_path, mirror):
         ("tst2012.vi", (), "tst2012.en has 7 lines and .*tst2012.vi has 6"),
         ("tst2013.en", (), "tst2013.en does not exist: --mirror must be a folder that holds"),
         (None, ("--max-length", "2"), "--max-length and --max-ratio leave no training pair"),
-        (None, ("--min-count", "999"), "no word occurs 999 times: give a smaller --min-count"),
+        (None, ("--min-count", "999"), "No word occurs 999 times. Use a smaller --min-count"),
     ],
 )
 def test_what_cannot_be_prepared_is_one_line(run, mirror, lost, words, message):

@@ -228,8 +228,8 @@ def test_sgml(tmp_path):
 def test_length_filter():
     sides = np.array([0, 3, 5, 2, 2]), np.array([1, 3, 2, 5, 3])
     dropped = Counter({"an empty side": 1})
-    assert LengthFilter(4, 1.5).kept(*sides, dropped).tolist() == [False, True, False, False, True]
+    assert LengthFilter(4, 1.5).passes(*sides, dropped).tolist() == [False, True, False, False, True]
     assert dropped == {"an empty side": 2, "more than 4 pieces": 2}
-    assert LengthFilter(None, 1.4).kept(*sides, dropped).nonzero()[0].tolist() == [1]
+    assert LengthFilter(None, 1.4).passes(*sides, dropped).nonzero()[0].tolist() == [1]
     assert dropped["lengths in a ratio above 1.4"] == 3
-    assert LengthFilter().kept(*sides, dropped).tolist() == [False, True, True, True, True]
+    assert LengthFilter().passes(*sides, dropped).tolist() == [False, True, True, True, True]
