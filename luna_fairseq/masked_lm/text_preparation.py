@@ -20,17 +20,17 @@ from luna_fairseq.files.regular import regular_file
 from luna_fairseq.files.writing import copy_file, replacing
 from luna_fairseq.progress import progress
 from luna_fairseq.text.bitext import read_lines
-from luna_fairseq.text.dictionaries import dictionary_of
+from luna_fairseq.text.dictionaries import build_dictionary
 from luna_fairseq.text.encoders import (
     Encoder,
     check_unknown,
-    counts_of,
+    count_pieces,
     gpt2_encoder,
     gpt2_pieces,
     sentencepiece_encoder,
     share_unknown,
 )
-from luna_fairseq.text.indexed import EncodedText, chosen, encoded_texts
+from luna_fairseq.text.indexed import EncodedText, encoded_texts, select_sentences
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 DICTIONARY = "dict.txt"
@@ -180,7 +180,7 @@ class TextPreparation:
         with encoded_texts(destdir / "encode.tmp", self.parts) as texts:
             long = {split: self._encode_split(split, encoder, texts) for split in self.files}
             training = [text for (split, _), text in texts.items() if split == "train"]
-            dictionary = given_dictionary or self._dictionary(file, counts_of(encoder, training))
+            dictionary = given_dictionary or self._dictionary(file, count_pieces(encoder, training))
             table = encoder.table(dictionary)
             tokens, unknown = Counter(), Counter()  # type: Counter, Counter
             for (split, _), text in texts.items():
@@ -217,7 +217,7 @@ class TextPreparation:
             documents, inside = int(document[-1]), bool(text[-1])
             long += int((batch[1] >= SAMPLE - 1).sum())  # the sample also holds <s> and </s>
             for number, part in enumerate(parts):
-                part.add(*chosen(batch, (document - 1) % len(parts) == number))
+                part.add(*select_sentences(batch, (document - 1) % len(parts) == number))
         return long
 
     def _given_dictionary(self) -> Optional[Dictionary]:
@@ -235,5 +235,5 @@ class TextPreparation:
     def _dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
         """Return the dictionary of all pieces, sorted by how often they occur in the training text."""
         if self.gpt2:
-            return dictionary_of(gpt2_pieces(tokenizer), counts)
+            return build_dictionary(gpt2_pieces(tokenizer), counts)
         return bpe_dictionary(tokenizer, counts)

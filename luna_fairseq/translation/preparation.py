@@ -18,9 +18,16 @@ from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.progress import progress
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
-from luna_fairseq.text.documents import IDS, SEPARATOR, Piece, document_lengths, in_pieces, write_pieces
+from luna_fairseq.text.documents import (
+    IDS,
+    SEPARATOR,
+    Piece,
+    document_lengths,
+    split_into_pieces,
+    write_pieces,
+)
 from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, share_unknown
-from luna_fairseq.text.indexed import Encoded, chosen
+from luna_fairseq.text.indexed import Encoded, select_sentences
 from luna_fairseq.text.length_filter import LengthFilter
 from luna_fairseq.text.subword import ROUTES
 from luna_fairseq.translation.pair_data import PairData
@@ -256,7 +263,7 @@ class Preparation:
         """
         lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
         sentences = (
-            [chosen(batch, np.arange(len(batch[1])) % 2 == side) for side in (0, 1)]
+            [select_sentences(batch, np.arange(len(batch[1])) % 2 == side) for side in (0, 1)]
             for batch in encoder.encode(lines)
         )
         if not self.documents:
@@ -264,7 +271,7 @@ class Preparation:
             return
         self.pieces[split] = []
         limit, separator, training = self.args.documents, encoder.add(SEPARATOR), split == "train"
-        joined = in_pieces(sentences, self.documents[split], limit, separator, training)
+        joined = split_into_pieces(sentences, self.documents[split], limit, separator, training)
         for batch in iter(lambda: list(islice(joined, LINES)), []):
             self.pieces[split] += [piece for piece, _ in batch if piece is not None]
             sides = zip(*(numbers for _, numbers in batch))

@@ -23,7 +23,7 @@ from luna_fairseq.text.encoders import (
     share_unknown,
     words_encoder,
 )
-from luna_fairseq.text.pieces import check_tokenizer, encoding_of
+from luna_fairseq.text.pieces import check_tokenizer, detect_encoding
 
 # Part of the key. Increase it if something else is written, so that old output counts as unfinished.
 VERSION = 1
@@ -106,7 +106,7 @@ def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[
     """
     options = find_tokenizer([folder])
     if not options:
-        encoding = encoding_of(dictionary)
+        encoding = detect_encoding(dictionary)
         if encoding is not None:
             raise InputError(
                 f"{folder / DICTIONARY} holds pieces of {encoding}, but its folder has no tokenizer. Copy "
