@@ -1,1 +1,1 @@
-"""Files that are whole or absent: replacing, finished steps, downloads, archives."""
+"""Safe file handling: atomic writes, checksums, downloads, archives, and records of finished steps."""

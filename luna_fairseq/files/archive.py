@@ -1,4 +1,4 @@
-"""Members of a .tgz archive, taken for complete only if the whole archive is."""
+"""Readers of .tgz archives that verify the checksum of the whole archive."""
 
 from __future__ import annotations
 
@@ -15,30 +15,46 @@ from luna_fairseq.files.regular import data_alone, regular_file
 from luna_fairseq.progress import reading
 
 PIECE = 1 << 20
-# Text and images shrink to a third, perhaps to a tenth; a bomb, to a thousandth.
+# gzip compresses text and images to a third or a tenth of their size. An archive made to fill the disk
+# expands a thousand times.
 LARGEST_EXPANSION = 200
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
-    """Write members (name in the archive -> file) of a gzipped tar file, reading it to its end, so that its
-    checksum is verified. Raises InputError where it is damaged or incomplete, or has no such member; files
-    may have been written."""
-    left = dict(members)
+    """Extract members of a gzipped tar archive and verify the checksum of the archive.
+
+    Args:
+        archive: path of the archive.
+        members: name in the archive -> path of the file to write.
+
+    Raises:
+        InputError: The archive is damaged or incomplete, or lacks a member. Some files may have been written.
+    """
+    missing = dict(members)
     with whole(archive):
         for name, content in stream(archive):
-            target = left.pop(name, None)
+            target = missing.pop(name, None)
             if target is not None:
                 with target.open("wb") as file:
                     shutil.copyfileobj(content, file)
-    if left:
-        raise InputError(f"{archive} has no member {', '.join(sorted(left))}")
+    if missing:
+        raise InputError(f"{archive} has no member {', '.join(sorted(missing))}")
 
 
 def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
-    """Names and contents of the files in an archive, in its order; read to its end, so that its checksum is
-    verified. What systems and editors leave beside data is left out, and counted.
+    """Read the files of an archive in their order, and verify the checksum at the end.
 
-    A content can be read until the next one is asked for. To be used within :func:`whole`.
+    Files that operating systems and editors leave beside data are skipped, and their number is printed. Use
+    this function within :func:`whole`, which reports a damaged archive.
+
+    Args:
+        archive: path of the archive.
+
+    Yields:
+        Name and open content of each file. A content can be read until the next one is requested.
+
+    Raises:
+        InputError: The archive expands to much more data than published archives do.
     """
     with ExitStack() as stack:
         file = stack.enter_context(regular_file(archive).open("rb"))
@@ -52,33 +68,47 @@ def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
                     content = tar.extractfile(entry)
                     if content is not None and is_data(entry.name):
                         yield PurePosixPath(entry.name).as_posix(), content  # without ./
-        while compressed.read(PIECE):  # what follows the last member, and the checksum of it all
+        while compressed.read(PIECE):  # reads the end of the archive, so that gzip verifies the checksum
             pass
 
 
 class _Bounded:
-    """A file of which no more than a number of bytes can be read."""
+    """Reader that raises InputError after a maximum number of bytes.
+
+    Args:
+        file: file to read.
+        archive: path of the archive, for the message.
+        most: maximum number of bytes.
+    """
 
     def __init__(self, file: IO[bytes], archive: Path, most: int) -> None:
         self.file, self.archive, self.left = file, archive, most + PIECE
 
     def read(self, size: int = -1) -> bytes:
+        """Read at most ``size`` bytes, or all bytes if ``size`` is negative."""
         content = self.file.read(size)
         self.left -= len(content)
         if self.left < 0:
             raise InputError(
-                f"{self.archive} expands to more than {LARGEST_EXPANSION} times its size: it is no archive "
-                "of the published data"
+                f"{self.archive} expands to more than {LARGEST_EXPANSION} times its size, unlike any "
+                "archive of the published data. Download the archive again."
             )
         return content
 
 
 @contextmanager
 def whole(archive: Path) -> Iterator[None]:
-    """Raises InputError where reading ``archive`` shows that it is damaged or incomplete."""
+    """Context manager that turns the errors of a damaged or incomplete archive into InputError.
+
+    Args:
+        archive: path of the archive that the block reads.
+
+    Raises:
+        InputError: The archive is damaged or incomplete.
+    """
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
         raise InputError(
-            f"{archive} is damaged or incomplete ({error}): remove it, and start again to get it anew"
+            f"{archive} is damaged or incomplete ({error}): remove it, and start again to download it again"
         ) from error

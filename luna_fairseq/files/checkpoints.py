@@ -1,4 +1,4 @@
-"""Checkpoint files: whether one is as it was written, what is wrong with it, which intact one to take."""
+"""Checks of checkpoint files: damage, its explanation, and the intact checkpoint to continue from."""
 
 import logging
 import re
@@ -17,22 +17,37 @@ _NAME = r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+){suffix}\.pt"
 
 
 def archive_is_damaged(path: Path) -> Optional[bool]:
-    """Whether ``path`` is not as it was written; None where it is no zip archive, as torch writes them."""
+    """Verify the checksums of a checkpoint, which torch writes as a zip archive.
+
+    Args:
+        path: path of the checkpoint.
+
+    Returns:
+        True if the archive is damaged, False if it is intact, and None if the file is not a zip archive.
+    """
     try:
         if not zipfile.is_zipfile(str(path)):
             return None
         with zipfile.ZipFile(str(path)) as archive:
             return archive.testzip() is not None
-    except Exception:  # what a damaged file raises depends on where it is damaged
+    except Exception:  # a damaged file raises many types
         return True
 
 
 def damage(path: Path) -> Optional[str]:
-    """What makes ``path`` unreadable, in words that follow its name; None when it is as it was written."""
-    damaged = archive_is_damaged(path)
-    if damaged is not None:
-        return "is damaged" if damaged else None
-    try:  # before torch 1.6 a checkpoint was no zip archive
+    """Describe the damage of a checkpoint.
+
+    Args:
+        path: path of the checkpoint.
+
+    Returns:
+        Words that continue a sentence after the name of the file, such as "is damaged". None if the
+        checkpoint is intact.
+    """
+    is_damaged = archive_is_damaged(path)
+    if is_damaged is not None:
+        return "is damaged" if is_damaged else None
+    try:  # before version 1.6, torch did not write zip archives
         torch.load(str(path), map_location="cpu")
     except Exception:
         return "is truncated, or no checkpoint"
@@ -40,9 +55,16 @@ def damage(path: Path) -> Optional[str]:
 
 
 def why_unreadable(path: Path, error: Exception) -> str:
-    """What is wrong with a file that torch.load raised ``error`` for, in words that follow its name.
+    """Explain why torch.load failed.
 
-    torch's own words are not passed on: they advise to switch its check off.
+    The message of torch is not repeated, because it advises to switch off the check of the content.
+
+    Args:
+        path: path of the file.
+        error: exception that torch.load raised.
+
+    Returns:
+        Words that continue a sentence after the name of the file.
     """
     if archive_is_damaged(path) is not False:
         return "cannot be read: it is truncated, or no checkpoint"
@@ -54,12 +76,20 @@ def why_unreadable(path: Path, error: Exception) -> str:
 
 
 def why_no_checkpoint(path: str) -> Optional[str]:
-    """What makes ``path`` no checkpoint, or None when the failure must have another reason."""
+    """Explain why a file is not a checkpoint of fairseq.
+
+    Args:
+        path: path of the file.
+
+    Returns:
+        Words that continue a sentence after the name of the file. None if the file is a checkpoint or cannot
+        be opened.
+    """
     try:
         state = torch.load(path, map_location="cpu")
     except OSError:
         return None
-    except Exception as error:  # what a damaged file raises depends on where it is damaged
+    except Exception as error:  # a damaged file raises many types
         return why_unreadable(Path(path), error)
     if not isinstance(state, dict) or "model" not in state or not {"args", "cfg"}.intersection(state):
         return "is no fairseq checkpoint: there is no model with its configuration in it"
@@ -67,7 +97,14 @@ def why_no_checkpoint(path: str) -> Optional[str]:
 
 
 def intact_neighbour(path: Path) -> str:
-    """What to go on with instead of ``path``, in words that follow what is wrong with it."""
+    """Advise which intact checkpoint to use instead of a damaged one.
+
+    Args:
+        path: path of the damaged checkpoint.
+
+    Returns:
+        Words that continue a sentence about the damage.
+    """
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     for other in others:
         if other.name != path.name and damage(other) is None:
@@ -77,26 +114,33 @@ def intact_neighbour(path: Path) -> str:
 
 
 def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
-    """The checkpoint to go on from where the last one is damaged; None where it is intact or missing. Raises
-    InputError where the last checkpoint is a folder.
+    """Find the checkpoint to continue from if the last checkpoint is damaged.
 
-    Says what it takes. A last one that is intact is what somebody may have put there, and none at all begins
-    anew: then a newer one is named only.
+    If the last checkpoint is intact or missing, the choice is the user's: an intact file may have been put
+    there on purpose, and without one the training begins from the start. A warning then names a newer
+    checkpoint if there is one.
 
     Args:
-        folder: where the run writes its checkpoints.
-        suffix: of the files' names, before ".pt".
+        folder: folder of the checkpoints of the run.
+        suffix: suffix of the file names before ".pt". Empty by default.
+
+    Returns:
+        The newest intact checkpoint, or None if the last checkpoint is intact or missing, or if no
+        checkpoint is intact.
+
+    Raises:
+        InputError: The last checkpoint is a folder.
     """
     last = folder / f"checkpoint_last{suffix}.pt"
-    there = last.is_file()
-    if last.exists() and not there:
+    exists = last.is_file()
+    if last.exists() and not exists:
         raise InputError(f"{last} is a folder, where the checkpoint to go on from should be: remove it")
-    fault = damage(last) if there else None
-    have = updates_of(last) if there and fault is None else None
+    fault = damage(last) if exists else None
+    last_updates = updates_of(last) if exists and fault is None else None
     name = re.compile(_NAME.format(suffix=re.escape(suffix)))
     found = [path for path in folder.glob("checkpoint*.pt") if name.fullmatch(path.name)]
     for path in sorted(found, key=_age, reverse=True):
-        if there and fault is None and _age(path)[0] <= _age(last)[0]:
+        if exists and fault is None and _age(path)[0] <= _age(last)[0]:
             return None
         updates = updates_of(path)
         if updates is None:
@@ -104,8 +148,8 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
         elif fault is not None:
             logger.warning(f"{last} {fault}: going on from {path}, the newest intact one ({updates} updates)")
             return path
-        elif updates > (have or 0):
-            state = f"has {have} updates" if there else "is missing"
+        elif updates > (last_updates or 0):
+            state = f"has {last_updates} updates" if exists else "is missing"
             logger.warning(
                 f"{last} {state}, {path} has {updates} updates: --restore-file {path} would go on from it"
             )
@@ -114,17 +158,30 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
 
 
 def _age(path: Path) -> Any:
-    # Of files of one age, such as a checkpoint and its copy, the one with more updates in its name.
+    """Return a sort key: the time of change, then the numbers in the name.
+
+    A checkpoint and its copy may have the same time. The one with more updates in its name then counts as
+    newer.
+    """
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.stem)]
 
 
 def updates_of(path: Path) -> Optional[int]:
-    """Finished updates of the run that wrote ``path``; None when one cannot train on from it."""
+    """Return the number of updates after which a checkpoint was written.
+
+    Args:
+        path: path of the checkpoint.
+
+    Returns:
+        The number of updates, or None if training cannot continue from the file.
+    """
     if damage(path) is not None:
         return None
     try:
         state = torch.load(str(path), map_location="cpu")
-        whole = state["model"] and state["extra_state"]["train_iterator"] and "last_optimizer_state" in state
-        return int(state["optimizer_history"][-1]["num_updates"]) if whole else None
-    except Exception:  # any content whatever
+        is_complete = (
+            state["model"] and state["extra_state"]["train_iterator"] and "last_optimizer_state" in state
+        )
+        return int(state["optimizer_history"][-1]["num_updates"]) if is_complete else None
+    except Exception:  # other content raises many types
         return None

@@ -1,6 +1,6 @@
-"""Checksums: of files, of prepared data, and of the input of a step.
+"""Checksums of files, of prepared data, and of the input of a step.
 
-Prepared data has a list of checksums beside it, which ``sha256sum --check`` reads, too.
+Prepared data has a list of checksums in its folder, which ``sha256sum --check`` can read, too.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from luna_fairseq.files.writing import write_text
 
 CHECKSUMS = "checksums.sha256"
 PIECE = 1 << 20
-CONTENT = "sha256:"  # beginning of checksums that stand in place of content
+CONTENT = "sha256:"  # prefix of checksums that represent content in records
 _DATA = (".bin", ".idx", ".npy", ".src", ".label", ".txt")
 
 
 def write_checksums(folder: Path, names: Iterable[str]) -> str:
-    """Write the list of checksums of files in ``folder``, and return its name.
+    """Write the list of checksums of a folder.
 
-    names: names of the files, relative to the folder.
+    Args:
+        folder: folder of the files.
+        names: names of the files, relative to the folder.
+
+    Returns:
+        Name of the list.
     """
     lines = [f"{sha256(folder / name)}  {name}\n" for name in sorted(set(names))]
     write_text(folder / CHECKSUMS, "".join(lines))
@@ -31,22 +36,27 @@ def write_checksums(folder: Path, names: Iterable[str]) -> str:
 
 
 def forget_checksums(folder: Path) -> None:
-    """Remove the list of checksums of ``folder``, before its files change."""
+    """Remove the list of checksums of a folder, before its files change.
+
+    Args:
+        folder: folder of the files.
+    """
     (folder / CHECKSUMS).unlink(missing_ok=True)
 
 
 def check_files(path: Path) -> None:
-    """Compare the checksums of a data set with the list in its folder, if the folder has one.
+    """Compare the files of a dataset with the list of checksums in its folder, if the folder has one.
+
+    All files of the split are checked, including the other side and the labels, and the dictionaries.
 
     Args:
-        path: a file of the data set, or the beginning of its files' names (``train.en-de.en``). All files of
-            the same split are checked, those of the other side and labels too, and the dictionaries.
+        path: path of a file of the dataset, or of its files without extensions (``train.en-de.en``).
 
     Raises:
-        InputError: a file has changed or is missing.
+        InputError: A file has changed or is missing.
     """
     path = path.absolute()
-    for folder in list(path.parents)[:2]:  # a slice of them came with Python 3.10
+    for folder in list(path.parents)[:2]:  # Python 3.8 cannot slice parents
         known = listed(folder)
         own = path.relative_to(folder).as_posix()
         if any(name == own or name == f"{own}.bin" for name in known):
@@ -57,10 +67,16 @@ def check_files(path: Path) -> None:
 
 
 def listed(folder: Path) -> Dict[str, str]:
-    """Return relative name -> checksum of the folder's list, or {} if it has none.
+    """Read the list of checksums of a folder.
+
+    Args:
+        folder: folder of the files.
+
+    Returns:
+        Name relative to the folder -> checksum. Empty if the folder has no list.
 
     Raises:
-        InputError: the list is damaged.
+        InputError: The list is damaged.
     """
     path = folder / CHECKSUMS
     if not path.is_file():
@@ -72,6 +88,7 @@ def listed(folder: Path) -> Dict[str, str]:
 
 
 def _check(folder: Path, name: str, expected: str) -> None:
+    """Raise InputError if a file is missing or its checksum differs from ``expected``."""
     path = folder / name
     if not path.is_file():
         raise InputError(f"{path} is missing, which {folder / CHECKSUMS} lists: prepare the data again")
@@ -85,18 +102,27 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _sha256_at(path: Path, about: Tuple[int, ...]) -> str:
-    """Compute the checksum once for each version of a file, which size, time and inode tell."""
+    """Return the SHA-256 of a file, cached by ``about``: its size, time of change and inode."""
     return sha256(path)
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content in hexadecimal digits."""
+    """Compute the SHA-256 of the content of a file, in hexadecimal digits.
+
+    Args:
+        path: path of the file.
+    """
     with path.open("rb") as file:
         return checksum("sha256", file)
 
 
 def checksum(algorithm: str, file: Any) -> str:
-    """Return the checksum of an open file's content in hexadecimal digits."""
+    """Compute the checksum of an open file, in hexadecimal digits.
+
+    Args:
+        algorithm: name of the algorithm in ``hashlib``, such as "sha256".
+        file: file opened for reading bytes.
+    """
     state = hashlib.new(algorithm)
     for piece in iter(lambda: file.read(PIECE), b""):
         state.update(piece)
@@ -104,23 +130,39 @@ def checksum(algorithm: str, file: Any) -> str:
 
 
 def digest(*values: Any) -> str:
-    """Return the SHA-256 of values that JSON can hold: the key of a step (``finished_steps``)."""
+    """Compute the SHA-256 of values, which serves as the key of a step (``finished_steps``).
+
+    Args:
+        values: JSON-serialisable values.
+
+    Example:
+        >>> digest("train", 1)[:8]
+        '43f29ec2'
+    """
     return hashlib.sha256(json.dumps(values).encode("utf-8")).hexdigest()
 
 
 def stamps(paths: Iterable[Path]) -> List[List[Any]]:
-    """Return name, size and time of change of files, which stand for their content in a key."""
+    """Return the name, size and time of change of files, which represent their content in a key.
+
+    Args:
+        paths: paths of the files.
+    """
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
 def content_of(folders: Sequence[Path], splits: Sequence[str] = ("train",)) -> str:
-    """Return one checksum of prepared data: the text, labels and dictionaries in the folders.
+    """Compute one checksum of prepared data: the text, labels and dictionaries in folders.
 
-    Subfolders count. A file that the folder's list of checksums names is not read again.
+    The files of subfolders are included. A checksum in the list of a folder is used without reading the file
+    again.
 
     Args:
         folders: folders of prepared data.
-        splits: names of the splits (default: the training data).
+        splits: names of the splits (default: the training data only).
+
+    Returns:
+        The checksum with the prefix "sha256:".
     """
     beginnings = tuple(f"{split}." for split in (*splits, "dict"))
     state = hashlib.sha256()

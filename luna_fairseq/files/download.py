@@ -1,4 +1,4 @@
-"""Files from public addresses: resumed where they broke off, and taken for complete only when they are."""
+"""Downloads that resume after an interruption and verify size and checksum."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from luna_fairseq.files.checksums import checksum
 from luna_fairseq.progress import reading
 
 ATTEMPTS = 5
-TIMEOUT = 60  # seconds without a byte
+TIMEOUT = 60  # seconds without receiving a byte
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """
-    Attributes:
-        url: public address; its last part is the file's name.
-        size: bytes; None where none is published.
-        checksum: algorithm and hexadecimal digest, as "sha256:..."; None where none is published.
+    """Published file.
+
+    Args:
+        url: public address, whose last part is the name of the file.
+        size: number of bytes. None if it is not published.
+        checksum: algorithm and hexadecimal digest, such as "sha256:...". None (default) if it is not
+            published.
     """
 
     url: str
@@ -35,20 +37,25 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
+        """Name of the file, the last part of its address."""
         return self.url.rsplit("/", 1)[1]
 
 
 def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
-    """The complete file, downloaded into ``folder`` unless it is there or lies in a local mirror.
+    """Return the path of a published file, after downloading it if necessary.
 
     Args:
-        file: what to get. Size and checksum hold for its public address; a mirror's files may be others.
-        folder: where downloads go, in part as NAME.part.
-        mirror: another folder, or an address (``http://...``) to which the name is appended; None: the public
-            one.
+        file: file to download. Its size and checksum are verified only for the public address, because a
+            mirror may hold another version.
+        folder: folder of the downloads. An incomplete download is named NAME.part.
+        mirror: local folder that holds the file, or address (``http://...``) to which the name is appended.
+            None for the public address.
+
+    Returns:
+        Path of the complete file.
 
     Raises:
-        InputError: the file cannot be got, or is not the published one.
+        InputError: The file cannot be downloaded, or differs from the published one.
     """
     if mirror is not None and "://" not in mirror:
         path = Path(mirror) / file.name
@@ -69,6 +76,7 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
 
 
 def _download(url: str, part: Path) -> None:
+    """Download to ``part``, with a few attempts, and raise InputError if all of them fail."""
     for attempt in range(ATTEMPTS):
         try:
             _transfer(url, part)
@@ -86,7 +94,11 @@ def _download(url: str, part: Path) -> None:
 
 
 def _transfer(url: str, part: Path) -> None:
-    """Append what is missing to ``part``; raises OSError when the connection ends too early."""
+    """Append the missing bytes to ``part``.
+
+    Raises:
+        OSError: The connection ended too early.
+    """
     start = part.stat().st_size if part.exists() else 0
     try:
         response = urlopen(
@@ -96,8 +108,8 @@ def _transfer(url: str, part: Path) -> None:
         if error.code != 416:
             raise
         if error.headers.get("Content-Range") == f"bytes */{start}":
-            return  # it was complete
-        part.unlink()  # longer than the file: it was another one
+            return  # the download was complete already
+        part.unlink()  # a longer partial download belongs to another version of the file
         raise ConnectionError("the partial download did not fit the file") from error
     with response:
         if response.status != 206:  # the server starts from the beginning
@@ -112,7 +124,15 @@ def _transfer(url: str, part: Path) -> None:
 
 
 def _check(remote: RemoteFile, path: Path) -> None:
-    """Remove and refuse what is not the published file."""
+    """Compare a download with the published size and checksum, and remove the download if it differs.
+
+    Args:
+        remote: the published file.
+        path: path of the download.
+
+    Raises:
+        InputError: The size or the checksum differs.
+    """
     size = path.stat().st_size
     problem = None
     if remote.size not in (None, size):

@@ -1,4 +1,4 @@
-"""Record the finished steps of a command in its output folder, so that it goes on where it stopped."""
+"""Record of finished steps, with which a command continues where it was interrupted."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from luna_fairseq.progress import say
 
 
 class FinishedSteps:
-    """The finished steps of a command, recorded in one JSON file in its output folder.
+    """Finished steps of a command, recorded in a JSON file in its output folder.
 
-    A step is finished if it was recorded with the same key, and if every file that it wrote still has its
-    size. The key is a digest of the step's input and options (``checksums.digest``).
+    A step counts as finished if it was recorded with the same key and every file that it wrote still has the
+    same size. The key is a digest of the input and options of the step (``checksums.digest``).
 
     Args:
-        folder: the output folder; it is created if it does not exist.
+        folder: output folder, created if it does not exist.
         name: file name of the record.
-        owned: names of files that show that the folder belongs to another program if it has no record.
+        owned: names of files that the command writes. If one of them exists without a record, the folder
+            belongs to another program. Empty by default.
 
     Raises:
-        InputError: the folder cannot be written to, another process writes to it, it belongs to another
-            program, or its record is damaged.
+        InputError: The folder is not writable, another process writes to it, it belongs to another program,
+            or its record is damaged.
+
+    Example:
+        >>> steps = FinishedSteps(Path("data-bin"), "steps.json")  # doctest: +SKIP
+        >>> facts = steps.do("encode", digest(options), encode)  # doctest: +SKIP
     """
 
     def __init__(self, folder: Path, name: str, owned: Iterable[str] = ()) -> None:
@@ -53,7 +58,15 @@ class FinishedSteps:
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
-        """Return the facts recorded with the step, or None if the step must be done."""
+        """Return the facts recorded with a finished step.
+
+        Args:
+            step: name of the step.
+            key: digest of its input and options.
+
+        Returns:
+            The facts, or None if the step is not finished.
+        """
         known = self._steps.get(step)
         if known is None or known["key"] != key:
             return None
@@ -64,17 +77,24 @@ class FinishedSteps:
         return known["facts"]
 
     def facts(self, step: str) -> Dict[str, Any]:
-        """Return the facts recorded with the step under any key, or {} if it was never done."""
+        """Return the facts recorded with a step under any key.
+
+        Args:
+            step: name of the step.
+
+        Returns:
+            The facts, empty if the step was never done.
+        """
         return self._steps.get(step, {}).get("facts", {})
 
     def record(self, step: str, key: str, files: List[str], facts: Dict[str, Any]) -> None:
-        """Record a step as finished, and remove its older files that it has not written again.
+        """Record a step as finished, and remove files that only its earlier record names.
 
         Args:
             step: name of the step.
             key: digest of its input and options.
             files: names of the files that it wrote, relative to the folder.
-            facts: values that later steps need, of types that JSON can hold.
+            facts: JSON-serialisable values that later steps need.
         """
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         left_over = set(self._steps.get(step, {}).get("files", ())).difference(
@@ -88,19 +108,22 @@ class FinishedSteps:
     def do(
         self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]], says: bool = True
     ) -> Dict[str, Any]:
-        """Do and record the step unless it is finished, and return its facts.
+        """Do a step and record it, unless it is finished already.
 
         Args:
             step: name of the step.
             key: digest of its input and options.
-            work: function that does the step, and returns the files and facts to record.
-            says: print whether the step is done or was finished before (default: True).
+            work: function that does the step and returns the files and facts to record.
+            says: print whether the step is done now or was finished before (default: True).
+
+        Returns:
+            The facts of the step.
         """
         facts = self.find(step, key)
         if says:
             say(f"{step}: finished before" if facts is not None else f"{step} ...")
         if facts is None:
-            if step in self._steps:  # its files change now, and their names stay recorded
+            if step in self._steps:  # the files change now, but their names must remain recorded
                 self._steps[step]["key"] = None
                 self._save()
             files, facts = work()
@@ -112,10 +135,17 @@ class FinishedSteps:
 
 
 def _checked(steps: Any) -> Dict[str, Any]:
-    """Return ``steps``. Raises ValueError if it is no record of steps."""
-    found: List[Any] = list(steps.values()) if isinstance(steps, dict) else [None]
-    for step in found:
-        whole = isinstance(step, dict) and {"key", "files", "facts"}.issubset(step)
-        if not whole or not isinstance(step["files"], dict):
-            raise ValueError("no record of steps")
+    """Return the content of a record after checking its structure.
+
+    Args:
+        steps: content of the JSON file.
+
+    Raises:
+        ValueError: The content is not a record of steps.
+    """
+    values: List[Any] = list(steps.values()) if isinstance(steps, dict) else [None]
+    for step in values:
+        is_complete = isinstance(step, dict) and {"key", "files", "facts"}.issubset(step)
+        if not is_complete or not isinstance(step["files"], dict):
+            raise ValueError("not a record of steps")
     return steps

@@ -1,4 +1,4 @@
-"""Files that can be read more than once, and names that are no data."""
+"""Checks for regular files, and for file names that operating systems and editors leave behind."""
 
 from __future__ import annotations
 
@@ -11,37 +11,56 @@ from typing import Callable, Iterator, List
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import say
 
-# What macOS, Windows and editors leave beside files.
+# Names of files that macOS, Windows and editors create beside data.
 _NO_DATA = re.compile(
     r"\._.*|__MACOSX|\.DS_Store|Thumbs\.db|desktop\.ini|.*~|#.*#|\.#.*|\..*\.sw[a-p]", re.IGNORECASE
 )
 
 
 def is_data(name: str) -> bool:
-    """Whether a path in an archive or a folder may be data: no part of it is what systems and editors
-    leave."""
+    """Return True unless a part of a path is a name that operating systems or editors create.
+
+    Args:
+        name: path in an archive or a folder, with "/" between its parts.
+
+    Example:
+        >>> is_data("train/1.txt"), is_data("__MACOSX/1.txt")
+        (True, False)
+    """
     return not any(_NO_DATA.fullmatch(part) for part in name.split("/"))
 
 
 @contextmanager
 def data_alone(place: str) -> Iterator[Callable[[str], bool]]:
-    """Gives :func:`is_data`, and says at the end how many of the names in ``place``, an archive or a folder,
-    that it was asked for are no data."""
-    left_out: List[str] = []
+    """Context manager with a version of :func:`is_data` that counts, and prints the count at the end.
 
-    def kept(name: str) -> bool:
+    Args:
+        place: name of the archive or folder, for the message.
+
+    Yields:
+        Function from a name to True for data and False for any other file.
+    """
+    skipped: List[str] = []
+
+    def is_counted_data(name: str) -> bool:
         if not is_data(name):
-            left_out.append(name)
+            skipped.append(name)
         return is_data(name)
 
-    yield kept
-    if left_out:
-        say(f"{place}: {len(left_out)} files that are no data left out, as {left_out[0]}")
+    yield is_counted_data
+    if skipped:
+        say(f"{place}: {len(skipped)} files that are no data left out, as {skipped[0]}")
 
 
 def regular_file(path: Path) -> Path:
-    """``path``, which is a file that can be read again, as no pipe can. Raises InputError where it does not
-    exist, cannot be looked at, or is a folder, a pipe or a device."""
+    """Return a path after checking that it is a regular file, which can be read more than once.
+
+    Args:
+        path: path of the file.
+
+    Raises:
+        InputError: The path does not exist, is not accessible, or is a folder, a pipe or a device.
+    """
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Record the options and data of a run beside its checkpoints, so that it goes on with no others."""
+"""Record of the options and data of a run, which prevents continuing the run with different ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from luna_fairseq.files.checksums import CONTENT
 from luna_fairseq.files.writing import write_text
 
 RECORD = "run.json"
-# Options of fairseq-train that may change while a run goes on: how long and where it trains, what it logs.
-# (Options of a model that may change after training are declared in its dataclass: ``may_change``.)
+# Options of fairseq-train that may change when a run continues: duration, devices, checkpoints and logging.
+# Model options that may change after training are declared in the dataclass of the model (``may_change``).
 _PASSING = {
     *("--max-epoch", "--max-update", "--stop-time-hours", "--stop-min-lr", "--patience", "--save-dir"),
     *("--keep-last-epochs", "--keep-interval-updates", "--keep-best-checkpoints", "--no-epoch-checkpoints"),
@@ -27,20 +27,20 @@ _PASSING = {
 
 
 def same_run(folder: Path, option: str, what: Mapping[str, str], begun: bool, records: bool = True) -> None:
-    """Record the options and inputs with which a run begins, or compare them with the recorded ones.
+    """Record the options and inputs of a new run, or compare those of a continued run with its record.
 
-    A run without a record, of an older version, passes.
+    A continued run without a record, which an earlier version wrote, is accepted and recorded.
 
     Args:
-        folder: folder of the run; it is created if it does not exist.
-        option: the option that names the folder, for the message.
+        folder: folder of the run, created if it does not exist.
+        option: option that names the folder, for the message.
         what: name of an option or input -> its value, from ``checksums.content_of`` and
             :func:`lasting_options`.
-        begun: True if the folder holds something to go on with.
-        records: False to compare only.
+        begun: True if the folder contains a run to continue.
+        records: If False, compare but do not record (default: True).
 
     Raises:
-        InputError: an option or input differs from the recorded one.
+        InputError: An option or input differs from the recorded one.
     """
     path = folder / RECORD
     if begun and path.is_file():
@@ -55,7 +55,19 @@ def same_run(folder: Path, option: str, what: Mapping[str, str], begun: bool, re
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
-    """Describe every difference in words: "OLD where NEW is given now", without the values of checksums."""
+    """Describe the differences between recorded and current options.
+
+    Args:
+        before: recorded name -> value.
+        now: current name -> value.
+
+    Returns:
+        One description for each difference. The values of checksums are not shown.
+
+    Example:
+        >>> differences({"--lr": "1"}, {"--lr": "2"})
+        ['--lr 1 where --lr 2 is given now']
+    """
     changes = []
     for name in sorted({*before, *now}):
         old, new = before.get(name), now.get(name)
@@ -68,26 +80,45 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
 
 
 def options_of(words: Sequence[str]) -> Dict[str, str]:
-    """Return option -> value for the ``words`` of a fairseq-train command; the last of equal options."""
-    found: Dict[str, List[str]] = {}
+    """Parse the options of a fairseq-train command.
+
+    Args:
+        words: words of the command line.
+
+    Returns:
+        Option -> value. If an option is repeated, the last value counts. A flag has an empty value.
+
+    Example:
+        >>> options_of(["data-bin", "--lr", "1", "--fp16"])
+        {'--lr': '1', '--fp16': ''}
+    """
+    options: Dict[str, List[str]] = {}
     values: List[str] = []
     for word in words:
         if word.startswith("--"):
             name, equals, value = word.partition("=")
-            values = found[name] = [value] if equals else []
+            values = options[name] = [value] if equals else []
         else:
             values.append(word)
-    return {name: " ".join(given) for name, given in found.items()}
+    return {name: " ".join(option_values) for name, option_values in options.items()}
 
 
 def lasting_options(words: Sequence[str]) -> Dict[str, str]:
-    """Return the options of :func:`options_of` that must not change while the run goes on."""
+    """Return the options of a fairseq-train command that must not change when the run continues.
+
+    Args:
+        words: words of the command line.
+
+    Returns:
+        Option -> value, as returned by :func:`options_of`.
+    """
     return {name: value for name, value in options_of(words).items() if name not in _PASSING}
 
 
 def _read(path: Path) -> Dict[str, str]:
+    """Read a record. The result is empty if an earlier version wrote other content."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} is damaged: remove it to go on with the run all the same") from error
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}

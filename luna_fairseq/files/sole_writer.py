@@ -1,4 +1,4 @@
-"""One process at a time in a folder of results."""
+"""Lock that lets only one process write to a folder of results."""
 
 import errno
 import os
@@ -8,30 +8,35 @@ from typing import Dict, Tuple
 
 from luna_fairseq.errors import InputError
 
-PATIENCE = 5.0  # seconds that a process that was killed may take to be gone
+PATIENCE = 5.0  # seconds to wait, because a killed process may take a while to release its lock
 _held: Dict[Tuple[int, int], int] = {}
 
 
 def claim(folder: Path) -> None:
-    """Be the one process that writes to ``folder``, until this process ends. Raises InputError where another
-    process has claimed the folder.
+    """Lock a folder for this process until it ends.
 
-    Nothing is written: the folder itself is locked, and the lock goes with the process, whatever ends it. A
-    file system without locks is left as it is.
+    The lock is on the folder itself, so no file is written. The operating system releases the lock when the
+    process ends, for whatever reason. On a file system without locks, nothing happens.
+
+    Args:
+        folder: path of an existing folder.
+
+    Raises:
+        InputError: Another process holds the lock.
     """
     try:
         import fcntl
     except ImportError:  # Windows
         return
-    about = os.stat(str(folder))
-    if (about.st_dev, about.st_ino) in _held:
+    status = os.stat(str(folder))
+    if (status.st_dev, status.st_ino) in _held:
         return
     handle = os.open(str(folder), os.O_RDONLY)
     until = time.monotonic() + PATIENCE
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _held[about.st_dev, about.st_ino] = handle
+            _held[status.st_dev, status.st_ino] = handle
             return
         except OSError as error:
             is_claimed = error.errno in (errno.EAGAIN, errno.EACCES)
@@ -45,12 +50,12 @@ def claim(folder: Path) -> None:
         )
 
 
-def _leave_to_parent() -> None:
-    """A forked process (a data loader's worker) may outlive its parent, and is not to hold the folder."""
+def _release_in_child() -> None:
+    """Close the locks in a forked process, such as a data loader's worker, which may outlive its parent."""
     for handle in _held.values():
         os.close(handle)
     _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+    os.register_at_fork(after_in_child=_release_in_child)

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes: a file or folder appears complete or not at all."""
 
 import os
 import shutil
@@ -11,7 +11,20 @@ from luna_fairseq.errors import InputError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path``; what is written there is renamed when all went well, or removed."""
+    """Context manager that writes a file under a temporary name and then renames it.
+
+    If the block raises, the temporary file is removed and ``path`` remains as it was.
+
+    Args:
+        path: path of the file, replaced if it exists. Missing parent folders are created.
+
+    Yields:
+        The temporary path, to which the block writes.
+
+    Example:
+        >>> with replacing(Path("report.txt")) as temporary:  # doctest: +SKIP
+        ...     temporary.write_text("done")
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -23,8 +36,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(folder: Path) -> Iterator[Path]:
-    """An empty ``folder``, of which nothing is left at the end, nor of a process that was killed. The folder
-    around it has to be there: one that vanished is not to be made anew without what was in it."""
+    """Context manager that creates an empty folder and removes it at the end.
+
+    Args:
+        folder: path of the folder. Files that a killed process left there are removed first. The parent
+            folder must exist: if it has vanished, recreating it would hide the loss of its other files.
+
+    Yields:
+        The folder.
+    """
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir()
     try:
@@ -35,7 +55,14 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """As :func:`replacing`, of a folder that is empty, or not there."""
+    """Context manager that creates a temporary folder and, on success, renames it to ``folder``.
+
+    Args:
+        folder: path of the folder, which must be empty or absent.
+
+    Yields:
+        The temporary folder, to which the block writes.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(folder.with_name(folder.name + ".tmp")) as temporary:
         yield temporary
@@ -45,33 +72,58 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text``, as UTF-8 with its line ends as they are."""
+    """Write text to a file in UTF-8, without changing line endings.
+
+    Args:
+        path: path of the file, replaced if it exists.
+        text: content of the file.
+    """
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file's content."""
+    """Copy the content of a file.
+
+    Args:
+        source: path of the file to copy.
+        target: path of the copy, replaced if it exists.
+    """
     with replacing(target) as temporary:
         shutil.copyfile(str(source), str(temporary))
 
 
 @contextmanager
 def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
-    """Text files to write lines to, which replace ``paths`` when all went well."""
+    """Context manager that opens text files, which replace ``paths`` on success.
+
+    Args:
+        paths: paths of the files.
+
+    Yields:
+        The open files, in the order of ``paths``.
+    """
     with ExitStack() as stack:
         temporary = [stack.enter_context(replacing(path)) for path in paths]
         yield [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in temporary]
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Raise InputError unless a file can be written there: before anything is measured, not after."""
+    """Check that a file can be written, before the long work that produces its content.
+
+    Args:
+        path: path of the file.
+        option: option that names the path, for the message.
+
+    Raises:
+        InputError: The path is a folder, or its parent folder is missing or not writable.
+    """
     folder = path.resolve().parent
-    for wrong, why in (
+    for is_wrong, reason in (
         (path.is_dir(), f"{path} is a folder"),
         (not folder.is_dir(), f"{folder} does not exist"),
         (not os.access(folder, os.W_OK), f"{folder} is not writable"),
     ):
-        if wrong:
-            good = f"give {option} a file name in a folder that exists and is writable"
-            raise InputError(f"cannot write {path}: {good} ({why})")
+        if is_wrong:
+            advice = f"give {option} a file name in a folder that exists and is writable"
+            raise InputError(f"cannot write {path}: {advice} ({reason})")

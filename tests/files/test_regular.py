@@ -1,4 +1,4 @@
-"""Files that are no data, and pipes where text is read more than once, for every reader."""
+"""Readers skip files that systems and editors leave, and refuse pipes if they read a file twice."""
 
 import io
 import json
@@ -27,12 +27,12 @@ LEFT_BEHIND = [
 
 
 @pytest.mark.parametrize("name", LEFT_BEHIND)
-def test_what_systems_and_editors_leave(name):
+def test_files_of_systems_and_editors_are_no_data(name):
     assert not is_data(f"aclImdb/train/pos/{name}")
     assert is_data("./aclImdb/train/pos/0_9.txt") and is_data(".hidden/data.txt")
 
 
-def test_archives_leave_it_out_and_count_it(tmp_path, capsys):
+def test_archives_skip_and_count_other_files(tmp_path, capsys):
     names = [
         f"aclImdb/{split}/pos/{name}" for split in ("train", "test") for name in ["0_9.txt", *LEFT_BEHIND]
     ]
@@ -47,7 +47,7 @@ def test_archives_leave_it_out_and_count_it(tmp_path, capsys):
     assert "text, train: 1 examples" in out and "14 files that are no data left out, as aclImdb/train" in out
 
 
-def test_folders_leave_it_out_and_count_it(tmp_path, capsys):
+def test_folders_skip_and_count_other_files(tmp_path, capsys):
     passage = {"article": "a", "questions": ["b _"], "options": [["c", "d", "e", "f"]], "answers": ["A"]}
     for name in ("1.txt", "._1.txt", "__MACOSX/1.txt"):
         path = tmp_path / "train" / "middle" / name
@@ -59,12 +59,12 @@ def test_folders_leave_it_out_and_count_it(tmp_path, capsys):
 
 @pytest.fixture
 def pipe(tmp_path):
-    """A named pipe, into which a line is written by whoever reads it."""
+    """A named pipe without a writer, beside a regular file."""
     path = tmp_path / "pipe.en"
     os.mkfifo(path)
     (tmp_path / "pipe.de").write_text("a\n")
     yield path
-    # Whatever waits for the other end goes on.
+    # Open both ends, so that a reader that is still waiting can end.
     threading.Thread(target=lambda: os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK)), daemon=True).start()
 
 

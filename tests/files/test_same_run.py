@@ -1,4 +1,4 @@
-"""What is gone on with is what was begun: every command that goes on compares its options and its inputs."""
+"""Every command that continues a run compares its options and inputs with those of the beginning."""
 
 import argparse
 
@@ -16,7 +16,7 @@ RECIPE = "bitext/demo"
 
 @pytest.fixture
 def data(tmp_path):
-    """What luna_fairseq takes for prepared data."""
+    """Folder with the file names of prepared data."""
     for name in ("train.bin", "valid.bin", "dict.txt", "src-bin/train.idx"):
         path = tmp_path / "data" / name
         path.parent.mkdir(exist_ok=True)
@@ -31,7 +31,7 @@ def begin_training(data, out, *words):
 
 
 def begin_seeds(data, out, *words):
-    """Of one seed, which breaks off in its training."""
+    """Run luna-lra-seeds with one seed, and interrupt it in its training."""
     args = argparse.Namespace(
         recipe="listops",
         data=data,
@@ -76,7 +76,7 @@ COMMANDS = [begin_training, begin_seeds, begin_finetuning]
 )
 def test_another_run_is_refused_in_one_line(begin, words, change, named, data, tmp_path):
     begin(data, tmp_path / "out")
-    begin(data, tmp_path / "out", "--max-update", "9", "--log-interval", "5")  # it goes on
+    begin(data, tmp_path / "out", "--max-update", "9", "--log-interval", "5")  # these options may change
     if change:
         (data / change).write_text("something else of any length")
     with pytest.raises(InputError) as caught:
@@ -86,7 +86,7 @@ def test_another_run_is_refused_in_one_line(begin, words, change, named, data, t
 
 
 @pytest.mark.parametrize("words", [["--reset-optimizer"], ["--restore-file", "x.pt"], ["--max-update", "3"]])
-def test_what_is_asked_for_by_name_is_done(words, data, tmp_path):
+def test_explicit_requests_are_not_compared(words, data, tmp_path):
     begin_training(data, tmp_path / "out")
     words = [*words, "--seed", "9"] if "--max-update" not in words else words
     assert begin_training(data, tmp_path / "out", *words)[-2:] == words[-2:]
@@ -100,7 +100,7 @@ def test_without_checkpoints_nothing_is_compared(data, tmp_path):
         begin_training(data, tmp_path / "out", "--seed", "7")
 
 
-def test_a_run_of_a_version_without_records_goes_on(data, tmp_path):
+def test_a_run_of_a_version_without_records_continues(data, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text('"a checksum"')
     same_run(tmp_path / "out", "--out", {"--lr": "1"}, begun=False)
