@@ -62,7 +62,7 @@ class Log:
 
     @property
     def training(self) -> Table:
-        """Table INNER or, if the log has none, EPOCH. Empty if the log has neither."""
+        """Figures of training within epochs, or once per epoch if the log has no others. May be empty."""
         return self.tables.get(INNER) or self.tables.get(EPOCH) or {}
 
     @property

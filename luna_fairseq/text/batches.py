@@ -46,7 +46,10 @@ def map_batches(
 def _map_in_processes(
     function: Callable[[List[Any]], List[Any]], batches: Iterator[List[Any]], workers: int
 ) -> Iterator[List[Any]]:
-    """Yield the results of each batch in order, and keep at most a few batches for each process waiting."""
+    """Yield the result of each batch, in the order of the batches.
+
+    At most ``WAITING_PER_WORKER`` batches for each process are in memory at a time.
+    """
     with ProcessPoolExecutor(workers) as pool:
         waiting: Deque[Future] = deque()
         try:

@@ -57,8 +57,8 @@ def read_lines(path: Path, pieces: bool = False, controls: Optional[Counter] = N
     Args:
         path: path of a regular file.
         pieces: keep U+2581, which begins words in text encoded by sentencepiece (default: False).
-        controls: counter by path of the lines in which characters were read as spaces, updated in place.
-            None by default.
+        controls: counter that is updated in place: for each path, the number of lines in which a control
+            character was replaced by a space (default: None, nothing is counted).
 
     Yields:
         The lines, which may be empty.

@@ -61,11 +61,11 @@ def _merges_dictionary(model: Path, counts: Counts, separators: Sequence[str]) -
 
 
 def words(least: int) -> Route:
-    """Return the route for tokenised text: whole words, and one dictionary for each language.
+    """Return the route from tokenised text to pieces: whole words, with a dictionary for each language.
 
     Args:
-        least: minimum number of occurrences in the training text of a word in the dictionary. Rarer words are
-            unknown.
+        least: how often a word must occur in the training text to enter the dictionary. Rarer words become
+            the unknown word.
     """
 
     def dictionary(model: Path, counts: Counts, separators: Sequence[str]) -> Dictionary:

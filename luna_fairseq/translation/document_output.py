@@ -93,7 +93,7 @@ def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Iterable[s
 
 
 def sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
-    """Return the number of tokens of each sentence or piece that fairseq-generate reads, with its end symbol.
+    """Return the length of each sentence or piece of a split in tokens, the end symbol included.
 
     Args:
         data: folder of the binarised data.

@@ -144,7 +144,7 @@ class Coverage:
 
     @property
     def maxima(self) -> float:
-        """Share of the positions at which a row of P has its largest weight, averaged over heads."""
+        """Share of source positions that are the maximum of at least one row of P, averaged over heads."""
         return self._maxima / self.positions
 
     @property

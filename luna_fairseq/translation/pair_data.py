@@ -75,16 +75,16 @@ class PairData:
 
         Args:
             route: how text becomes pieces, one of :mod:`luna_fairseq.text.subword`.
-            model: model file of the route.
+            model: path of the learned encoding, such as ``sentencepiece.bpe.model``.
             batches: function ``(split, encoder) -> iterator`` over the encoded batches of a split. A batch is
                 a list of the source and the target side.
             separators: symbols that the dictionaries hold in addition to the pieces.
             max_unknown: maximum percentage of unknown tokens in a text.
 
         Returns:
-            dictionary of counts: ``tokens``, ``longest`` (tokens of the longest line) and ``unknown`` by
-            "split.language", ``dropped`` training pairs by reason, and entries of the ``dictionary`` by
-            language.
+            counts in five dictionaries. ``tokens``, ``longest`` (length of the longest line) and ``unknown``
+            have keys such as "train.en". ``dropped`` has the number of removed training pairs for each
+            reason, and ``dictionary`` the number of entries for each language.
 
         Raises:
             InputError: fewer training pairs are left than shards, or too many tokens are unknown.

@@ -150,7 +150,7 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
 def document_scores(
     text: Translations, pieces: Sequence[Piece], sentences: Score, tokenizer: str
 ) -> List[Score]:
-    """Compute s-BLEU, the BLEU of sentences, and d-BLEU, the BLEU of documents joined to a line each.
+    """Compute s-BLEU, the BLEU of sentences, and d-BLEU, the BLEU of whole documents.
 
     Args:
         text: translations, one line for each sentence.

@@ -84,14 +84,16 @@ def places(stride, first, HEIGHT, BLOCK):
 
 @triton.jit
 def load_rows(x, stride, there, first, L, BLOCK_L):
-    """Load a block of columns of rows of width L in float32, with zeros beyond L and at rows that are masked.
+    """Load a block [BLOCK_T, BLOCK_L] of a matrix and convert the block to float32.
+
+    Masked rows and columns beyond the end of the matrix become zeros.
 
     Args:
-        x: pointer to the first row
-        stride: distance of two rows
-        there: mask [BLOCK_T], False at rows to replace by zeros, such as padded positions of A
+        x: pointer to the first row of the block
+        stride: distance between two rows in memory
+        there: mask [BLOCK_T], False at rows that become zeros, such as padded positions
         first: first column of the block
-        L: number of columns in memory
+        L: number of columns of the matrix
         BLOCK_L: number of columns of the block
     """
     inside = there[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
