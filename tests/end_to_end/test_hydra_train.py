@@ -68,7 +68,7 @@ def test_a_recipe_that_names_an_architecture(text, tmp_path):
 def test_bad_values_are_named(data, tmp_path):
     command = ("+model={_name:luna_base} task=translation", settings(data), SMALL)
     line = refused("hydra_train", *command, "+model.projection_length=0", folder=tmp_path)
-    assert line == "luna_fairseq: error: projection length is 0: --projection-length must be 1 or more"
+    assert line == "luna_fairseq: error: --projection-length 0: must be at least 1"
     line = refused("hydra_train", *command, "+optimization.max_updat=3", folder=tmp_path)
     by_hydra = hydra.__version__ < "1.1"  # refuses it itself, in several lines
     assert (
