@@ -225,7 +225,7 @@ class Grammar:
     def sentence(self) -> Pair:
         """Draw a sentence and return it in English and in German."""
         kinds = [self.statement, self.statement, self.question, self.report, self.join_clauses]
-        return _finish(*self.random.choice(kinds)())
+        return _finish_sentences(*self.random.choice(kinds)())
 
     def statement(self) -> Pair:
         """Draw a statement, sometimes with the time at its beginning."""
@@ -309,7 +309,7 @@ class Grammar:
         else:
             finite, end = stem, ""
         english = (auxiliary, verb, inflected, rest)
-        finite = _finite(finite, third, subject.agreement)
+        finite = _inflect_verb(finite, third, subject.agreement)
         return Clause(subject, time, negated, *english, finite, prefix, early, late, end)
 
     def english_verb(self, base: str, past: str, tense: str, agreement: str) -> Tuple[str, str, str, str]:
@@ -406,7 +406,7 @@ class Grammar:
         number = "p" if plural else gender[0]
         determiners = DEFINITE[plural].split() if definite else PLURAL if plural else SINGULAR
         determiner, stem = draw.choice(determiners).split(":")
-        article, weak = _article(stem, case, number)
+        article, weak = _inflect_determiner(stem, case, number)
         words, german_words = [determiner], [article]
         if draw.random() < 0.4:
             adjective, german_stem = draw.choice(_entries(ADJECTIVES, kind)).split(":")
@@ -420,7 +420,7 @@ class Grammar:
             german = german_plural
         german_words.append(german)
         if relative and draw.random() < 0.15:
-            pronoun, agreement = _article("d", "nom", number)[0], "p" if plural else "3"
+            pronoun, agreement = _inflect_determiner("d", "nom", number)[0], "p" if plural else "3"
             who = Phrase("which" if kind == "animal" else "who", pronoun, agreement)
             clause = self.clause(draw.choice(["present", "past"]), who, kind, timed=False)
             words.append(clause.english())
@@ -428,7 +428,7 @@ class Grammar:
         return Phrase(" ".join(words), " ".join(german_words), "p" if plural else "3")
 
 
-def _article(stem: str, case: str, number: str) -> Tuple[str, str]:
+def _inflect_determiner(stem: str, case: str, number: str) -> Tuple[str, str]:
     """Inflect a German determiner.
 
     Args:
@@ -450,14 +450,14 @@ def _article(stem: str, case: str, number: str) -> Tuple[str, str]:
     return stem + ending, "" if stem == "viel" else weak
 
 
-def _finite(infinitive: str, third: str, agreement: str) -> str:
+def _inflect_verb(infinitive: str, third: str, agreement: str) -> str:
     """Return the German finite verb."""
     stem = infinitive[:-2]
     forms = [stem + "e", third or stem + ("et" if stem[-1] in "td" else "t"), infinitive]
     return FINITE.get(infinitive, forms)["13p".index(agreement)]
 
 
-def _finish(english: str, german: str) -> Pair:
+def _finish_sentences(english: str, german: str) -> Pair:
     """Return the sentences with their spaces, commas, contractions, capitals and full stops."""
     texts = []
     for text in (english.replace(" can not ", " cannot "), german):

@@ -19,7 +19,7 @@ from luna_fairseq.text.documents import SEPARATOR, Piece, remove_separators, spl
 from luna_fairseq.translation.generated import lines_by_kind
 
 
-def misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
+def find_misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
     """Return the numbers of the pieces whose hypothesis has another number of sentences than the piece.
 
     Args:
@@ -40,7 +40,7 @@ def misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
     ]
 
 
-def write_singly(
+def write_single_sentences(
     data: Path, subset: str, languages: Sequence[str], pieces: Sequence[int], folder: Path
 ) -> None:
     """Write the source sentences of some pieces one by one, as data that fairseq-generate reads.
@@ -76,7 +76,7 @@ def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Iterable[s
     Args:
         generated: output of fairseq-generate for the pieces.
         pieces: sentences of each piece, in the order of the data.
-        singly: translations of the sentences of the pieces that :func:`misdivided` returns, in their order.
+        singly: translations of the sentences of the pieces that :func:`find_misdivided` returns, in order.
         path: file to write.
     """
     texts, remaining, lines = lines_by_kind(generated), iter(singly), []
@@ -92,7 +92,7 @@ def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Iterable[s
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
+def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
     """Return the length of each sentence or piece of a split in tokens, the end symbol included.
 
     Args:

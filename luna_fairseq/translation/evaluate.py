@@ -19,7 +19,7 @@ from typing import List
 
 from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.reporting import console_script
-from luna_fairseq.translation.score import add_shown
+from luna_fairseq.translation.score import add_score_arguments
 
 PROGRAM = "luna-evaluate"
 EXAMPLE = "luna-evaluate data --path checkpoints/averaged.pt --results results --tune-lenpen -- --fp16"
@@ -49,7 +49,7 @@ def build_parser() -> CommandParser:
     int8 = "use 8-bit weights on a CPU, which is faster and hardly changes BLEU"
     parser.add_argument("--int8", action="store_true", help=int8)
     parser.ema()
-    add_shown(parser)
+    add_score_arguments(parser)
     return parser
 
 

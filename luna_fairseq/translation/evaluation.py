@@ -24,7 +24,12 @@ from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.documents import read_pieces
 from luna_fairseq.text.output_length import limits_by_source
 from luna_fairseq.text.subword import ROUTES
-from luna_fairseq.translation.document_output import misdivided, sizes, write_sentences, write_singly
+from luna_fairseq.translation.document_output import (
+    find_misdivided,
+    read_sizes,
+    write_sentences,
+    write_single_sentences,
+)
 from luna_fairseq.translation.evaluate import LENGTH_PENALTIES
 from luna_fairseq.translation.generated import Generated, lines_by_kind
 from luna_fairseq.translation.score import build_parser as build_score_parser
@@ -132,10 +137,10 @@ class Evaluation:
         check_files(path)
         pieces = read_pieces(path)
         generated = self._generate_from(self.folder, subset, penalty, f"pieces-{name}")
-        other, text = misdivided(generated, pieces), []  # type: List[int], List[str]
+        other, text = find_misdivided(generated, pieces), []  # type: List[int], List[str]
         if other:
             folder = self.args.results / f"{subset}-singly"
-            write_singly(self.folder, subset, self.languages, other, folder)
+            write_single_sentences(self.folder, subset, self.languages, other, folder)
             singly = lines_by_kind(self._generate_from(folder, subset, penalty, f"singly-{name}"))["H"]
             text = [line for _, line in sorted(singly.items())]
         sentences = sum(piece.sentences for piece in pieces)
@@ -162,7 +167,7 @@ class Evaluation:
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.args.results / "generate.log"
-            sentences = len(sizes(data, subset, self.languages, self.languages[0]))
+            sentences = len(read_sizes(data, subset, self.languages, self.languages[0]))
             bar = counter(f"translate {subset}", sentences, "sentences")
             with bar, replacing(self.args.results / name) as output:
                 command = fairseq("generate", options)
@@ -174,9 +179,9 @@ class Evaluation:
 
     def _check_lengths(self, data: Path, subset: str) -> None:
         """Raise an InputError if a line of the split is longer than the model's positions."""
-        positions = {**_positions(self.args.path), **options_of(self.extra)}
+        positions = {**_position_options(self.args.path), **options_of(self.extra)}
         for language, name in zip(self.languages, ("--max-source-positions", "--max-target-positions")):
-            longest = int(sizes(data, subset, self.languages, language).max(initial=0))
+            longest = int(read_sizes(data, subset, self.languages, language).max(initial=0))
             if name in positions and longest > int(positions[name]):
                 raise InputError(
                     f"{subset}.{language} of {data} has a line of {longest:,} tokens with its end symbol, "
@@ -187,9 +192,9 @@ class Evaluation:
     def _generate_options(self, data: Path, subset: str, penalty: float) -> List[str]:
         """Return the words of fairseq-generate's command line."""
         source, target = self.languages
-        given = {name[2:].replace("-", "_"): value for name, value in options_of(self.extra).items()}
-        limits = limits_by_source(given).items()
-        length = [word for name, x in limits for word in (f"--{name.replace('_', '-')}", str(x))]
+        own = {name[2:].replace("-", "_"): value for name, value in options_of(self.extra).items()}
+        limits = limits_by_source(own).items()
+        length = [word for name, limit in limits for word in (f"--{name.replace('_', '-')}", str(limit))]
         return [
             *[str(data), "--user-dir", USER_DIR, "--path", str(self.args.path)],
             *["--source-lang", source, "--target-lang", target, "--gen-subset", subset],
@@ -197,7 +202,8 @@ class Evaluation:
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
             *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
             *(["--int8"] if self.args.int8 else []),
-            *[*length, "--log-format", "none", *chain(*_positions(self.args.path).items()), *self.extra],
+            *[*length, "--log-format", "none", *chain(*_position_options(self.args.path).items())],
+            *self.extra,
         ]
 
     def _pieces(self, subset: str) -> Path:
@@ -214,7 +220,7 @@ class Evaluation:
 
 
 @lru_cache(maxsize=None)
-def _positions(checkpoint: Path) -> Dict[str, str]:
+def _position_options(checkpoint: Path) -> Dict[str, str]:
     """Return the model's positions as options, so that fairseq's task does not use its own defaults.
 
     Args:

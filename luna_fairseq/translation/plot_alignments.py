@@ -113,13 +113,13 @@ def draw(args: argparse.Namespace) -> None:
         axes = figure.add_subplot(rows, columns, panel)
         axes.imshow(alignment.weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axes.set_title(title, fontsize=10)
-        source, target = list(map(label_of, alignment.source)), list(map(label_of, alignment.target))
+        source, target = ([shorten_label(piece) for piece in side] for side in alignment[:2])
         axes.set_xticks(range(len(source)), source, rotation=90, fontsize=7)
         axes.set_yticks(range(len(target)), target, fontsize=7)
     save_png(figure, args.plot)
 
 
-def label_of(piece: str) -> str:
+def shorten_label(piece: str) -> str:
     """Return the label of a piece, shortened to LABEL_LENGTH characters.
 
     The mark of a word's beginning is removed, and ``$`` is escaped because it would begin a formula.
@@ -128,7 +128,7 @@ def label_of(piece: str) -> str:
         piece: piece of sentencepiece, or a word.
 
     Example:
-        >>> label_of("▁tree")
+        >>> shorten_label("▁tree")
         'tree'
     """
     text = piece.replace(SENTENCEPIECE_SPACE, "") or "_"

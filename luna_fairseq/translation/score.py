@@ -72,11 +72,11 @@ def build_parser() -> CommandParser:
         "print BLEU of sentences (s-BLEU) and of documents joined to a line each (d-BLEU). The file is "
         "plain/test.pieces, which luna-prepare-bitext --documents wrote",
     )
-    add_shown(parser)
+    add_score_arguments(parser)
     return parser
 
 
-def add_shown(parser: CommandParser) -> None:
+def add_score_arguments(parser: CommandParser) -> None:
     """Add the options of every command that ends with :func:`score`."""
     test_set = "refuse a reference that does not belong to this test set (default: %(default)s)"
     parser.add_argument("--test-set", choices=[*TEST_SETS, "none"], default="none", help=test_set)

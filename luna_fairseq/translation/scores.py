@@ -221,7 +221,7 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
     Raises:
         InputError: the references do not have the test set's number of tokens.
     """
-    references = [_split(line, language) for line in progress(text.references, "tokenise")]
+    references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
         number, (least, most) = sum(len(line.split()) for line in references), test_set.split_tokens
         if not least <= number <= most:
@@ -229,14 +229,16 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
                 f"the reference of {test_set.name} has {least:,} to {most:,} tokens with hyphens split, got "
                 f"{number:,}. Give the reference of {test_set.name}, or --test-set none."
             )
-    hypotheses = text.tokens or [_split(line, language) for line in progress(text.hypotheses, "tokenise")]
+    hypotheses = text.tokens or [
+        _tokenize_moses(line, language) for line in progress(text.hypotheses, "tokenise")
+    ]
     signed = f"moses:{language},sacremoses{import_package('sacremoses').__version__}"
     name = "BLEU of tokens, hyphens split"
     score = _bleu(hypotheses, references, name, signed, tokenize="none", force=True)
     return replace(score, name="BLEU of tokens")
 
 
-def _split(line: str, language: str) -> str:
+def _tokenize_moses(line: str, language: str) -> str:
     # The literature's scripts replace this apostrophe in the test set, but do not normalise its punctuation.
     """Tokenise a plain line with Moses, with hyphens split."""
     return " ".join(tokenize(line.replace("\u2019", "'"), language))

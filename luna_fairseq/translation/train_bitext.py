@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     words = ["data", *train.launch_here(recipe, training).options]
     luna_fairseq.register()
     options.parse_args_and_arch(options.get_training_parser(), words)
-    _say(f"prepare: {data}")
+    _print_step(f"prepare: {data}")
     preparation = Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
     preparation.check()
     # Checked before the data is replaced that the checkpoints belong to.
@@ -103,32 +103,33 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     copy_file(data / model, checkpoints / model)
 
     log = out / "train.log"
-    _say(f"train: {checkpoints} (output of fairseq-train: {log})")
+    _print_step(f"train: {checkpoints} (output of fairseq-train: {log})")
     command = train.command([str(recipe.path), preparation.data.path, *training], option="--destdir")
     train_logged(command, log, "train", SHOWN)
 
     averaged = checkpoints / "averaged.pt"
-    _say(f"average: {averaged}")
-    _step(average_checkpoints.main, ["--output", str(averaged), *_inputs(checkpoints, args.average)])
+    _print_step(f"average: {averaged}")
+    inputs = _averaging_options(checkpoints, args.average)
+    _run_command(average_checkpoints.main, ["--output", str(averaged), *inputs])
 
-    _say(f"translate and score: {out}")
+    _print_step(f"translate and score: {out}")
     words = [str(data), "--path", str(averaged), "--results", str(out), "--samples", str(args.samples)]
-    _step(evaluate.main, words + (["--", "--cpu"] if "--cpu" in extra else []))
+    _run_command(evaluate.main, words + (["--", "--cpu"] if "--cpu" in extra else []))
 
 
-def _say(what: str) -> None:
+def _print_step(what: str) -> None:
     """Print the heading of a step."""
     print(f"\n== {what}", flush=True)
 
 
-def _step(command: Callable[[List[str]], int], words: List[str]) -> None:
+def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
     """Run another command and exit with its status if it fails."""
     status = command(words)
     if status:
         raise SystemExit(status)
 
 
-def _inputs(checkpoints: Path, average: int) -> List[str]:
+def _averaging_options(checkpoints: Path, average: int) -> List[str]:
     """Return the options of luna-average-checkpoints that select the checkpoints to average.
 
     There are fewer than ``average`` checkpoints if training ended early, and only checkpoint_last.pt if it

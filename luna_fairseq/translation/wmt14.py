@@ -39,14 +39,14 @@ class Part:
     lines: int
 
 
-def _training(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
+def _training_part(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
     """Return a part of the training text, whose files in the archive are ``stem.en`` and ``stem.de``."""
     file = RemoteFile(f"{SITE}/{archive}", size, f"sha256:{sha256}")
     return Part(name, "train", file, (f"{stem}.en", f"{stem}.de"), lines)
 
 
 PARTS = (
-    _training(
+    _training_part(
         "Europarl v7",
         "wmt13/training-parallel-europarl-v7.tgz",
         657632379,
@@ -54,7 +54,7 @@ PARTS = (
         "training/europarl-v7.de-en",
         1920209,
     ),
-    _training(
+    _training_part(
         "Common Crawl",
         "wmt13/training-parallel-commoncrawl.tgz",
         918311367,
@@ -62,7 +62,7 @@ PARTS = (
         "commoncrawl.de-en",
         2399123,
     ),
-    _training(
+    _training_part(
         "News Commentary v9",
         "wmt14/training-parallel-nc-v9.tgz",
         80418416,

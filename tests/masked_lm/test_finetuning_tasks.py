@@ -14,8 +14,8 @@ from luna_fairseq.masked_lm.finetuning.prepared import PreparedWriter
 from luna_fairseq.masked_lm.finetuning.settings import (
     accumulation,
     all_settings,
+    choose_settings,
     number_of_updates,
-    settings_of,
 )
 
 # task -> (file of a split, split, its lines, inputs of the last example, its label)
@@ -172,12 +172,12 @@ def test_options_of_table_9():
     # updates.
     updates = number_of_updates(67349, 32, 10)
     assert updates == 21050
-    words = " ".join(settings_of(TASKS["SST-2"], "search").options(updates))
+    words = " ".join(choose_settings(TASKS["SST-2"], "search").options(updates))
     assert "--weight-decay 0.1 --attention-dropout 0.1 --activation-dropout 0.0" in words
     assert "--lr-scheduler polynomial_decay --warmup-updates 1263 --total-num-update 21050" in words
-    words = " ".join(settings_of(TASKS["RACE"], "table-9").options(1000))
+    words = " ".join(choose_settings(TASKS["RACE"], "table-9").options(1000))
     assert "--weight-decay 0.01" in words and words.endswith("--lr-scheduler fixed --warmup-updates 150")
-    words = " ".join(settings_of(TASKS["CommonsenseQA"], "table-9").options(1000))
+    words = " ".join(choose_settings(TASKS["CommonsenseQA"], "table-9").options(1000))
     assert "--attention-dropout 0.0 --activation-dropout 0.1" in words
 
 
@@ -193,7 +193,7 @@ def test_options_of_table_9():
     ],
 )
 def test_what_is_tried(task, sweep, tried):
-    settings = settings_of(TASKS[task], sweep)
+    settings = choose_settings(TASKS[task], sweep)
     assert (settings.batch_sizes, settings.learning_rates, settings.dropouts) == tried
     assert len(all_settings(settings)) == math.prod(map(len, tried))
 

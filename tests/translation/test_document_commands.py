@@ -14,7 +14,12 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.text.documents import Piece, read_pieces, split_into_pieces
 from luna_fairseq.translation import evaluate, score, train_bitext
-from luna_fairseq.translation.document_output import misdivided, sizes, write_sentences, write_singly
+from luna_fairseq.translation.document_output import (
+    find_misdivided,
+    read_sizes,
+    write_sentences,
+    write_single_sentences,
+)
 from luna_fairseq.translation.scores import Translations, document_scores, plain_scores
 
 LIMIT = 70
@@ -180,8 +185,8 @@ def test_a_piece_longer_than_the_positions_is_refused_before_anything_is_transla
 
 def test_sentences_that_are_translated_again_have_a_source_alone(trained, tmp_path):
     languages = ("en", "de")
-    write_singly(trained[0] / "data", "test", languages, [0], tmp_path)
-    source, target = (sizes(tmp_path, "test", languages, language) for language in languages)
+    write_single_sentences(trained[0] / "data", "test", languages, [0], tmp_path)
+    source, target = (read_sizes(tmp_path, "test", languages, language) for language in languages)
     assert source.min() > 1 and not len(target)
 
 
@@ -191,7 +196,7 @@ def test_another_number_of_sentences_shifts_no_line(tmp_path):
     lines = ["S-2\te<sep> f", "T-2\tE<sep> F", "H-2\t-1\tE<sep> F", "S-0\ta<sep> b", "T-0\tA<sep> B"]
     lines += ["H-0\t-2\tA B", "S-1\tc", "T-1\tC", "H-1\t-3\tC"]
     generated.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    assert misdivided(generated, pieces) == [0]
+    assert find_misdivided(generated, pieces) == [0]
     write_sentences(generated, pieces, ["X", "Y"], tmp_path / "lines.txt")
     found = [line.split("\t") for line in (tmp_path / "lines.txt").read_text().splitlines()]
     for kind, expected in (("S", "abcef"), ("T", "ABCEF"), ("H", "XYCEF")):

@@ -3,7 +3,7 @@
 import pytest
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.translation.plot_alignments import label_of, main, read_alignment
+from luna_fairseq.translation.plot_alignments import main, read_alignment, shorten_label
 
 OUTPUT = """\
 S-0\t▁A ▁man
@@ -45,8 +45,9 @@ def test_several_are_drawn_beside_each_other(output, tmp_path):
 
 
 def test_labels_are_short_and_no_formulas():
-    assert label_of("▁Mann") == "Mann" and label_of("▁") == "_" and label_of("x" * 50) == "x" * 12
-    assert label_of("$5$") == r"\$5\$"
+    assert shorten_label("▁Mann") == "Mann" and shorten_label("▁") == "_"
+    assert shorten_label("x" * 50) == "x" * 12
+    assert shorten_label("$5$") == r"\$5\$"
 
 
 @pytest.mark.parametrize(

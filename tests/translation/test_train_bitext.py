@@ -125,7 +125,7 @@ def test_bad_input_is_one_line(words, message, tmp_path, capsys):
 def test_what_is_averaged_where_training_ended_early(epochs, number, tmp_path):
     for name in ["best", "last", *range(1, epochs + 1)]:
         (tmp_path / (f"checkpoint{name}.pt" if isinstance(name, int) else f"checkpoint_{name}.pt")).touch()
-    found = train_bitext._inputs(tmp_path, 2)
+    found = train_bitext._averaging_options(tmp_path, 2)
     if number is None:
         assert found == ["--inputs", str(tmp_path / "checkpoint_last.pt")]
     else:

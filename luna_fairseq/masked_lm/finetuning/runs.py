@@ -23,8 +23,8 @@ from luna_fairseq.masked_lm.finetuning.settings import (
     Setting,
     accumulation,
     all_settings,
+    choose_settings,
     number_of_updates,
-    settings_of,
     task_options,
 )
 
@@ -57,7 +57,7 @@ class FineTuning:
         sweep = args.sweep or (TABLE_9 if self.task.is_multiple_choice else SEARCH)
         options = {"batch_sizes": args.batch_sizes, "learning_rates": args.lrs}
         overrides: Dict[str, Any] = {name: tuple(values) for name, values in options.items() if values}
-        self.settings = replace(settings_of(self.task, sweep), **overrides)
+        self.settings = replace(choose_settings(self.task, sweep), **overrides)
         self.runs = all_settings(self.settings)
         for batch_size in self.settings.batch_sizes:
             accumulation(batch_size, args.at_a_time)
@@ -97,7 +97,7 @@ class FineTuning:
         files = sorted(path for path in self.args.data.glob("*/*") if path.is_file())
 
         def train() -> Tuple[List[str], Dict[str, float]]:
-            self._begin(folder, options)
+            self._check_same_run(folder, options)
             train_logged(fairseq("train", options), folder / "train.log", name, shown=["| valid |"])
             facts, _, cut = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
             if cut:
@@ -107,7 +107,7 @@ class FineTuning:
         key = digest(options, stamps([self.args.pretrained, *files]))
         return self.steps.do(name, key, train, says=False)
 
-    def _begin(self, folder: Path, options: List[str]) -> None:
+    def _check_same_run(self, folder: Path, options: List[str]) -> None:
         """Check that a checkpoint to continue from has the same options, data and pretrained model.
 
         Args:

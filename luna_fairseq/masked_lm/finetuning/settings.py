@@ -73,7 +73,7 @@ _SEARCH_GLUE: Dict[str, Any] = {"batch_sizes": (16, 32), "learning_rates": (5e-6
 _SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropouts": (0.0, 0.1, 0.2)}
 
 
-def settings_of(task: FineTuningTask, sweep: str) -> Settings:
+def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
     """Return the settings of a task.
 
     SST-2 has the activation dropout of the authors' command, which differs from Table 9.
