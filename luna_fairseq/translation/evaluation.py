@@ -178,7 +178,15 @@ class Evaluation:
         return self.args.results / name
 
     def _check_lengths(self, data: Path, subset: str) -> None:
-        """Raise an InputError if a line of the split is longer than the model's positions."""
+        """Check that the model's positions suffice for all lines of a split.
+
+        Args:
+            data: folder of the binarised data.
+            subset: name of the split, such as "test".
+
+        Raises:
+            InputError: a line has more tokens than the model has positions.
+        """
         positions = {**_position_options(self.args.path), **options_of(self.extra)}
         for language, name in zip(self.languages, ("--max-source-positions", "--max-target-positions")):
             longest = int(read_sizes(data, subset, self.languages, language).max(initial=0))
@@ -211,7 +219,14 @@ class Evaluation:
         return self.args.data / "plain" / f"{subset}.pieces"
 
     def _plain(self, subset: str) -> Path:
-        """Return the path of the plain target text of a split."""
+        """Return the path of the plain target text of a split, which the scores need.
+
+        Args:
+            subset: name of the split, such as "test".
+
+        Raises:
+            InputError: the file does not exist, or its checksum differs.
+        """
         path = self.args.data / "plain" / f"{subset}.{self.languages[1]}"
         if not path.is_file():
             raise InputError(f"{path} does not exist. Prepare {self.args.data} again, with {subset} text.")

@@ -167,7 +167,8 @@ def labelled_lines(path: Path, whole: bool = True) -> Iterator[Tuple[str, int, s
         # With --nbest, a sentence may have several successive lines of a kind, except for S and T.
         if (kind, int(number)) in seen and (kind in "ST" or latest[kind] != int(number)):
             raise InputError(
-                f"{path} has sentence {number} twice, from several runs. Give the output of one run."
+                f"{path} has sentence {number} twice, so it holds the output of several runs. "
+                "Give the output of one run."
             )
         seen.add((kind, int(number)))
         latest[kind] = int(number)

@@ -171,11 +171,14 @@ class Coverage:
 
 
 def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
-    """Measure the coverage of each decoder layer.
+    """Measure how much of the source the rows of P attend to, for each decoder layer.
 
     Args:
         model: translation model in evaluation mode.
         batches: batches of a translation task of fairseq.
+
+    Returns:
+        coverage of each decoder layer, first layer first.
     """
     attentions = cross_attentions(model)
     layers = [Coverage() for _ in attentions]

@@ -113,8 +113,11 @@ class PairData:
         Args:
             split: name of the split.
             batches: encoded batches of the split.
-            texts: encoded texts, filled in place.
+            texts: encoded texts by split, language and folder, filled in place.
             dropped: counter of dropped pairs by reason, updated in place.
+
+        Raises:
+            InputError: fewer training pairs are left than shards.
         """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0
@@ -137,7 +140,20 @@ class PairData:
     def _write(
         self, texts: Texts, encoder: Encoder, dictionaries: Mapping[str, Dictionary], max_unknown: float
     ) -> Dict[str, Dict[str, int]]:
-        """Write the binarised files and return the counts ``tokens``, ``longest`` and ``unknown``."""
+        """Count the tokens of all texts and write the binarised files.
+
+        Args:
+            texts: encoded texts, by split, language and folder.
+            encoder: encoder of the texts.
+            dictionaries: dictionary of each language.
+            max_unknown: maximum percentage of unknown tokens in a text.
+
+        Returns:
+            ``tokens``, ``longest`` and ``unknown``, each a count by "split.language".
+
+        Raises:
+            InputError: too many tokens of a text are unknown.
+        """
         tables = {side: encoder.table(dictionary) for side, dictionary in dictionaries.items()}
         tokens, longest, unknown = Counter(), Counter(), Counter()  # type: Counter, Counter, Counter
         for (split, side, _), text in texts.items():

@@ -86,7 +86,7 @@ class GlueTask(FineTuningTask):
         )
 
     def _example(self, row: Dict[str, str], place: str, split: str) -> Example:
-        """Return the example of a line.
+        """Return the example that the columns of a line hold.
 
         Args:
             row: value of each column.

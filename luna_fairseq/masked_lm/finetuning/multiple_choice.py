@@ -23,7 +23,15 @@ class Race(FineTuningTask):
     is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Return the examples of a split; see :meth:`FineTuningTask.read`."""
+        """Return the questions of all passages of a split as examples.
+
+        Args:
+            folder: folder that holds RACE's folders train, dev and test.
+            split: fairseq's name of the split.
+
+        Raises:
+            InputError: the split has no passages, or one of its files is malformed.
+        """
         root = folder / self.splits[split]
         with data_alone(str(root)) as is_data:
             paths = sorted(root.rglob("*.txt"))
@@ -35,7 +43,14 @@ class Race(FineTuningTask):
         return [example for path in files for example in self._examples(path)]
 
     def _examples(self, path: Path) -> Iterator[Example]:
-        """Yield an example for each question of a passage."""
+        """Yield an example for each question of a passage.
+
+        Args:
+            path: file of the passage.
+
+        Raises:
+            InputError: the file is malformed.
+        """
         passage = _parse("\n".join(read_lines(path)), str(path))
         try:
             article = _one_line(passage["article"])
@@ -63,7 +78,15 @@ class CommonsenseQA(FineTuningTask):
     is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Return the examples of a split; see :meth:`FineTuningTask.read`."""
+        """Return the questions of a split as examples.
+
+        Args:
+            folder: folder of the .jsonl files.
+            split: fairseq's name of the split.
+
+        Raises:
+            InputError: the file is empty, or one of its lines is malformed.
+        """
         path = folder / self.splits[split]
         lines = [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), 1) if line]
         if not lines:
@@ -71,7 +94,15 @@ class CommonsenseQA(FineTuningTask):
         return [self._example(line, place) for place, line in lines]
 
     def _example(self, line: str, place: str) -> Example:
-        """Return the example of a line."""
+        """Parse a line and return its question as an example.
+
+        Args:
+            line: JSON of the question.
+            place: file and line, for messages.
+
+        Raises:
+            InputError: the line is malformed.
+        """
         entry = _parse(line, place)
         try:
             question = _one_line(entry["question"]["stem"])
@@ -90,7 +121,15 @@ class CommonsenseQA(FineTuningTask):
 
 
 def _parse(text: str, place: str) -> Any:
-    """Parse JSON, and raise an InputError that names the place if the text is malformed."""
+    """Parse JSON text.
+
+    Args:
+        text: text to parse.
+        place: file and line of the text, for the message.
+
+    Raises:
+        InputError: the text is not JSON.
+    """
     try:
         return json.loads(text)
     except ValueError as error:

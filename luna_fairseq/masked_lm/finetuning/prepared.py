@@ -146,7 +146,15 @@ class PreparedWriter:
         return 2 * len(pieces) + pieces.sum(axis=0)
 
     def _write_labels(self, path: Path, labels: Sequence[str]) -> None:
-        """Write the labels of a split in the form that fairseq's task reads."""
+        """Write the labels of a split in the form that fairseq's task reads.
+
+        fairseq reads the numbers of the right candidates (multiple choice), scores from 0 to 1 (regression),
+        or labels encoded with a dictionary of their own.
+
+        Args:
+            path: path of the files without their endings.
+            labels: label of each example.
+        """
         if self.task.is_multiple_choice:
             values = [str(self.task.labels.index(label)) for label in labels]
         elif self.task.is_regression:

@@ -123,7 +123,12 @@ class FineTuning:
         same_run(folder, "--out", identity, (folder / "checkpoint_last.pt").is_file())
 
     def _options(self, folder: Path, setting: Setting) -> List[str]:
-        """Return the options of fairseq-train for one run."""
+        """Return the options of fairseq-train for one run.
+
+        Args:
+            folder: folder of the run.
+            setting: setting of the run.
+        """
         updates = number_of_updates(self.data.examples["train"], setting.batch_size, self.args.epochs)
         subsets = [split for split in self.data.labelled if split.startswith("valid")]
         return [
