@@ -127,7 +127,7 @@ VERBS = {
 @pytest.mark.parametrize("infinitive", VERBS)
 def test_present(infinitive):
     third = "liest" if infinitive == "lesen" else ""
-    made = [demo_corpus._finite(infinitive, third, agreement) for agreement in "13p"]
+    made = [demo_corpus._inflect_verb(infinitive, third, agreement) for agreement in "13p"]
     assert " ".join(made) == VERBS[infinitive]
 
 
@@ -136,7 +136,7 @@ def test_word_order_of_a_clause_with_a_separable_verb():
     parts = {"early": "ihn", "late": "nicht", "end": "", "prefix": "an", "finite": "ruft"}
     english = {"auxiliary": "does", "verb": "call", "inflected": "calls", "rest": "him"}
     clause = demo_corpus.Clause(he, today, True, **english, **parts)
-    finish = demo_corpus._finish
+    finish = demo_corpus._finish_sentences
     assert finish(clause.english(), clause.german()) == (
         "He does not call him today.",
         "Er ruft ihn heute nicht an.",
