@@ -1,2 +1,6 @@
-"""Anchored P, the extension: places for the rows of P, and what is read beside them. See README.md beside
-this file. The paper's Luna, in the rooms below, knows nothing of it."""
+"""Anchored P, an extension of the paper's Luna.
+
+Every row of the packed sequence P gets a place in the context, and unpack attention may also read tokens.
+README.md in this folder explains the extension. The paper's Luna, in ``ops`` and ``modules``, does not depend
+on it.
+"""

@@ -1,7 +1,7 @@
-"""Anchored attention: Luna attention whose rows of P have places in the context.
+"""Anchored attention: Luna attention in which the rows of P have places in the context.
 
-Distances and the tokens of each segment are the same for all layers, see ``geometry.py``; a layer learns how
-much distance counts.
+Distances and the tokens of each segment are computed once for all layers (``geometry.py``). Each layer learns
+how much distance counts.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -65,13 +65,14 @@ class AnchoredMemory(NamedTuple):
 
 
 class AnchoredAttention(LunaAttention):
-    """Base of the anchored attentions: pack attention that is drawn to the places of its rows.
+    """Base class of the anchored attentions, in which pack attention favours tokens near the place of a row.
 
     Args:
-        args, kwargs: arguments of :class:`LunaAttention`
+        args: positional arguments of :class:`LunaAttention`
+        kwargs: keyword arguments of :class:`LunaAttention`
 
     Raises:
-        InputError: a strength that is not positive, or what :class:`LunaAttention` refuses
+        InputError: a strength is not positive, or :class:`LunaAttention` rejects an argument
     """
 
     reads_tokens = False
@@ -87,9 +88,9 @@ class AnchoredAttention(LunaAttention):
         """Build the learned parts, in the order of optimizer states in checkpoints.
 
         Args:
-            embed_dim: C
-            anchor_strength: how strongly pack attention is drawn initially
-            diagonal: draw unpack attention to where the context is read at the query's pace (default: False)
+            embed_dim: model width C
+            anchor_strength: initial gamma of pack attention
+            diagonal: add a diagonal prior to unpack attention (default: False)
         """
         if self.reads_tokens:
             self.token_k_proj, self.token_v_proj = projection(embed_dim), projection(embed_dim)
@@ -106,8 +107,10 @@ class AnchoredAttention(LunaAttention):
         )
 
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
-        """Compute the geometry of one call, in which the queries are the whole target; arguments as of
-        :meth:`forward`."""
+        """Compute the geometry of one call whose queries are the whole target.
+
+        See :meth:`LunaAttention.forward` for the arguments.
+        """
         target = None
         if self.diagonal is not None:
             T, B, _ = query.shape
@@ -115,8 +118,11 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return what is added to the logits of pack attention [B, H, L, S]: minus gamma times the distance
-        of a token from where the head looks, in segments."""
+        """Return the bias of the logits of pack attention [B, H, L, S].
+
+        The bias is minus gamma times the distance between a token and the place of the row's head, in
+        segments.
+        """
         if self.pack_anchor is None:
             return None
         return self.pack_anchor(of_context(geometry).pack_distance)
@@ -143,7 +149,7 @@ class AnchoredAttention(LunaAttention):
         if self.diagonal is None:
             return None
         if geometry is None or geometry.target is None or key_place is None:
-            raise InputError("attention with a diagonal needs the places of the query's tokens in the target")
+            raise InputError("a diagonal prior needs the places of the query's tokens in the target")
         place, origin = (
             x if x is None else fold_rows(x[:, None, :, None], place_rows(x, q)).flatten(1)
             for x in geometry.target
@@ -175,17 +181,23 @@ def place_rows(place: Tensor, q: Tensor) -> int:
 
 
 class AnchoredSelfAttention(AnchoredAttention):
-    """Self-attention of an encoder: unpack attention is drawn to near rows, too, and may read the tokens
-    around a token.
+    """Anchored self-attention of an encoder, with an optional window of neighbouring tokens.
+
+    Unpack attention, too, favours near rows of P. With a window, every token also reads the tokens of the
+    segments around it.
 
     Args:
-        embed_dim, num_heads, num_pack_heads, dropout, untie_kv: arguments of :class:`LunaAttention`
-        anchor_strength: how strongly pack attention is drawn initially (default: 4)
-        window: number of segments around each token whose tokens it reads, its own in the middle; odd
-            (default: 0)
+        embed_dim: model width C
+        num_heads: number of heads H
+        num_pack_heads: number of heads of pack attention (default: None, H)
+        dropout: dropout probability of the attention weights (default: 0)
+        untie_kv: give keys and values separate projections (default: False)
+        anchor_strength: initial gamma of pack attention (default: 4)
+        window: odd number of segments in a window, with a token's own segment in the middle (default: 0, no
+            window)
 
     Raises:
-        InputError: an even window, a strength that is not positive
+        InputError: the window is even, or the strength is not positive
     """
 
     def __init__(
@@ -216,7 +228,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Return the memory of :meth:`LunaAttention.remember`, with the tokens that a window may hold."""
+        """Return the memory of unpack attention; with a window, it includes the context's tokens."""
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
         if not self.window:
@@ -235,8 +247,11 @@ class AnchoredSelfAttention(AnchoredAttention):
     def unpack_bias(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
     ) -> Optional[Tensor]:
-        """Return what is added to the logits of unpack attention [B, H, S, L]: minus gamma times the distance
-        of a row's middle from the token, in segments."""
+        """Return the bias of the logits of unpack attention [B, H, S, L].
+
+        The bias is minus gamma times the distance between the token and the middle of a row's segment, in
+        segments.
+        """
         return self.unpack_anchor(of_context(geometry).unpack_distance)
 
     def _read_window(
@@ -256,16 +271,21 @@ class AnchoredSelfAttention(AnchoredAttention):
 
 
 class AnchoredCrossAttention(AnchoredAttention):
-    """Attention of a decoder to the source: unpack attention may look up tokens, and begin near the diagonal.
+    """Anchored attention of a decoder to the source, with an optional look-up and diagonal prior.
 
     Args:
-        embed_dim, num_heads, num_pack_heads, dropout, untie_kv: arguments of :class:`LunaAttention`
-        anchor_strength: how strongly pack attention is drawn initially (default: 4)
-        lookup: number of segments, those that a query weighs most, whose tokens it also reads (default: 0)
-        diagonal: draw unpack attention to where the context is read at the query's pace (default: False)
+        embed_dim: model width C
+        num_heads: number of heads H
+        num_pack_heads: number of heads of pack attention (default: None, H)
+        dropout: dropout probability of the attention weights (default: 0)
+        untie_kv: give keys and values separate projections (default: False)
+        anchor_strength: initial gamma of pack attention (default: 4)
+        lookup: number of segments whose tokens a query also reads, those with the largest logits (default: 0,
+            no look-up)
+        diagonal: add a diagonal prior to unpack attention (default: False)
 
     Raises:
-        InputError: a negative look-up, a strength that is not positive
+        InputError: the look-up is negative, or the strength is not positive
     """
 
     def __init__(
@@ -298,8 +318,11 @@ class AnchoredCrossAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Return the memory of :meth:`LunaAttention.remember`, with the tokens that a look-up may read and
-        the places of a diagonal."""
+        """Return the memory of unpack attention: keys and values of the packed context.
+
+        With a look-up, the memory also holds the tokens of the context. With a diagonal prior, it holds the
+        places of rows and tokens.
+        """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
         token_place = None

@@ -1,4 +1,4 @@
-"""Causal attention that forgets: what lies behind counts less the further."""
+"""Causal attention with decay: earlier positions count less with growing distance."""
 
 from typing import Any
 
@@ -9,10 +9,13 @@ from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 
 
 class DecayingCausalAttention(LunaCausalAttention):
-    """Luna causal attention in which every head forgets at a rate that it learns, ALiBi's slopes initially.
+    """Luna causal attention with a learned exponential decay for each head.
+
+    The initial decay rates are ALiBi's slopes.
 
     Args:
-        args, kwargs: of :class:`LunaCausalAttention`
+        args: positional arguments of :class:`LunaCausalAttention`
+        kwargs: keyword arguments of :class:`LunaCausalAttention`
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -20,5 +23,5 @@ class DecayingCausalAttention(LunaCausalAttention):
         self.decay = LearnedStrength(alibi_slopes(self.num_heads))
 
     def log_decay(self) -> Tensor:
-        """As :meth:`LunaCausalAttention.log_decay`, learned."""
+        """Return the learned logarithm of the decay over one position for each head [H]."""
         return -self.decay()

@@ -20,8 +20,8 @@ def chosen_segments(
     Args:
         rows: logits of the rows of P [B, H, T, L]
         packed_padding_mask: [B, L], True at masked rows of P; None if no row is masked
-        number: how many segments to choose; all if there are fewer
-        best_first: sort the chosen segments by falling logits (default: False, in any order)
+        number: number of segments to choose; all segments are chosen if there are fewer
+        best_first: sort the chosen segments by decreasing logits (default: False, in any order)
 
     Returns:
         indices of segments [B, H, T, N]
@@ -43,7 +43,9 @@ def read_chosen(
 
     Args:
         segments: tokens of all segments
-        rows, packed_padding_mask, number: arguments of :func:`chosen_segments`
+        rows: logits of the rows of P [B, H, T, L]
+        packed_padding_mask: mask of P [B, L], True at masked rows; None if no row is masked
+        number: number of segments that each query chooses
     """
     B, H, L, W = segments.key.shape[:4]
     N = segments_read(number, L, W, segments.is_short is not None)

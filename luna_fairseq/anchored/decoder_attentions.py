@@ -18,8 +18,16 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
-    """Return the attentions that the options of a model ask for: the paper's if they ask for nothing else.
-    Argument and errors as of :func:`extension_options`."""
+    """Return the attentions of a decoder that a model's options ask for.
+
+    Without options of the extension, these are the attentions of the paper.
+
+    Args:
+        cfg: any object with some of the attributes of :class:`ExtensionOptions`
+
+    Raises:
+        InputError: options of the extension contradict each other, see :func:`extension_options`
+    """
     options, defaults = extension_options(cfg), ExtensionOptions()
     if options._replace(anchor_strength=defaults.anchor_strength) == defaults:
         return DecoderAttentions()
@@ -27,13 +35,13 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 
 
 class AnchoredDecoderAttentions(DecoderAttentions):
-    """Attentions to a source in which the rows of P have places, and causal attention that may forget.
+    """Attentions of a decoder with the extension: anchored rows of P, look-up, diagonal prior and decay.
 
     Args:
         options: options of the extension
 
     Attributes:
-        separator: token of the target that stands between sentences; the diagonal then begins anew with each
+        separator: index of the target token that separates sentences; the diagonal restarts at each separator
             (default: None, a target is one sentence)
     """
 
@@ -49,8 +57,12 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return DecayingCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build attention of a layer to the source. update_packed: a next layer reads the packed
-        context."""
+        """Build attention of a layer to the source.
+
+        Args:
+            options: options of the decoder
+            update_packed: True if another layer reads the packed context
+        """
         ours = self.options
         anchors: Any = {
             "anchor_strength": ours.anchor_strength if ours.anchored_packed else None,
@@ -76,11 +88,12 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         target: Target,
         before: Optional[Begun] = None,
     ) -> Tuple[Optional[Geometry], Optional[Begun]]:
-        """Compute the places of the rows of P in the source, and of the target's tokens in the target; see
-        :meth:`DecoderAttentions.find_geometry`.
+        """Compute the places of the rows of P in the source, and of the queries in the target.
+
+        See :meth:`DecoderAttentions.find_geometry` for the arguments.
 
         Raises:
-            InputError: sentences are to be counted, and the caller gave vectors in place of tokens
+            InputError: the caller gave embeddings in place of tokens, in which separators cannot be found
         """
         if self.needs == Needs() or context is None:
             return None, None
@@ -89,12 +102,14 @@ class AnchoredDecoderAttentions(DecoderAttentions):
             places = TargetPlaces(target.places)
             if self.separator is not None:
                 if target.tokens is None or source.sentence_numbers is None:
-                    raise InputError("give tokens, not vectors: sentences are counted by their separators")
+                    raise InputError(
+                        "--sentence-diagonal needs tokens to find the separators, got embeddings: pass tokens"
+                    )
                 begins = target.tokens.eq(self.separator) & ~target.padding_mask
                 place, sentence, begun = within_sentences(target.places, begins, before)
                 places = TargetPlaces(place, origins(sentence, source.sentence_numbers))
-        of_source = None
+        context_places = None
         if packed is not None:
             needs = self.needs._replace(for_export=self.for_export)
-            of_source = context_geometry(needs, context, packed, source)
-        return Geometry(of_source, places), begun
+            context_places = context_geometry(needs, context, packed, source)
+        return Geometry(context_places, places), begun

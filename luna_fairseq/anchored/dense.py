@@ -1,8 +1,8 @@
-"""Look-up that reads every token of the context beside the rows of P.
+"""Dense look-up attention: softmax attention over the rows of P and all tokens of the context.
 
-A choice among few tokens would save next to nothing, and tokens that are not chosen learn nothing. So a batch
-of contexts of at most 64 tokens is read whole. An exported graph uses this form for contexts of every length,
-and masks the tokens that a query has not chosen.
+This form serves batches in which no context has more than 64 tokens. A choice among so few tokens would save
+little, and tokens that are not chosen get no gradient. An exported graph uses this form for contexts of every
+length, and masks the tokens that a query has not chosen.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -17,15 +17,16 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
 class Tokens(NamedTuple):
-    """Tokens of the context in their order.
+    """Keys and values of the context's tokens, in the order of the context.
 
     Attributes:
-        key: [B, H, S, K]
-        value: [B, H, S, K]
-        padding_mask: [B, S], True at padding
-        segment: segment that a query must choose to read a token [B, S], -1 if every query reads the token;
-            None if all tokens are read
-        place: for a diagonal, the middle of each token, in tokens from the beginning [B, S]
+        key: keys [B, H, S, K]
+        value: values [B, H, S, K]
+        padding_mask: mask [B, S], True at padding
+        segment: segment that a query must choose to read a token [B, S], or -1 if every query reads the token
+            (default: None, every query reads all tokens)
+        place: middle of each token for a diagonal prior, in tokens from the beginning [B, S] (default: None,
+            no diagonal prior)
     """
 
     key: Tensor
@@ -47,16 +48,25 @@ def dense_attention(
     diagonal: Optional[Diagonal] = None,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Compute what :func:`naive_lookup_attention` defines, at the cost of L + S keys a query.
+    """Compute look-up attention at a cost of L + S keys for each query.
+
+    The result is that of :func:`luna_fairseq.anchored.lookup.naive_lookup_attention`.
 
     Args:
-        q, k, v, gate, number, packed_padding_mask, dropout: those of :func:`naive_lookup_attention`
-        tokens: the context's tokens
-        diagonal: bias of rows and tokens; its keys are the rows (default: no bias)
+        q: queries [B, H, T, K], not yet scaled by K^-0.5
+        k: keys of the packed context [B, H, L, K]
+        v: values of the packed context [B, H, L, K]
+        tokens: keys and values of the context's tokens
+        gate: bias of the logits of tokens for each head [H]
+        number: number of segments that each query and head looks up
+        packed_padding_mask: mask of P [B, L], True at masked rows (default: None, no row is masked)
+        dropout: dropout probability of the weights (default: 0)
+        diagonal: diagonal prior whose keys are the rows of P; it adds a bias to the logits of rows and tokens
+            (default: None, no bias)
         need_weights: also return the weights (default: False)
 
     Returns:
-        output [B, H, T, K], and weights before dropout [B, H, T, L + S], rows first, or None
+        output [B, H, T, K], and weights before dropout [B, H, T, L + S] with the rows first, or None
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
     if diagonal is not None and tokens.place is not None:
@@ -80,19 +90,19 @@ def dense_attention(
 
 
 def weights_of_dense(weights: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute a query's total weight for each token: through the rows of P, and beside them.
+    """Compute the total weight of each context token: through the rows of P, and looked up.
 
     Args:
         weights: weights returned by :func:`dense_attention` [B, H, T, L + S]
-        pack_weights: weights of the rows over the context [B, H or 1, L, S]; columns beyond S get no other
-            weight
+        pack_weights: weights of the rows over the context [B, H or 1, L, S']; S' may exceed S, and tokens
+            beyond S are read through the rows only
 
     Returns:
-        weights [B, H, T, S], or as wide as ``pack_weights``
+        weights of each query over the context [B, H, T, S']
     """
     L = pack_weights.size(-2)
-    through_rows, of_tokens = weights[..., :L] @ pack_weights, weights[..., L:]
-    return through_rows + F.pad(of_tokens, (0, through_rows.size(-1) - of_tokens.size(-1)))
+    through_rows, looked_up = weights[..., :L] @ pack_weights, weights[..., L:]
+    return through_rows + F.pad(looked_up, (0, through_rows.size(-1) - looked_up.size(-1)))
 
 
 def _read(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
@@ -103,7 +113,7 @@ def _read(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
         segment: segment of each token [B, S], -1 if every query reads the token
         L: number of segments
     """
-    # A tensor of ones, as a tracer does not know how to scatter a Python truth value.
+    # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)
     is_chosen = is_chosen.scatter(3, chosen, torch.ones_like(chosen, dtype=torch.bool))
     segment = segment[:, None, None, :]

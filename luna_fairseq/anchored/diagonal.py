@@ -1,12 +1,13 @@
-"""Attention to the source that begins near the diagonal: a target is expected to be written at the source's
-pace.
+"""Diagonal prior: a bias of attention to the source for alignments near the diagonal.
 
-The word at place t of the target is looked for at r t of the source, with a ratio r of the lengths that each
-head learns; what is further away than the square root of t, which is how far two sequences of words drift
-apart that now and then skip one, counts less. Places are those of the middle of a token: t + 1/2. Dyer et
-al. (2013) align words with such a prior, by the length of the target, which no decoder knows. Where
-sentences of a document follow one another, t may be counted from the beginning of the sentence, and the
-diagonal then begins where the source has that one: its origin.
+The prior expects word t of the target to translate the words around place r (t + 1/2) of the source. Each
+head learns the ratio r of the two lengths. The tolerance is the square root of t + 1, because two sequences
+that now and then skip a word drift apart like a random walk. Source tokens that are further away get lower
+logits. Dyer et al. (2013) align words with a similar prior. Their prior uses the length of the target, which
+a decoder does not know.
+
+In a document t may be counted from the beginning of the current sentence. The diagonal of a sentence then
+begins at its origin, the number of source tokens before the corresponding source sentence.
 """
 
 from typing import NamedTuple, Optional
@@ -20,16 +21,17 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 def naive_diagonal_bias(
     strength: Tensor, ratio: Tensor, query_place: Tensor, key_place: Tensor, origin: Optional[Tensor] = None
 ) -> Tensor:
-    """The definition: ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``.
+    """Compute the bias ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)`` (the definition).
 
     Args:
-        strength, ratio: gamma and r of each head [H]
-        query_place: t, the number of each query's token in the target, or in its sentence [B, T]
-        key_place: c, the middle of each key in tokens of the source [B, N]
-        origin: o, the tokens of the source before that sentence [B, T] (default: 0)
+        strength: strength gamma of each head [H]
+        ratio: ratio r of source length to target length of each head [H]
+        query_place: number t of each query's token in the target, or in its sentence [B, T]
+        key_place: middle c of each key, in tokens of the source [B, N]
+        origin: number o of source tokens before the query's sentence [B, T] (default: None, 0)
 
     Returns:
-        what is added to the logits [B, H, T, N]
+        bias of the logits [B, H, T, N]
     """
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
@@ -38,14 +40,14 @@ def naive_diagonal_bias(
 
 
 class Diagonal(NamedTuple):
-    """Where each query expects what it reads; see :func:`find_diagonal`.
+    """Expected source place of each query, computed by :func:`find_diagonal`.
 
     Attributes:
-        strength: gamma [H, 1, 1]
-        expected: o + r (t + 1/2) [B, H, T, 1]
-        width: sqrt(t + 1) [B, 1, T, 1]
-        nearest: how far from there the nearest key is, in widths [B, H, T, 1]
-        further: how much further than that each key is [B, H, T, N]
+        strength: strength gamma of each head [H, 1, 1]
+        expected: expected place o + r (t + 1/2), in tokens of the source [B, H, T, 1]
+        width: tolerance sqrt(t + 1), in tokens [B, 1, T, 1]
+        nearest: distance of the nearest key from the expected place, in widths [B, H, T, 1]
+        further: distance of each key from the expected place minus ``nearest``, in widths [B, H, T, N]
     """
 
     strength: Tensor
@@ -55,15 +57,28 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def bias(self) -> Tensor:
-        """What is added to the logits of the keys [B, H, T, N]: what :func:`naive_diagonal_bias` defines,
-        less the same for all keys of a query, and no less than ``-MAX_PENALTY``."""
-        return self._of(self.further)
+        """Return the bias of the keys' logits, relative to the nearest key of each query.
+
+        The bias equals :func:`naive_diagonal_bias` up to a constant for each query, which does not change the
+        softmax. It is at least ``-MAX_PENALTY``.
+
+        Returns:
+            bias [B, H, T, N]
+        """
+        return self._penalty(self.further)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """The same for other keys, of the ``place`` [B, H, T, M]."""
-        return self._of((self.expected - place).abs() / self.width - self.nearest)
+        """Return the bias of other keys, relative to the same nearest key as :meth:`bias`.
 
-    def _of(self, further: Tensor) -> Tensor:
+        Args:
+            place: middle of each key, in tokens of the source [B, H, T, M]
+
+        Returns:
+            bias [B, H, T, M]
+        """
+        return self._penalty((self.expected - place).abs() / self.width - self.nearest)
+
+    def _penalty(self, further: Tensor) -> Tensor:
         return (-self.strength * further).clamp(min=-MAX_PENALTY)
 
 
@@ -75,8 +90,25 @@ def find_diagonal(
     left_out: Optional[Tensor] = None,
     origin: Optional[Tensor] = None,
 ) -> Diagonal:
-    """Arguments as of :func:`naive_diagonal_bias`; left_out: keys that are not there [B, N]. In float32 or
-    wider."""
+    """Compute the diagonal of each query, in float32 or a wider type.
+
+    Args:
+        strength: strength gamma of each head [H]
+        ratio: ratio r of source length to target length of each head [H]
+        query_place: number t of each query's token in the target, or in its sentence [B, T]
+        key_place: middle c of each key, in tokens of the source [B, N]
+        left_out: mask of the keys [B, N], True at padding; such a key is never the nearest (default: None)
+        origin: number o of source tokens before the query's sentence [B, T] (default: None, 0)
+
+    Returns:
+        the diagonal, which computes biases of these and of other keys
+
+    Example:
+        >>> places = torch.tensor([[0]]), torch.tensor([[0.5, 1.5, 2.5]])
+        >>> diagonal = find_diagonal(torch.ones(1), torch.ones(1), *places)
+        >>> diagonal.bias().flatten()
+        tensor([-0., -1., -2.])
+    """
     dtype = torch.promote_types(strength.dtype, torch.float32)
     gamma, r = strength.to(dtype)[:, None, None], ratio.to(dtype)[:, None, None]
     t = query_place.to(dtype)[:, None, :, None]
@@ -84,9 +116,9 @@ def find_diagonal(
     if origin is not None:
         expected = expected + origin.to(dtype)[:, None, :, None]
     distance = (expected - key_place.to(dtype)[:, None, None, :]).abs() / width
-    there = distance.detach()
+    candidates = distance.detach()
     if left_out is not None:
-        there = there.masked_fill(left_out[:, None, None, :], float("inf"))
-    nearest = there.amin(dim=-1, keepdim=True)
+        candidates = candidates.masked_fill(left_out[:, None, None, :], float("inf"))
+    nearest = candidates.amin(dim=-1, keepdim=True)
     nearest = nearest.masked_fill(nearest.isinf(), 0.0)
     return Diagonal(gamma, expected, width, nearest, distance - nearest)

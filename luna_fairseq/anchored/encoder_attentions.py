@@ -17,12 +17,12 @@ class ExtensionOptions(NamedTuple):
 
     Attributes:
         anchored_packed: give every row of P a place in the context (default: False)
-        anchor_strength: how strongly pack attention is drawn to its places initially (default: 4)
-        local_parts: in the encoder, number of segments around a token whose tokens it reads; odd (default: 0)
+        anchor_strength: initial gamma of pack attention (default: 4)
+        local_parts: odd number of segments in a window of the encoder (default: 0, no window)
         cross_attention: attention to the source, "luna" or "softmax" (default: luna)
         packed_lookup: number of rows of P whose tokens attention to the source reads (default: 0)
-        diagonal_prior: draw attention to the source to the diagonal (default: False)
-        causal_decay: causal attention forgets (default: False)
+        diagonal_prior: add a diagonal prior to attention to the source (default: False)
+        causal_decay: use causal attention with decay (default: False)
     """
 
     anchored_packed: bool = False
@@ -41,7 +41,7 @@ def extension_options(cfg: Any) -> ExtensionOptions:
         cfg: any object with some of the attributes of :class:`ExtensionOptions`
 
     Raises:
-        InputError: options that need --anchored-packed and are without it, or do not go together
+        InputError: an option needs --anchored-packed, or two options exclude each other
     """
     defaults = ExtensionOptions()
     given: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
@@ -62,8 +62,16 @@ def extension_options(cfg: Any) -> ExtensionOptions:
 
 
 def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
-    """Return the attentions that the options of a model ask for: the paper's if they ask for nothing else.
-    Argument and errors as of :func:`extension_options`."""
+    """Return the attentions of an encoder that a model's options ask for.
+
+    Without options of the extension, these are the attentions of the paper.
+
+    Args:
+        cfg: any object with some of the attributes of :class:`ExtensionOptions`
+
+    Raises:
+        InputError: options of the extension contradict each other, see :func:`extension_options`
+    """
     options = extension_options(cfg)
     return AnchoredEncoderAttentions(options) if options.anchored_packed else EncoderAttentions()
 
@@ -89,6 +97,8 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         return attention
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the places of the rows of P in the sequence; see
-        :meth:`EncoderAttentions.find_geometry`."""
+        """Compute the geometry of a batch: distances from the rows of P, and windows of tokens.
+
+        See :meth:`EncoderAttentions.find_geometry` for the arguments.
+        """
         return Geometry(context_geometry(self.needs, context, packed, source))

@@ -1,7 +1,7 @@
-"""Geometry of a batch: where the rows of P, the tokens of the context and the queries stand.
+"""Geometry of a batch: places of the rows of P, of the context's tokens and of the queries.
 
-The encoder and the decoder compute it once for all layers. An attention that is called by itself computes its
-own.
+The encoder and the decoder compute the geometry once for all layers. An attention that is called outside of
+them computes its own.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -16,16 +16,15 @@ from luna_fairseq.modules.batch import Source
 
 
 class Needs(NamedTuple):
-    """What a stack of attentions reads of the geometry of the context.
+    """Parts of the geometry that the attentions of an encoder or a decoder read.
 
     Attributes:
-        pack_heads: heads of pack attention that is drawn to the places of its rows (default: 0, it is not)
-        unpack: unpack attention is drawn to near rows (default: False)
-        window: number of segments around a token whose tokens it reads (default: 0)
-        lookup: number of segments whose tokens a query looks up (default: 0)
-        diagonal: unpack attention is drawn to the diagonal (default: False)
-        for_export: a look-up has one form for all lengths, inside and outside of an exported graph (default:
-            False)
+        pack_heads: number of heads of anchored pack attention (default: 0, pack attention is not anchored)
+        unpack: unpack attention is anchored (default: False)
+        window: number of segments in a window (default: 0, no window)
+        lookup: number of segments whose tokens a query looks up (default: 0, no look-up)
+        diagonal: unpack attention has a diagonal prior (default: False)
+        for_export: use one form of look-up for all lengths, as an exported graph does (default: False)
     """
 
     pack_heads: int = 0
@@ -40,14 +39,14 @@ class ContextGeometry(NamedTuple):
     """Places of the rows of P in the context. Parts that no attention reads are None.
 
     Attributes:
-        pack_distance: distance of each token from where a row's head looks, less that of the nearest token,
-            in segments [B, H, L, S]
-        unpack_distance: distance of each row from each token, less that of the nearest row, in segments [B,
-            1, S, L]
+        pack_distance: distance of each token from the place of each row and head, minus the distance of the
+            nearest token, in segments [B, H, L, S]
+        unpack_distance: distance of each row from each token, minus the distance of the nearest row, in
+            segments [B, 1, S, L]
         window: tokens that each token reads beside the rows, see :class:`Window`
-        layout: where a look-up finds the tokens, see :class:`Layout`
-        row_place, token_place: for a diagonal, the middle of each row [B, L] and of each token [B, S], in
-            tokens from the beginning
+        layout: arrangement of the tokens for a look-up, see :class:`Layout`
+        row_place: middle of each row's segment for a diagonal prior, in tokens from the beginning [B, L]
+        token_place: middle of each token for a diagonal prior, in tokens from the beginning [B, S]
     """
 
     pack_distance: Optional[Tensor] = None
@@ -72,12 +71,12 @@ class TargetPlaces(NamedTuple):
 
 
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
-    """Compute what attentions with these ``needs`` read.
+    """Compute the parts of the geometry that the attentions need.
 
     Args:
         needs: parts to compute
-        context: [S, B, C]
-        packed: P [L, B, C]
+        context: context X [S, B, C]
+        packed: packed sequence P [L, B, C]
         source: masks of the context and of P
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)

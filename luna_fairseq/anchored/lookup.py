@@ -1,9 +1,10 @@
-"""Unpack attention that looks up tokens: the rows of P as an index into the context.
+"""Look-up attention: unpack attention that uses the rows of P as an index into the context.
 
-A row of many tokens cannot be read word by word. So a query, after it has weighed the rows, reads beside them
-the tokens of the few segments that it weighs most; in one softmax, so that nothing has to be balanced by
-hand. Which tokens belong to a row is its place (``places.py``). Each query and head chooses by its own
-logits: a decoder looks at no later target.
+A row of the packed sequence P summarises many tokens, and single words cannot be read from the summary. Each
+query therefore also reads the tokens of the few segments whose rows have the largest logits. One softmax
+covers rows and tokens. The tokens of a row are those of its segment of the context (``places.py``). Every
+query and head chooses by its own logits, so that the choice of a decoder position does not depend on later
+targets.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -32,22 +33,26 @@ def naive_lookup_attention(
     row_bias: Optional[Tensor] = None,
     token_bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """The definition, with a weight for every query and token.
+    """Compute look-up attention with a weight for every query and token (the definition).
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k, v: keys and values of the packed context [B, H, L, K]
-        token_k, token_v: keys and values of the context's tokens [B, H, S, K]
-        gate: added to the logits of tokens [H]
-        number: segments that a query and head looks up, those with the largest logits; all where there are
-            fewer, and in a context of no more than 64 tokens
-        context_padding_mask: [B, S], True at padding
-        packed_padding_mask: [B, L], True at rows of P that are left out
-        dropout: probability with which a weight is dropped
-        row_bias, token_bias: added to the logits of rows [B, H, T, L] and tokens [B, H, T, S]
+        k: keys of the packed context [B, H, L, K]
+        v: values of the packed context [B, H, L, K]
+        token_k: keys of the context's tokens [B, H, S, K]
+        token_v: values of the context's tokens [B, H, S, K]
+        gate: bias of the logits of tokens for each head [H]
+        number: number of segments that each query and head looks up, those with the largest logits; a
+            context with fewer segments, or with at most 64 tokens, is read whole
+        context_padding_mask: mask of the context [B, S], True at padding
+        packed_padding_mask: mask of P [B, L], True at masked rows
+        dropout: dropout probability of the weights (default: 0)
+        row_bias: bias of the logits of rows [B, H, T, L] (default: None, no bias)
+        token_bias: bias of the logits of tokens [B, H, T, S] (default: None, no bias)
 
     Returns:
-        output [B, H, T, K]; weights before dropout of the rows [B, H, T, L] and of the tokens [B, H, T, S]
+        output [B, H, T, K], weights of the rows [B, H, T, L], and weights of the tokens [B, H, T, S]; weights
+        are those before dropout
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -77,13 +82,13 @@ def naive_lookup_attention(
 
 
 class LookedUp(NamedTuple):
-    """What :func:`lookup_attention` returns; weights are those before dropout.
+    """Result of :func:`lookup_attention`. All weights are those before dropout.
 
     Attributes:
-        output: [B, H, T, K]
-        row_weights: [B, H, T, L]
-        token_weights: weights of the tokens of the chosen segments [B, H, T, N, W]
-        segment: these segments [B, H, T, N]
+        output: output of the attention [B, H, T, K]
+        row_weights: weights of the rows of P [B, H, T, L]
+        token_weights: weights of the tokens in the N chosen segments of W tokens each [B, H, T, N, W]
+        segment: numbers of the chosen segments [B, H, T, N]
     """
 
     output: Tensor
@@ -103,15 +108,25 @@ def lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> LookedUp:
-    """Compute what :func:`naive_lookup_attention` defines, at the cost of L + max(number W, 64) keys a query.
+    """Compute look-up attention at a cost of at most L + max(number W, 64) keys for each query.
 
-    The bound holds in every batch. A query reads 64 tokens where it chose fewer only if short contexts, of at
-    most 64 tokens, stand beside longer ones.
+    The result is that of :func:`naive_lookup_attention`. If a batch has both short contexts, of at most 64
+    tokens, and longer ones, a query of a long context reads as many segments as 64 tokens need.
 
     Args:
-        q, k, v, gate, number, packed_padding_mask, dropout: those of :func:`naive_lookup_attention`
-        segments: the context's tokens by segment
-        diagonal: bias of rows and tokens; its keys are the rows (default: no bias)
+        q: queries [B, H, T, K], not yet scaled by K^-0.5
+        k: keys of the packed context [B, H, L, K]
+        v: values of the packed context [B, H, L, K]
+        segments: keys and values of the context's tokens, arranged by segment
+        gate: bias of the logits of tokens for each head [H]
+        number: number of segments that each query and head looks up
+        packed_padding_mask: mask of P [B, L], True at masked rows (default: None, no row is masked)
+        dropout: dropout probability of the weights (default: 0)
+        diagonal: diagonal prior whose keys are the rows of P; it adds a bias to the logits of rows and tokens
+            (default: None, no bias)
+
+    Returns:
+        the output, the weights, and the segments that were looked up
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -129,19 +144,22 @@ def lookup_attention(
     sizes = [rows.size(-1), tokens.size(-1)]
     left_out = torch.cat([rows_left_out, read.masked], dim=-1)
     weights = masked_softmax(torch.cat([rows, tokens], dim=-1), left_out).to(q.dtype)
-    of_rows, of_tokens = F.dropout(weights, dropout).split(sizes, dim=-1)
+    dropped_rows, dropped_tokens = F.dropout(weights, dropout).split(sizes, dim=-1)
     row_weights, token_weights = weights.split(sizes, dim=-1)
     token_weights = token_weights.unflatten(-1, (read.segment.size(-1), -1))
-    return LookedUp(of_rows @ v + read.mixture(of_tokens), row_weights, token_weights, read.segment)
+    return LookedUp(dropped_rows @ v + read.mixture(dropped_tokens), row_weights, token_weights, read.segment)
 
 
 def weights_of_context(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:
-    """Weights over the context [B, H, T, S]: what was read through the rows, and beside them.
+    """Compute the total weight of each context token: through the rows of P, and looked up.
 
     Args:
         looked_up: result of :func:`lookup_attention`
-        position: where the tokens of each segment stand [B, L, W]
-        pack_weights: the rows' own weights over the context [B, H or 1, L, S]
+        position: index in the context of each token of a segment [B, L, W]
+        pack_weights: weights of the rows over the context [B, H or 1, L, S]
+
+    Returns:
+        weights of each query over the context [B, H, T, S]
     """
     through_rows = looked_up.row_weights @ pack_weights
     B, H, T, N, W = looked_up.token_weights.shape

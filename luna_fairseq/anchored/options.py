@@ -1,4 +1,4 @@
-"""Options of the extension, which a model's options inherit."""
+"""Options of anchored P, inherited by the options of the models."""
 
 from dataclasses import dataclass, field
 
@@ -9,28 +9,28 @@ CROSS_ATTENTIONS = ("luna", "softmax")
 
 @dataclass
 class AnchorOptions(FairseqDataclass):
-    """Of anchored P, which every model has that packs a context."""
+    """Options of anchored P for models that pack a context."""
 
     anchored_packed: bool = field(
         default=False,
         metadata={
-            "help": "give every row of P a place in the context, and let it attend to what is near (default: "
-            "the paper's P)"
+            "help": "anchor every row of P at a place in the context, and favour tokens near that place "
+            "(default: the paper's P, without places)"
         },
     )
     anchor_strength: float = field(
         default=4.0,
         metadata={
-            "help": "with --anchored-packed: how strongly pack attention is drawn to its places initially, "
-            "per segment of the context",
+            "help": "with --anchored-packed: initial strength of the anchors, the amount by which a "
+            "distance of one segment of the context lowers the logits of pack attention",
             "above": 0,
         },
     )
     local_parts: int = field(
         default=0,
         metadata={
-            "help": "with --anchored-packed: tokens of the encoder also read, beside P, the tokens of a "
-            "window of so many segments of the sequence, their own in the middle; odd (0: none)",
+            "help": "with --anchored-packed: number of segments in the window of neighbouring tokens that "
+            "every encoder token reads beside P, with its own segment in the middle; odd (0: no window)",
             "least": 0,
         },
     )
@@ -38,47 +38,47 @@ class AnchorOptions(FairseqDataclass):
 
 @dataclass
 class DecayOptions(FairseqDataclass):
-    """Of every model with causal attention."""
+    """Options of models with causal attention."""
 
     causal_decay: bool = field(
         default=False,
         metadata={
-            "help": "causal attention forgets: a position counts less the further it lies behind, at a rate "
-            "that each head learns (default: the paper's, which counts all alike)"
+            "help": "decay the weight of earlier positions in causal attention exponentially with distance, "
+            "at a rate that each head learns (default: the paper's attention, without decay)"
         },
     )
 
 
 @dataclass
 class CrossOptions(FairseqDataclass):
-    """Of models with attention to a source."""
+    """Options of models with attention to a source."""
 
     cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = field(
         default="luna",
         metadata={
-            "help": "attention to the source: through P, or softmax attention, at the cost of source times "
-            "target length"
+            "help": "attention to the source: luna reads the source through P; softmax reads all tokens, at "
+            "a cost of source length times target length"
         },
     )
     packed_lookup: int = field(
         default=0,
         metadata={
-            "help": "with --anchored-packed: attention to the source also reads the tokens of the so many "
-            "rows of P that a query weighs most; of a source of no more than 64 tokens all (0: none)",
+            "help": "with --anchored-packed: attention to the source also reads the tokens of this many rows "
+            "of P, those with the largest logits; at most 64 tokens are all read (0: no look-up)",
             "least": 0,
         },
     )
     diagonal_prior: bool = field(
         default=False,
         metadata={
-            "help": "with --anchored-packed: draw attention to the source to where it is as the target's "
-            "word, were both of one pace; each head learns the pace, and how strongly"
+            "help": "with --anchored-packed: favour source tokens near the diagonal, as if source and target "
+            "ran at the same pace; each head learns its pace and strength"
         },
     )
     sentence_diagonal: bool = field(
         default=False,
         metadata={
-            "help": "with --diagonal-prior, for text prepared with --documents: draw it anew from each <sep> "
-            "on, to the source's sentence of the same number"
+            "help": "with --diagonal-prior, for text prepared with --documents: restart the diagonal at each "
+            "<sep>, at the source sentence with the same number"
         },
     )

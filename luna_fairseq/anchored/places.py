@@ -1,9 +1,11 @@
-"""Places for the rows of P: row i stands at the middle of the i-th of L equal segments of the context.
+"""Places of the rows of the packed sequence P in the context, and distances from them.
 
-A context of n real tokens and L rows of P has segments of w = n / L tokens; row i stands at token i w + (w -
-1) / 2. Distances are measured in segments, so that they mean the same in a short sentence and in a long
-document. Padding, left or right, has no place and moves none; a sentence that has fewer rows than others of
-its batch has wider segments.
+The n real tokens of a context are divided into L equal segments, one for each row of P. A segment is w = n /
+L tokens wide, and the place of row i is the middle of segment i, token i w + (w - 1) / 2. Distances are
+measured in segments, so that a distance means the same in a short sentence and in a long document.
+
+Padding, on the left or on the right, has no place and does not change the places of real tokens. A sentence
+with fewer rows than the others of its batch has wider segments.
 """
 
 from typing import Tuple
@@ -15,19 +17,18 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
-    """The definition: how far each token is from the place of each row and head, one number after the other.
+    """Compute the distance of each token from each row and head with plain loops (the definition).
 
-    Head h of H looks (h + 1/2) / H - 1/2 segments beside the row's middle: a row's heads divide its segment
-    among them.
+    The H heads of a row divide its segment among them. Head h looks at the point that lies
+    (h + 1/2) / H - 1/2 segments from the middle of the segment.
 
     Args:
-        context_padding_mask: [B, S], True at padding
-        packed_padding_mask: [B, L], True at rows of P that are left out
-        num_heads: H; with one head, the distance from the row's middle
+        context_padding_mask: mask of the context [B, S], True at padding
+        packed_padding_mask: mask of P [B, L], True at masked rows
+        num_heads: number of heads H; a single head looks at the middle of the segment
 
     Returns:
-        distances in segments, 0 or more, float32 [B, H, L, S]; of no meaning at padding and at rows that are
-        left out
+        nonnegative distances in segments, float32 [B, H, L, S]; arbitrary at padding and at masked rows
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -36,63 +37,110 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
         real = [s for s in range(S) if not context_padding_mask[b, s]]
         w = len(real) / int((~packed_padding_mask[b]).sum()) if real else 1.0
         for h in range(num_heads):
-            aside = (h + 0.5) / num_heads - 0.5
+            offset = (h + 0.5) / num_heads - 0.5
             for i in range(L):
-                place = i * w + (w - 1) / 2 + aside * w
+                place = i * w + (w - 1) / 2 + offset * w
                 for t, s in enumerate(real):
                     distances[b, h, i, s] = abs(t - place) / w
     return distances.float()
 
 
 def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
-    """What :func:`naive_distances` defines, for all at once. Same arguments and result, on the masks'
-    device."""
+    """Compute the distance of each token from each row and head, in segments.
+
+    This is the vectorised form of :func:`naive_distances`, which describes the heads.
+
+    Args:
+        context_padding_mask: mask of the context [B, S], True at padding
+        packed_padding_mask: mask of P [B, L], True at masked rows
+        num_heads: number of heads H (default: 1, which looks at the middle of the segment)
+
+    Returns:
+        nonnegative distances in segments, float32 [B, H, L, S]; arbitrary at padding and at masked rows
+
+    Example:
+        >>> context, packed = torch.zeros(1, 4, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.bool)
+        >>> anchor_distances(context, packed)[0, 0]  # 4 tokens, 2 rows
+        tensor([[0.2500, 0.2500, 0.7500, 1.2500],
+                [1.2500, 0.7500, 0.2500, 0.2500]])
+    """
     place = token_places(context_padding_mask, packed_padding_mask)
     L = packed_padding_mask.size(1)
     middle = torch.arange(L, device=place.device) + 0.5
-    aside = (torch.arange(num_heads, device=place.device) + 0.5) / num_heads - 0.5
-    looked_at = middle + aside[:, None]  # [H, L]
-    return (place[:, None, None, :] - looked_at[:, :, None]).abs()
+    offset = (torch.arange(num_heads, device=place.device) + 0.5) / num_heads - 0.5
+    target = middle + offset[:, None]  # [H, L]
+    return (place[:, None, None, :] - target[:, :, None]).abs()
 
 
 def beyond_nearest(distance: Tensor) -> Tensor:
-    """``distance`` [.., S] less the smallest of each row, which changes no softmax, so that the limit of
-    :func:`distance_bias` is one to what is far and never to what is nearest."""
+    """Subtract the smallest distance along the last dimension, so that the nearest key is at distance 0.
+
+    The subtraction does not change a softmax over the keys. It keeps the nearest key clear of the lower bound
+    in :func:`distance_bias`.
+
+    Args:
+        distance: distances of S keys [.., S]
+
+    Returns:
+        distances beyond the nearest key [.., S]
+    """
     return distance - distance.amin(dim=-1, keepdim=True)
 
 
 def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
-    """What is added to the logits: ``-min(strength distance, MAX_PENALTY)``.
+    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` that is added to attention logits.
 
     Args:
-        strength: of each head [H]
-        distance: from the nearest, which is at 0 [B, H or 1, ..]
+        strength: strength gamma of each head [H]
+        distance: distances beyond the nearest key, see :func:`beyond_nearest` [B, H or 1, ..]
 
     Returns:
-        [B, H, ..]
+        bias [B, H, ..]
     """
-    of_head = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
-    return (-of_head * distance).clamp(min=-MAX_PENALTY)
+    head_strength = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
+    return (-head_strength * distance).clamp(min=-MAX_PENALTY)
 
 
 def token_places(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Where the middle of each token stands, in segments from the beginning of the context [B, S]; of no
-    meaning at padding. Masks: [B, S], [B, L], True: left out."""
+    """Return the middle of each token, in segments from the beginning of the context.
+
+    Args:
+        context_padding_mask: mask of the context [B, S], True at padding
+        packed_padding_mask: mask of P [B, L], True at masked rows
+
+    Returns:
+        places [B, S], arbitrary at padding
+    """
     token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
 
 
 def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Where the middle of each row's segment [B, L] and of each token [B, S] stands, in tokens from the
-    beginning of the context; masks as of :func:`token_places`."""
+    """Return the middles of segments and of tokens, in tokens from the beginning of the context.
+
+    Args:
+        context_padding_mask: mask of the context [B, S], True at padding
+        packed_padding_mask: mask of P [B, L], True at masked rows
+
+    Returns:
+        the middle of each row's segment [B, L], and the middle of each token [B, S], arbitrary at padding
+    """
     token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)
     return (row + 0.5) * (tokens / rows)[:, None], token + 0.5
 
 
 def counted(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """The number of each token among the real ones [B, S], the real tokens [B], and the rows of P [B], 1 at
-    least."""
+    """Number the real tokens of each context, and count its tokens and rows.
+
+    Args:
+        context_padding_mask: mask of the context [B, S], True at padding
+        packed_padding_mask: mask of P [B, L], True at masked rows
+
+    Returns:
+        the number of each token among the real tokens, from 0 [B, S]; the number of real tokens [B]; the
+        number of rows of P that are not masked [B]. Both counts are at least 1.
+    """
     real = ~context_padding_mask
     token = (real.cumsum(dim=1) - 1).clamp(min=0)
     return token, real.sum(dim=1).clamp(min=1), (~packed_padding_mask).sum(dim=1).clamp(min=1)

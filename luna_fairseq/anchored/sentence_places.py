@@ -1,4 +1,4 @@
-"""Places within the sentences of a document, which have separators between them."""
+"""Places of tokens within the sentences of a document, in which separators stand between sentences."""
 
 from typing import NamedTuple, Optional, Tuple
 
@@ -6,32 +6,42 @@ from torch import Tensor
 
 
 class Begun(NamedTuple):
-    """The sentence that a target has begun, after some of its tokens.
+    """Unfinished sentence at the end of the target tokens read so far.
 
     Attributes:
-        sentence: its number [B]
-        beginning: the place of its first token, padding not counted [B]
+        sentence: number of the sentence in the target, from 0 [B]
+        beginning: place of its first token in the target, not counting padding [B]
     """
 
     sentence: Tensor
     beginning: Tensor
 
     def select(self, rows: Tensor) -> "Begun":
-        """That of the hypotheses ``rows`` [B'], in their order."""
+        """Return the unfinished sentences of the hypotheses ``rows`` [B'], in this order."""
         return Begun(self.sentence.index_select(0, rows), self.beginning.index_select(0, rows))
 
 
 def within_sentences(
     place: Tensor, begins: Tensor, before: Optional[Begun] = None
 ) -> Tuple[Tensor, Tensor, Begun]:
-    """
+    """Number the tokens of a target within their sentences.
+
     Args:
-        place: of tokens in their target, from 0, padding not counted [B, T]
-        begins: [B, T], True at separators, the first tokens of sentences in a target shifted right
-        before: what the tokens before these left (default: there are none)
+        place: number of each token in the target, from 0, not counting padding [B, T]
+        begins: mask [B, T], True at separators, which are the first tokens of sentences in a target shifted
+            right
+        before: unfinished sentence of the preceding tokens (default: None, no token precedes)
 
     Returns:
-        places in their sentences [B, T], the numbers of these sentences [B, T], and what they leave
+        the number of each token in its sentence [B, T], the number of the sentence [B, T], and the unfinished
+        sentence after the last token
+
+    Example:
+        >>> import torch
+        >>> begins = torch.tensor([[False, False, True, False]])
+        >>> place, sentence, _ = within_sentences(torch.arange(4)[None], begins)
+        >>> place.tolist(), sentence.tolist()
+        ([[0, 1, 0, 1]], [[0, 0, 1, 1]])
     """
     sentence, beginning = begins.cumsum(dim=1), (place * begins).cummax(dim=1).values
     if before is not None:
@@ -41,19 +51,29 @@ def within_sentences(
 
 
 def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
-    """The number of the sentence of each of a source's tokens, from 1; 0 at padding. All [B, S], True at what
-    the masks are called; a separator belongs to the sentence that it ends."""
+    """Return the number of the sentence that each source token belongs to.
+
+    Args:
+        separator: mask [B, S], True at separators; a separator belongs to the sentence that it ends
+        padding: mask [B, S], True at padding
+
+    Returns:
+        sentence numbers [B, S], from 1, and 0 at padding
+    """
     ends = separator.long()
     return (ends.cumsum(dim=1) - ends + 1).masked_fill(padding, 0)
 
 
 def origins(sentence: Tensor, number: Tensor) -> Tensor:
-    """The number of the source's tokens before each ``sentence`` [B n, T], padding not counted; all of them
-    for one that it does not have.
+    """Count the source tokens before the sentence that each target token belongs to.
 
     Args:
-        sentence: numbers, from 0; n hypotheses of each source follow one another
-        number: of the source's tokens, as of :func:`sentence_numbers` [B, S]
+        sentence: sentence number of each target token, from 0 [B n, T]; the n hypotheses of a source are
+            adjacent
+        number: sentence number of each source token, returned by :func:`sentence_numbers` [B, S]
+
+    Returns:
+        counts without padding [B n, T]; the length of the source if it has no such sentence
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

@@ -1,4 +1,4 @@
-"""Softmax attention to the source in place of unpack attention: the best reader of an anchored encoder."""
+"""Softmax attention to the source in place of Luna's unpack attention."""
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
@@ -30,14 +30,19 @@ class SoftmaxMemory(NamedTuple):
 
 
 class SoftmaxCrossAttention(AnchoredAttention):
-    """Softmax attention of X to the context, called as Luna attention is. P is packed beside it for the next
-    layer, and need not be anchored.
+    """Softmax attention to all tokens of the context, with the interface of Luna attention.
+
+    Pack attention still updates the packed sequence P for the next layer. P need not be anchored.
 
     Args:
-        embed_dim, num_heads, num_pack_heads, dropout, untie_kv: arguments of :class:`LunaAttention`
-        anchor_strength: how strongly pack attention is drawn initially (default: None, the paper's P)
-        diagonal: draw attention to where the context is read at the query's pace (default: False)
-        packs: pack P; if no layer follows, nothing reads the packed context (default: True)
+        embed_dim: model width C
+        num_heads: number of heads H
+        num_pack_heads: number of heads of pack attention (default: None, H)
+        dropout: dropout probability of the attention weights (default: 0)
+        untie_kv: give keys and values of pack attention separate projections (default: False)
+        anchor_strength: initial gamma of pack attention (default: None, rows of P have no places)
+        diagonal: add a diagonal prior to the softmax attention (default: False)
+        packs: update P; False in the last layer, whose packed context nothing reads (default: True)
     """
 
     def __init__(
@@ -58,8 +63,10 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.context_k_proj, self.context_v_proj = projection(embed_dim), projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
-        """Return True if the attention has the projection ``name``. A parameter without gradient would break
-        distributed training."""
+        """Return True if the attention has the projection ``name``.
+
+        Projections that would get no gradient are not built, because they break distributed training.
+        """
         return self.packs if name.startswith("pack_") else name == "unpack_q"
 
     def pack(
@@ -70,8 +77,13 @@ class SoftmaxCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Optional[Tensor], SoftmaxMemory]:
-        """Pack the context, and project its keys and values. Arguments as of :meth:`LunaAttention.pack`; the
-        packed context is None if P is not packed."""
+        """Pack the context, and project its keys and values for :meth:`read`.
+
+        See :meth:`LunaAttention.pack` for the arguments.
+
+        Returns:
+            the packed context [L, B, C], or None if this attention does not pack, and the memory
+        """
         packed_context = None
         if self.packs:
             packed_context, _ = self.attend_to_context(packed, context, source, geometry)
@@ -110,7 +122,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        # A last layer that was an inner one before layers were pruned has pack attention that nothing reads.
+        # After pruning, a former inner layer may be the last one. Its pack attention is dropped.
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:
                 del state_dict[name]

@@ -1,4 +1,4 @@
-"""What anchored attention learns: how much distance counts, how steep the diagonal is, how open a gate."""
+"""Learned scalars of anchored attention: strengths of distance biases, ratios of diagonals, and gates."""
 
 import math
 from typing import List, Optional, Sequence
@@ -11,22 +11,26 @@ from luna_fairseq.anchored.diagonal import Diagonal, find_diagonal
 from luna_fairseq.anchored.places import distance_bias
 from luna_fairseq.errors import InputError
 
-# What is added to the logits of tokens that are looked up, at the start. Untrained queries choose at random,
-# and with an open gate nothing is learnt; near a diagonal they choose well from the first.
+# Initial biases of the logits of tokens that are looked up. Untrained queries choose segments at random, and
+# an open gate keeps them from learning. Near a diagonal, queries choose good segments from the start.
 CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
 
 class LearnedStrength(nn.Module):
-    """How strongly distance counts in each head: gamma, learned and positive.
+    """Learned positive strength gamma of each head, by which a distance is multiplied.
 
-    gamma = softplus(init + delta), and the parameter is delta, by the name ``change`` in checkpoints: weight
-    decay draws gamma to its initial value, not to none. The buffer ``start`` is what softplus takes there.
+    gamma = softplus(start + change). The parameter is ``change``, so that weight decay draws gamma to its
+    initial value instead of 0. The buffer ``start`` is the inverse softplus of the initial value.
 
     Args:
-        strengths: gamma of each head at the start [H]
+        strengths: initial gamma of each of the H heads
 
     Raises:
-        InputError: a strength that is not positive
+        InputError: a strength is not positive
+
+    Example:
+        >>> LearnedStrength([4.0, 1.0])().detach()
+        tensor([4., 1.])
     """
 
     def __init__(self, strengths: Sequence[float]):
@@ -38,49 +42,63 @@ class LearnedStrength(nn.Module):
         self.register_buffer("start", torch.tensor(self.init))
 
     def reset_parameters(self) -> None:
-        """Begin anew, also where the module was made on the meta device."""
+        """Reset gamma to its initial value, also for a module that was created on the meta device."""
         nn.init.zeros_(self.change)
         self.start.copy_(torch.tensor(self.init))
 
     def strength(self) -> Tensor:
-        """gamma [H]."""
+        """Return gamma [H]."""
         return F.softplus(self.start + self.change)
 
     def forward(self) -> Tensor:
-        """gamma [H]; computed here, so that hooks that bring the parameters from elsewhere are called."""
+        """Return gamma [H], after the hooks that fetch sharded parameters have run."""
         return self.strength()
 
 
 class AnchorBias(LearnedStrength):
-    """What distance takes from the logits of each head: ``gamma_h distance``. Arguments and errors are those
-    of :class:`LearnedStrength`."""
+    """Bias of attention logits, ``-gamma_h * distance``, with a learned gamma for each head.
+
+    Args:
+        strengths: initial gamma of each of the H heads
+
+    Raises:
+        InputError: a strength is not positive
+    """
 
     def forward(self, distance: Tensor) -> Tensor:  # type: ignore[override]
-        """[B, H, T, S] from ``distance`` [B, H or 1, T, S]."""
+        """Return the bias [B, H, T, S] for distances [B, H or 1, T, S] beyond the nearest key."""
         return distance_bias(self.strength(), distance)
 
 
 def unpack_strengths(num_heads: int) -> List[float]:
-    """gamma of unpack attention's heads at the start: ``4 2^(-8 h / H)``, h = 0 .. H - 1.
+    """Return the initial gamma of each head of unpack attention: ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1.
 
-    The first head reads the nearest rows, the last all of them alike, as the heads of ALiBi (Press et al.,
-    2022) divide near and far among them.
+    The first head reads the nearest rows of P, and the last head reads all rows almost alike. The heads of
+    ALiBi (Press et al., 2022) range from near to far in the same way.
     """
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
 
 def alibi_slopes(num_heads: int) -> List[float]:
-    """``2^(-8 h / H)``, h = 1 .. H: what a position of distance costs each head with ALiBi (Press et al.,
-    2022), and how fast the heads of causal attention forget at the start."""
+    """Return ALiBi's slopes (Press et al., 2022): ``2^(-8 h / H)`` for h = 1 .. H.
+
+    They are the initial decay rates of the heads of causal attention with decay.
+
+    Example:
+        >>> alibi_slopes(2)
+        [0.0625, 0.00390625]
+    """
     return [2 ** (-8 * head / num_heads) for head in range(1, num_heads + 1)]
 
 
 class DiagonalPrior(LearnedStrength):
-    """How strongly each head of attention to the source is drawn to the diagonal, and how steep that is: the
-    ratio of the lengths, 1 initially, is learned beside gamma.
+    """Learned strength gamma and ratio r of a diagonal prior, for each head of attention to the source.
+
+    The ratio of source length to target length is 1 initially. The initial gamma is the value of
+    :func:`unpack_strengths`.
 
     Args:
-        num_heads: H; gamma begins as in :func:`unpack_strengths`
+        num_heads: number of heads H
     """
 
     def __init__(self, num_heads: int):
@@ -88,11 +106,12 @@ class DiagonalPrior(LearnedStrength):
         self.ratio_change = nn.Parameter(torch.zeros(num_heads))
 
     def reset_parameters(self) -> None:
+        """Reset gamma and the ratio to their initial values."""
         super().reset_parameters()
         nn.init.zeros_(self.ratio_change)
 
     def ratio(self) -> Tensor:
-        """r [H]."""
+        """Return the ratio r of source length to target length [H]."""
         return 1 + self.ratio_change
 
     def forward(  # type: ignore[override]
@@ -102,17 +121,21 @@ class DiagonalPrior(LearnedStrength):
         left_out: Optional[Tensor] = None,
         origin: Optional[Tensor] = None,
     ) -> Diagonal:
-        """Arguments as of :func:`luna_fairseq.anchored.diagonal.find_diagonal`."""
+        """Compute the diagonal of each query with the learned strengths and ratios.
+
+        See :func:`luna_fairseq.anchored.diagonal.find_diagonal` for the arguments.
+        """
         return find_diagonal(self.strength(), self.ratio(), query_place, key_place, left_out, origin)
 
 
 class LookupGate(nn.Module):
-    """What is added to the logits of tokens that are looked up, learned for each head; see
-    :class:`AnchorBias`.
+    """Learned bias of the logits of tokens that are looked up, one for each head.
+
+    The bias is start + change, with the parameter ``change``, as in :class:`LearnedStrength`.
 
     Args:
-        num_heads: H
-        init: at the start of training
+        num_heads: number of heads H
+        init: initial bias
     """
 
     def __init__(self, num_heads: int, init: float):
@@ -122,30 +145,28 @@ class LookupGate(nn.Module):
         self.register_buffer("start", torch.full((num_heads,), init))
 
     def reset_parameters(self) -> None:
-        """As of :class:`LearnedStrength`."""
+        """Reset the bias to its initial value, also for a module that was created on the meta device."""
         nn.init.zeros_(self.change)
         self.start.fill_(self.init)
 
     def forward(self) -> Tensor:
-        """[H]."""
+        """Return the bias of each head [H]."""
         return self.start + self.change
 
 
 def check_strength(strength: float) -> None:
-    """Raise InputError unless anchors of ``strength`` draw."""
+    """Raise InputError unless ``strength`` is positive and finite."""
     if not 0 < strength < math.inf:
-        raise InputError(f"--anchor-strength is {strength:g}: it must be a positive number")
+        raise InputError(f"--anchor-strength must be a positive number, got {strength:g}")
 
 
 def check_lookup(lookup: int) -> None:
-    """Raise InputError for a look-up of fewer segments than none."""
+    """Raise InputError if the number of segments to look up is negative."""
     if lookup < 0:
-        raise InputError(f"--packed-lookup is {lookup}: it must be 0 (none) or more")
+        raise InputError(f"--packed-lookup must be 0 (no look-up) or more, got {lookup}")
 
 
 def check_window(window: int) -> None:
-    """Raise InputError for a window without a middle."""
+    """Raise InputError unless the window is 0 or an odd number of segments."""
     if window < 0 or window and window % 2 == 0:
-        raise InputError(
-            f"--local-parts is {window}: it must be odd, a token's own segment in the middle (or 0: none)"
-        )
+        raise InputError(f"--local-parts must be an odd number of segments, or 0 for no window, got {window}")

@@ -1,5 +1,4 @@
-"""Compute where a diagonal expects the source of each target token: counted from the beginning of the target,
-or of its sentence in a document with separators."""
+"""Places of target tokens for a diagonal prior, counted within the target or within its sentences."""
 
 from typing import Optional, Tuple
 
@@ -18,14 +17,15 @@ def target_places(
     k. A target with more sentences than the source is expected at the end of the source.
 
     Args:
-        tokens: the target shifted right, all tokens so far [B n, T]
-        source: its source [B, S]; the n hypotheses of a source follow one another
-        padding_idx: padding of both
-        separators: the separator in the source and in the target (default: None, no separators)
+        tokens: all target tokens so far, shifted right [B n, T]
+        source: source tokens [B, S]; the n hypotheses of a source are adjacent
+        padding_idx: index of padding in both dictionaries
+        separators: index of the separator in the source dictionary and in the target dictionary (default:
+            None, tokens are counted from the beginning of the target)
 
     Returns:
-        places [B n, T]; with separators origins [B n, T], the number of the source's tokens before the
-        sentence, otherwise None
+        the number of each token in its target or sentence [B n, T], and the number of source tokens before
+        its sentence [B n, T], or None without separators
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:

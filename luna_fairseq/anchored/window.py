@@ -1,8 +1,9 @@
-"""Unpack attention that also reads what is near: in self-attention a token of the context reads, beside the
-rows of P, the tokens of its own segment of the context and of the segments around it.
+"""Window attention: unpack attention that also reads the neighbouring tokens.
 
-Rows say what is far, a window what is near, in one softmax and with one strength of distance for both. All is
-laid by segments (``segments.py``), so that a window is a slice, whatever the padding.
+In self-attention, a token of the context reads the rows of the packed sequence P, the tokens of its own
+segment, and the tokens of the segments on either side. Rows summarise the distant context, and the window
+holds the near tokens. One softmax covers both, with one strength of distance. Tokens are arranged by segment
+(``segments.py``), so that a window is a slice of the arrangement even if the batch has padding.
 """
 
 from typing import NamedTuple, Tuple
@@ -17,17 +18,19 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 class Window(NamedTuple):
-    """What the tokens of each segment read, the same in all layers. W: most tokens of a segment; N: segments
-    in a window.
+    """Keys that the tokens of each segment read, computed once for all layers.
+
+    A segment has room for W tokens, and a window has N segments. The keys of a token are the L rows of P and
+    the N W tokens of the window.
 
     Attributes:
-        position: where the tokens of each segment stand in the context [B, L, W]
-        place: where each token stands among the segments, 0 .. L W - 1 [B, S]
-        distance: of each token from the rows and from its window's tokens, in segments, float32
-            [B, 1, L, W, L + N W]
-        left_out: True at rows and places without a token [B, 1, L, 1, L + N W]
-        number: N
-        full: W tokens stand in every segment, in their order: nothing has to be fetched
+        position: index in the context of each token of a segment [B, L, W]
+        place: index of each token in the arrangement by segment, from 0 to L W - 1 [B, S]
+        distance: distance of each token from its keys, in segments, float32 [B, 1, L, W, L + N W]
+        left_out: mask of the keys [B, 1, L, 1, L + N W], True at masked rows and where a segment has no token
+        number: number N of segments in a window
+        full: True if every segment has W tokens, in the order of the context, so that no gather is needed
+            (default: False)
     """
 
     position: Tensor
@@ -50,20 +53,23 @@ def naive_window_attention(
     packed_padding_mask: Tensor,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """The definition, with a weight for every pair of tokens.
+    """Compute window attention with a weight for every pair of tokens (the definition).
 
     Args:
         q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5
-        k, v: keys and values of the packed context [B, H, L, K]
-        token_k, token_v: keys and values of the context's tokens [B, H, S, K]
-        strength: what the distance of a segment takes from the logits [H]
-        number: segments whose tokens are read: a token's own, and as many on either side
-        context_padding_mask: [B, S], True at padding
-        packed_padding_mask: [B, L], True at rows of P that are left out
-        dropout: probability with which a weight is dropped
+        k: keys of the packed context [B, H, L, K]
+        v: values of the packed context [B, H, L, K]
+        token_k: keys of the context's tokens [B, H, S, K]
+        token_v: values of the context's tokens [B, H, S, K]
+        strength: amount that a distance of one segment subtracts from the logits of each head [H]
+        number: odd number of segments in a window, with the query's own segment in the middle
+        context_padding_mask: mask of the context [B, S], True at padding
+        packed_padding_mask: mask of P [B, L], True at masked rows
+        dropout: dropout probability of the weights (default: 0)
 
     Returns:
-        output [B, H, S, K]; weights before dropout of the rows [B, H, S, L] and of the tokens [B, H, S, S]
+        output [B, H, S, K], weights of the rows [B, H, S, L], and weights of the tokens [B, H, S, S]; weights
+        are those before dropout
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -92,8 +98,14 @@ def naive_window_attention(
 def find_window(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, complete: bool = False
 ) -> Window:
-    """What all layers share; arguments as in :func:`naive_window_attention`, and whether it is known that
-    neither mask leaves anything out."""
+    """Compute the windows of a batch, which all layers share.
+
+    Args:
+        context_padding_mask: mask of the context [B, S], True at padding
+        packed_padding_mask: mask of P [B, L], True at masked rows
+        number: odd number of segments in a window
+        complete: True if both masks are known to be all False (default: False)
+    """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
     position, empty = token_positions(*masks)
@@ -102,21 +114,34 @@ def find_window(
     middle = torch.arange(L, device=laid.device) + 0.5
     from_rows = (laid[..., None] - middle).abs()
     from_tokens = (laid[..., None] - around(laid, number)[:, :, None, :]).abs()
-    # In numbers: torch's compiler for a CPU cannot pad truth values.
+    # The mask is padded as numbers, because torch's compiler for CPUs cannot pad booleans.
     rows = packed_padding_mask[:, None, :].expand(-1, L, -1).to(laid.dtype)
     left_out = torch.cat([rows, around(empty.to(laid.dtype), number, 1)], dim=-1) > 0
-    # A token's place among the segments: its segment, and how many tokens of the segment stand before it.
-    stands = torch.arange(L * W, device=position.device).expand(B, -1)
+    slots = torch.arange(L * W, device=position.device).expand(B, -1)
     index = position.flatten(1).masked_fill(empty.flatten(1), context_padding_mask.size(1))
-    of_token = stands.new_zeros(B, context_padding_mask.size(1) + 1).scatter(1, index, stands)[:, :-1]
+    token_place = slots.new_zeros(B, context_padding_mask.size(1) + 1).scatter(1, index, slots)[:, :-1]
     distance = torch.cat([from_rows, from_tokens], dim=-1)
     full = complete and context_padding_mask.size(1) == L * W
-    return Window(position, of_token, distance[:, None], left_out[:, None, :, None], number, full)
+    return Window(position, token_place, distance[:, None], left_out[:, None, :, None], number, full)
 
 
 def around(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """The segments of ``x`` [.., L, W] with ``number // 2`` on either side of each: [.., L, number W];
-    ``fill`` where there is none."""
+    """Concatenate each segment with its neighbours.
+
+    Args:
+        x: values by segment [.., L, W]
+        number: odd number N of segments in a window
+        fill: value in place of segments before the first and after the last (default: 0)
+
+    Returns:
+        values of each segment's window [.., L, N W]
+
+    Example:
+        >>> around(torch.tensor([[1.0], [2.0], [3.0]]), 3)
+        tensor([[0., 1., 2.],
+                [1., 2., 3.],
+                [2., 3., 0.]])
+    """
     side, L = number // 2, x.size(-2)
     padded = F.pad(x, (0, 0, side, side), value=fill)
     return torch.cat([padded.narrow(-2, i, L) for i in range(number)], dim=-1)
@@ -132,16 +157,27 @@ def window_attention(
     window: Window,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:
-    """What :func:`naive_window_attention` defines, at the cost of L + N W keys for a token.
+    """Compute window attention at a cost of L + N W keys for each token.
 
-    Arguments as there, with what :func:`find_window` returns in the place of number and masks.
+    The result is that of :func:`naive_window_attention`.
+
+    Args:
+        q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5
+        k: keys of the packed context [B, H, L, K]
+        v: values of the packed context [B, H, L, K]
+        token_k: keys of the context's tokens [B, H, S, K]
+        token_v: values of the context's tokens [B, H, S, K]
+        strength: amount that a distance of one segment subtracts from the logits of each head [H]
+        window: windows of the batch, returned by :func:`find_window`
+        dropout: dropout probability of the weights (default: 0)
 
     Returns:
-        output [B, H, S, K]; weights before dropout, of the tokens by segments [B, H, L, W, L + N W]
+        output [B, H, S, K], and weights before dropout, with queries arranged by segment [B, H, L, W, L + N
+        W]
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
-    laid = _laid(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
-    near_k, near_v = (_near(_laid(x, window), window.number) for x in (token_k, token_v))
+    laid = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
+    near_k, near_v = (_window_tokens(_to_segments(x, window), window.number) for x in (token_k, token_v))
     logits = torch.cat(
         [
             (laid.flatten(2, 3) @ k.transpose(-2, -1)).unflatten(2, laid.shape[2:4]),
@@ -151,40 +187,43 @@ def window_attention(
     )
     logits = logits.to(dtype) + distance_bias(strength, window.distance.to(dtype))
     weights = masked_softmax(logits, window.left_out).to(q.dtype)
-    of_rows, of_near = F.dropout(weights, dropout).split([k.size(2), near_k.size(3)], dim=-1)
-    output = (of_rows.flatten(2, 3) @ v).unflatten(2, laid.shape[2:4]) + of_near @ near_v
-    return _by_tokens(output, window), weights
+    row_part, window_part = F.dropout(weights, dropout).split([k.size(2), near_k.size(3)], dim=-1)
+    output = (row_part.flatten(2, 3) @ v).unflatten(2, laid.shape[2:4]) + window_part @ near_v
+    return _to_token_order(output, window), weights
 
 
-def _laid(x: Tensor, window: Window) -> Tensor:
-    """``x`` [B, H, S, ..] by segments [B, H, L, W, ..]."""
+def _to_segments(x: Tensor, window: Window) -> Tensor:
+    """Arrange the tokens of ``x`` [B, H, S, ..] by segment [B, H, L, W, ..]."""
     if window.full:
         return x.unflatten(2, tuple(window.position.shape[1:]))
     return lay_by_segments(x, window.position)
 
 
-def _by_tokens(x: Tensor, window: Window) -> Tensor:
-    """``x`` [B, H, L, W, ..] as the tokens stand [B, H, S, ..]."""
+def _to_token_order(x: Tensor, window: Window) -> Tensor:
+    """Arrange the tokens of ``x`` [B, H, L, W, ..] in the order of the context [B, H, S, ..]."""
     if window.full:
         return x.flatten(2, 3)
     return x.flatten(2, 3).gather(2, window.place[:, None, :, None].expand(-1, x.size(1), -1, x.size(4)))
 
 
-def _near(segments: Tensor, number: int) -> Tensor:
-    """The tokens of each segment's window [B, H, L, N W, K], of all segments [B, H, L, W, K]."""
+def _window_tokens(segments: Tensor, number: int) -> Tensor:
+    """Gather each segment's window of tokens [B, H, L, N W, K] from segments [B, H, L, W, K]."""
     return around(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
 def weights_of_window(weights: Tensor, window: Window, pack_weights: Tensor) -> Tensor:
-    """Weights over the context [B, H, S, S]: what was read through the rows, and of the window.
+    """Compute the total weight of each context token: through the rows of P, and in the window.
 
     Args:
-        weights: second result of :func:`window_attention`
-        window: what it was called with
-        pack_weights: the rows' own weights over the context [B, H or 1, L, S]
+        weights: weights returned by :func:`window_attention` [B, H, L, W, L + N W]
+        window: windows with which :func:`window_attention` was called
+        pack_weights: weights of the rows over the context [B, H or 1, L, S]
+
+    Returns:
+        weights of each query over the context [B, H, S, S]
     """
     B, H, L, W, reads = weights.shape
-    of_rows, of_near = _by_tokens(weights, window).split([L, reads - L], dim=-1)
+    row_part, window_part = _to_token_order(weights, window).split([L, reads - L], dim=-1)
     near = around(window.position, window.number)  # [B, L, N W]
     near = near.gather(1, (window.place // W)[:, :, None].expand(-1, -1, reads - L))
-    return (of_rows @ pack_weights).scatter_add(3, near[:, None].expand(-1, H, -1, -1), of_near)
+    return (row_part @ pack_weights).scatter_add(3, near[:, None].expand(-1, H, -1, -1), window_part)

@@ -176,8 +176,10 @@ class LunaCausalAttention(nn.Module):
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
-        """Return the logarithm of the share of a position that is left at the next one, by heads [H], below
-        0; None if nothing is forgotten."""
+        """Return the logarithm of the decay over one position for each head [H], or None without decay.
+
+        The logarithm is negative: a position counts ``exp(n * log_decay)`` times as much n positions later.
+        """
         return None
 
     def _pack_weights(self, pack_q: Tensor, pack_k: Tensor) -> Tensor:

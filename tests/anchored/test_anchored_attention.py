@@ -231,14 +231,14 @@ def test_apollo_trains_strength_and_gate_as_it_trains_the_rest():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"class": CROSS, "anchor_strength": 0.0}, "--anchor-strength is 0: it must be a positive number"),
-        ({"class": SELF, "anchor_strength": -1.0}, "--anchor-strength is -1: it must be a positive number"),
+        ({"class": CROSS, "anchor_strength": 0.0}, "--anchor-strength must be a positive number, got 0"),
+        ({"class": SELF, "anchor_strength": -1.0}, "--anchor-strength must be a positive number, got -1"),
         (
             {"class": CROSS, "anchor_strength": float("nan")},
-            "--anchor-strength is nan: it must be",
+            "--anchor-strength must be a positive number, got nan",
         ),
-        ({"class": CROSS, "lookup": -1}, "--packed-lookup is -1: it must be 0"),
-        ({"class": SELF, "window": 2}, "--local-parts is 2: it must be odd"),
+        ({"class": CROSS, "lookup": -1}, r"--packed-lookup must be 0 \(no look-up\) or more, got -1"),
+        ({"class": SELF, "window": 2}, "--local-parts must be an odd number of segments"),
     ],
 )
 def test_what_is_refused(options, message):

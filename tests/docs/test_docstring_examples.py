@@ -6,6 +6,11 @@ from importlib import import_module
 import pytest
 
 MODULES = [
+    "luna_fairseq.anchored.diagonal",
+    "luna_fairseq.anchored.places",
+    "luna_fairseq.anchored.sentence_places",
+    "luna_fairseq.anchored.strengths",
+    "luna_fairseq.anchored.window",
     "luna_fairseq.ops.attention",
     "luna_fairseq.ops.causal_linear.chunk",
     "luna_fairseq.ops.causal_luna",
