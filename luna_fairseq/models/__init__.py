@@ -1,6 +1,10 @@
-"""Luna models; one file registers one model with fairseq. Importing this registers everything else, too."""
+"""Luna models for fairseq.
 
-import luna_fairseq.engine  # noqa: F401  first: it checks requirements and changes fairseq
+Each model has a file of its own, which registers the model with fairseq. Importing this package also
+registers the tasks, criterions and optimizers of luna_fairseq.
+"""
+
+import luna_fairseq.engine  # noqa: F401  must come first: checks requirements and patches fairseq
 from luna_fairseq import register
 
 # isort: split

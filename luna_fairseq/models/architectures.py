@@ -9,9 +9,13 @@ Presets = Dict[str, Dict[str, Any]]
 
 
 def register_architectures(model: str, presets: Presets) -> None:
-    """Register ``presets``, name -> what it sets apart from the defaults of ``model``'s config, with fairseq.
+    """Register named architectures of a model with fairseq.
 
-    The architecture named as the model is registered together with it, and has the defaults.
+    fairseq itself registers the architecture that has the name of the model, which uses all defaults.
+
+    Args:
+        model: registered name of the model
+        presets: for each architecture, the options that differ from the defaults of the model's configuration
     """
     for name, preset in presets.items():
         if name != model:
@@ -19,13 +23,25 @@ def register_architectures(model: str, presets: Presets) -> None:
 
 
 def _fill_in(preset: Dict[str, Any], args: Any) -> None:
+    """Set the options of ``preset`` that are missing or None in ``args``."""
     for option, value in preset.items():
         if getattr(args, option, None) is None:
             setattr(args, option, value)
 
 
 def encoder_sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> Dict[str, int]:
-    """An encoder of so many layers and heads, of these widths."""
+    """Return the options for the size of an encoder.
+
+    Args:
+        layers: number of layers
+        embed_dim: model width
+        ffn_embed_dim: width of the feed-forward blocks
+        heads: number of attention heads
+
+    Example:
+        >>> encoder_sizes(2, 128, 512, 4)["encoder_layers"]
+        2
+    """
     return {
         "encoder_layers": layers,
         "encoder_embed_dim": embed_dim,

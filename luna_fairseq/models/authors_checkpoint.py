@@ -1,12 +1,12 @@
-"""Loading: parameter names of the authors' code (fairseq-apollo) become ours."""
+"""Translate parameter names of the authors' code (fairseq-apollo) into names of this project."""
 
 import re
 from typing import Dict
 
 from torch import Tensor
 
-# (their name, our name) of one attention's projections. "pc" is the packed side's key and value, "c" the
-# unpacked one's.
+# Names of an attention's projections in the authors' code, and here. "pc" projects tied keys and values for
+# pack attention, and "c" for unpack attention.
 _ATTENTION = {
     "pq": "pack_q",
     "q": "unpack_q",
@@ -25,7 +25,7 @@ _OTHER = {
     "encoder.emb_layer_norm": "encoder.layernorm_embedding",
     "encoder.proj_emb_layer_norm": "encoder.packed_embedding.layer_norm",
 }
-# In masked language models the encoder is one level down.
+# Masked language models have the encoder inside of another module.
 _SENTENCE_ENCODER = "encoder.sentence_encoder."
 _LAYER_NORM = re.compile(r"\.(self_atten|encoder_atten)_proj_layer_norm\.")
 _PROJECTION = re.compile(
@@ -36,7 +36,14 @@ _THEIRS = "projected_embeddings"
 
 
 def translate_name(name: str) -> str:
-    """Our name for a parameter of the authors' code."""
+    """Translate the name of a parameter in the authors' code.
+
+    Names that are the same here are returned unchanged.
+
+    Example:
+        >>> translate_name("encoder.layers.0.self_attn.pq_proj.weight")
+        'encoder.layers.0.self_attn.pack_q_proj.weight'
+    """
     if name.startswith(_SENTENCE_ENCODER):
         return (
             _SENTENCE_ENCODER + translate_name("encoder." + name[len(_SENTENCE_ENCODER) :])[len("encoder.") :]
@@ -55,10 +62,13 @@ def translate_name(name: str) -> str:
 
 
 def translate_names(state_dict: Dict[str, Tensor]) -> None:
-    """Rename, in place, the entries of a state dict saved by the authors' code; leave one of ours as it is.
+    """Rename the entries of a state dict from the authors' code in place.
 
-    Their buffer of positions, and the norm of the decoder's last P, which never had a gradient, are dropped.
-    Layers and encoder see to the other norms of P.
+    A state dict of this project is not changed. Two entries of the authors' are dropped: the buffer of
+    positions of P, and the norm of the decoder's last P, which never received a gradient.
+
+    Args:
+        state_dict: parameters by name
     """
     if not any(name.endswith(_THEIRS) for name in state_dict):
         return

@@ -1,5 +1,7 @@
-"""What the models of one kind share, whatever attention they are made of: the house's side of fairseq's
-Transformer and of its RoBERTa."""
+"""Base classes of the models: fairseq's Transformer and RoBERTa with other encoders and decoders.
+
+The base classes also check checkpoints and options. They do not depend on the kind of attention.
+"""
 
 from argparse import Namespace
 from typing import Any, Callable, Dict, Optional
@@ -22,19 +24,26 @@ from luna_fairseq.modules.heads import ProjectingAttention
 from luna_fairseq.text.documents import SEPARATOR
 
 _SENTENCE_ENCODER = "encoder.sentence_encoder"
-# What sets a sentence encoder apart from a translation model's, besides its options.
-_OF_SENTENCES = {"encoder_learned_pos": True, "no_scale_embedding": True, "layernorm_embedding": True}
+# Options of the translation models' encoder that turn it into a sentence encoder.
+_SENTENCE_ENCODER_OPTIONS = {
+    "encoder_learned_pos": True,
+    "no_scale_embedding": True,
+    "layernorm_embedding": True,
+}
 
 
 class LoadsWhatFits(BaseFairseqModel):
-    """A model that says in one line why a checkpoint or a name of a part is not its own."""
+    """Model that explains in one message why a checkpoint does not fit."""
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """fairseq's.
+        """Prepare the model for generation as fairseq does, and speed up a large output projection.
+
+        Args:
+            kwargs: options of fairseq; ``retain_dropout_modules`` is a list of names, or a string of names
+                separated by commas
 
         Raises:
-            InputError: ``retain_dropout_modules`` (a list, or names with commas between them) has a name that
-                none of its dropouts has
+            InputError: no dropout of the model has a name in ``retain_dropout_modules``
         """
         names = kwargs.get("retain_dropout_modules")
         if names:
@@ -43,18 +52,22 @@ class LoadsWhatFits(BaseFairseqModel):
             for name in names:
                 if name not in known:
                     raise InputError(
-                        f"--retain-dropout-modules {name}: what has dropout is called "
-                        f"{', '.join(sorted(known))} (names with commas between them)"
+                        f"--retain-dropout-modules has the unknown name {name}: use names out of "
+                        f"{', '.join(sorted(known))}, separated by commas"
                     )
             kwargs["retain_dropout_modules"] = names
         super().make_generation_fast_(**kwargs)
         use_few_rows(self)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """fairseq's, for checkpoints of the authors' code, too.
+        """Upgrade a state dict as fairseq does, and translate names of the authors' code.
+
+        Args:
+            state_dict: parameters of a checkpoint by name, changed in place
+            name: prefix of the model's parameters
 
         Raises:
-            InputError: the checkpoint has other dictionaries
+            InputError: the sizes of the checkpoint's dictionaries differ from those of the data
         """
         translate_names(state_dict)
         for part, which in (("encoder", "encoder "), ("decoder", "decoder "), (_SENTENCE_ENCODER, "")):
@@ -67,26 +80,34 @@ class LoadsWhatFits(BaseFairseqModel):
                     f"the checkpoint's {which}dictionary has {len(table)} entries, the data's has {ours}: "
                     "use data preprocessed with the dictionaries the model was trained with"
                 )
-            # fairseq takes weights without a version for those of a model without a last layer norm, and
-            # removes it. Its averaged weights (--store-ema) have no version.
+            # fairseq removes the last layer norm if the weights have no version. Weights averaged by
+            # --store-ema have none.
             version = getattr(self.get_submodule(part), "version", None)
             if version is not None:
                 state_dict.setdefault(f"{part}.version", version.clone())
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """fairseq's; and weights in 8 bits where the model's options say so."""
+        """Prepare the model for inference as fairseq does, and quantise it to 8 bits if ``int8`` is set."""
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
         super().prepare_for_inference_(cfg)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's. Raises InputError when the checkpoint is of another architecture."""
+        """Load parameters as torch does.
+
+        Args:
+            args: positional arguments of :meth:`torch.nn.Module.load_state_dict`
+            kwargs: keyword arguments of :meth:`torch.nn.Module.load_state_dict`
+
+        Raises:
+            InputError: the checkpoint belongs to another architecture
+        """
         try:
             return super().load_state_dict(*args, **kwargs)
         except RuntimeError as error:
-            # The first line names the class; every other is about missing, unexpected or differently shaped
-            # parameters.
+            # The first line names the class. Every other line reports a missing, unexpected or differently
+            # shaped parameter.
             title, *misfits = str(error).splitlines()
             if "loading state_dict" not in title or not misfits:
                 raise
@@ -106,17 +127,25 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Options of the model's dataclass; defaults come from the architecture, then from the dataclass."""
+        """Add the fields of the model's dataclass to ``parser``, with the architecture's defaults first."""
         super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "EncoderDecoder":
-        """fairseq's; ``cfg`` is nested. Raises InputError for --sentence-diagonal without --diagonal-prior or
-        without a separator of sentences in the dictionaries."""
+        """Build the model for the dictionaries of a task.
+
+        Args:
+            cfg: nested configuration, see :func:`luna_fairseq.models.luna.nested_config`
+            task: fairseq task with a source and a target dictionary
+
+        Raises:
+            InputError: --sentence-diagonal is given without --diagonal-prior, or the dictionaries have no
+                sentence separator
+        """
         dictionaries = task.source_dictionary, task.target_dictionary
         if cfg.sentence_diagonal:
             if not cfg.diagonal_prior:
-                raise InputError("--sentence-diagonal is of a diagonal: give --diagonal-prior, too")
+                raise InputError("--sentence-diagonal needs --diagonal-prior: give both, or neither")
             check_separator(*dictionaries)
         model = super().build_model(cfg, task)
         if cfg.sentence_diagonal:
@@ -125,22 +154,22 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
 
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
-        """The encoder; ``cfg`` is nested."""
+        """Build the encoder for a nested configuration."""
         return cls.encoder_class(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
-        """The decoder; ``cfg`` is nested."""
+        """Build the decoder for a nested configuration."""
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 
 
 class SentenceModelEncoder(RobertaEncoder):
-    """RoBERTa's encoder and LM head, with the activations that this project knows."""
+    """RoBERTa's encoder and LM head, with this project's activation functions."""
 
     def build_lm_head(
         self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
     ) -> RobertaLMHead:
-        """fairseq's, with ``activation_fn`` also of the names that it does not have."""
+        """Build RoBERTa's LM head with this project's activation function of the name ``activation_fn``."""
         head = super().build_lm_head(embed_dim, output_dim, activation_fn, weight)
         head.activation_fn = activation_function(activation_fn)
         return head
@@ -158,35 +187,45 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
 
     @classmethod
     def hub_models(cls) -> Dict[str, str]:
-        """None: nothing of ours is to be downloaded."""
+        """Return an empty dictionary, because no pretrained model can be downloaded."""
         return {}
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Options of the model's dataclass; defaults come from the architecture, then from the dataclass."""
+        """Add the fields of the model's dataclass to ``parser``, with the architecture's defaults first."""
         super(RobertaModel, cls).add_args(parser)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """fairseq's. Raises InputError when the checkpoint has another dictionary or number of positions."""
+        """Upgrade a state dict as fairseq does, and compare its number of positions with the model's.
+
+        Args:
+            state_dict: parameters of a checkpoint by name, changed in place
+            name: prefix of the model's parameters
+
+        Raises:
+            InputError: the checkpoint has another dictionary or number of positions
+        """
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions
         table = state_dict.get(f"{_SENTENCE_ENCODER}.embed_positions.weight")
         if table is not None and len(table) != positions.num_embeddings:
             theirs = len(table) - (positions.num_embeddings - positions.max_positions)
             raise InputError(
-                f"the checkpoint has {theirs} positions, the model {positions.max_positions}: give "
+                f"the checkpoint has {theirs} positions, the model has {positions.max_positions}: use "
                 f"--max-positions {theirs}"
             )
 
 
 def sentence_encoder_options(args: Any) -> Namespace:
-    """Options of the encoder inside a sentence model of ``args``; flat."""
-    return Namespace(**{**vars(args), **_OF_SENTENCES, "max_source_positions": args.max_positions})
+    """Return the flat options of the sentence encoder, given the options of the whole model."""
+    return Namespace(
+        **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
+    )
 
 
 def check_sequences_fit(task: Any, max_positions: int) -> None:
-    """Raise InputError for a task with longer sequences than a model of ``max_positions`` reads."""
-    # The pretraining task of fairseq 0.12.2 names no limit, but has the option.
+    """Raise InputError if the sequences of ``task`` may be longer than ``max_positions``."""
+    # The pretraining task of fairseq 0.12.2 reports no limit, but has an option for the length.
     longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
     if longest is not None and longest > max_positions:
         raise InputError(

@@ -1,7 +1,7 @@
-"""In beam search, what belongs to a source sentence is computed and kept once, for all of its hypotheses.
+"""Assignment of beam-search hypotheses to source sentences.
 
-The hypotheses of a sentence stand in a row: with B sentences and n hypotheses each, tensors of hypotheses
-have B n rows.
+State that depends on the source alone is computed and stored once for all hypotheses of a sentence. The n
+hypotheses of a sentence are adjacent, so that a tensor of the hypotheses of B sentences has batch size B n.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -13,11 +13,11 @@ from luna_fairseq.modules.heads import rows_per_sentence
 
 
 class Hypotheses(NamedTuple):
-    """Which sentence every hypothesis belongs to.
+    """Source sentence of each hypothesis.
 
     Attributes:
-        sentences: its number among those that are kept, 0 .. B-1 [B n]
-        each: n
+        sentences: index of each hypothesis's sentence among the stored sentences, from 0 to B - 1 [B n]
+        each: number n of hypotheses of each sentence (default: 1)
     """
 
     sentences: Tensor
@@ -25,22 +25,38 @@ class Hypotheses(NamedTuple):
 
     @classmethod
     def in_a_row(cls, hypotheses: int, sentences: int, device: torch.device) -> "Hypotheses":
-        """As many of each sentence. Raises InputError where that cannot be."""
+        """Return the assignment in which every sentence has equally many adjacent hypotheses.
+
+        Args:
+            hypotheses: number of hypotheses B n
+            sentences: number of sentences B
+            device: device of the index tensor
+
+        Raises:
+            InputError: the number of hypotheses is no multiple of the number of sentences
+
+        Example:
+            >>> Hypotheses.in_a_row(4, 2, torch.device("cpu")).sentences
+            tensor([0, 0, 1, 1])
+        """
         each = rows_per_sentence(hypotheses, sentences)
         return cls(torch.arange(sentences, device=device).repeat_interleave(each), each)
 
     def reorder(self, new_order: Tensor) -> Optional[Tuple[Tensor, "Hypotheses"]]:
-        """What becomes of them when hypothesis i takes the place of ``new_order[i]`` [N'].
+        """Replace hypothesis i by hypothesis ``new_order[i]``.
+
+        Args:
+            new_order: index of the hypothesis that continues at each position [N']
 
         Returns:
-            the sentences that are left, in order [B'], and the hypotheses of these; None when hypotheses only
-            changed places within their sentences. Where sentences no longer have as many hypotheses in a row
-            each, every hypothesis gets a sentence of its own: B' = N'
+            the indices of the remaining sentences [B'], and the new assignment. None if hypotheses only
+            changed places within their sentences. If the sentences no longer have equally many adjacent
+            hypotheses, every hypothesis gets its own copy of its sentence, and B' = N'.
         """
         moved = self.sentences.index_select(0, new_order)
         if torch.equal(moved, self.sentences):
             return None
-        left, now, counts = torch.unique_consecutive(moved, return_inverse=True, return_counts=True)
+        remaining, index, counts = torch.unique_consecutive(moved, return_inverse=True, return_counts=True)
         if torch.equal(counts, counts[:1].expand_as(counts)):
-            return left, Hypotheses(now, len(now) // max(1, len(left)))
+            return remaining, Hypotheses(index, len(index) // max(1, len(remaining)))
         return moved, Hypotheses(torch.arange(len(moved), device=moved.device))

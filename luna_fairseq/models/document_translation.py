@@ -1,4 +1,4 @@
-"""Translate documents by a model that was trained on pieces of several sentences."""
+"""Translation of whole documents by a model that was trained on pieces of several sentences."""
 
 from typing import Any, Iterable, List, Sequence
 
@@ -23,18 +23,18 @@ def translate_document(
 
     Raises:
         InputError: the dictionary has no separator; ``sentences`` is a single text; a sentence is empty or
-            holds the separator; ``tokens`` is below 1; a piece is longer than the model's positions
+            contains the separator; ``tokens`` is below 1; a piece is longer than the model's positions
     """
     check_separator(hub.src_dict, hub.tgt_dict)
     if isinstance(sentences, str):
-        raise InputError("a text is no list of sentences: give [sentence, sentence, ...]")
+        raise InputError("expected a list of sentences, got a single text: pass [sentence, sentence, ...]")
     if tokens < 1:
-        raise InputError(f"tokens is {tokens}: a piece has 1 or more; give what --documents was given")
+        raise InputError(f"tokens must be 1 or more, got {tokens}: use the value that --documents had")
     sentences = list(sentences)
     for number, sentence in enumerate(sentences, 1):
         if not sentence.strip() or SEPARATOR in sentence:
             raise InputError(
-                f"sentence {number} is empty or holds {SEPARATOR}, which stands between sentences"
+                f"sentence {number} is empty or contains the sentence separator {SEPARATOR}: remove either"
             )
     encoded = [hub.apply_bpe(hub.tokenize(sentence)) for sentence in sentences]
     lengths = ((len(line.split()),) for line in encoded)
@@ -43,38 +43,39 @@ def translate_document(
     longest = max((len(line.split()) + 1 for line in map(join, groups)), default=0)
     if longest > hub.max_positions[0]:
         raise InputError(
-            f"a piece has {longest:,} tokens with its end, and the model reads {hub.max_positions[0]:,}: "
-            "give fewer tokens, or split the sentence"
+            f"a piece has {longest:,} tokens with its end token, the model reads {hub.max_positions[0]:,}: "
+            "use a smaller number of tokens, or split the sentence"
         )
 
     def translate(lines: Sequence[str]) -> List[str]:
         found = hub.generate([hub.binarize(line) for line in lines], beam=beam, **kwargs)
-        # Words, as luna-evaluate divides them: a piece of a word may stand beside a separator.
+        # Subwords are merged first, as in luna-evaluate, because a subword may be next to a separator.
         return [hub.remove_bpe(hub.string(hypotheses[0]["tokens"])) for hypotheses in found]
 
     translated = [
         split(line, piece.sentences) for line, piece in zip(translate(list(map(join, groups))), pieces)
     ]
-    again = [line for group, found in zip(groups, translated) if found is None for line in group]
-    singly = iter(map(remove_separators, translate(again) if again else []))
+    # Pieces with a wrong number of sentences are translated sentence by sentence.
+    failed = [line for group, found in zip(groups, translated) if found is None for line in group]
+    single = iter(map(remove_separators, translate(failed) if failed else []))
     return [
         hub.detokenize(line)
         for group, found in zip(groups, translated)
-        for line in (found or [next(singly) for _ in group])
+        for line in (found or [next(single) for _ in group])
     ]
 
 
 def check_separator(*dictionaries: Any) -> None:
-    """Raise InputError unless the dictionaries have a separator of sentences."""
+    """Raise InputError unless all dictionaries contain the sentence separator."""
     for dictionary in dictionaries:
         if SEPARATOR not in dictionary:
             raise InputError(
-                f"the dictionary has no {SEPARATOR}: the model reads single sentences; prepare its text with "
-                "--documents"
+                f"the dictionary has no {SEPARATOR}, so the model reads single sentences: prepare its "
+                "data with --documents"
             )
 
 
 def grouped(lines: Sequence[str], pieces: Sequence[Piece]) -> List[List[str]]:
-    """Return the lines that each piece holds."""
-    rest = iter(lines)
-    return [[next(rest) for _ in range(piece.sentences)] for piece in pieces]
+    """Return the lines of each piece."""
+    remaining = iter(lines)
+    return [[next(remaining) for _ in range(piece.sentences)] for piece in pieces]

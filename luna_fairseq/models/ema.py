@@ -1,4 +1,4 @@
-"""Weights that ``fairseq-train --store-ema`` averaged during training, in place of the trained ones."""
+"""Loading of the moving average of weights that ``fairseq-train --store-ema`` stores in checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STORED = ("ema", "ema_fp32_params")
 
 
 def load_ema(path: Path) -> Dict[str, Any]:
-    """Return the checkpoint ``path`` with its averaged weights as the model, and without the optimizer.
+    """Load a checkpoint with its averaged weights in place of the trained weights, without the optimizer.
 
     Raises:
         InputError: the checkpoint has no averaged weights
@@ -27,7 +27,7 @@ def load_ema(path: Path) -> Dict[str, Any]:
         state: Dict[str, Any] = checkpoint_utils.load_ema_from_checkpoint(str(path))
     except KeyError as error:
         raise InputError(
-            f"{path} has no averaged weights: train with --store-ema, or leave --ema out"
+            f"{path} has no averaged weights: train with --store-ema, or remove --ema"
         ) from error
     state.pop("last_optimizer_state", None)
     for name in STORED:
@@ -36,7 +36,7 @@ def load_ema(path: Path) -> Dict[str, Any]:
 
 
 def write_ema(path: Path, to: Path) -> None:
-    """Write the checkpoint of :func:`load_ema` to the file ``to``."""
+    """Write the checkpoint ``path`` with its averaged weights, see :func:`load_ema`, to the file ``to``."""
     state = load_ema(path)
     with replacing(to) as temporary:
         torch.save(state, str(temporary))

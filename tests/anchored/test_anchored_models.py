@@ -87,7 +87,7 @@ def test_what_layers_share_is_found_once_a_stack(monkeypatch):
         ({"packed_lookup": 2}, "--packed-lookup needs --anchored-packed"),
         ({**ANCHORED, "packed_lookup": -2}, "--packed-lookup -2: must be at least 0"),
         ({"diagonal_prior": True}, "--diagonal-prior needs --anchored-packed"),
-        ({**ANCHORED, "sentence_diagonal": True}, "--sentence-diagonal is of a diagonal"),
+        ({**ANCHORED, "sentence_diagonal": True}, "--sentence-diagonal needs --diagonal-prior"),
         ({"local_parts": 3}, "--local-parts needs --anchored-packed"),
         ({**ANCHORED, "local_parts": 2}, "--local-parts must be an odd number of segments"),
         ({**ANCHORED, "local_parts": -1}, "--local-parts -1: must be at least 0"),

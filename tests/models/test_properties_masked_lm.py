@@ -99,7 +99,7 @@ def test_bad_input():
         LunaMaskedLM.build_model(model.args, Task(23, 1024))
     with pytest.raises(InputError, match="checkpoint's dictionary has 23 entries, the data's has 31"):
         LunaMaskedLM.build_model(model.args, Task(31)).load_state_dict(model.state_dict())
-    with pytest.raises(InputError, match="has 40 positions, the model 60: give --max-positions 40"):
+    with pytest.raises(InputError, match="has 40 positions, the model has 60: use --max-positions 40"):
         tiny_model(max_positions=60).load_state_dict(model.state_dict())
     with pytest.raises(InputError, match="of another architecture than the model"):
         tiny_model(encoder_ffn_embed_dim=24).load_state_dict(model.state_dict())

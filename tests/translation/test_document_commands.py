@@ -77,14 +77,14 @@ def test_there_is_a_line_for_each_sentence_and_a_score_of_documents(trained):
     with pytest.raises(InputError, match="sentence 2 is empty"):
         hub.translate_document(["A man.", " "], tokens=LIMIT)
     hub.max_positions = (8, 8)
-    with pytest.raises(InputError, match="tokens with its end, and the model reads 8: give fewer tokens"):
+    with pytest.raises(InputError, match="tokens with its end token, the model reads 8: use a smaller"):
         hub.translate_document(sentences, tokens=LIMIT)
 
 
 @pytest.mark.parametrize("tokens", [0, -1])
 def test_a_piece_has_a_token_at_least(tokens, trained):
     hub = LunaModel.from_pretrained(str(trained[0] / "checkpoints"), "averaged.pt", str(trained[0] / "data"))
-    with pytest.raises(InputError, match=f"tokens is {tokens}: a piece has 1 or more"):
+    with pytest.raises(InputError, match=f"tokens must be 1 or more, got {tokens}"):
         hub.translate_document(["A man.", "A dog."], tokens=tokens)
 
 
