@@ -1,5 +1,8 @@
-"""The Luna decoder for fairseq: it translates options, dictionary, the encoder's output, the store of
-incremental decoding and the rows of beam search."""
+"""Luna decoder with the interface of fairseq's Transformer decoder.
+
+The class adapts fairseq's options, dictionaries, encoder outputs, incremental state and beam search to
+:class:`luna_fairseq.modules.LunaDecoder`.
+"""
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -33,34 +36,36 @@ from luna_fairseq.modules.state import DecoderState
 class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     """:class:`LunaDecoder` with the interface of fairseq's Transformer decoder.
 
-    fairseq repeats a source for each hypothesis of a beam; this class passes every source on once. fairseq's
-    store holds one entry: the :class:`DecoderState`, and the sentence that each hypothesis belongs to.
+    fairseq repeats a source for each hypothesis of a beam. This class passes every source to the decoder
+    once. fairseq's incremental state holds one entry: the :class:`DecoderState` and the :class:`Hypotheses`,
+    which map each hypothesis to its sentence.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
         dictionary: target dictionary
         embed_tokens: token embedding
-        no_encoder_attn: there is no encoder (default: False)
+        no_encoder_attn: build a decoder without attention to a source (default: False)
 
     Attributes:
-        begin_from: function of a number of rows that returns the state with which decoding begins (default:
-            None, a text begins)
-        separators: with --sentence-diagonal, the tokens between sentences of the source and of the target
-            (default: None)
+        begin_from: function that returns the state from which a given number of hypotheses begin to decode
+            (default: None, decoding begins at the beginning of a text)
+        separators: indices of the separators in the source and in the target dictionary, with
+            --sentence-diagonal (default: None)
         attn_in_training: return weights over the source in training, for a criterion that reads them
             (default: False)
         need_attn: return weights over the source in evaluation (default: True)
     """
 
     begin_from: Optional[Callable[[int], DecoderState]] = None
-    __jit_unused_properties__ = ["separators"]  # torch.jit.trace would compile it before it is refused
+    # Otherwise torch.jit.trace compiles the property before forward refuses the trace.
+    __jit_unused_properties__ = ["separators"]
 
     def __init__(
         self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding, no_encoder_attn: bool = False
     ):
         FairseqIncrementalDecoder.__init__(self, dictionary)
         self.cfg = cfg
-        self.register_buffer("version", torch.Tensor([3]))  # fairseq's checkpoints have one
+        self.register_buffer("version", torch.Tensor([3]))  # expected by fairseq in checkpoints
         self.max_target_positions = cfg.max_target_positions
         self.share_input_output_embed = cfg.share_decoder_input_output_embed
         self.output_embed_dim = cfg.decoder.output_dim
@@ -85,32 +90,32 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         return choose_decoder_attentions(cfg)
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build fairseq's table of sinusoidal positions, or what the core builds."""
+        """Build fairseq's sinusoidal positions, or another kind of positions as :class:`LunaDecoder` does."""
         if options.positions == SINUSOIDAL:
             return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
         return super().build_positions(options, padding_idx)
 
     def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build the layers in their order, with fairseq's LayerDrop if it is asked for."""
+        """Build the layers, with fairseq's LayerDrop if the options ask for it."""
         return with_layer_drop(super().build_layers(options), self.cfg.decoder.layerdrop)
 
     def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
-        """Build layer ``number``, with fairseq's layers in it and its wrappers around it."""
+        """Build layer ``number`` out of fairseq's modules, and apply fairseq's wrappers."""
         return wrap_luna_layer(super().build_layer(options, number), "LunaDecoderLayer", self.cfg)
 
     @property
     def separators(self) -> Optional[Tuple[int, int]]:
-        """Tokens between sentences of the source and of the target; None if sentences are not counted."""
+        """Separators of the source and the target dictionary; None without --sentence-diagonal."""
         return self._separators
 
     @separators.setter
     def separators(self, value: Optional[Tuple[int, int]]) -> None:
         self._separators = value
-        attentions: Any = self.attentions  # those of the extension, which alone counts sentences
+        attentions: Any = self.attentions  # an AnchoredDecoderAttentions, the only class with sentences
         attentions.separator = None if value is None else value[1]
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        """Remember whether fairseq-generate will print alignments."""
+        """Set whether decoding returns attention weights, which fairseq-generate needs for alignments."""
         self.need_attn = need_attn
 
     def extract_features(
@@ -122,41 +127,45 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
     ) -> Tuple[Tensor, Dict[str, List[Any]]]:
-        """
+        """Compute the features of the target tokens, without the output projection.
+
         Args:
-            prev_output_tokens: target shifted right [B, T]
-            encoder_out: what :class:`FairseqLunaEncoder` has returned; None without an encoder
-            incremental_state: fairseq's store for decoding; the last token alone is new then (default: None,
-                the whole target is read)
-            full_context_alignment: must be False; there is no such form
-            alignment_layer: the layer whose weights over the source are returned (default: None, the last)
-            alignment_heads: average over the first of its heads only (default: None, all heads)
+            prev_output_tokens: target tokens shifted right [B, T]
+            encoder_out: output of :class:`FairseqLunaEncoder` (default: None, no encoder)
+            incremental_state: fairseq's state of incremental decoding, in which only the last token is new
+                (default: None, the whole target is read)
+            full_context_alignment: must be False; causal attention cannot attend to later tokens
+            alignment_layer: layer whose weights over the source are returned (default: None, the last layer)
+            alignment_heads: number of heads, counted from the first, whose weights are averaged (default:
+                None, all heads)
 
         Returns:
-            features [B, T, C], and ``attn`` [weights over source tokens B x T x S, or None], ``inner_states``
+            features [B, T, C], and a dictionary: ``attn`` is a list with the weights over the source [B, T,
+            S] or None, and ``inner_states`` is the list of states after every layer
 
         Raises:
-            InputError: more tokens than learned positions; torch.jit.trace or torch.export
-            NotImplementedError: ``full_context_alignment``
+            InputError: there are more tokens than learned positions, or the call is inside of torch.jit.trace
+                or torch.export
+            NotImplementedError: ``full_context_alignment`` is True
         """
         refuse_graphs()
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         self.check_length(prev_output_tokens.size(1))
-        kept, state, encoded = None, None, source_of(encoder_out, incremental_state is not None)
+        entry, state, encoded = None, None, source_of(encoder_out, incremental_state is not None)
         if incremental_state is not None:
-            kept = self.get_incremental_state(incremental_state, "decoding") or self.begin(
+            entry = self.get_incremental_state(incremental_state, "decoding") or self.begin(
                 prev_output_tokens, encoded
             )
-            prev_output_tokens, state = prev_output_tokens[:, -1:], kept["state"]
+            prev_output_tokens, state = prev_output_tokens[:, -1:], entry["state"]
         wanted = self.attn_in_training if self.training else self.need_attn
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1 if wanted else -1
         output, state = self.read(
-            prev_output_tokens, encoded, encoder_out, state, kept is not None, (alignment_layer,)
+            prev_output_tokens, encoded, encoder_out, state, entry is not None, (alignment_layer,)
         )
-        if kept is not None:
-            self.set_incremental_state(incremental_state, "decoding", {**kept, "state": state})
+        if entry is not None:
+            self.set_incremental_state(incremental_state, "decoding", {**entry, "state": state})
         attn = next((weights for weights in output.weights if weights is not None), None)
         if attn is not None:
             attn = attn[:alignment_heads].mean(dim=0)  # [B, T, S]
@@ -165,7 +174,17 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     def forward(  # type: ignore[override]
         self, *args: Any, **kwargs: Any
     ) -> Tuple[Any, Dict[str, List[Any]]]:
-        """Call fairseq's Transformer decoder, which calls :meth:`extract_features`. Arguments as there."""
+        """Compute the logits of the target tokens as fairseq's Transformer decoder does.
+
+        fairseq's decoder calls :meth:`extract_features`, which describes the arguments.
+
+        Args:
+            args: positional arguments of fairseq's Transformer decoder
+            kwargs: keyword arguments of fairseq's Transformer decoder
+
+        Returns:
+            logits [B, T, V], and the dictionary of :meth:`extract_features`
+        """
         return TransformerDecoderBase.forward(self, *args, **kwargs)
 
     def read(
@@ -177,7 +196,20 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         keep_state: bool = True,
         weights_of: Tuple[int, ...] = (),
     ) -> Tuple[DecoderOutput, Optional[DecoderState]]:
-        """Call :class:`LunaDecoder` for the next ``tokens`` [B, T]. Arguments as there."""
+        """Call :class:`LunaDecoder` for the next tokens of a target.
+
+        Args:
+            tokens: next target tokens, shifted right [B, T]
+            encoded: output of the encoder in the form of :class:`LunaDecoder` (default: None, no encoder)
+            encoder_out: the same output in fairseq's form, whose source tokens a diagonal within sentences
+                needs (default: None)
+            state: state after all earlier tokens (default: None, no earlier tokens)
+            keep_state: return the state after the tokens (default: True)
+            weights_of: layers whose weights over the source are returned (default: none)
+
+        Returns:
+            the output of the decoder, and the state after the tokens or None
+        """
         if encoded is not None and encoder_out is not None and self._separators is not None:
             (source,) = encoder_out["src_tokens"]
             numbers = sentence_numbers(source.eq(self._separators[0]), source.eq(self.padding_idx))
@@ -188,18 +220,30 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]
     ) -> Tuple[Tuple[Tensor, Dict[str, List[Any]]], Optional[DecoderState]]:
-        """Read the next ``tokens`` [B, T] of a text, after those in ``state``. Returns what :meth:`forward`
-        returns, and the state after the tokens."""
+        """Read the next segment of a text.
+
+        Args:
+            tokens: tokens of the segment, shifted right [B, T]
+            state: state after all earlier segments; None at the beginning of a text
+
+        Returns:
+            the logits and the dictionary of :meth:`forward`, and the state after the segment
+        """
         output, state = self.read(tokens, state=self.moved(state))
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
 
     def moved(self, state: Optional[DecoderState]) -> Optional[DecoderState]:
-        """Return ``state`` on the model's device; a checkpoint holds it on the CPU."""
+        """Move a state to the device of the model, because checkpoints hold states on the CPU."""
         return None if state is None else state.to(next(self.parameters()).device)
 
     def check_length(self, length: int) -> None:
-        """Raise InputError if ``length`` tokens are more than the learned positions, and extend the table of
-        sinusoidal ones, which have no end."""
+        """Make sure that the model has positions for ``length`` tokens.
+
+        A table of sinusoidal positions is extended.
+
+        Raises:
+            InputError: there are fewer learned positions than tokens
+        """
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
         elif self.embed_positions is not None and length > self.max_positions():
@@ -209,8 +253,13 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             )
 
     def begin(self, tokens: Tensor, encoded: Optional[EncoderOutput]) -> Dict[str, Any]:
-        """Return the entry of fairseq's store with which the rows ``tokens`` [B n, T] begin to decode."""
-        # Without a source all rows share one P.
+        """Return the entry of fairseq's incremental state at the beginning of decoding.
+
+        Args:
+            tokens: first tokens of the hypotheses [B n, T]
+            encoded: output of the encoder for B sentences; None without an encoder
+        """
+        # Without a source, all hypotheses share one P.
         sentences = 1 if encoded is None else encoded.x.size(1)
         hypotheses = Hypotheses.in_a_row(tokens.size(0), sentences, tokens.device)
         state = None if self.begin_from is None else self.moved(self.begin_from(tokens.size(0)))
@@ -219,12 +268,19 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Give hypothesis i the state that hypothesis ``new_order[i]`` had [N']. What hypotheses share with
-        the others of their sentence is touched only if sentences leave or change places."""
-        kept = self.get_incremental_state(incremental_state, "decoding")
-        if kept is None:
+        """Replace the state of hypothesis i by the state of hypothesis ``new_order[i]``.
+
+        The part of the state that the hypotheses of a sentence share is reordered only if sentences are
+        removed or change places.
+
+        Args:
+            incremental_state: fairseq's state of incremental decoding, changed in place
+            new_order: index of the hypothesis that continues at each position [N']
+        """
+        entry = self.get_incremental_state(incremental_state, "decoding")
+        if entry is None:
             return
-        state, hypotheses = kept["state"].reorder(new_order), kept["hypotheses"]
+        state, hypotheses = entry["state"].reorder(new_order), entry["hypotheses"]
         after = hypotheses.reorder(new_order)
         if after is not None:
             sentences, hypotheses = after
@@ -233,8 +289,15 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
 
 
 def source_of(encoder_out: Optional[Dict[str, List[Any]]], decodes: bool) -> Optional[EncoderOutput]:
-    """Translate the output of :class:`FairseqLunaEncoder`: one sentence for each of its rows, or, while a
-    beam is decoded, one for all hypotheses of a sentence. None stays None."""
+    """Convert the output of :class:`FairseqLunaEncoder` to an :class:`EncoderOutput`.
+
+    Args:
+        encoder_out: output of the encoder, or None
+        decodes: True in incremental decoding, where the hypotheses of a sentence share one row of the output
+
+    Returns:
+        the converted output, or None without an encoder
+    """
     if encoder_out is None:
         return None
     hypotheses = encoder_out["hypotheses"]

@@ -1,5 +1,7 @@
-"""A trained translation or causal language model for use from Python: fairseq's generator interface, and its
-attention."""
+"""Python interface to a trained translation or causal language model.
+
+The interface extends fairseq's generator hub by checks of its input, alignments, documents and long texts.
+"""
 
 import os
 import tempfile
@@ -32,19 +34,24 @@ from luna_fairseq.models.tokenizers import (
 from luna_fairseq.text.output_length import limits_by_source
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 
-# What fairseq's from_pretrained takes that is no option of a training.
+# Arguments of fairseq's from_pretrained that are not options of a training.
 _OF_FROM_PRETRAINED = ("user_dir", "generation_args", "load_checkpoint_heads", "archive_map")
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
-    """What ``from_pretrained`` of these models returns.
+    """Interface to a trained translation model, returned by ``from_pretrained``.
+
+    Args:
+        cfg: configuration of the training
+        task: fairseq task of the training
+        models: models of the ensemble
 
     Raises:
-        InputError: the tokenizer belongs to other dictionaries; or there is none, the dictionary is of
-            pieces, and a text is plain
+        InputError: the tokenizer does not fit the dictionaries; or there is no tokenizer, the dictionary
+            holds subwords, and a text is not split into subwords
     """
 
-    bpe: Any  # the tokenizer, of which fairseq has no type
+    bpe: Any  # the tokenizer, for which fairseq declares no type
     reads: Tuple[Type[Any], str] = (FairseqEncoderDecoderModel, "translation model")
     translate_document = translate_document
     bounded_by_source = True
@@ -53,13 +60,13 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         set_languages(cfg.tokenizer, task)
         super().__init__(cfg, task, models)
         check_tokenizer(self.bpe, self.src_dict, self.tgt_dict)
-        # fairseq has switched off what translate(..., print_alignment=) and "attention" may ask for later.
+        # fairseq disables attention weights on loading, but translate(..., print_alignment=...) needs them.
         for module in self.modules():
             if hasattr(module, "need_attn"):
                 module.need_attn = True
 
     def apply_bpe(self, sentence: str) -> str:
-        """The pieces of a text, between spaces."""
+        """Split a text into subwords, separated by spaces."""
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
         return super().apply_bpe(sentence)
@@ -67,15 +74,26 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     def generate(
         self, tokenized_sentences: Any, beam: int = 5, *args: Any, constraints: Any = None, **kwargs: Any
     ) -> Any:
-        """Generate as fairseq does, with two differences.
+        """Generate as fairseq does, with a default limit of the length and with constraints.
 
-        Unless ``max_len_a``, ``max_len_b`` or ``min_len`` is given, a translation has at most 1.5 times the
-        tokens of its source and 20 more. ``constraints`` lists for each sentence the phrases, as text, that
-        its translation contains in this order; sentences are then translated one by one, without that limit.
+        Unless ``max_len_a``, ``max_len_b`` or ``min_len`` is given, a translation has at most 1.5 times as
+        many tokens as its source, plus 20. Sentences with constraints are translated one by one, without this
+        limit.
+
+        Args:
+            tokenized_sentences: tokens of a sentence, or a list of tokens of sentences
+            beam: beam size (default: 5)
+            args: further positional arguments of fairseq's ``generate``
+            constraints: for each sentence, a list of phrases, as text, that the translation must contain in
+                this order (default: None, no constraints)
+            kwargs: options of generation, such as ``lenpen``
+
+        Returns:
+            for each sentence the list of hypotheses, best first; a single list for a single sentence
 
         Raises:
-            InputError: constraints of another number of sentences; ``print_alignment`` without weights; an
-                option that generation does not have, or a value that it cannot have
+            InputError: the numbers of constraints and sentences differ; ``print_alignment`` is given, but the
+                model has no weights to align with; an option is unknown or has an invalid value
         """
         own = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *own}
@@ -95,54 +113,73 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             return self.generate([tokenized_sentences], beam, *args, constraints=[constraints], **kwargs)[0]
         if len(constraints) != len(tokenized_sentences):
             raise InputError(
-                f"constraints of {len(constraints)} sentences, not of {len(tokenized_sentences)}: give a "
-                "list of phrases for each"
+                f"expected constraints for {len(tokenized_sentences)} sentences, got {len(constraints)}: "
+                "pass a list of phrases for each sentence"
             )
         found = []
         for tokens, phrases in zip(tokenized_sentences, constraints):
             texts = [phrases] if isinstance(phrases, str) else phrases
-            wanted = [self._tokens_of_target(text) for text in texts]
-            packed = pack_constraints([wanted]).to(self.device)
-            given = {**kwargs, "constraints": "ordered", "inference_step_args": {"constraints": packed}}
-            found += super().generate([tokens], beam, *args, **given)
+            phrase_tokens = [self._encode_target(text) for text in texts]
+            packed = pack_constraints([phrase_tokens]).to(self.device)
+            options = {**kwargs, "constraints": "ordered", "inference_step_args": {"constraints": packed}}
+            found += super().generate([tokens], beam, *args, **options)
         return found
 
     def _length_limits(self, given: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the default limits of a translation, none if its length was ``given`` here or on loading."""
+        """Return the default limits of the length, unless limits are given here or were given on loading."""
         if not self.bounded_by_source:
             return {}
-        own, defaults = self.cfg.generation, GenerationConfig()
-        on_loading = {name: own[name] for name in own if own[name] != getattr(defaults, name, None)}
-        return limits_by_source({**on_loading, **given})
+        loaded, defaults = self.cfg.generation, GenerationConfig()
+        changed = {name: loaded[name] for name in loaded if loaded[name] != getattr(defaults, name, None)}
+        return limits_by_source({**changed, **given})
 
-    def _tokens_of_target(self, text: str) -> Tensor:
+    def _encode_target(self, text: str) -> Tensor:
+        """Return the tokens of a text in the target language, without the end token."""
         encoded = self.apply_bpe(self.tokenize(text))
         return self.tgt_dict.encode_line(encoded, append_eos=False, add_if_not_exist=False).long()
 
 
 class LanguageModelHub(GeneratorHub):
-    """The same of a causal language model, which can read a text of any length and go on from there."""
+    """Interface to a trained causal language model, which can continue a text of any length."""
 
     SEGMENT = 512
     reads = FairseqLanguageModel, "causal language model"
     bounded_by_source = False
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's. Raises InputError for what is of translation: alignments and constraints."""
+        """Generate continuations as fairseq does.
+
+        Args:
+            args: positional arguments of :meth:`GeneratorHub.generate`
+            kwargs: keyword arguments of :meth:`GeneratorHub.generate`
+
+        Raises:
+            InputError: an option needs a source, such as alignments and constraints
+        """
         for name in OF_A_SOURCE:
             if kwargs.get(name) not in (None, False):
-                raise InputError(f"{name} is for translation: a language model has no source")
+                raise InputError(f"{name} is for translation, a language model has no source: remove it")
         return super().generate(*args, **kwargs)
 
     @torch.no_grad()
     def read(self, text: str, stream: Optional[Stream] = None) -> Stream:
-        """Read a line of ``text``, after the lines that ``stream`` has read (default: none), and return what
-        the model remembers. Raises InputError for several models."""
+        """Read a line of text, and return the state of the model after the line.
+
+        Args:
+            text: one line
+            stream: state after earlier lines, updated in place (default: None, the text begins)
+
+        Returns:
+            the state, from which :meth:`sample` and further calls of :meth:`read` continue
+
+        Raises:
+            InputError: the interface has several models
+        """
         model, stream = self._one_model(), Stream() if stream is None else stream
         tokens = self.encode(text).to(self.device)
-        # What is read before a token is the one before it, and at the beginning of a line its end.
-        before = torch.cat([tokens[-1:], tokens[:-1]])[None]
-        for segment in before.split(self.SEGMENT, dim=1):
+        # The input is shifted right by one token, and a line begins with the end token.
+        shifted = torch.cat([tokens[-1:], tokens[:-1]])[None]
+        for segment in shifted.split(self.SEGMENT, dim=1):
             model(segment, stream=stream)
         return stream
 
@@ -154,11 +191,25 @@ class LanguageModelHub(GeneratorHub):
         stream: Optional[Stream] = None,
         **kwargs: Any,
     ) -> Any:
-        """fairseq's; with a ``stream`` as if the model had just read what that has, which stays as it is.
-        Raises InputError for a stream and several models."""
-        if stream is None or isinstance(sentences, str):  # fairseq's calls this method again for a text
-            given = kwargs if stream is None else {**kwargs, "stream": stream}
-            return super().sample(sentences, beam, verbose, **given)
+        """Generate continuations of texts as fairseq does.
+
+        Args:
+            sentences: a text, or a list of texts
+            beam: beam size (default: 1)
+            verbose: print the hypotheses (default: False)
+            stream: state returned by :meth:`read`; each text continues the text that was read, and the state
+                is not changed (default: None, texts begin)
+            kwargs: options of generation, such as ``sampling``
+
+        Returns:
+            the best continuation of each text, including the text; a single text for a single text
+
+        Raises:
+            InputError: a stream is given, and the interface has several models
+        """
+        if stream is None or isinstance(sentences, str):  # for a text, fairseq calls this method again
+            options = kwargs if stream is None else {**kwargs, "stream": stream}
+            return super().sample(sentences, beam, verbose, **options)
         decoder = self._one_model().decoder
         decoder.begin_from = stream.for_rows
         try:
@@ -167,8 +218,9 @@ class LanguageModelHub(GeneratorHub):
             decoder.begin_from = None
 
     def _one_model(self) -> Any:
+        """Return the only model. Raises InputError if there are several."""
         if len(self.models) > 1:
-            raise InputError("a stream is what one model remembers: load one checkpoint, not several")
+            raise InputError("a stream is the state of one model: load one checkpoint, not several")
         return self.models[0]
 
 
@@ -193,11 +245,11 @@ def from_pretrained(
     ema: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Load a model as fairseq's ``from_pretrained`` does.
+    """Load a model, its dictionaries and its tokenizer as fairseq's ``from_pretrained`` does.
 
-    Without ``bpe``, the tokenizer is the one whose files are in one of the two folders:
+    Without ``bpe``, the tokenizer is chosen by its files in the folder of the checkpoint or dictionaries:
     ``sentencepiece.bpe.model``, ``encoder.json`` and ``vocab.bpe`` of GPT-2, or ``bpe.codes`` of Moses data.
-    Without such files, text is words, or pieces, between spaces.
+    Without such files, a text must consist of words or subwords of the dictionary, separated by spaces.
 
     Args:
         model_name_or_path: folder of the checkpoint
@@ -208,8 +260,8 @@ def from_pretrained(
         kwargs: options such as ``bpe`` that override the checkpoint's
 
     Raises:
-        InputError: a folder does not exist, the checkpoint has no averaged weights, the model is of another
-            kind than ``hub`` reads, or ``kwargs`` has what is no option
+        InputError: a folder does not exist, the checkpoint has no averaged weights, ``hub`` does not support
+            the kind of model, or an option in ``kwargs`` is unknown
     """
     for fault in precision_of_int8(Given(Namespace(**kwargs))):
         raise InputError(fault)
@@ -217,16 +269,16 @@ def from_pretrained(
     if "bpe" not in kwargs:
         find = find_text_pipeline if issubclass(hub, GeneratorHub) else find_tokenizer
         kwargs = {**find(folders), **kwargs}
-    words = str(model_name_or_path), checkpoint_file, str(data_name_or_path)
+    places = str(model_name_or_path), checkpoint_file, str(data_name_or_path)
     if ema:
         with _averaged(folders[0], checkpoint_file) as folder:
             found = hub_utils.from_pretrained(folder, checkpoint_file, str(folders[1].absolute()), **kwargs)
     else:
-        found = hub_utils.from_pretrained(*words, **kwargs)
+        found = hub_utils.from_pretrained(*places, **kwargs)
     wanted, kind = hub.reads
     own = type(found["models"][0])
     if not issubclass(own, wanted):
         name = own.__name__
-        raise InputError(f"the checkpoint is no {kind} but {name}: load it by {name}.from_pretrained")
+        raise InputError(f"expected a checkpoint of a {kind}, got {name}: load it by {name}.from_pretrained")
     check_overrides(kwargs, found["args"], "from_pretrained", (*_OF_FROM_PRETRAINED, *tokenizer_options()))
     return hub(found["args"], found["task"], found["models"])

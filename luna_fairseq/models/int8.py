@@ -1,7 +1,8 @@
-"""Decoding on a CPU with weights in 8 bits.
+"""Linear layers with 8-bit weights for decoding on a CPU.
 
-torch's own dynamically quantised linear layer rounds its whole input with one scale, so that the scores of a
-sentence depend on its batch. :class:`Linear8` has a scale for each position of the input instead.
+The dynamically quantised linear layer of torch rounds its whole input with one scale, so that the scores of a
+sentence depend on the rest of its batch. :class:`Linear8` uses a scale for each position of the input
+instead.
 """
 
 import warnings
@@ -14,16 +15,17 @@ from torch import Tensor, nn
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 
-# Inputs are divided by their largest magnitude, and the levels 0 to 255 of 8 bits stand for -1 to 1.
+# Inputs are divided by their largest magnitude. The 8-bit levels 0 to 255 then represent -1 to 1.
 STEP, ZERO = 2 / 255, 128
 
 
 def quantise(model: nn.Module) -> None:
-    """Replace every linear layer of ``model``, the output projection among them, by a :class:`Linear8`.
+    """Replace every linear layer of a model, including the output projection, by a :class:`Linear8`.
+
     Embeddings, norms and P stay in float32.
 
     Args:
-        model: model in float32 on the CPU; changed in place, and of use for evaluation alone
+        model: float32 model on the CPU, changed in place; it can no longer be trained
 
     Raises:
         InputError: the model is on a GPU or in half precision, or torch has no 8-bit products for this CPU
@@ -31,11 +33,11 @@ def quantise(model: nn.Module) -> None:
     weight = next(model.parameters())
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         raise InputError(
-            f"int8 is for float32 models on a CPU, this one is in {str(weight.dtype)[6:]} on "
-            f"{weight.device}: leave int8 out, or add --cpu and leave --fp16 and --bf16 out"
+            f"int8 needs a float32 model on a CPU, got {str(weight.dtype)[6:]} on "
+            f"{weight.device}: remove int8, or add --cpu and remove --fp16 and --bf16"
         )
     if not {"x86", "fbgemm", "onednn", "qnnpack"}.intersection(torch.backends.quantized.supported_engines):
-        raise InputError("this torch has no products in 8 bits for this CPU: leave int8 out")
+        raise InputError("this torch has no 8-bit products for this CPU: remove int8")
     for module in list(model.modules()):
         if isinstance(module, LunaCausalAttention):
             parts = [getattr(module, f"{name}_proj") for name in module.read_of_x]
@@ -66,7 +68,7 @@ class Linear8(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [.., inputs] to [.., outputs]."""
-        # The smallest normal number in place of 0, which is the scale of a position that holds only zeros.
+        # A position of zeros would have the scale 0, by which the input is divided.
         scale = x.abs().amax(-1, True).clamp_min_(1.2e-38)
         products = self.multiply(x / scale, STEP, ZERO, self.packed)
         return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
@@ -108,14 +110,17 @@ def in_8_bits(weight: Tensor, bits: int = 8) -> Tensor:
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch announces the end of its quantised tensors
+        warnings.simplefilter("ignore")  # torch deprecates quantised tensors
         return torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
 
 
 @lru_cache(maxsize=None)
 def sums_hold_8_bits() -> bool:
-    """Return True if this CPU adds products of 8-bit numbers without overflow (VNNI). Other CPUs add two of
-    the largest products in 16 bits, which overflow: weights then have 7 bits."""
+    """Return True if this CPU adds products of 8-bit numbers without overflow, as CPUs with VNNI do.
+
+    Other CPUs add pairs of products in 16 bits. Two of the largest products overflow there, so that the
+    weights may have only 7 bits.
+    """
     ones = torch.ones(1, 64)
     packed = torch.ops.quantized.linear_prepack(in_8_bits(ones), None)
     return bool(torch.ops.quantized.linear_dynamic(ones, packed, reduce_range=False) > 63)

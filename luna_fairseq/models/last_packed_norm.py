@@ -1,4 +1,4 @@
-"""The norm of an encoder's last P: found where the authors keep it, made where nothing read P before."""
+"""Layer norm of the last packed sequence P of a sentence encoder."""
 
 from typing import Dict
 
@@ -8,8 +8,13 @@ from fairseq.modules import LayerNorm
 
 
 def read_packed(encoder: nn.Module) -> None:
-    """Give the norm of a sentence encoder's last P its gain and bias, because something reads it from now on.
-    A checkpoint from before leaves them as they begin."""
+    """Give the norm of a sentence encoder's last P a gain and a bias, because a new head reads P.
+
+    A checkpoint without this gain and bias leaves them at their initial values.
+
+    Args:
+        encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`, changed in place
+    """
     norm = encoder.packed_layer_norm
     if norm is not None and norm.weight is None:
         like = encoder.packed_embedding.weight
@@ -19,8 +24,16 @@ def read_packed(encoder: nn.Module) -> None:
 
 
 def find_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix: str) -> None:
-    """Bring the norm of the last P into place: the authors have it in the last layer, and whether something
-    reads it or not."""
+    """Rename the norm of the last P in a state dict to fit the encoder.
+
+    The authors' code keeps this norm in the last layer, even if nothing reads P. It is dropped if the encoder
+    has no gain and bias for it, and completed with initial values if a head was added later.
+
+    Args:
+        encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`
+        state_dict: parameters by name, changed in place
+        prefix: prefix of the encoder's parameters
+    """
     layers = f"{prefix}layers."
     depths = [int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)]
     for part in ("weight", "bias"):

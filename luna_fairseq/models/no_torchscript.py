@@ -1,4 +1,4 @@
-"""Luna's encoder and decoder are no TorchScript and no graph of torch.export, and say so."""
+"""Clear errors for torch.jit and torch.export, which Luna's encoder and decoder do not support."""
 
 from torch import nn
 
@@ -6,23 +6,22 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.ops.attention import in_a_graph
 
 REASON = (
-    "Luna cannot be traced or scripted by torch.jit, or go through torch.export: its steps depend on the "
-    "lengths of a batch, and a graph would keep those of its example (luna-export-onnx writes one for every "
-    "length)"
+    "Luna cannot be traced or scripted by torch.jit, or go through torch.export: a graph would keep the "
+    "lengths of its example batch. Use luna-export-onnx, which writes a graph for every length"
 )
 
 
 def refuse_graphs() -> None:
-    """Raise InputError in torch.jit.trace and torch.export."""
+    """Raise InputError inside of torch.jit.trace and torch.export."""
     if in_a_graph("is_exporting"):
         raise InputError(REASON)
 
 
 class NoTorchScript(nn.Module):
-    """A module that torch.jit.script refuses in one line, alone or as a part of another."""
+    """Module for which torch.jit.script raises one clear error, alone or inside of another module."""
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """torch.jit.script asks every module for a form of it that can be scripted.
+        """Refuse torch.jit.script, which calls this method of every module.
 
         Raises:
             InputError: always

@@ -126,5 +126,5 @@ def test_several_models_have_no_stream(use, data, trained):
     path = trained / "checkpoint_last.pt"
     hub = LunaLanguageModel.from_pretrained(str(trained), f"{path.name}:{path.name}", str(data[-1]))
     assert hub.sample("w1", max_len_b=3)
-    with pytest.raises(InputError, match="a stream is what one model remembers"):
+    with pytest.raises(InputError, match="a stream is the state of one model"):
         use(hub)

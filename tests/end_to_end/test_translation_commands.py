@@ -127,7 +127,7 @@ def test_hub_interface(trained, data):
     assert all(word in hub.tgt_dict.symbols for text in together for word in text.split())
     first, second = hub.translate(sentences[:2], beam=5, constraints=[["w9 w7", "w3"], ["w5"]])
     assert "w9 w7" in first and "w3" in first.split("w9 w7")[1] and "w5" in second
-    with pytest.raises(InputError, match="constraints of 2 sentences, not of 1"):
+    with pytest.raises(InputError, match="expected constraints for 1 sentences, got 2"):
         hub.translate("w1", constraints=["w9", "w7"])
     for wrong, words in WRONG_IN_PYTHON.items():
         with pytest.raises(InputError, match=words):

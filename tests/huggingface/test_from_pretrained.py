@@ -18,5 +18,7 @@ def test_a_model_of_another_kind_is_refused(kind, other, tmp_path):
         CLASSES[kind].from_pretrained(*given)
         return
     own = type(model).__name__
-    with pytest.raises(InputError, match=f"is no .*model but {own}: load it by {own}.from_pretrained"):
+    with pytest.raises(
+        InputError, match=f"expected a checkpoint of a .*model, got {own}: load it by {own}.from_pretrained"
+    ):
         CLASSES[other].from_pretrained(*given)
