@@ -1,4 +1,8 @@
-"""The Luna encoder for fairseq: it translates options, dictionary and the encoder's output."""
+"""Luna encoder with the interface of fairseq's Transformer encoder.
+
+The class adapts fairseq's options, dictionary and form of output to
+:class:`luna_fairseq.modules.LunaEncoder`.
+"""
 
 import logging
 from typing import Any, Dict, List, Optional
@@ -27,7 +31,7 @@ from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.options import SINUSOIDAL, EncoderOptions, StackOptions
 
 logger = logging.getLogger(__name__)
-# If sources have more tokens for each row of P, P cannot hold them: translations lose words.
+# Number of source tokens for each row of P above which translations lose words.
 TOKENS_A_ROW = 16
 
 
@@ -38,11 +42,11 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         cfg: fairseq's TransformerConfig with Luna's options added to it
         dictionary: source dictionary
         embed_tokens: token embedding
-        sentence_encoder: no decoder follows, see :class:`luna_fairseq.modules.options.EncoderOptions`
-            (default: False)
-        packed_is_read: something reads the last P. Otherwise its norm in a sentence encoder has neither gain
-            nor bias before :func:`read_packed` (default: True)
-        layer_repeats: apply the layers so many times (default: 1)
+        sentence_encoder: build the encoder of a model without a decoder, see
+            :class:`luna_fairseq.modules.options.EncoderOptions` (default: False)
+        packed_is_read: True if a decoder or a head reads the last P. If False, the norm of the last P in a
+            sentence encoder has neither gain nor bias until :func:`read_packed` is called (default: True)
+        layer_repeats: number of times that the list of layers is applied (default: 1)
     """
 
     def __init__(
@@ -56,11 +60,11 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     ):
         FairseqEncoder.__init__(self, dictionary)
         self.cfg = cfg
-        self.register_buffer("version", torch.Tensor([3]))  # fairseq's checkpoints have one
+        self.register_buffer("version", torch.Tensor([3]))  # expected by fairseq in checkpoints
         self.max_source_positions = cfg.max_source_positions
         self.sentence_encoder = sentence_encoder
         self.packed_is_read_later = False
-        self.warned_of_rows = sentence_encoder  # classifiers and masked LMs read long texts with few rows
+        self.has_warned = sentence_encoder  # classifiers and masked LMs read long texts with few rows
         options = EncoderOptions(
             **stack_options(cfg, cfg.encoder, cfg.max_source_positions),
             fix_projection_length=cfg.fix_projection_length,
@@ -74,7 +78,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         use_fairseq_layers(self.packed_embedding, "PackedEmbedding")
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build fairseq's table of sinusoidal positions, or what the core builds."""
+        """Build fairseq's sinusoidal positions, or another kind of positions as :class:`LunaEncoder` does."""
         if options.positions == SINUSOIDAL:
             return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
         return super().build_positions(options, padding_idx)
@@ -84,11 +88,11 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return SinusoidalPositionalEmbedding.get_embedding(length, embed_dim)
 
     def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build the layers in their order, with fairseq's LayerDrop if it is asked for."""
+        """Build the layers, with fairseq's LayerDrop if the options ask for it."""
         return with_layer_drop(super().build_layers(options), self.cfg.encoder.layerdrop)
 
     def build_layer(self, options: EncoderOptions, number: int) -> nn.Module:
-        """Build layer ``number``, with fairseq's layers in it and its wrappers around it."""
+        """Build layer ``number`` out of fairseq's modules, and apply fairseq's wrappers."""
         return wrap_luna_layer(super().build_layer(options, number), "LunaEncoderLayer", self.cfg)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
@@ -97,26 +101,41 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """Add the version that some checkpoints are without. Names are translated for the whole model at
-        once."""
+        """Add fairseq's version number to the state dict of an older checkpoint.
+
+        Parameter names are translated by the model, not by its parts.
+
+        Args:
+            state_dict: parameters by name, changed in place
+            name: prefix of the encoder's parameters
+
+        Returns:
+            the state dict
+        """
         state_dict.setdefault(f"{name}.version", self.version.clone())
         return state_dict
 
     def check_length(self, length: int) -> None:
-        """Raise InputError if sources of ``length`` tokens are longer than the positions, and warn once if
-        they are too long for P."""
+        """Check the length of the sources, and warn once if they are too long for the rows of P.
+
+        Args:
+            length: number of tokens of the longest source
+
+        Raises:
+            InputError: the model has fewer positions than the source has tokens
+        """
         if length > self.max_positions():
             option = "--max-positions" if self.sentence_encoder else "--max-source-positions"
             raise InputError(
                 f"a source sentence has {length} tokens, the model's positions end at "
                 f"{self.max_positions()}: shorten it, or train with a larger {option}"
             )
-        if not self.warned_of_rows and length > TOKENS_A_ROW * self.cfg.projection_length:
-            self.warned_of_rows = True
+        if not self.has_warned and length > TOKENS_A_ROW * self.cfg.projection_length:
+            self.has_warned = True
             logger.warning(
                 f"a source has {length:,} tokens and P {self.cfg.projection_length} rows "
-                "(--projection-length): translations of long sources lose words where a row is for more than "
-                f"{TOKENS_A_ROW} tokens; give --projection-length {-(-length // TOKENS_A_ROW)} or more"
+                "(--projection-length): translations lose words if a row of P represents more than "
+                f"{TOKENS_A_ROW} tokens; use --projection-length {-(-length // TOKENS_A_ROW)} or more"
             )
 
     def forward(  # type: ignore[override]
@@ -126,21 +145,24 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Optional[Tensor] = None,
     ) -> Dict[str, List[Any]]:
-        """
+        """Encode source tokens.
+
         Args:
-            src_tokens: [B, S], padded on either side
-            src_lengths: not needed: lengths are counted from ``src_tokens``
+            src_tokens: source tokens, padded on either side [B, S]
+            src_lengths: ignored, because lengths are counted from ``src_tokens``
             return_all_hiddens: also return X and P after every layer (default: False)
-            token_embeddings: [B, S, C] in place of the embedding's own (default: None)
+            token_embeddings: embeddings [B, S, C] in place of those of the tokens (default: None)
 
         Returns:
-            the entries of fairseq's encoder, and ``has_padding`` [False if the mask is known to be empty],
-            ``packed_out`` [P: L x B x C], ``packed_padding_mask`` [B x L] (empty if no row of P is padding),
-            ``packed_states``, and ``hypotheses`` [:class:`Hypotheses`] (empty until
-            :meth:`reorder_encoder_out`: one of each sentence)
+            a dictionary of lists with the entries of fairseq's encoder, and five more. ``packed_out`` holds
+            the last P [L, B, C]. ``packed_padding_mask`` holds its mask [B, L], or nothing if no row is
+            masked. ``packed_states`` holds P after every layer. ``has_padding`` holds False if the batch is
+            known to have no padding. ``hypotheses`` is empty until :meth:`reorder_encoder_out` adds a
+            :class:`Hypotheses`.
 
         Raises:
-            InputError: a source longer than the positions; torch.jit.trace or torch.export
+            InputError: a source is longer than the positions, or the call is inside of torch.jit.trace or
+                torch.export
         """
         refuse_graphs()
         self.check_length(src_tokens.size(1))
@@ -172,14 +194,22 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     def reorder_encoder_out(
         self, encoder_out: Dict[str, List[Any]], new_order: Tensor
     ) -> Dict[str, List[Any]]:
-        """Return ``encoder_out`` with row ``new_order[i]`` at place i [B']; ``encoder_out`` itself if
-        hypotheses only changed places within their sentences."""
+        """Reorder an encoder output for beam search.
+
+        Args:
+            encoder_out: output of :meth:`forward`
+            new_order: index of the row that moves to each position [B']
+
+        Returns:
+            the reordered output; ``encoder_out`` itself if hypotheses only changed places within their
+            sentences
+        """
         sentences = encoder_out["encoder_out"][0].size(1)
         before = encoder_out["hypotheses"] or [Hypotheses.in_a_row(sentences, sentences, new_order.device)]
         after = before[0].reorder(new_order)
         if after is None:
             return encoder_out
-        # fairseq overwrites the entries of this list; the one it was given stays as it is.
+        # fairseq overwrites the entries of this list, so that it gets a copy.
         encoder_out = {**encoder_out, "encoder_states": list(encoder_out["encoder_states"])}
         reordered = super().reorder_encoder_out(encoder_out, new_order)
         for name in ("packed_out", "packed_states"):

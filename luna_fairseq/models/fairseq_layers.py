@@ -1,5 +1,8 @@
-"""Fit the modules to fairseq: its layers in place of torch's, its wrappers, its activation functions, its
-options."""
+"""Adaptation of the plain modules to fairseq.
+
+The functions replace torch's layers by fairseq's, apply fairseq's wrappers to layers, and translate fairseq's
+options and activation functions.
+"""
 
 from typing import Any, Callable, Dict, Iterator, TypeVar
 
@@ -19,7 +22,7 @@ from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
 from luna_fairseq.modules.options import LEARNED, NO_POSITIONS, SINUSOIDAL
 
 Module = TypeVar("Module", bound=nn.Module)
-# fairseq's store for decoding step by step.
+# fairseq's state of incremental decoding.
 IncrementalState = Dict[str, Dict[str, Any]]
 
 
@@ -29,7 +32,7 @@ def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
         side: ``cfg.encoder`` or ``cfg.decoder``
-        max_positions: longest sequence of learned positions
+        max_positions: length of the longest sequence
     """
     positions = LEARNED if side.learned_pos else SINUSOIDAL
     return {
@@ -56,12 +59,12 @@ def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
 
 
 class FairseqPositions(SinusoidalPositionalEmbedding):
-    """fairseq's sinusoidal positions, looked up by position. Positions beyond the table are computed.
+    """Sinusoidal position embedding of fairseq. Positions beyond its table are computed.
 
     Args:
         max_positions: length of the longest sequence that the table holds
-        embed_dim: C
-        padding_idx: position of padding
+        embed_dim: model width C
+        padding_idx: position number of padding
     """
 
     def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):
@@ -77,8 +80,16 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
             self.weights = table.to(self.weights)
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return [B, T, C] for ``positions`` [B, T] in sequences that end at ``end``."""
-        like = getattr(self, "_float_tensor", self.weights)  # fairseq 0.12.2 moves this alone
+        """Return the embeddings of positions.
+
+        Args:
+            positions: position numbers [B, T]
+            end: largest length of a sequence, up to which positions may occur
+
+        Returns:
+            embeddings [B, T, C]
+        """
+        like = getattr(self, "_float_tensor", self.weights)  # fairseq 0.12.2 moves only this buffer
         if end + self.padding_idx + 1 > self.weights.size(0):
             is_token = positions.ne(self.padding_idx).unsqueeze(-1)
             return sinusoids(positions, self.embedding_dim, torch.float64).to(like) * is_token
@@ -89,14 +100,20 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
 def use_fairseq_layers(
     module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8, export: bool = False
 ) -> Module:
-    """Put fairseq's layers in place of torch's among the children of ``module``, and return it: dropout that
-    --retain-dropout keeps, the norm with apex's fused kernel, quantisation noise on linear maps.
+    """Replace torch's layers among the children of a module by fairseq's.
+
+    Dropout gets a name for --retain-dropout-modules, layer norm uses apex's fused kernel, and linear layers
+    get quantisation noise.
 
     Args:
-        module: changed in place; parameters keep their names
+        module: module whose children are replaced in place; parameters keep their names
         name: name of the dropouts for --retain-dropout-modules
-        q_noise, qn_block_size: quantisation noise (default: none)
-        export: leave out apex's kernel (default: False)
+        q_noise: amount of quantisation noise (default: 0)
+        qn_block_size: block size of quantisation noise (default: 8)
+        export: use torch's layer norm in place of apex's kernel (default: False)
+
+    Returns:
+        the module itself
     """
     use_fairseq_dropout_and_norm(module, name, export)
     for child in module.children():
@@ -106,7 +123,7 @@ def use_fairseq_layers(
 
 
 def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
-    """Put fairseq's layers into a Luna layer and its attentions, and fairseq's wrappers around the layer.
+    """Replace torch's layers in a Luna layer and its attentions by fairseq's, and apply fairseq's wrappers.
 
     Args:
         layer: :class:`luna_fairseq.modules.LunaEncoderLayer` or :class:`LunaDecoderLayer`
@@ -122,8 +139,13 @@ def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
 
 
 def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> None:
-    """Put fairseq's dropout and norm in place of torch's among the children of ``module``; ``export``:
-    without apex's kernel. Other arguments as of :func:`use_fairseq_layers`."""
+    """Replace torch's dropout and layer norm among the children of a module by fairseq's.
+
+    Args:
+        module: module whose children are replaced in place
+        name: name of the dropouts for --retain-dropout-modules
+        export: use torch's layer norm in place of apex's kernel
+    """
     for part, child in list(module.named_children()):
         if isinstance(child, nn.Dropout):
             setattr(module, part, FairseqDropout(child.p, module_name=name))
@@ -133,8 +155,13 @@ def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> 
 
 
 def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
-    """Put fairseq's layers in place of torch's around the layers of an encoder or a decoder, as fairseq has
-    them there. Arguments as of :func:`use_fairseq_layers`."""
+    """Replace torch's layers in an encoder or a decoder, outside of its Luna layers, by fairseq's.
+
+    Args:
+        stack: encoder or decoder, changed in place
+        name: name of the dropouts for --retain-dropout-modules
+        cfg: fairseq's TransformerConfig
+    """
     use_fairseq_dropout_and_norm(stack, name, cfg.export)
     if stack.quant_noise is not None:
         quant_noise(stack.quant_noise, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
@@ -146,15 +173,20 @@ def with_layer_drop(layers: nn.ModuleList, probability: float) -> nn.ModuleList:
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
-    """Put torch.compile, activation checkpointing and FSDP around one layer; the last two as fairseq does for
-    its own layers.
+    """Apply torch.compile, activation checkpointing and FSDP to a layer, if the options ask for them.
+
+    Args:
+        layer: encoder or decoder layer
+        cfg: fairseq's TransformerConfig with Luna's options added to it
 
     Raises:
-        InputError: torch.compile together with activation checkpointing, or with an old torch
+        InputError: torch.compile is combined with activation checkpointing, or torch is too old for it
     """
     if cfg.torch_compile:
         if cfg.checkpoint_activations:
-            raise InputError("--torch-compile and --checkpoint-activations do not go together: leave one out")
+            raise InputError(
+                "--torch-compile and --checkpoint-activations exclude each other: remove one of them"
+            )
         layer = compile_in_training(layer)
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
@@ -162,7 +194,7 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
 
 
 class RepeatedLayer(nn.ModuleList):
-    """One layer that is iterated over ``times`` times; it has its parameters once."""
+    """List of layers that repeats itself ``times`` times in iteration, with shared parameters."""
 
     def __init__(self, layers: nn.ModuleList, times: int):
         super().__init__(layers)
@@ -174,10 +206,10 @@ class RepeatedLayer(nn.ModuleList):
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Exact GELU. Half precision is computed in float32 as in fairseq, float64 in float64 unlike there."""
+    """Compute the exact GELU. Half precision is computed in float32, as in fairseq; float64 stays float64."""
     return F.gelu(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    """Return fairseq's activation function of this name, and :func:`gelu` of ours."""
+    """Return fairseq's activation function of the name ``name``, or this module's :func:`gelu`."""
     return gelu if name == "gelu" else utils.get_activation_fn(name)

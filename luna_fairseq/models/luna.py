@@ -1,4 +1,4 @@
-"""The Luna encoder-decoder for translation (Luna, section 4.2) and its architectures."""
+"""Luna encoder-decoder for translation (section 4.2 of the paper) and its architectures."""
 
 from argparse import Namespace
 from typing import Any, Dict
@@ -21,14 +21,14 @@ from luna_fairseq.models.luna_config import LunaConfig
 
 @register_model("luna", dataclass=LunaConfig)
 class LunaModel(EncoderDecoder):
-    """Encoder-decoder of Luna layers.
+    """Translation model with a Luna encoder and a Luna decoder.
 
-    ``LunaModel.from_pretrained(dir, checkpoint_file, data, bpe=..)`` gives fairseq's generator interface.
+    ``LunaModel.from_pretrained(dir, checkpoint_file, data, bpe=...)`` returns fairseq's generator interface.
 
     Args:
-        cfg: nested view of a :class:`LunaConfig`, see :func:`nested_config`
-        encoder: :class:`FairseqLunaEncoder`
-        decoder: :class:`FairseqLunaDecoder`
+        cfg: nested form of a :class:`LunaConfig`, see :func:`nested_config`
+        encoder: encoder, a :class:`FairseqLunaEncoder`
+        decoder: decoder, a :class:`FairseqLunaDecoder`
     """
 
     encoder_class = FairseqLunaEncoder
@@ -36,26 +36,35 @@ class LunaModel(EncoderDecoder):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """See :func:`luna_fairseq.models.generator_hub.from_pretrained`."""
+        """Load a trained model; see :func:`luna_fairseq.models.generator_hub.from_pretrained`."""
         return from_pretrained(*args, **kwargs)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaModel":
-        """Build the model for the dictionaries of ``task``; ``cfg`` is flat, as :class:`LunaConfig` is.
+        """Build the model for the dictionaries of a task.
+
+        Args:
+            cfg: flat configuration with the fields of :class:`LunaConfig`
+            task: fairseq task with a source and a target dictionary
 
         Raises:
-            InputError: widths, heads or projection length that cannot be
+            InputError: the widths, the numbers of heads or the projection length are invalid
         """
         cfg = nested_config(cfg)
         check_widths(cfg, "both read the same packed sequence, so give them the same width")
         model = super().build_model(cfg, task)
-        # label_smoothed_cross_entropy_with_alignment then reads them in training.
+        # The criterion label_smoothed_cross_entropy_with_alignment reads attention weights in training.
         model.decoder.attn_in_training = bool(getattr(getattr(task, "cfg", None), "load_alignments", False))
         return model
 
 
 def check_widths(cfg: TransformerConfig, why: str) -> None:
-    """Raise InputError, which says ``why``, unless encoder and decoder have one width."""
+    """Raise InputError unless the encoder and the decoder have the same width.
+
+    Args:
+        cfg: nested configuration
+        why: reason and remedy, which the message ends with
+    """
     if cfg.decoder.embed_dim != cfg.encoder.embed_dim:
         raise InputError(
             f"--decoder-embed-dim {cfg.decoder.embed_dim} differs from --encoder-embed-dim "
@@ -64,10 +73,17 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
 
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
-    """Return the options of a flat config (dataclass, DictConfig or Namespace), completed by ``defaults``.
+    """Return the options of a flat configuration, with defaults in place of missing and None values.
+
+    Args:
+        cfg: dataclass, DictConfig or Namespace
+        defaults: dataclass instance with the default values
+
+    Returns:
+        values by the name of the option
 
     Raises:
-        InputError: a number is out of its bounds.
+        InputError: a number is out of its bounds
     """
     given = OmegaConf.to_container(cfg, enum_to_str=True) if isinstance(cfg, DictConfig) else vars(cfg)
     options = {**vars(defaults), **{name: value for name, value in given.items() if value is not None}}
@@ -76,8 +92,13 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 
 
 def nested_config(cfg: Any) -> TransformerConfig:
-    """fairseq's nested view of a flat config (dataclass, DictConfig or Namespace), with open defaults filled
-    in."""
+    """Convert a flat configuration to fairseq's nested TransformerConfig.
+
+    Options whose default is the value of another option are filled in.
+
+    Args:
+        cfg: dataclass, DictConfig or Namespace
+    """
     options = fill_open(flat_options(cfg, LunaConfig()), LunaConfig)
     return TransformerConfig.from_namespace(Namespace(**options))
 
@@ -87,8 +108,8 @@ _PLACED = {"anchored_packed": True, "diagonal_prior": True, "causal_decay": True
 _ANCHORED = {**_PLACED, "packed_lookup": 4}
 _SOFTMAX_CROSS = {"cross_attention": "softmax"}
 
-# What each architecture sets apart from LunaConfig's defaults, which are the paper's base size with tied keys
-# and values.
+# For each architecture, the options that differ from the defaults of LunaConfig, which are the paper's base
+# size with tied keys and values.
 ARCHITECTURES: Presets = {
     "luna": {},
     "luna_base": {},

@@ -1,5 +1,7 @@
-"""The classifier of long sequences (Luna, section 4.1): the Luna encoder, or its Transformer twin, and a
-head."""
+"""Classifier of long sequences (section 4.1 of the paper) and its architectures.
+
+The encoder has Luna layers, or Transformer layers for comparison.
+"""
 
 from argparse import Namespace
 from typing import Any, Optional
@@ -19,18 +21,18 @@ from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
 from luna_fairseq.models.sequence_encoder import PixelEmbedding, TransformerSequenceEncoder
 
-# Parts of a layer that P, on its way through it, depends on.
+# Name prefixes of a layer's parameters on which its output P depends.
 _FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
 
 
 @register_model("lra", dataclass=LunaClassifierConfig)
 class LunaClassifier(LoadsWhatFits):
-    """An encoder of tokens or pixels, one vector for each sequence, and a feed-forward classifier on it.
+    """Encoder of tokens or pixels with a feed-forward classifier on one vector for each sequence.
 
     Args:
         args: namespace with the fields of :class:`LunaClassifierConfig`, all filled in
         encoder: :class:`FairseqLunaEncoder` or :class:`TransformerSequenceEncoder`
-        pairs: sequences come in pairs, both through the one encoder (default: False)
+        pairs: classify pairs of sequences, which share the encoder (default: False)
     """
 
     def __init__(self, args: Any, encoder: nn.Module, pairs: bool = False):
@@ -54,17 +56,22 @@ class LunaClassifier(LoadsWhatFits):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaClassifier":
-        """Build the model for the dictionary of ``task``; for pixels where it has none.
+        """Build the model for the dictionary of a task, or for pixels if the task has no dictionary.
+
+        Args:
+            cfg: flat configuration with the fields of :class:`LunaClassifierConfig`
+            task: fairseq task with a source dictionary, which may be None
 
         Raises:
-            InputError: options that do not go together, or widths, heads or projection length that cannot be
+            InputError: options contradict each other, or the widths, the numbers of heads or the projection
+                length are invalid
         """
         args = Namespace(**flat_options(cfg, LunaClassifierConfig()))
         check_classifier(args, "image" if task.source_dictionary is None else "text")
         return cls(args, build_encoder(args, task.source_dictionary), task.pairs)
 
     def _freeze_last_x(self) -> None:
-        """Leave out of training what only the last X depends on, which nothing reads."""
+        """Freeze the parameters on which only the last X depends, because only the last P is read."""
         last = self.encoder.layers[-1]
         if self.args.tie_layer_weights and self.args.encoder_layers > 1:
             return
@@ -81,18 +88,19 @@ class LunaClassifier(LoadsWhatFits):
         src1_tokens: Optional[Tensor] = None,
         src1_lengths: Optional[Tensor] = None,
     ) -> Tensor:
-        """
+        """Compute the logits of the classes.
+
         Args:
-            src_tokens: tokens [B, T], padded on the right, or pixels [B, T]
-            src_lengths: not needed: lengths are counted from ``src_tokens``
-            src1_tokens: the second sequence of each pair [B, T1]
-            src1_lengths: not needed
+            src_tokens: tokens padded on the right, or pixels [B, T]
+            src_lengths: ignored, because lengths are counted from ``src_tokens``
+            src1_tokens: second sequence of each pair [B, T1] (default: None, single sequences)
+            src1_lengths: ignored
 
         Returns:
             logits [B, number of classes]
 
         Raises:
-            InputError: a model of pairs without the second sequences, or one of single sequences with them
+            InputError: the model classifies pairs and gets single sequences, or the reverse
         """
         if self.pairs != (src1_tokens is not None):
             kinds = "single sequences", "pairs of sequences"
@@ -110,7 +118,7 @@ class LunaClassifier(LoadsWhatFits):
         return self.sentence_projection_layer(x)
 
     def represent(self, src_tokens: Tensor) -> Tensor:
-        """One vector [B, C] for each sequence of tokens or pixels [B, T]."""
+        """Encode sequences of tokens or pixels [B, T] as one vector each [B, C]."""
         embed = self.encoder.embed_tokens
         if isinstance(embed, PixelEmbedding):
             embedding = embed(src_tokens)
@@ -125,25 +133,25 @@ class LunaClassifier(LoadsWhatFits):
         x = out["encoder_out"][0]  # [T, B, C]
         if self.args.sen_rep_type == "cls":
             return x[0]
-        kept = src_tokens.ne(embed.padding_idx).t().unsqueeze(-1).type_as(x)
-        return (x * kept).sum(dim=0) / kept.sum(dim=0)
+        is_real = src_tokens.ne(embed.padding_idx).t().unsqueeze(-1).type_as(x)
+        return (x * is_real).sum(dim=0) / is_real.sum(dim=0)
 
     def max_positions(self) -> int:
-        """Longest sequence of tokens, or of pixels, that may be given."""
+        """Return the largest number of tokens or pixels of a sequence."""
         embed = self.encoder.embed_tokens
-        prepended = isinstance(embed, PixelEmbedding) and embed.cls is not None
-        return self.args.max_positions - prepended
+        has_cls = isinstance(embed, PixelEmbedding) and embed.cls is not None
+        return self.args.max_positions - has_cls
 
 
 def check_classifier(args: Namespace, input_type: str) -> None:
-    """Refuse options that do not go together.
+    """Check that the options of a classifier fit together and fit the task.
 
     Args:
-        args: the options
-        input_type: what the task reads, ``text`` or ``image``
+        args: options of the classifier
+        input_type: input of the task, ``text`` or ``image``
 
     Raises:
-        InputError: one of them has to change
+        InputError: two options contradict each other, or an option contradicts the task
     """
     if args.input_type not in (None, input_type):
         raise InputError(
@@ -160,8 +168,13 @@ def check_classifier(args: Namespace, input_type: str) -> None:
 def build_encoder(
     args: Namespace, dictionary: Any, transformer: Any = TransformerSequenceEncoder
 ) -> nn.Module:
-    """The encoder of ``args``: of tokens in ``dictionary``, or of pixels where there is none; a
-    ``transformer`` where it is not Luna's."""
+    """Build the encoder of a classifier.
+
+    Args:
+        args: options of the classifier
+        dictionary: dictionary of the tokens; None for pixels
+        transformer: class of the encoder for --layer-type transformer (default: this project's)
+    """
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any
     if dictionary is None:
@@ -214,8 +227,9 @@ _TASKS: Presets = {
     "pf128": {**_PF32, "max_positions": 128 * 128 + 2},
 }
 
-# What each architecture sets apart from LunaClassifierConfig's defaults. As in the authors' code, Luna's have
-# keys and values untied here. A twin differs in its layers alone.
+# For each architecture, the options that differ from the defaults of LunaClassifierConfig. As in the authors'
+# code, keys and values of Luna are untied here. The Transformer architectures differ in the kind of layers
+# only.
 ARCHITECTURES: Presets = {"lra": {}}
 for _name, _preset in _TASKS.items():
     ARCHITECTURES[f"luna_lra_{_name}"] = {"untie_luna_kv": True, **_preset}

@@ -1,4 +1,4 @@
-"""Options of the translation models: of the Transformer under fairseq's names, and of Luna."""
+"""Options of the translation models: fairseq's options of a Transformer, and options of Luna."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -27,7 +27,7 @@ class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
         0.0, "LayerDrop probability for the encoder", may_change=True, **PROBABILITY
     )
     encoder_layers_to_keep: Optional[str] = option(
-        None, "which encoder layers to keep when pruning, as 0,2,4", may_change=True
+        None, "encoder layers to keep when pruning, such as 0,2,4", may_change=True
     )
     decoder_embed_path: Optional[str] = option(None, "path to pre-trained decoder embedding", may_change=True)
     share_all_embeddings: bool = option(
@@ -52,5 +52,5 @@ class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecode
         None, "heads of pack attention in the decoder", default_from="decoder_attention_heads", least=1
     )
     non_contextual_packed: bool = option(
-        False, "give every layer the learned P instead of what the layer before it packed (ablation)"
+        False, "give every layer the learned P instead of the P that the preceding layer packed (ablation)"
     )

@@ -1,5 +1,7 @@
-"""The Luna causal language model: a Luna decoder without encoder (Luna, section 3.3), and its
-architectures."""
+"""Luna causal language model (section 3.3 of the paper) and its architectures.
+
+The model is a Luna decoder without an encoder.
+"""
 
 from argparse import Namespace
 from typing import Any, Optional, Type
@@ -28,15 +30,19 @@ class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LanguageModel":
-        """Build the model for the dictionaries of ``task``; ``cfg`` is flat, as :attr:`config_class` is.
+        """Build the model for the dictionaries of a task.
+
+        Args:
+            cfg: flat configuration with the fields of :attr:`config_class`
+            task: fairseq task with a source and a target dictionary
 
         Raises:
-            InputError: widths, heads, options of attention or cutoffs that cannot be
+            InputError: the widths, the numbers of heads, the options of attention or the cutoffs are invalid
         """
         options = flat_options(cfg, cls.config_class())
         if options["decoder_layers_to_keep"]:
             options["decoder_layers"] = len(options["decoder_layers_to_keep"].split(","))
-        # Options that are the task's are references to it, which only reading them from ``cfg`` follows.
+        # These options refer to options of the task. Only access through ``cfg`` resolves the references.
         lengths = [safe_getattr(cfg, name, None) for name in ("max_target_positions", "tokens_per_sample")]
         options["max_target_positions"] = next(filter(None, lengths), DEFAULT_MAX_TARGET_POSITIONS)
         nested = nested_config(Namespace(**options))
@@ -56,17 +62,17 @@ class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
 
 @register_model("luna_lm", dataclass=LunaLanguageModelConfig)
 class LunaLanguageModel(LanguageModel):
-    """Luna causal attention and feed-forward layers; decoding step by step keeps a state of constant size.
+    """Causal language model with Luna layers, whose state in decoding has a constant size.
 
-    ``LunaLanguageModel.from_pretrained(dir, checkpoint_file, data, bpe=..)`` gives fairseq's generator
-    interface, with :meth:`luna_fairseq.models.generator_hub.LanguageModelHub.read`.
+    ``LunaLanguageModel.from_pretrained(dir, checkpoint_file, data, bpe=...)`` returns fairseq's generator
+    interface, extended by :meth:`luna_fairseq.models.generator_hub.LanguageModelHub.read`.
     """
 
     config_class = LunaLanguageModelConfig
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """See :func:`luna_fairseq.models.generator_hub.from_pretrained`."""
+        """Load a trained model; see :func:`luna_fairseq.models.generator_hub.from_pretrained`."""
         return from_pretrained(*args, hub=LanguageModelHub, **kwargs)
 
     def forward(
@@ -77,36 +83,50 @@ class LunaLanguageModel(LanguageModel):
         keep_after: Optional[int] = None,
         **kwargs: Any,
     ) -> Any:
-        """fairseq's. With a ``stream`` the tokens [B, T] go on where that stands, and it stands after them
-        then, or after ``keep_after`` of them."""
+        """Compute the logits of tokens, optionally as the continuation of a text.
+
+        Args:
+            src_tokens: tokens shifted right [B, T]
+            src_lengths: ignored
+            stream: state after the preceding tokens, updated in place (default: None, the text begins)
+            keep_after: number of tokens after which the state is stored in the stream (default: None, all)
+            kwargs: further arguments of the decoder
+
+        Returns:
+            logits [B, T, V], and fairseq's dictionary
+        """
         if stream is None:
             return super().forward(src_tokens, src_lengths=src_lengths, **kwargs)
         return stream.read(self.decoder, src_tokens, keep_after)
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return Luna's decoder."""
+        """Return the class of Luna's decoder."""
         return FairseqLunaDecoder
 
 
 def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveInput:
-    """fairseq's embedding whose width falls with the frequency of words; ``cfg`` is nested.
+    """Build fairseq's adaptive input embedding, in which rare words have smaller embeddings.
+
+    Args:
+        cfg: nested configuration
+        dictionary: dictionary of the tokens, sorted by frequency
 
     Raises:
-        InputError: cutoffs that cannot be, or options that do not go together
+        InputError: the cutoffs are invalid, or options contradict each other
     """
-    given = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq leaves out what is None
+    given = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq drops options that are None
     cutoff = eval_str_list(given, type=int) or []
     bounds = [0, *cutoff, len(dictionary)]
     if not cutoff or any(low >= high for low, high in zip(bounds, bounds[1:])):
         raise InputError(
-            f"--adaptive-input-cutoff {given}: give rising numbers below the "
-            f"dictionary's {len(dictionary)} entries, as 20000,60000"
+            f"--adaptive-input-cutoff {given}: give increasing numbers below the "
+            f"dictionary's {len(dictionary)} entries, such as 20000,60000"
         )
     if cfg.share_decoder_input_output_embed:
         raise InputError(
-            "--share-decoder-input-output-embed and --adaptive-input do not go together: give "
-            "--tie-adaptive-weights, which adaptive softmax has"
+            "--share-decoder-input-output-embed and --adaptive-input exclude each other: use "
+            "--tie-adaptive-weights with adaptive softmax instead"
         )
     softmax = cfg.adaptive_softmax_cutoff, cfg.adaptive_softmax_factor, cfg.decoder.output_dim
     if cfg.tie_adaptive_weights and softmax != (
@@ -115,7 +135,7 @@ def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveIn
         cfg.decoder.input_dim,
     ):
         raise InputError(
-            "--tie-adaptive-weights needs one cutoff, one factor and one width: give "
+            "--tie-adaptive-weights needs equal cutoffs, factors and widths: give "
             "--adaptive-softmax-cutoff, --adaptive-softmax-factor and --decoder-output-dim the values of "
             "adaptive input"
         )
@@ -131,7 +151,7 @@ def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveIn
     )
 
 
-# What each architecture sets apart from LunaLanguageModelConfig's defaults.
+# For each architecture, the options that differ from the defaults of LunaLanguageModelConfig.
 ARCHITECTURES: Presets = {
     "luna_lm": {},
     "luna_lm_small": {

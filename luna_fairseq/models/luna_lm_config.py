@@ -1,4 +1,4 @@
-"""Options of causal language models: those of any decoder, and Luna's own."""
+"""Options of causal language models: fairseq's options of a Transformer, and options of Luna."""
 
 from dataclasses import dataclass, field
 from typing import Optional
@@ -18,24 +18,30 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class LanguageModelOptions(LayerOptions, DecoderOptions):
-    """Options of a Transformer language model under fairseq's names. Defaults are the size of the base
-    translation model's decoder."""
+    """Options of a Transformer language model under fairseq's names.
+
+    The default size is that of the decoder of the base translation model.
+    """
 
     decoder_embed_dim: int = option(512, "decoder embedding dimension", least=1)
     decoder_ffn_embed_dim: int = option(2048, "decoder embedding dimension for FFN", least=1)
-    no_decoder_final_norm: bool = option(False, "no layernorm after the last decoder block, with pre-norm")
+    no_decoder_final_norm: bool = option(
+        False, "with --decoder-normalize-before: omit the layernorm after the last decoder block"
+    )
 
-    adaptive_input: bool = option(False, "embed rarer words at smaller widths")
+    adaptive_input: bool = option(False, "give rare words smaller embeddings (adaptive input)")
     adaptive_input_cutoff: Optional[str] = option(
-        None, "comma-separated list of adaptive input cutoff points, as 20000,60000"
+        None, "comma-separated list of adaptive input cutoff points, such as 20000,60000"
     )
     adaptive_input_factor: float = option(
-        4.0, "factor by which each width is smaller than that before", least=1
+        4.0, "factor by which the embedding width falls from one cutoff to the next", least=1
     )
-    tie_adaptive_weights: bool = option(False, "adaptive softmax and adaptive input share their matrices")
-    tie_adaptive_proj: bool = option(False, "they share their projections, too")
+    tie_adaptive_weights: bool = option(False, "share the matrices of adaptive softmax and adaptive input")
+    tie_adaptive_proj: bool = option(
+        False, "also share the projections of adaptive softmax and adaptive input"
+    )
 
-    # the task's
+    # Options of the task.
     tokens_per_sample: int = field(
         default=II("task.tokens_per_sample"), metadata={MAY_CHANGE: True, LEAST: 1}
     )

@@ -94,11 +94,14 @@ def test_adaptive_softmax_shares_its_matrices_with_adaptive_input():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"adaptive_input_cutoff": None}, "--adaptive-input-cutoff None: give rising numbers below .* 23"),
+        (
+            {"adaptive_input_cutoff": None},
+            "--adaptive-input-cutoff None: give increasing numbers below .* 23",
+        ),
         ({"adaptive_input_cutoff": "9,9"}, "--adaptive-input-cutoff 9,9: give"),
         ({"adaptive_input_cutoff": "8,23"}, "--adaptive-input-cutoff 8,23: give"),
-        ({"share_decoder_input_output_embed": True}, "do not go together: give --tie-adaptive-weights"),
-        ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs one cutoff, one factor and one width"),
+        ({"share_decoder_input_output_embed": True}, "exclude each other: use --tie-adaptive-weights"),
+        ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs equal cutoffs, factors and widths"),
     ],
 )
 def test_adaptive_input_that_cannot_be(options, words):

@@ -125,7 +125,7 @@ def test_inductor(monkeypatch):
 
 
 def test_what_does_not_go_together(monkeypatch):
-    with pytest.raises(InputError, match="--torch-compile and --checkpoint-activations do not go together"):
+    with pytest.raises(InputError, match="--torch-compile and --checkpoint-activations exclude each other"):
         tiny_model(torch_compile=True, checkpoint_activations=True)
     monkeypatch.setattr(torch, "__version__", "2.1.2")
     with pytest.raises(InputError, match="--torch-compile needs torch 2.5 or newer, this is 2.1.2"):
