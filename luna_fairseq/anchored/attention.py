@@ -160,8 +160,8 @@ class AnchoredAttention(LunaAttention):
         if self.reads_tokens and f"{prefix}pack_anchor.change" in state_dict:
             if f"{prefix}token_k_proj.weight" not in state_dict:
                 raise InputError(
-                    "the checkpoint has no projections of tokens: one trained with --share-token-projections "
-                    "is still loaded by version 0.1.0; for any other, give the options it was trained with"
+                    "The checkpoint has no projections of tokens. Use the options it was trained with, or "
+                    "commit 4553eb0 of luna_fairseq if it was trained with --share-token-projections."
                 )
         super()._load_from_state_dict(state_dict, prefix, *args)
 
