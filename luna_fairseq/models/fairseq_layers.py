@@ -70,7 +70,7 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
     def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):
         super().__init__(embed_dim, padding_idx, init_size=max_positions + padding_idx + 1)
 
-    weights: Any
+    weights: Tensor  # torch.jit accepts no other type of a buffer
 
     def extend(self, end: int) -> None:
         """Extend the table to sequences of ``end`` tokens."""
