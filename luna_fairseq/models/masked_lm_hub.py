@@ -1,5 +1,7 @@
-"""A trained masked language model for use from Python: RoBERTa's hub interface, extended to P and to
-batches."""
+"""Python interface to a trained masked language model.
+
+The interface extends RoBERTa's hub interface by batches and by the packed sequence P.
+"""
 
 import logging
 from typing import Any, Dict, List, Sequence, Tuple, Type, Union
@@ -21,45 +23,53 @@ Tokens = Union[Tensor, Sequence[Tensor]]
 
 
 class Words:
-    """The tokenizer of data that was prepared without one: words separated by spaces.
+    """Tokenizer for data of words that are separated by spaces.
 
-    Raises:
-        InputError: the text is no such words: the dictionary is of pieces
+    Args:
+        dictionary: dictionary of the model
     """
 
     def __init__(self, dictionary: Dictionary) -> None:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
+        """Return the text itself. Raises InputError if it is not split into the dictionary's subwords."""
         check_encoded(text, self.dictionary)
         return text
 
     def decode(self, text: str) -> str:
+        """Return the text itself."""
         return text
 
 
 class AroundMasks:
-    """A tokenizer ``of_text`` that leaves every ``<mask>`` of a text as it is."""
+    """Tokenizer that encodes a text around each ``<mask>``, and keeps the masks.
+
+    Args:
+        of_text: tokenizer of the text between masks
+    """
 
     def __init__(self, of_text: Any) -> None:
         self.of_text = of_text
 
     def encode(self, text: str) -> str:
+        """Encode the text before, between and after the masks."""
         first, *others = text.split(MASK)
         if not others:
             return self.of_text.encode(text)
         return f" {MASK} ".join(self.of_text.encode(part.rstrip()) for part in (first, *others))
 
     def decode(self, text: str) -> str:
+        """Decode with the tokenizer of the text."""
         return self.of_text.decode(text)
 
 
 class MaskedLMHub(RobertaHubInterface):
-    """Encode, decode, fill masks, extract features, classify; see :meth:`LunaMaskedLM.from_pretrained`.
+    """Interface to a trained masked language model, returned by :meth:`LunaMaskedLM.from_pretrained`.
 
-    A ``<mask>`` in a text is the mask, in :meth:`encode` too.
-    ``tokens`` are what :meth:`encode` returns [T], a list of such, or a batch [B, T] padded on the right.
-    Results do not depend on what else is in the batch.
+    A ``<mask>`` in a text becomes the mask token. Methods accept the tokens of one sentence [T] that
+    :meth:`encode` returns, a list of such tensors, or a batch padded on the right [B, T]. The result for a
+    sentence does not depend on the rest of the batch.
 
     Raises:
         InputError: the tokenizer belongs to another dictionary
@@ -78,8 +88,17 @@ class MaskedLMHub(RobertaHubInterface):
         self.eval()
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
-        """The text of ``tokens`` [T]; a list when there are several sentences. Padding is left out. Raises
-        InputError for a batch of tokens."""
+        """Decode the tokens of one example, ignoring padding.
+
+        Args:
+            tokens: tokens [T]
+
+        Returns:
+            the text, or a list of texts if the tokens contain several sentences
+
+        Raises:
+            InputError: ``tokens`` is a batch
+        """
         if tokens.dim() != 1:
             raise InputError(f"decode takes one sentence [T], not a tensor of shape {tuple(tokens.shape)}")
         tokens = tokens[tokens.ne(self.dictionary.pad())]
@@ -88,18 +107,20 @@ class MaskedLMHub(RobertaHubInterface):
     def extract_features(
         self, tokens: Tokens, return_all_hiddens: bool = False, return_packed: bool = False
     ) -> Any:
-        """
+        """Compute the features of tokens.
+
         Args:
-            tokens: see the class
-            return_all_hiddens: instead of the last features, those after the embedding and after every layer
-            return_packed: also return P
+            tokens: one or several examples, see the class
+            return_all_hiddens: return the features after the embedding and after every layer (default: False,
+                the last features)
+            return_packed: also return the last P and its mask (default: False)
 
         Returns:
-            features [B, T, C]; a list of them with ``return_all_hiddens``; with ``return_packed`` followed by
-            the last P [B, L, C] and its padding mask [B, L], True at rows that are left out, or None
+            features [B, T, C], or a list of features. With ``return_packed``, a tuple of the features, the
+            last P [B, L, C], and its mask [B, L], True at masked rows, or None
 
         Raises:
-            InputError: a sequence longer than the model's positions
+            InputError: a sequence is longer than the model's positions
         """
         features, extra = self._run(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
         if return_all_hiddens:
@@ -109,7 +130,7 @@ class MaskedLMHub(RobertaHubInterface):
         return features
 
     def sentence_embedding(self, tokens: Tokens) -> Tensor:
-        """One vector for each sentence [B, C]: the mean of the last P's rows. ``tokens`` as for the class."""
+        """Return the mean over the rows of the last P for each example [B, C]."""
         _, packed, mask = self.extract_features(tokens, return_packed=True)
         return mean_of_packed(packed, mask)
 
@@ -132,7 +153,7 @@ class MaskedLMHub(RobertaHubInterface):
         return logits if return_logits else F.log_softmax(logits, dim=-1)
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> List[Tuple[str, float, str]]:
-        """The most probable tokens for the one ``<mask>`` in a text.
+        """Return the most probable tokens for the single ``<mask>`` in a text.
 
         Returns:
             ``topk`` times (text with the mask filled, probability, token), most probable first
@@ -173,6 +194,6 @@ class MaskedLMHub(RobertaHubInterface):
         return self.model(batch.to(device=self.device), **options)
 
     def _surface(self, symbol: str) -> str:
-        """The text of one symbol, with the space before it if it begins a word."""
+        """Return the text of a symbol, with a leading space if the symbol begins a word."""
         text = self.bpe.decode(symbol)
         return f" {text}" if isinstance(self.bpe.of_text, Words) or symbol.startswith("\u2581") else text

@@ -1,5 +1,7 @@
-"""What the encoders of long sequences have besides their layers: pixels as input, one layer for all, and the
-twin of the Luna encoder with fairseq's Transformer layers."""
+"""Pixel embedding and Transformer encoder for the classification of long sequences.
+
+The encoder has fairseq's Transformer layers, for comparison with the Luna encoder.
+"""
 
 from typing import Any, Optional
 
@@ -12,13 +14,13 @@ from luna_fairseq.models.fairseq_layers import RepeatedLayer, activation_functio
 
 
 class PixelEmbedding(nn.Module):
-    """A linear map of each pixel's intensity to a vector, and a learned vector in front of them all.
+    """Linear embedding of pixel intensities, with an optional learned vector in front.
 
     It takes the place of a token embedding in fairseq's encoders, which read its width and padding index.
 
     Args:
-        embed_dim: C
-        prepend_cls: put the learned vector in front (default: False)
+        embed_dim: model width C
+        prepend_cls: prepend the learned vector to each sequence (default: False)
     """
 
     padding_idx = 0
@@ -35,20 +37,19 @@ class PixelEmbedding(nn.Module):
             nn.init.normal_(self.cls, std=embed_dim**-0.5)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Vectors [B, T, C] of ``pixels`` [B, T], or [B, 1 + T, C] with the learned one in front."""
+        """Embed pixels [B, T] as vectors [B, T, C], or [B, 1 + T, C] with the learned vector."""
         x = self.linear(pixels.unsqueeze(-1).type_as(self.linear.weight))
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.size(0), 1, -1), x], dim=1)
         return x
 
     def placeholder_tokens(self, embedding: Tensor) -> Tensor:
-        """Tokens [B, T] none of which is padding, for what an encoder reads from tokens: positions and
-        lengths."""
+        """Return tokens [B, T] without padding, from which an encoder derives positions and lengths."""
         return torch.full(embedding.shape[:2], self.padding_idx + 1, device=embedding.device)
 
 
 class TransformerSequenceLayer(TransformerEncoderLayerBase):
-    """fairseq's Transformer encoder layer with every activation that Luna's has."""
+    """Transformer encoder layer of fairseq with this project's activation functions."""
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -59,10 +60,10 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder with :class:`LunaEncoder`'s interface, as its peer without P.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it; one layer where layers are repeated
+        cfg: fairseq's TransformerConfig with Luna's options added to it; a single layer if it is repeated
         dictionary: source dictionary; None for pixels
         embed_tokens: token embedding
-        layer_repeats: apply the one layer so many times (default: 1, every layer is applied once)
+        layer_repeats: number of times that the list of layers is applied (default: 1)
     """
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
@@ -71,4 +72,5 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
             self.layers: nn.ModuleList = RepeatedLayer(self.layers, layer_repeats)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
+        """Build a Transformer layer, and apply fairseq's wrappers."""
         return wrap_layer(TransformerSequenceLayer(cfg), cfg)
