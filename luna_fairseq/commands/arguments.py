@@ -65,14 +65,14 @@ def describe_command(doc: str) -> str:
     """Return the description that ``--help`` shows, from the docstring of a command's module.
 
     Args:
-        doc: docstring that begins with "Command ``NAME``: " and a sentence. If it begins with the name alone,
-            the first paragraph is not shown.
+        doc: docstring that begins with "Command ``NAME``: " and a sentence. If it begins with the name alone
+            or with "Command ``NAME``, which", the first paragraph is not shown.
 
     Example:
         >>> describe_command("Command ``luna-x``: print x.\\n\\nMore about x.")
         'Print x.\\n\\nMore about x.'
     """
-    if doc.startswith("``"):
+    if doc.startswith("``") or re.match("Command ``[^`]+``, which ", doc):
         return doc.split("\n\n", 1)[-1]
     sentence = re.sub(r"\ACommand ``[^`]+``: ", "", doc)
     return sentence[:1].upper() + sentence[1:]

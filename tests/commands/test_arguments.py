@@ -30,4 +30,5 @@ def test_help_opens_with_a_sentence_and_ends_with_an_example(capsys):
 
 
 def test_help_leaves_out_a_first_paragraph_that_begins_with_the_name():
-    assert describe_command("``luna-x``: x.\n\nPrints x.") == "Prints x."
+    for first in ("``luna-x``: x.", "Command ``luna-x``, which prints x."):
+        assert describe_command(f"{first}\n\nPrint x.") == "Print x."
