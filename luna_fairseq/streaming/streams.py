@@ -1,4 +1,4 @@
-"""Streams of text: each example of a batch continues the same example of the batch before."""
+"""Streams of text: each example of a batch continues the same example of the previous batch."""
 
 from typing import Any, Dict, Iterator, List, Tuple
 
@@ -13,21 +13,23 @@ from luna_fairseq.errors import InputError
 
 
 class StreamDataset(FairseqDataset):
-    """Cut a text into streams and each stream into segments. Item i holds segment i of all streams.
+    """Dataset that cuts a text into streams, and each stream into segments.
 
-    Training does not read the tokens that are left after dividing the text evenly, fewer than there are
-    streams. With ``every_token``, the first streams are longer by one of these tokens each.
+    Item i holds segment i of all streams. All streams have the same length, so that a few tokens at the end
+    of the text, fewer than there are streams, are not read. With ``every_token``, each of these tokens
+    makes one of the first streams longer.
 
     Args:
-        dataset: indexed dataset whose items follow one another in the text
-        streams: B, number of streams of this process
-        segment_length: S, number of tokens of a segment
-        pad: index of the padding symbol
-        eos: index of the symbol that stands before the first token
-        context_segments: number of earlier segments that are read again with each segment, for the gradient
-        all_streams: number of streams of all processes
-        first_stream: index of the first stream of this process
-        every_token: whether every token is read (default: False)
+        dataset: indexed dataset with the items of the text in their order.
+        streams: number of streams of this process, the batch size B.
+        segment_length: number of tokens of a segment.
+        pad: index of the padding symbol.
+        eos: index of the symbol that precedes the first token.
+        context_segments: number of earlier segments that are read again with each segment, so that the
+            gradient reaches them.
+        all_streams: number of streams of all processes.
+        first_stream: index of the first stream of this process.
+        every_token: read every token of the text (default: False).
     """
 
     def __init__(
@@ -56,13 +58,18 @@ class StreamDataset(FairseqDataset):
         return -(-self.longest // self.segment_length)
 
     def __getitem__(self, index: int) -> Dict[str, Any]:
-        """Return segment ``index`` of every stream, after the earlier segments that are read again.
+        """Return one segment of every stream, preceded by the earlier segments that are read again.
+
+        Args:
+            index: index of the segment.
 
         Returns:
-            tokens: [B, 1 + T], the tokens after the token before the first of them; the last one is padding
-                if the stream is shorter than the longest
-            context: number of tokens that are read again
-            keep_after: number of tokens after which the next item begins
+            A dict with
+
+            - ``tokens`` [B, 1 + T]: the preceding token and the T tokens of the segments. In shorter streams,
+              the last token is padding.
+            - ``context``: number of tokens that are read again.
+            - ``keep_after``: number of tokens after which the next item begins.
         """
         first, next_first = (max(0, number - self.context_segments) for number in (index, index + 1))
         start = first * self.segment_length
@@ -74,7 +81,7 @@ class StreamDataset(FairseqDataset):
         }
 
     def _tokens(self, stream: int, start: int, end: int) -> Tensor:
-        """Return the tokens from ``start`` to ``end`` of a stream, after the token before them [1 + T]."""
+        """Return the preceding token and the tokens of a stream from ``start`` to ``end`` [1 + T]."""
         number = self.first_stream + stream
         if end > self.stream_length + (number < self.longer):
             return F.pad(self._tokens(stream, start, end - 1), (0, 1), value=self.pad)
@@ -92,7 +99,11 @@ class StreamDataset(FairseqDataset):
         return tokens if start else torch.cat([tokens.new_tensor([self.eos]), tokens])
 
     def collater(self, samples: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """Convert the only item of ``samples`` to a batch. Tokens that are read again have no target."""
+        """Convert an item to a batch, in which tokens that are read again have padding as target.
+
+        Args:
+            samples: list with one item.
+        """
         (sample,) = samples
         context, source, target = sample["context"], sample["tokens"][:, :-1], sample["tokens"][:, 1:].clone()
         target[:, :context] = self.pad
@@ -112,17 +123,17 @@ class StreamDataset(FairseqDataset):
 
 
 class StreamIterator(EpochBatchIterator):
-    """Iterate over the segments in their order, with the model's stream in every batch.
+    """Iterator over the segments of a text in their order, with the state of the model in every batch.
 
-    A checkpoint holds the stream, so that a resumed run continues in the middle of the text. With several
-    processes only the first one writes checkpoints, and the streams of the others are unknown to it. All
+    A checkpoint stores the state, so that a resumed run continues in the middle of the text. With several
+    processes, only the first one writes checkpoints, and it does not know the states of the others. All
     streams then restart with an empty state.
 
     Args:
-        dataset: segments
-        stream: state that the model carries from segment to segment
-        processes: number of training processes
-        kwargs: arguments of fairseq's iterator
+        dataset: segments of the text.
+        stream: state that the model carries from segment to segment.
+        processes: number of training processes.
+        kwargs: further arguments of fairseq's iterator.
     """
 
     def __init__(self, dataset: StreamDataset, stream: Any, processes: int, **kwargs: Any):
@@ -133,7 +144,12 @@ class StreamIterator(EpochBatchIterator):
         self.stream, self.processes = stream, processes
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's iterator with the stream in every batch. A new epoch clears the stream."""
+        """Return fairseq's iterator with the stream in every batch, and clear the stream in a new epoch.
+
+        Args:
+            args: positional arguments of fairseq's method.
+            kwargs: keyword arguments of fairseq's method.
+        """
         itr = super().next_epoch_itr(*args, **kwargs)
         if not itr.n:
             self.stream.clear()
@@ -146,33 +162,35 @@ class StreamIterator(EpochBatchIterator):
             yield batch
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return fairseq's state; within an epoch, also the stream and how the text was cut."""
+        """Return fairseq's state and, within an epoch, the stream and the division of the text."""
         state = super().state_dict()
         if state["iterations_in_epoch"]:
-            kept = self.stream.state_dict() if self.processes == 1 else None
-            state["stream"] = {**{key: now for key, _, now in self._cut()}, "state": kept}
+            stream_state = self.stream.state_dict() if self.processes == 1 else None
+            state["stream"] = {**{key: value for key, _, value in self._division()}, "state": stream_state}
         return state
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Restore the position in the text and the stream.
 
+        Args:
+            state_dict: result of :meth:`state_dict`.
+
         Raises:
-            InputError: the text was cut into other streams or segments
+            InputError: The text was divided into other streams or segments.
         """
-        kept = state_dict.get("stream")
-        for key, name, now in self._cut():
-            if kept is not None and kept[key] != now:
+        saved = state_dict.get("stream")
+        for key, name, value in self._division():
+            if saved is not None and saved[key] != value:
                 raise InputError(
-                    f"the checkpoint stopped within a text that was read with {name} "
-                    f"{kept[key]}, now it is {now}: go on with that, or begin the epoch anew with "
-                    "--reset-dataloader"
+                    f"The checkpoint was written within a text that was read with {name} {saved[key]}, now "
+                    f"it is {value}. Use {saved[key]} again, or restart the epoch with --reset-dataloader."
                 )
         super().load_state_dict(state_dict)
-        if kept is not None and self.processes == 1:
-            self.stream.load_state_dict(kept["state"])
+        if saved is not None and self.processes == 1:
+            self.stream.load_state_dict(saved["state"])
 
-    def _cut(self) -> List[Tuple[str, str, int]]:
-        """Return how the text is cut: (key in checkpoints, name in messages, value)."""
+    def _division(self) -> List[Tuple[str, str, int]]:
+        """Return the division of the text, as (key in checkpoints, name in messages, value)."""
         dataset: Any = self.dataset
         return [
             ("rows", "number of streams", dataset.streams),

@@ -1,4 +1,4 @@
-"""``--task streaming_lm``: language modelling of contiguous text in constant memory."""
+"""Task ``streaming_lm``: language modelling of contiguous text in constant memory."""
 
 import logging
 import os
@@ -48,52 +48,64 @@ class StreamingLMConfig(FairseqDataclass):
 
 @register_task("streaming_lm", dataclass=StreamingLMConfig)
 class StreamingLMTask(LanguageModelingTask):
-    """Language modelling in which each example of a batch continues the same example of the batch before.
+    """Language modelling task in which each example of a batch continues an example of the previous batch.
 
-    The data is the data of ``--task language_modeling``. The text is cut into as many streams as the batches
-    of all processes have examples. Each stream begins with an empty state. Validation and evaluation read
-    every token; training leaves out fewer than there are streams. With ``--batch-size 1``, which is the
-    default of fairseq-eval-lm, the text is read from beginning to end.
+    The task reads the same data as ``--task language_modeling``. It cuts the text into streams, one for each
+    example in the batches of all processes. Each stream begins with an empty state. Validation and evaluation
+    read every token. Training skips a few tokens at the end, fewer than there are streams. With
+    ``--batch-size 1``, the default of fairseq-eval-lm, the text is read from beginning to end.
 
     Args:
-        cfg: a :class:`StreamingLMConfig`
-        dictionary: dictionary of the text
+        cfg: a :class:`StreamingLMConfig`.
+        dictionary: dictionary of the text.
     """
 
     has_positions = False
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":
-        """Load the dictionary.
+        """Load the dictionary and return the task.
+
+        Args:
+            cfg: a :class:`StreamingLMConfig`.
+            kwargs: ignored.
 
         Raises:
-            InputError: the dictionary is missing, or the data is more than one folder
+            InputError: The dictionary is missing, or ``cfg.data`` names more than one folder.
         """
         folders = (cfg.data or "").split(os.pathsep)
         if len(folders) > 1:
             raise InputError(
-                f"--task streaming_lm reads the text of one folder, not of {len(folders)} ({cfg.data}): give "
-                "one, or prepare the whole text as one"
+                f"--task streaming_lm reads one folder, got {len(folders)} ({cfg.data}). Prepare the whole "
+                "text in one folder."
             )
         path = Path(cfg.data or "") / "dict.txt"
         if not path.is_file():
-            raise InputError(f"{path} does not exist: give what fairseq-preprocess or luna-prepare-text made")
+            raise InputError(
+                f"{path} does not exist. Give a folder that fairseq-preprocess or luna-prepare-text wrote."
+            )
         return cls(cfg, Dictionary.load(str(path)))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model.
 
+        Args:
+            cfg: configuration of the model.
+            from_checkpoint: True if the parameters are loaded from a checkpoint afterwards (default: False).
+
         Raises:
-            InputError: the model cannot carry its state from segment to segment
+            InputError: The model cannot carry its state from segment to segment.
         """
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, LunaLanguageModel):
-            raise InputError("--task streaming_lm is for luna_lm and its architectures: give --arch luna_lm")
+            raise InputError(
+                "--task streaming_lm needs the model luna_lm. Use --arch luna_lm or one of its variants."
+            )
         for name in ("decoder_layerdrop", "checkpoint_activations"):
             if getattr(cfg, name, None):
                 raise InputError(
-                    f"--{name.replace('_', '-')}: --task streaming_lm carries the state of every layer, leave"
-                    " it out"
+                    f"--{name.replace('_', '-')} does not work with --task streaming_lm, which carries the "
+                    "state of every layer. Leave the option out."
                 )
         self.has_positions = model.decoder.embed_positions is not None
         return model
@@ -106,11 +118,12 @@ class StreamingLMTask(LanguageModelingTask):
         """Load a split and cut it into streams. Only training reads earlier segments again.
 
         Args:
-            split: train, valid or test
-            combine: also read the split's numbered files, such as train1
+            split: name of the split, such as train, valid or test.
+            combine: also load the numbered files of the split, such as train1 (default: False).
+            kwargs: ignored.
 
         Raises:
-            InputError: the file is missing, or has fewer tokens than there are streams
+            InputError: The split is missing, or has fewer tokens than there are streams.
         """
         options, dictionary = self.args, self.source_dictionary
         path = Path(options.data) / split
@@ -131,35 +144,39 @@ class StreamingLMTask(LanguageModelingTask):
         )
         if not dataset.stream_length:
             raise InputError(
-                f"{path} has fewer tokens than there are streams ({all_streams}): give a smaller --batch-size"
+                f"{path} has fewer tokens than there are streams ({all_streams}). Use a smaller --batch-size."
             )
         logger.info(
             f"{split}: {all_streams} streams of {dataset.stream_length:,} tokens, {len(dataset):,} segments"
         )
         if self.has_positions and training:
             logger.warning(
-                f"positions count from the beginning of a stream, to {dataset.stream_length:,}: a longer text"
-                " will be read badly; give --no-token-positional-embeddings and --causal-decay"
+                f"positions are counted from the beginning of a stream, up to {dataset.stream_length:,}. The "
+                "model will read longer texts badly. Use --no-token-positional-embeddings and --causal-decay."
             )
         self.datasets[split] = dataset
 
     def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
-        """Return an iterator over the segments in their order, whatever other limits a batch has.
+        """Return an iterator over the segments in their order.
 
-        For any other dataset, such as the sentences that fairseq-interactive reads, return fairseq's iterator
-        without a maximum length.
+        Other limits on the batch, such as ``--max-tokens``, do not apply. For any other dataset, such as the
+        sentences that fairseq-interactive reads, return fairseq's iterator without a maximum length.
+
+        Args:
+            dataset: dataset to iterate over.
+            kwargs: arguments of fairseq's method.
 
         Raises:
-            InputError: the dataset was loaded for another batch size; fairseq-validate takes it from the
-                checkpoint
+            InputError: The dataset was loaded for another batch size. fairseq-validate uses the batch size
+                of the checkpoint.
         """
         if not isinstance(dataset, StreamDataset):
             return super().get_batch_iterator(dataset, **{**kwargs, "max_positions": None})
         batch_size = kwargs.get("max_sentences")
         if batch_size is not None and batch_size != dataset.streams:
             raise InputError(
-                f"--batch-size {batch_size}: the text is read in {dataset.streams} streams, as in training: "
-                f"give --batch-size-valid {batch_size}, too"
+                f"--batch-size {batch_size} differs from the {dataset.streams} streams of the text. Give "
+                f"--batch-size-valid {batch_size}, too."
             )
         return StreamIterator(
             dataset,
@@ -174,10 +191,15 @@ class StreamingLMTask(LanguageModelingTask):
     def eval_lm_dataloader(self, dataset: Any, context_window: int = 0, **kwargs: Any) -> Any:
         """Return the batches that fairseq-eval-lm scores.
 
+        Args:
+            dataset: segments of the text.
+            context_window: value of ``--context-window``, which must be 0.
+            kwargs: arguments of fairseq's method, of which only ``num_workers`` is used.
+
         Raises:
-            InputError: a context window was given, although the model remembers the whole text before
+            InputError: ``context_window`` is not 0. The model remembers the whole text without a window.
         """
         if context_window:
-            raise InputError("--context-window: --task streaming_lm remembers the whole text, leave it out")
+            raise InputError("--task streaming_lm remembers the whole text. Leave --context-window out.")
         batches = self.get_batch_iterator(dataset, num_workers=kwargs.get("num_workers", 0))
         return batches.next_epoch_itr(shuffle=False)

@@ -43,7 +43,7 @@ def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, trai
 @pytest.mark.parametrize("words, warned", [("", True), ("--no-token-positional-embeddings", False)])
 def test_positions_that_end_with_the_stream_are_warned_of(words, warned, data, tmp_path):
     said = succeed("train", *data, TRAIN, words, "--max-update 1 --no-save --save-dir", tmp_path)
-    assert said.count("a longer text will be read badly") == warned
+    assert said.count("The model will read longer texts badly") == warned
 
 
 def test_the_length_of_segments_does_not_change_the_score(data, trained):
@@ -64,7 +64,7 @@ def test_a_stream_reads_one_folder(data, trained):
     folders = f"{data[-1]}:{data[-1]}"
     words = "--task streaming_lm --gen-subset valid --path", trained / "checkpoint_last.pt"
     line = refused("eval_lm", *data[:-1], folders, *words)
-    assert "--task streaming_lm reads the text of one folder, not of 2" in line
+    assert "--task streaming_lm reads one folder, got 2" in line
 
 
 def test_nothing_is_sampled_and_scored_as_nothing(data, trained):
@@ -79,7 +79,7 @@ def test_nothing_is_sampled_and_scored_as_nothing(data, trained):
         ("--segment-length 0", "--segment-length 0: must be at least 1"),
         ("--bptt-segments -1", "--bptt-segments -1: must be at least 0"),
         ("--batch-size 100000", "fewer tokens than there are streams (100000)"),
-        ("-a transformer_lm", "--task streaming_lm is for luna_lm"),
+        ("-a transformer_lm", "--task streaming_lm needs the model luna_lm"),
         ("--decoder-layerdrop 0.5", "--decoder-layerdrop"),
         ("--checkpoint-activations", "--checkpoint-activations"),
     ],
@@ -91,7 +91,9 @@ def test_what_cannot_be(data, tmp_path, words, message):
 
 def test_validation_has_the_rows_that_it_is_asked_for(data, trained):
     words = *data, "--task streaming_lm --path", trained / "checkpoint_last.pt", "--batch-size 1"
-    assert "read in 4 streams, as in training: give --batch-size-valid 1" in refused("validate", *words)
+    assert "--batch-size 1 differs from the 4 streams of the text. Give --batch-size-valid 1" in refused(
+        "validate", *words
+    )
     assert "valid: 1 streams" in succeed("validate", *words, "--batch-size-valid 1")
 
 
