@@ -67,7 +67,7 @@ def of_each(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module
 # weights written out, as they do where widths are not to be checked. The peers': by what defines them.
 use_fused_attention = partial(of_each, MultiheadAttention, "__class__", lambda child: FusedAttention)
 write_weights_out = partial(of_each, MultiheadAttention, "skip_embed_dim_check", lambda child: True)
-use_definitions = partial(of_each, PeerAttention, "attend", lambda child: child.define)
+use_definitions = partial(of_each, PeerAttention, "attend", lambda child: child.attend_naively)
 
 
 @contextmanager

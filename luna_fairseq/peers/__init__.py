@@ -1,4 +1,4 @@
-"""What Luna is compared with: efficient attentions of other papers in one skeleton, one file for each."""
+"""Efficient attentions from other papers, for comparison with Luna. Each attention has its own file."""
 
 import luna_fairseq.models  # noqa: F401  first: it says what is missing, and the models here are built on those
 

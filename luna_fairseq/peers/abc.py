@@ -1,9 +1,13 @@
-"""ABC, attention with bounded-memory control (Peng et al., 2022), in its learned form ABC_MLP.
+"""Attention with bounded-memory control, ABC (Peng et al., 2022), in its learned form ABC_MLP.
 
-A position writes its key and value to n slots with weights of its own, alpha_j = exp(W x_j) [n]; queries
-attend to the slots: ``K~ = sum_j alpha_j k_j^T / sum_j alpha_j``, V~ alike (a mean for every slot), ``y_i =
-softmax(K~ q_i / sqrt(K))^T V~``. In causal attention the sums go up to i. W x is kept within -32 and 32, as
-exp(32) times a long sequence still fits into float32.
+Each head has n memory slots. Token j writes its key and value to the slots with weights alpha_j = exp(W x_j)
+[n], and queries attend to the slots instead of the tokens::
+
+    K~ = sum_j alpha_j k_j^T / sum_j alpha_j        (V~ likewise)
+    y_i = softmax(K~ q_i / sqrt(K))^T V~
+
+In causal attention the sums for query i run over j <= i. W x is clamped to [-32, 32], because exp(32) times
+the length of a long sequence still fits into float32.
 """
 
 from typing import Any, Optional, Tuple
@@ -21,58 +25,79 @@ LIMIT = 32.0
 
 
 class BoundedMemoryAttention(PeerAttention):
-    """Constant state: keys and values of n slots, and what was written to each."""
+    """Attention to n slots per head that summarize the keys and values.
+
+    The decoding state has a constant size: the keys and values of the slots, and the sum of the write
+    weights.
+    """
 
     name = "abc"
 
     def build(self, options: Any) -> None:
+        """Create the projection that computes the write weights."""
         self.control_proj = nn.Linear(self.embed_dim, self.num_heads * options.abc_slots)
         nn.init.xavier_uniform_(self.control_proj.weight)
 
     def project(self, x: Tensor) -> Parts:
-        return self.heads(x, "q", "k", "v", "control")
+        """Project x [T, B, C] to queries, keys, values [B, H, T, K] and logits of alpha [B, H, T, n]."""
+        return self.project_heads(x, "q", "k", "v", "control")
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding: Optional[Tensor] = None
     ) -> Tensor:
-        written = write(control, padding)
+        """Compute self-attention through the slots."""
+        alpha = write_weights(control, padding)
         if self.form != CAUSAL:
-            return softmax_attention(q, *slots(written, k, v), None, self.dropout)
+            return softmax_attention(q, *fill_slots(alpha, k, v), None, self.dropout)
         with torch.autocast(q.device.type, enabled=False):
-            logits = chunk_causal_linear(q.to(written.dtype), k.to(written.dtype), written)
-            weights = self.weigh(logits, written.cumsum(dim=2))
-            return chunk_causal_linear(weights, written, v)
+            logits = chunk_causal_linear(q.to(alpha.dtype), k.to(alpha.dtype), alpha)
+            weights = self.slot_weights(logits, alpha.cumsum(dim=2))
+            return chunk_causal_linear(weights, alpha, v)
 
-    def weigh(self, logits: Tensor, total: Tensor) -> Tensor:
-        """Weights of the slots, over what was written to each so far; all [B, H, T, n]."""
+    def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
+        """Compute the attention weights of the slots, divided by the sum of the write weights.
+
+        Args:
+            logits: products of queries and unnormalized slot keys [B, H, T, n].
+            total: sum of the write weights up to each position [B, H, T, n].
+
+        Returns:
+            Weights for the unnormalized slot values [B, H, T, n].
+        """
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
         return F.dropout((logits * mean * self.head_dim**-0.5).softmax(dim=-1), self.dropout) * mean
 
-    def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
+    def attend_incrementally(
+        self, parts: Parts, padding: Optional[Tensor], state: Optional[State]
+    ) -> Tuple[Tensor, State]:
+        """Continue causal attention from the slots in ``state``."""
         q, k, v, control = parts
-        state, written = state or {}, write(control, padding)
+        state, alpha = state or {}, write_weights(control, padding)
         with torch.autocast(q.device.type, enabled=False):
-            total = written.cumsum(dim=2) + state.get("written", 0.0)
+            total = alpha.cumsum(dim=2) + state.get("alpha", 0.0)
             logits, keys = recurrent_causal_linear(
-                q.to(written.dtype), k.to(written.dtype), written, None, state.get("keys")
+                q.to(alpha.dtype), k.to(alpha.dtype), alpha, None, state.get("keys")
             )
             output, values = recurrent_causal_linear(
-                self.weigh(logits, total), written, v, None, state.get("values")
+                self.slot_weights(logits, total), alpha, v, None, state.get("values")
             )
-        return output, {"keys": keys, "values": values, "written": total[:, :, -1:]}
+        return output, {"keys": keys, "values": values, "alpha": total[:, :, -1:]}
 
-    def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
-        k, v, control = self.heads(context, "k", "v", "control")
-        return dict(zip(("k", "v"), slots(write(control, padding), k, v)))
+    def cache_context(self, context: Tensor, padding: Optional[Tensor]) -> State:
+        """Return the keys and values of the slots, ``k`` and ``v`` [B, H, n, K]."""
+        k, v, control = self.project_heads(context, "k", "v", "control")
+        return dict(zip(("k", "v"), fill_slots(write_weights(control, padding), k, v)))
 
-    def read(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
-        (q,) = self.heads(query, "q")
+    def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
+        """Attend to the cached slots. No weights over the context are returned."""
+        (q,) = self.project_heads(query, "q")
         return softmax_attention(q, memory["k"], memory["v"], None, self.dropout), None
 
-    def define(
+    def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding: Optional[Tensor] = None
     ) -> Tensor:
-        alpha = write(control, padding)
+        """Compute :meth:`attend` position by position from the formula."""
+        alpha = write_weights(control, padding)
         outputs = []
         for t in range(q.size(2)):
             seen = slice(t + 1 if self.form == CAUSAL else None)
@@ -83,15 +108,29 @@ class BoundedMemoryAttention(PeerAttention):
         return torch.cat(outputs, dim=2)
 
 
-def write(control: Tensor, padding: Optional[Tensor]) -> Tensor:
-    """alpha [B, H, S, n], in float32 or wider; 0 at padding."""
+def write_weights(control: Tensor, padding: Optional[Tensor]) -> Tensor:
+    """Compute the write weights alpha from their logits.
+
+    Args:
+        control: logits W x [B, H, S, n].
+        padding: padding mask [B, S], or None without padding.
+
+    Returns:
+        Weights [B, H, S, n] in float32 or wider, 0 at padding.
+    """
     control = control.to(torch.promote_types(control.dtype, torch.float32))
     return mask_features(control.clamp(-LIMIT, LIMIT).exp(), padding)
 
 
-def slots(written: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """K~ and V~ [B, H, n, K], in the type of ``k``."""
+def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
+    """Return the slot keys K~ and slot values V~ [B, H, n, K], in the dtype of ``k``.
+
+    Args:
+        alpha: write weights [B, H, S, n].
+        k: keys [B, H, S, K].
+        v: values [B, H, S, K].
+    """
     with torch.autocast(k.device.type, enabled=False):
-        total = written.sum(dim=2).clamp(min=torch.finfo(written.dtype).tiny ** 0.5)
-        share = (written / total.unsqueeze(2)).transpose(-2, -1)
+        total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)
+        share = (alpha / total.unsqueeze(2)).transpose(-2, -1)
         return (share @ k.to(share.dtype)).to(k.dtype), (share @ v.to(share.dtype)).to(v.dtype)

@@ -1,7 +1,7 @@
-"""What every attention here has in common: projections, the call that fairseq's layers make, and decoding.
+"""Base class of all peer attentions: projections, fairseq's call, and incremental decoding.
 
-An attention says what it computes for heads that are projected already; everything else is here. Letters as
-in ops/README.md, masks are True at what is left out.
+A subclass computes attention for heads that are already projected; the base class does everything else.
+Shapes use the letters of ops/README.md. Masks are True at padding or at masked pairs.
 """
 
 from typing import Any, ClassVar, Dict, Optional, Tuple
@@ -31,19 +31,24 @@ State = Dict[str, Tensor]
 
 @with_incremental_state
 class PeerAttention(ProjectingAttention):
-    """An attention in one of its forms, called as fairseq's MultiheadAttention is.
+    """Attention layer with the interface of fairseq's MultiheadAttention.
+
+    One object computes one form: bidirectional self-attention, causal self-attention or cross-attention.
 
     Args:
-        embed_dim: C, width of everything
-        num_heads: H
-        form: one of ``forms``
-        options: namespace with the fields of this attention's options
-        max_positions: longest sequence, for those whose parameters depend on it (default: 1,024)
-        dropout: probability with which a weight is dropped, where there are weights (default: 0)
-        q_noise, qn_block_size: fairseq's quantisation noise on the projections (default: none)
+        embed_dim: C, width of queries, keys, values and output.
+        num_heads: H, number of heads.
+        form: "bidirectional", "causal" or "cross"; must be in ``forms``.
+        options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        max_positions: maximum sequence length of attentions whose parameters depend on the length (default:
+            1,024).
+        dropout: dropout probability of attention weights (default: 0). Attentions without explicit weights
+            ignore it.
+        q_noise: fairseq's quantization noise on the projections (default: 0, none).
+        qn_block_size: block size of the quantization noise (default: 8).
 
     Raises:
-        InputError: the attention has no such form, or the width is not divisible by the number of heads
+        InputError: the attention does not have this form, or ``num_heads`` does not divide ``embed_dim``.
     """
 
     name: ClassVar[str]
@@ -51,9 +56,9 @@ class PeerAttention(ProjectingAttention):
     # The projections that are there besides that of the output.
     projections: Tuple[str, ...] = ("q", "k", "v")
     # Places count from the first real token: what is padded on the left is moved to the right meanwhile.
-    from_start: bool = False
+    needs_left_alignment: bool = False
     # The output is a sum of values with weights, which a report can show.
-    weighs_values: ClassVar[bool] = True
+    has_value_weights: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -85,72 +90,108 @@ class PeerAttention(ProjectingAttention):
     # What an attention defines
 
     def build(self, options: Any) -> None:
-        """Parameters and settings besides the projections."""
-
-    def project(self, x: Tensor) -> Parts:
-        """What :meth:`attend` reads of x [T, B, C], each part [B, *, T, *]: the heads of q, k, v."""
-        return self.heads(x, *self.projections)
-
-    def attend(self, *parts: Any, **padding: Any) -> Tensor:
-        """Bidirectional or causal self-attention, as ``form`` says.
+        """Create the parameters and settings of this attention, apart from the projections.
 
         Args:
-            parts: what :meth:`project` returns
-            padding: under this name, [B, T] or None
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        """
+
+    def project(self, x: Tensor) -> Parts:
+        """Project x [T, B, C] to the arguments of :meth:`attend`.
 
         Returns:
-            [B, H, T, K]
+            Tensors [B, *, T, *]. By default these are the heads [B, H, T, K] of q, k and v.
+        """
+        return self.project_heads(x, *self.projections)
+
+    def attend(self, *parts: Any, **padding: Any) -> Tensor:
+        """Compute bidirectional or causal self-attention, depending on ``form``.
+
+        Args:
+            parts: tensors returned by :meth:`project`.
+            padding: keyword argument, padding mask [B, T], or None without padding.
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         raise NotImplementedError
 
-    def define(self, *parts: Any, **padding: Any) -> Tensor:
-        """What :meth:`attend` computes, plainly: with whole matrices of weights. For tests."""
+    def attend_naively(self, *parts: Any, **padding: Any) -> Tensor:
+        """Compute :meth:`attend` with full weight matrices, as a reference for tests."""
         raise NotImplementedError
 
-    def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
-        """What cross-attention keeps of context [S, B, C], tensors [B, ..]; ``padding`` [B, S] or None."""
+    def cache_context(self, context: Tensor, padding: Optional[Tensor]) -> State:
+        """Compute the tensors that cross-attention needs from the context.
+
+        Args:
+            context: encoder output [S, B, C].
+            padding: padding mask [B, S], or None without padding.
+
+        Returns:
+            Tensors by name, each [B, ...], which incremental decoding stores.
+        """
         raise NotImplementedError
 
-    def read(
+    def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Output [B, H, T, K] of queries [T, B, C] to a digested context; weights [B, H, T, S], or None."""
+        """Attend from queries to a cached context.
+
+        Args:
+            query: decoder input [T, B, C].
+            memory: tensors returned by :meth:`cache_context`.
+            need_weights: return the weights, if this attention computes any (default: False).
+
+        Returns:
+            Output heads [B, H, T, K], and weights [B, H, T, S] or None.
+        """
         raise NotImplementedError
 
-    def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
-        """Causal attention of positions after those in ``state``, and the state after them.
+    def attend_incrementally(
+        self, parts: Parts, padding: Optional[Tensor], state: Optional[State]
+    ) -> Tuple[Tensor, State]:
+        """Compute causal attention for positions that follow the positions in ``state``.
 
-        Here the state is all that was projected so far, and attention is computed over all of it again.
+        The default state holds the projections of all previous positions, and attention over them is computed
+        again.
+
+        Args:
+            parts: projections of the new positions, as returned by :meth:`project`.
+            padding: padding mask of the new positions [B, T], or None without padding.
+            state: state after the previous positions, or None at the start.
+
+        Returns:
+            Output heads of the new positions [B, H, T, K], and the state after them.
         """
-        new, padding = parts[0].size(2), given_padding(padding, parts[0])
+        new, padding = parts[0].size(2), materialize_padding(padding, parts[0])
         if state is not None:
             parts = tuple(torch.cat([state[f"part{i}"], part], dim=2) for i, part in enumerate(parts))
             padding = torch.cat([state["padding"], padding], dim=1)
         state = {"padding": padding, **{f"part{i}": part for i, part in enumerate(parts)}}
-        return self.attend_from_start(parts, padding)[:, :, -new:], state
+        return self.attend_left_aligned(parts, padding)[:, :, -new:], state
 
     # What is the same for all
 
-    def heads(self, x: Tensor, *projections: str) -> Parts:
-        """The heads [B, H, T, K] of each of these projections of x [T, B, C]."""
+    def project_heads(self, x: Tensor, *projections: str) -> Parts:
+        """Apply the named projections to x [T, B, C] and split each result into heads [B, H, T, K]."""
         return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in projections)
 
     def check_length(self, T: int) -> None:
-        """Raise InputError where parameters depend on the longest sequence and this one is longer."""
+        """Raise InputError if T exceeds the maximum length that the parameters allow."""
         if T > self.max_positions:
             raise InputError(
                 f"a sequence has {T} tokens, and {self.name} ends at {self.max_positions}: "
                 "shorten it, or train with more positions"
             )
 
-    def later(self, x: Tensor) -> Optional[Tensor]:
-        """In a causal form, what each position of x [B, H, T, K] must not see, as it comes later [T, T]."""
+    def future_mask(self, x: Tensor) -> Optional[Tensor]:
+        """Return the mask [T, T] of future positions of x [B, H, T, K], or None if ``form`` is not causal."""
         T = x.size(2)
         return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
 
     @property
     def dropout(self) -> float:
-        """The probability to drop a weight with now."""
+        """Dropout probability of attention weights, 0 in evaluation mode."""
         return dropout_probability(self.dropout_module)
 
     def forward(
@@ -165,79 +206,131 @@ class PeerAttention(ProjectingAttention):
         attn_mask: Optional[Tensor] = None,
         need_head_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """
+        """Compute attention for a batch of sequences.
+
         Args:
-            query: [T, B, C]
-            key: the context of cross-attention [S, B, C], not read when ``incremental_state`` has it; in
-                self-attention it is the query
-            value: not read: it is the key
-            key_padding_mask: [B, S], True at padding
-            incremental_state: fairseq's store for decoding
-            need_weights: return weights, if this is cross-attention that has any
-            static_kv: not read: it is what cross-attention is
-            attn_mask: not read: a causal form leaves out what is to come by itself
-            need_head_weights: the weights of every head, not their mean
+            query: input of self-attention, or queries of cross-attention [T, B, C].
+            key: context of cross-attention [S, B, C]. Ignored in self-attention, and when
+                ``incremental_state`` already stores the context (default: None).
+            value: ignored; values are computed from the key (default: None).
+            key_padding_mask: mask [B, S], True at padding (default: None, no padding).
+            incremental_state: fairseq's store for incremental decoding (default: None, all positions at
+                once).
+            need_weights: return weights averaged over heads, if cross-attention computes any (default:
+                False).
+            static_kv: ignored; cross-attention is always static (default: False).
+            attn_mask: ignored; the causal form masks future positions itself (default: None).
+            need_head_weights: return the weights of each head (default: False).
 
         Returns:
-            output [T, B, C]; weights [B, T, S], or [H, B, T, S] of every head, or None
+            Output [T, B, C], and weights [B, T, S], or [H, B, T, S] with ``need_head_weights``, or None.
         """
         weights: Optional[Tensor] = None
         padding = None if key_padding_mask is None else key_padding_mask.bool()
         saved = self.get_incremental_state(incremental_state, "attention")
         if self.form == CROSS:
             if saved is None:
-                saved = self.digest(key, padding)
+                saved = self.cache_context(key, padding)
                 self.set_incremental_state(incremental_state, "attention", saved)
-            output, weights = self.read(query, saved, need_weights or need_head_weights)
+            output, weights = self.read_context(query, saved, need_weights or need_head_weights)
         elif incremental_state is not None:
-            output, state = self.go_on(self.project(query), padding, saved)
+            output, state = self.attend_incrementally(self.project(query), padding, saved)
             self.set_incremental_state(incremental_state, "attention", state)
         else:
-            output = self.attend_from_start(self.project(query), padding)
+            output = self.attend_left_aligned(self.project(query), padding)
         if weights is not None:
             weights = weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
         return self.out_proj(merge_heads(output).to(query.dtype)), weights
 
-    def attend_from_start(self, parts: Parts, padding: Optional[Tensor]) -> Tensor:
-        """:meth:`attend`, with every sentence's first real token at place 0 where that counts."""
-        if not self.from_start or padding is None:
+    def attend_left_aligned(self, parts: Parts, padding: Optional[Tensor]) -> Tensor:
+        """Compute :meth:`attend` on left-aligned sequences if the attention needs them.
+
+        With ``needs_left_alignment``, left padding is moved to the right, so that the first real token is at
+        position 0. The output is moved back.
+
+        Args:
+            parts: tensors returned by :meth:`project`.
+            padding: padding mask [B, T], or None without padding.
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
+        if not self.needs_left_alignment or padding is None:
             return self.attend(*parts, padding=padding)
-        left = padded_left(padding)
-        moved = (rotated(part, left, dim=2) for part in parts)
-        return rotated(self.attend(*moved, padding=rotated(padding, left)), -left, dim=2)
+        left = count_left_padding(padding)
+        moved = (roll_left(part, left, dim=2) for part in parts)
+        return roll_left(self.attend(*moved, padding=roll_left(padding, left)), -left, dim=2)
 
     def _get_input_buffer(self, incremental_state: Optional[IncrementalState]) -> State:
-        """What fairseq's decoder layer asks for and needs in cross-self-attention alone."""
+        """Return an empty buffer, which fairseq's decoder layer reads but does not need."""
         return {}
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Give hypothesis i the state that hypothesis ``new_order[i]`` had. new_order: [N']."""
+        """Reorder the decoding state after a step of beam search.
+
+        Args:
+            incremental_state: fairseq's store for incremental decoding, updated in place.
+            new_order: for each new hypothesis, the index of the old one whose state it continues [B'].
+        """
         state = self.get_incremental_state(incremental_state, "attention")
         if state is not None:
             moved = {name: part.index_select(0, new_order) for name, part in state.items()}
             self.set_incremental_state(incremental_state, "attention", moved)
 
 
-def padded_left(padding: Tensor) -> Tensor:
-    """How many positions of each sentence are padded on the left [B, 1], of padding [B, T]."""
+def count_left_padding(padding: Tensor) -> Tensor:
+    """Count the padding positions on the left of each sequence.
+
+    Args:
+        padding: padding mask [B, T].
+
+    Returns:
+        Counts [B, 1].
+
+    Example:
+        >>> count_left_padding(torch.tensor([[True, True, False, True]]))
+        tensor([[2]])
+    """
     return padding.long().cumprod(dim=1).sum(dim=1, keepdim=True)
 
 
-def rotated(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
-    """x [B, ..] with sentence b moved to the left along ``dim`` by ``shift`` [B, 1], round its end."""
+def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
+    """Roll each sequence of a batch to the left by its own shift.
+
+    Args:
+        x: batch of sequences [B, ...].
+        shift: number of positions for each sequence [B, 1]; negative shifts roll to the right.
+        dim: dimension to roll (default: 1).
+
+    Returns:
+        Tensor with the shape of x.
+
+    Example:
+        >>> roll_left(torch.tensor([[0, 0, 5, 6]]), torch.tensor([[2]]))
+        tensor([[5, 6, 0, 0]])
+    """
     places = (torch.arange(x.size(dim), device=x.device) + shift) % x.size(dim)
     shape = [1] * x.dim()
     shape[0], shape[dim] = places.shape
     return x.gather(dim, places.view(shape).expand_as(x))
 
 
-def given_padding(padding: Optional[Tensor], x: Tensor) -> Tensor:
-    """Padding [B, T] of x [B, H, T, K], also where None stands for none."""
+def materialize_padding(padding: Optional[Tensor], x: Tensor) -> Tensor:
+    """Return the padding mask [B, T] of x [B, H, T, K], all False if ``padding`` is None."""
     return x.new_zeros(x.size(0), x.size(2), dtype=torch.bool) if padding is None else padding
 
 
-def excluded_keys(padding: Optional[Tensor], more: Optional[Tensor] = None) -> Optional[Tensor]:
-    """What is padding [B, S] or in ``more`` [.., T, S]: [B, 1, T or 1, S]; None where nothing is left out."""
+def combine_masks(padding: Optional[Tensor], more: Optional[Tensor] = None) -> Optional[Tensor]:
+    """Combine a padding mask of keys with a mask of pairs of queries and keys.
+
+    Args:
+        padding: padding mask of keys [B, S], or None without padding.
+        more: mask of pairs [..., T, S], True if the query must not attend to the key (default: None, no
+            pairs).
+
+    Returns:
+        Mask that broadcasts to [B, H, T, S], or None if both masks are None.
+    """
     if padding is None or more is None:
         return more if padding is None else padding[:, None, None, :]
     return more | padding[:, None, None, :]

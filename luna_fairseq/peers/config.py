@@ -1,4 +1,4 @@
-"""Options of the peers' models: those of the Transformer, and those of every attention."""
+"""Options of the peer models: the Transformer's options and the options of every attention."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -17,7 +17,7 @@ NAMES = list(ATTENTIONS)
 
 @dataclass
 class EncoderAttentionConfig(PeerOptions):
-    """Choice of the attention, the options of every attention, and the options of Informer's block."""
+    """Choice of the encoder's attention, with the options of every attention and of Informer's block."""
 
     attention: ChoiceEnum(NAMES) = option(
         "softmax", "attention of the encoder, and of what has no option of its own"
@@ -32,7 +32,7 @@ class EncoderAttentionConfig(PeerOptions):
 
 @dataclass
 class AttentionConfig(EncoderAttentionConfig):
-    """Choice of the attentions of an encoder-decoder."""
+    """Choice of the encoder's, the decoder's and the cross-attention."""
 
     decoder_attention: Optional[ChoiceEnum(NAMES)] = option(
         None, "causal attention of the decoder", default_from="attention"
@@ -44,19 +44,19 @@ class AttentionConfig(EncoderAttentionConfig):
 
 @dataclass
 class PeerTransformerConfig(AttentionConfig, TranslationOptions):
-    """Options of the Transformer for translation."""
+    """Options of ``--arch peer_transformer``, for translation."""
 
 
 @dataclass
 class PeerLanguageModelConfig(PeerOptions, LanguageModelOptions):
-    """Options of the causal language model."""
+    """Options of ``--arch peer_lm``, a causal language model."""
 
     decoder_attention: ChoiceEnum(NAMES) = option("softmax", "causal attention of every layer")
 
 
 @dataclass
 class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
-    """Options of RoBERTa."""
+    """Options of ``--arch peer_roberta``, a masked language model."""
 
     untie_weights_roberta: bool = option(False, "an output projection of its own, not the token embedding")
     no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
@@ -64,4 +64,4 @@ class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
 
 @dataclass
 class PeerClassifierConfig(EncoderAttentionConfig, ClassifierOptions):
-    """Options of the classifier of long sequences."""
+    """Options of ``--arch peer_lra_<task>``, a classifier of long sequences."""

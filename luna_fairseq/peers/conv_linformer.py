@@ -1,11 +1,14 @@
-"""Convolutional Linformer (Estupinan Ojeda et al., "Informer, an Information Organization Transformer
-Architecture"): keys and values are shortened by a convolution in the place of Linformer's projection.
+"""Convolutional Linformer: attention to keys and values that a convolution has shortened.
 
-Keys and values, before they are split into heads, are padded with zeros to n tokens and convolved along the
-length, with kernel and stride n / r and as many channels as the model is wide, in and out; then leaky ReLU,
-and max-pooling by two: r / 2 keys are left. The paper does not give the channels. Read so, one convolution
-for keys and one for values of each layer, its 135,368,888 parameters leave 24,572 rows for the embeddings of
-both vocabularies of words; those published for its corpus, cut at five occurrences, have 24,900 together.
+Source: Estupinan Ojeda et al., "Informer, an Information Organization Transformer Architecture".
+
+Before the split into heads, keys and values are padded with zeros to n tokens and convolved along the length.
+Kernel and stride are n / r, and the convolution has C input and C output channels. Leaky ReLU and max-pooling
+by two follow, so r / 2 keys remain.
+
+The paper does not give the number of channels. With C channels and one convolution each for the keys and the
+values of every layer, the paper's 135,368,888 parameters leave 24,572 embedding rows for both vocabularies.
+The published vocabularies of its corpus (words with five or more occurrences) have 24,900 entries together.
 """
 
 from typing import Any, Optional
@@ -24,14 +27,15 @@ POOL = 2
 
 
 class ConvLinformerAttention(PeerAttention):
-    """Queries attend to r / 2 keys."""
+    """Softmax attention to r / 2 convolved keys and values."""
 
     name = "conv_linformer"
     forms = (BIDIRECTIONAL,)
-    from_start = True
-    weighs_values = False  # what they are convolved to is not linear in them
+    needs_left_alignment = True
+    has_value_weights = False  # what they are convolved to is not linear in them
 
     def build(self, options: Any) -> None:
+        """Create the convolutions of keys and values."""
         r, n = options.conv_linformer_r, self.max_positions
         if r < POOL or r % POOL or n % r:
             raise InputError(
@@ -42,7 +46,16 @@ class ConvLinformerAttention(PeerAttention):
         )
 
     def shorten(self, x: Tensor, conv: nn.Module, padding: Optional[Tensor]) -> Tensor:
-        """Keys or values x [B, H, T, K]: [B, H, r / 2, K]."""
+        """Shorten keys or values along the length.
+
+        Args:
+            x: keys or values [B, H, T, K].
+            conv: convolution along the length.
+            padding: padding mask [B, T], or None without padding.
+
+        Returns:
+            Shortened keys or values [B, H, r / 2, K].
+        """
         T = x.size(2)
         self.check_length(T)
         whole = F.pad(mask_features(x, padding), (0, 0, 0, self.max_positions - T))
@@ -51,10 +64,12 @@ class ConvLinformerAttention(PeerAttention):
         return kept.unflatten(1, (self.num_heads, -1)).transpose(2, 3)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Compute softmax attention to the shortened keys and values."""
         k, v = self.shorten(k, self.key_conv, padding), self.shorten(v, self.value_conv, padding)
         return softmax_attention(q, k, v, None, self.dropout)
 
-    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Compute :meth:`attend` with the convolution written as an einsum over the r segments."""
         shorter = []
         for x, conv in ((k, self.key_conv), (v, self.value_conv)):
             width, T = conv.kernel_size[0], x.size(2)

@@ -1,8 +1,11 @@
-"""Attention by feature maps: the weight of j for i is phi(q_i) . phi(k_j), divided by the sum over j.
+"""Attention through feature maps, also called kernel attention or linear attention.
 
-``y_i = phi(q_i) S / (phi(q_i) . z)`` with ``S = sum_j phi(k_j) v_j^T`` and ``z = sum_j phi(k_j)``; in causal
-attention the sums go up to i, in decoding they are the state. Linear in time and memory, and constant in a
-state of M x (K + 1) a head.
+The weight of key j for query i is phi(q_i) . phi(k_j), divided by the sum over j::
+
+    y_i = phi(q_i) S / (phi(q_i) . z)    with S = sum_j phi(k_j) v_j^T and z = sum_j phi(k_j)
+
+In causal attention the sums for query i run over j <= i, and they are the decoding state. Time and memory are
+linear in the length. The state has a constant size of M x (K + 1) per head.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -11,17 +14,18 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.ops.causal_linear import chunk_causal_linear, recurrent_causal_linear
-from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, given_padding
+from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, materialize_padding
 
 
 class Keys(NamedTuple):
     """Feature maps of keys.
 
     Attributes:
-        features: [B, H, S, M], 0 at padding
-        log_scale: what all of them were divided by, its logarithm [B, H, 1, 1]; None for 1. It cancels within
-            one call
-        log_decay: what every position leaves of the ones before it, its logarithm [B, H, S]; None for all
+        features: phi(k) [B, H, S, M], 0 at padding.
+        log_scale: logarithm of the factor that all features were divided by [B, H, 1, 1], or None if there is
+            no such factor. The factor cancels within one call.
+        log_decay: logarithm of the factor by which each position scales the sums of earlier positions [B, H,
+            S], or None without decay.
     """
 
     features: Tensor
@@ -30,39 +34,77 @@ class Keys(NamedTuple):
 
 
 class FeatureMapAttention(PeerAttention):
-    """What Linear Transformer, Performer and RFA share. Attention dropout has no weights to drop here."""
+    """Base class of Linear Transformer, Performer and RFA.
+
+    Attention dropout has no effect, because the weights are never computed.
+    """
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """phi(q) [B, H, T, M] of q [B, H, T, K], in float32 or wider."""
+        """Return phi(q) [B, H, T, M] of queries q [B, H, T, K], in float32 or wider."""
         raise NotImplementedError
 
     def map_keys(self, k: Tensor, padding: Optional[Tensor], *more: Tensor) -> Keys:
-        """phi(k) of k [B, H, S, K]; ``more`` is what :meth:`project` returns after q, k and v."""
+        """Compute the feature maps of keys.
+
+        Args:
+            k: keys [B, H, S, K].
+            padding: padding mask [B, S], or None without padding.
+            more: tensors that :meth:`project` returns after q, k and v.
+
+        Returns:
+            Features, scale and decay of the keys.
+        """
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """The mean of values [.., K], from sums [.., K + 1] of values and of ones; ``total``: see floor."""
+        """Divide weighted sums of values by the sums of their weights.
+
+        Args:
+            sums: weighted sums of the values and, in the last column, of ones [..., K + 1].
+            total: optional argument of :meth:`floor`.
+
+        Returns:
+            Weighted means of the values [..., K].
+        """
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.floor(sums, *total))
 
     def floor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """What a sum of weights is at least, so that nothing is divided by 0."""
+        """Return the least divisor of :meth:`divide`, which prevents a division by zero.
+
+        Args:
+            sums: argument of :meth:`divide`.
+            total: tensors returned by :meth:`totals`; unused by default.
+        """
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, padding: Optional[Tensor] = None
     ) -> Tensor:
+        """Compute self-attention in linear time."""
         with torch.autocast(q.device.type, enabled=False):
             keys = self.map_keys(k, padding, *more)
             if self.form == CAUSAL:
                 sums = chunk_causal_linear(self.map_queries(q), keys.features, with_ones(v), keys.log_decay)
                 return self.divide(sums, *self.totals(keys, padding)).to(v.dtype)
-            return self._read(q, self._digest(keys, v, padding)).to(v.dtype)
+            return self._weighted_mean(q, self._sum_keys(keys, v, padding)).to(v.dtype)
 
     def totals(self, keys: Keys, padding: Optional[Tensor], before: Optional[Tensor] = None) -> Parts:
-        """What :meth:`floor` needs to know of causal sums; ``before``: of those in the state."""
+        """Return the tensors that :meth:`floor` needs for causal sums; none by default.
+
+        Args:
+            keys: feature maps of the new keys.
+            padding: padding mask [B, T], or None without padding.
+            before: total in the decoding state (default: None, at the start).
+        """
         return ()
 
-    def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
+    def attend_incrementally(
+        self, parts: Parts, padding: Optional[Tensor], state: Optional[State]
+    ) -> Tuple[Tensor, State]:
+        """Continue causal attention from the sums in ``state``.
+
+        A new greatest ``log_scale`` rescales both the stored sums and the new features.
+        """
         q, k, v, *more = parts
         state = state or {}
         with torch.autocast(q.device.type, enabled=False):
@@ -81,42 +123,61 @@ class FeatureMapAttention(PeerAttention):
             )
             return self.divide(output, *totals).to(v.dtype), saved
 
-    def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
-        k, v = self.heads(context, "k", "v")
+    def cache_context(self, context: Tensor, padding: Optional[Tensor]) -> State:
+        """Return the sums over the context, and its number of tokens."""
+        k, v = self.project_heads(context, "k", "v")
         with torch.autocast(k.device.type, enabled=False):
-            return self._digest(self.map_keys(k, padding), v, padding)
+            return self._sum_keys(self.map_keys(k, padding), v, padding)
 
-    def read(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
-        (q,) = self.heads(query, "q")
+    def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
+        """Attend to the cached sums. No weights are returned."""
+        (q,) = self.project_heads(query, "q")
         with torch.autocast(q.device.type, enabled=False):
-            return self._read(q, memory), None
+            return self._weighted_mean(q, memory), None
 
-    def _digest(self, keys: Keys, v: Tensor, padding: Optional[Tensor]) -> State:
+    def _sum_keys(self, keys: Keys, v: Tensor, padding: Optional[Tensor]) -> State:
         sums = keys.features.transpose(-2, -1) @ with_ones(v)
-        count = (~given_padding(padding, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
+        count = (~materialize_padding(padding, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
 
-    def _read(self, q: Tensor, memory: State) -> Tensor:
+    def _weighted_mean(self, q: Tensor, memory: State) -> Tensor:
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
-    def weigh(self, features: Tensor, keys: Tensor, padding: Optional[Tensor]) -> Tensor:
-        """For definitions: phi(q_i) . phi(k_j) [B, H, T, S] of what i may see, else 0; not yet divided."""
+    def unnormalized_weights(self, features: Tensor, keys: Tensor, padding: Optional[Tensor]) -> Tensor:
+        """Compute phi(q_i) . phi(k_j) for all pairs, 0 at masked pairs, for reference implementations.
+
+        Args:
+            features: features of queries [B, H, T, M].
+            keys: features of keys [B, H, S, M].
+            padding: padding mask of keys [B, S], or None without padding.
+
+        Returns:
+            Weights before normalization [B, H, T, S].
+        """
         weights = features @ keys.transpose(-2, -1)
-        weights = weights.masked_fill(given_padding(padding, keys)[:, None, None, :], 0.0)
+        weights = weights.masked_fill(materialize_padding(padding, keys)[:, None, None, :], 0.0)
         return weights.tril() if self.form == CAUSAL else weights
 
 
 def with_ones(v: Tensor) -> Tensor:
-    """Values [B, H, S, K] with a column of ones behind them, in float32 or wider."""
+    """Append a column of ones to the values [B, H, S, K], and convert them to float32 or wider."""
     dtype = torch.promote_types(v.dtype, torch.float32)
     return torch.cat([v.to(dtype), v.new_ones((), dtype=dtype).expand(*v.shape[:-1], 1)], dim=-1)
 
 
-def mean_of(v: Tensor, weights: Tensor) -> Tensor:
-    """The mean of values [B, H, S, K] by weights [B, H, T, S], none negative; zeros where all are 0."""
+def weighted_mean(v: Tensor, weights: Tensor) -> Tensor:
+    """Compute the weighted mean of values, 0 if all weights are 0.
+
+    Args:
+        v: values [B, H, S, K].
+        weights: nonnegative weights [B, H, T, S].
+
+    Returns:
+        Means [B, H, T, K].
+    """
     return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 
 def mask_features(features: Tensor, padding: Optional[Tensor]) -> Tensor:
-    """Features [B, H, S, M] with zeros at padding [B, S]."""
+    """Set features [B, H, S, M] to zero at padding [B, S]."""
     return features if padding is None else features.masked_fill(padding[:, None, :, None], 0.0)

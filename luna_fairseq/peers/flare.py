@@ -1,11 +1,13 @@
-"""FLARE, fast low-rank attention routing engine (Puri et al., 2025): Luna's nearest relative among
-bidirectional attentions.
+"""FLARE, fast low-rank attention routing engine (Puri et al., 2025), a close relative of Luna.
 
-M learned latent queries Q of every head gather from all positions, and positions read what was gathered by
-their own *keys*, with the latents as what they are compared with: ``Z = softmax(Q K^T) V``, ``Y = softmax(K
-Q^T) Z``, without scaling by sqrt(K). The same latents in every layer's pack and unpack, and no queries; the
-paper's deeper projections of keys and values are not part of the attention here, as all peers have linear
-ones.
+Each head has M learned latent queries Q. The latents attend to all tokens, then the tokens attend to the
+latents with their keys in place of queries::
+
+    Z = softmax(Q K^T) V
+    Y = softmax(K Q^T) Z
+
+Both products are not scaled by 1 / sqrt(K), and no token has a query. The paper computes keys and values with
+deep networks; here they are linear projections, as in every peer.
 """
 
 from typing import Any, Optional, Tuple
@@ -15,27 +17,30 @@ from torch import Tensor, nn
 
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import softmax_attention
-from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, excluded_keys
+from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_masks
 
 
 class FlareAttention(PeerAttention):
-    """Two softmax attentions through a fixed length, as in Luna, with one set of learned vectors."""
+    """Two softmax attentions through learned latents of fixed number, the same latents in both."""
 
     name = "flare"
     forms = (BIDIRECTIONAL,)
     projections: Tuple[str, ...] = ("k", "v")
 
     def build(self, options: Any) -> None:
+        """Create the latents [H, M, K]."""
         self.latents = nn.Parameter(torch.randn(self.num_heads, options.flare_latents, self.head_dim) * 0.1)
 
     def attend(self, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Gather the values into the latents, then distribute the result to all positions."""
         latents = self.latents.to(k.dtype).expand(k.size(0), -1, -1, -1)
         unscaled = latents * self.head_dim**0.5
-        gathered = softmax_attention(unscaled, k, v, excluded_keys(padding), self.dropout)
+        gathered = softmax_attention(unscaled, k, v, combine_masks(padding), self.dropout)
         return softmax_attention(k, unscaled, gathered, None, self.dropout)
 
-    def define(self, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(self, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Compute :meth:`attend` with explicit weight matrices."""
         scale = self.head_dim**0.5
-        gather = naive_softmax_weights(self.latents * scale, k, excluded_keys(padding))
+        gather = naive_softmax_weights(self.latents * scale, k, combine_masks(padding))
         scatter = naive_softmax_weights(k * scale, self.latents)
         return scatter @ gather @ v

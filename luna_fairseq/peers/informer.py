@@ -1,13 +1,17 @@
-"""Informer's information organisation block (Estupinan Ojeda et al., "Informer, an Information Organization
-Transformer Architecture"; not the Informer of time series): in the encoder, in the place of feed-forward.
+"""Information organization block, which replaces the feed-forward network of the encoder.
 
-A convolution along the width of the model with equal kernel and stride, leaky ReLU and max-pooling by two,
-then their mirror: unpooling to where the maxima stood and a transposed convolution. What the paper leaves
-open follows from its parameter counts, 135,368,888 with feed-forward and 126,613,016 with this block. Their
-difference is met exactly by a kernel of 8 (d_model / 64, not d_model / h), where the n positions are the
-channels of both convolutions, in and out: 2 (n n 8 + n) = 640,400 parameters a layer with n = 200, for
-feed-forward's 2,099,712. The block then mixes positions, too. Keeping the places of the maxima, as
-max-unpooling does, is our choice: it has no parameters.
+Source: Estupinan Ojeda et al., "Informer, an Information Organization Transformer Architecture". That paper
+is unrelated to the Informer for time series.
+
+The block applies a convolution along the width of the model (kernel equal to stride), leaky ReLU and
+max-pooling by two. Then it reverses these steps: max-unpooling to the positions of the maxima and a
+transposed convolution.
+
+The paper leaves sizes open, but its parameter counts determine them: 135,368,888 with the feed-forward
+network and 126,613,016 with this block. The difference matches exactly for a kernel of 8 and with the n
+positions as channels. A layer then has 2 (8 n^2 + n) = 640,400 parameters for n = 200, instead of 2,099,712.
+The block therefore mixes positions, too. Unpooling to the positions of the maxima is our choice and adds no
+parameters.
 """
 
 from typing import Optional
@@ -16,21 +20,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.peers.attention import padded_left, rotated
+from luna_fairseq.peers.attention import count_left_padding, roll_left
 
 POOL = 2
 
 
 class InformationBlock(nn.Module):
-    """[T, B, C] -> [T, B, C]. Places count from a sentence's first real token; padding counts for zeros.
+    """Convolutional block that maps [T, B, C] to [T, B, C].
+
+    Sequences are left-aligned first, and padding is set to zero.
 
     Args:
-        embed_dim: C
-        longest: n, the most tokens of a sequence
-        kernel: kernel and stride of the convolutions
+        embed_dim: C, width of the model.
+        longest: n, maximum number of tokens in a sequence.
+        kernel: kernel size and stride of the convolutions; twice the kernel must divide C.
 
     Raises:
-        InputError: a kernel that does not divide half the width
+        InputError: twice the kernel does not divide the width.
     """
 
     def __init__(self, embed_dim: int, longest: int, kernel: int):
@@ -44,7 +50,18 @@ class InformationBlock(nn.Module):
         self.spread_conv = nn.ConvTranspose1d(longest, longest, kernel, stride=kernel)
 
     def forward(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
-        """x [T, B, C] and its padding [B, T] or None. Raises InputError for a sequence that is too long."""
+        """Apply the block.
+
+        Args:
+            x: input [T, B, C].
+            padding: padding mask [B, T], or None without padding.
+
+        Returns:
+            Output [T, B, C].
+
+        Raises:
+            InputError: T exceeds the maximum length.
+        """
         T = x.size(0)
         if T > self.longest:
             raise InputError(
@@ -53,8 +70,8 @@ class InformationBlock(nn.Module):
             )
         x = x.transpose(0, 1)
         if padding is not None:
-            x = rotated(x.masked_fill(padding.unsqueeze(-1), 0.0), padded_left(padding))
+            x = roll_left(x.masked_fill(padding.unsqueeze(-1), 0.0), count_left_padding(padding))
         x = self.gather_conv(F.pad(x, (0, 0, 0, self.longest - T)))
         x, places = F.max_pool1d(F.leaky_relu(x), POOL, return_indices=True)
         x = self.spread_conv(F.max_unpool1d(x, places, POOL))[:, :T]
-        return (x if padding is None else rotated(x, -padded_left(padding))).transpose(0, 1)
+        return (x if padding is None else roll_left(x, -count_left_padding(padding))).transpose(0, 1)

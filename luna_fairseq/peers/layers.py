@@ -1,4 +1,4 @@
-"""fairseq's Transformer encoder and decoder with any of the peers' attentions in the place of its own."""
+"""fairseq's Transformer encoder and decoder with peer attentions in place of softmax attention."""
 
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -16,8 +16,17 @@ from luna_fairseq.peers.linformer import LinformerAttention
 from luna_fairseq.peers.registry import build_attention
 
 
-def attention_of(cfg: Any, name: str, form: str) -> nn.Module:
-    """The attention ``name`` of a layer of the encoder, or of the decoder, as its form says."""
+def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
+    """Build the attention of an encoder or decoder layer.
+
+    Args:
+        cfg: nested options of the model.
+        name: name of the attention in ``ATTENTIONS``.
+        form: "bidirectional" for the encoder, "causal" or "cross" for the decoder.
+
+    Returns:
+        Attention with the widths, heads and dropout of its side of the model.
+    """
     encodes = form == BIDIRECTIONAL
     side = cfg.encoder if encodes else cfg.decoder
     return build_attention(
@@ -34,16 +43,16 @@ def attention_of(cfg: Any, name: str, form: str) -> nn.Module:
 
 
 class PeerEncoderLayer(TransformerSequenceLayer):
-    """fairseq's encoder layer with the attention that ``cfg.attention`` names."""
+    """Encoder layer of fairseq with the attention that ``cfg.attention`` names."""
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
         # Not by fairseq's hook: the layer of 0.12.2 reads projections that some attentions do not have.
-        self.self_attn = attention_of(cfg, cfg.attention, BIDIRECTIONAL)
+        self.self_attn = build_layer_attention(cfg, cfg.attention, BIDIRECTIONAL)
 
 
 class InformerEncoderLayer(PeerEncoderLayer):
-    """:class:`PeerEncoderLayer` with the information organisation block in the place of its feed-forward."""
+    """Encoder layer with an information organization block in place of the feed-forward network."""
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -55,7 +64,16 @@ class InformerEncoderLayer(PeerEncoderLayer):
     def forward(
         self, x: Tensor, encoder_padding_mask: Optional[Tensor], attn_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """As fairseq's: x [T, B, C], encoder_padding_mask [B, T] or None."""
+        """Apply attention and the information block, each with its residual connection and layer norm.
+
+        Args:
+            x: input [T, B, C].
+            encoder_padding_mask: mask [B, T], True at padding, or None without padding.
+            attn_mask: ignored (default: None).
+
+        Returns:
+            Output [T, B, C].
+        """
         padding = None if encoder_padding_mask is None else encoder_padding_mask.bool()
         x = self._sublayer(x, self.self_attn_layer_norm, lambda y: self.self_attn(y, y, y, padding)[0])
         return self._sublayer(x, self.final_layer_norm, lambda y: self.information_block(y, padding))
@@ -67,21 +85,23 @@ class InformerEncoderLayer(PeerEncoderLayer):
 
 
 class PeerDecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's decoder layer with ``cfg.decoder_attention`` and ``cfg.cross_attention``."""
+    """Decoder layer of fairseq with ``cfg.decoder_attention`` and ``cfg.cross_attention``."""
 
     def __init__(self, cfg: Any, no_encoder_attn: bool = False):
         super().__init__(cfg, no_encoder_attn)
         self.activation_fn = activation_function(cfg.activation_fn)
 
     def build_self_attention(self, embed_dim: int, cfg: Any, **kwargs: Any) -> nn.Module:
-        return attention_of(cfg, cfg.decoder_attention, CAUSAL)
+        """Build the causal attention."""
+        return build_layer_attention(cfg, cfg.decoder_attention, CAUSAL)
 
     def build_encoder_attention(self, embed_dim: int, cfg: Any) -> nn.Module:
-        return attention_of(cfg, cfg.cross_attention, CROSS)
+        """Build the cross-attention."""
+        return build_layer_attention(cfg, cfg.cross_attention, CROSS)
 
 
 class PeerEncoder(TransformerSequenceEncoder):
-    """An encoder of any attention; arguments as for :class:`TransformerSequenceEncoder`."""
+    """Transformer encoder with peer attentions. Arguments: see :class:`TransformerSequenceEncoder`."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
         super().__init__(cfg, dictionary, embed_tokens, layer_repeats)
@@ -90,27 +110,30 @@ class PeerEncoder(TransformerSequenceEncoder):
             attention.share(linformers[0])
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
-        """fairseq's, with the tokens beside their vectors."""
+        """Encode a batch and add ``src_tokens`` to fairseq's outputs."""
         return {**super().forward(src_tokens, *args, **kwargs), "src_tokens": [src_tokens]}
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
+        """Build a layer, with the information block if ``cfg.information_block`` is set."""
         return wrap_layer((InformerEncoderLayer if cfg.information_block else PeerEncoderLayer)(cfg), cfg)
 
 
 class PeerDecoder(TransformerDecoderBase):
-    """A decoder of any causal attention and cross-attention; arguments as for fairseq's.
+    """Transformer decoder with peer attentions. Arguments: see fairseq's ``TransformerDecoderBase``.
 
     Attributes:
-        separators: with --sentence-diagonal, what stands between sentences of the source and of the target
+        separators: indices of the sentence separator in the source and the target dictionary, needed with
+            --sentence-diagonal (default: None).
     """
 
     separators: Optional[Tuple[int, int]] = None
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
+        """Build a layer."""
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
 
     def buffered_future_mask(self, tensor: Tensor) -> None:
-        """No mask of T x T: a causal attention leaves out what is to come by itself."""
+        """Return None instead of a T x T mask, because causal attentions mask future positions."""
 
     def extract_features(
         self,
@@ -121,7 +144,13 @@ class PeerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """fairseq's. Raises InputError when asked for the full target context: attention is causal."""
+        """Compute the decoder's features as in fairseq.
+
+        With a diagonal prior, the positions of the queries are given to the cross-attentions first.
+
+        Raises:
+            InputError: ``full_context_alignment`` is set, which is impossible with causal attention.
+        """
         if full_context_alignment:
             raise InputError("full-context alignment is not possible: the decoder's attention is causal")
         if getattr(self.cfg, "diagonal_prior", False):

@@ -10,24 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features, mean_of
+from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features, weighted_mean
 
 
 def positive(x: Tensor) -> Tensor:
-    """phi: elu(x) + 1, in float32 or wider."""
+    """Compute the feature map phi(x) = elu(x) + 1, in float32 or wider."""
     return F.elu(x.to(torch.promote_types(x.dtype, torch.float32))) + 1
 
 
 class LinearAttention(FeatureMapAttention):
-    """As many features as a head is wide."""
+    """Feature-map attention with elu(x) + 1. The number of features is the width of a head."""
 
     name = "linear"
 
     def map_queries(self, q: Tensor) -> Tensor:
+        """Return phi(q) [B, H, T, K]."""
         return positive(q)
 
     def map_keys(self, k: Tensor, padding: Optional[Tensor], *more: Tensor) -> Keys:
+        """Return phi(k) [B, H, S, K], 0 at padding."""
         return Keys(mask_features(positive(k), padding))
 
-    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        return mean_of(v, self.weigh(positive(q), positive(k), padding))
+    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Compute :meth:`attend` with explicit weights."""
+        return weighted_mean(v, self.unnormalized_weights(positive(q), positive(k), padding))

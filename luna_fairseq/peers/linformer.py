@@ -1,8 +1,8 @@
 """Linformer (Wang et al., 2020, "Self-Attention with Linear Complexity").
 
-Keys and values are projected along the length, from n to k rows: ``y = softmax(q (E K)^T / sqrt(K)) (F V)``
-with learned E and F of k x n. n is the longest sequence there may be; a shorter one uses the first columns,
-counted from its first real token. E mixes positions, so there is no causal form.
+Keys and values are projected along the length, from n tokens to k rows: ``y = softmax(q (E K)^T / sqrt(K)) (F
+V)`` with learned matrices E and F [k, n]. n is the maximum length; shorter sequences are left-aligned and use
+the first columns. E mixes all positions, so there is no causal form.
 """
 
 from typing import Any, List, Optional
@@ -16,13 +16,14 @@ from luna_fairseq.peers.feature_maps import mask_features
 
 
 class LinformerAttention(PeerAttention):
-    """Queries attend to k rows."""
+    """Softmax attention to k projected keys and values."""
 
     name = "linformer"
     forms = (BIDIRECTIONAL,)
-    from_start = True
+    needs_left_alignment = True
 
     def build(self, options: Any) -> None:
+        """Create the projections E and F, shared as ``--linformer-sharing`` says."""
         self.sharing = options.linformer_sharing
         heads = self.num_heads if self.sharing == "none" else 1
         shape = (heads, options.linformer_k, self.max_positions)
@@ -33,22 +34,37 @@ class LinformerAttention(PeerAttention):
             nn.init.normal_(parameter, std=self.max_positions**-0.5)  # rows as long as those they are made of
 
     def share(self, first: "LinformerAttention") -> None:
-        """Use the projections along the length of the first layer, where all layers share them."""
+        """Use the length projections of the first layer if all layers share them.
+
+        Args:
+            first: attention of the first layer.
+        """
         if self.sharing == "layerwise":
             self.length_proj = first.length_proj
 
     def shorten(self, x: Tensor, index: int, padding: Optional[Tensor]) -> Tensor:
-        """E or F, by index 0 or 1, times x [B, H, T, K]: [B, H, k, K]."""
+        """Project keys or values along the length.
+
+        Args:
+            x: keys or values [B, H, T, K].
+            index: 0 for E (keys), 1 for F (values).
+            padding: padding mask [B, T], or None without padding.
+
+        Returns:
+            Projected keys or values [B, H, k, K].
+        """
         T = x.size(2)
         self.check_length(T)
         weights: List[Tensor] = list(self.length_proj)
         return weights[index % len(weights)][:, :, :T].to(x.dtype) @ mask_features(x, padding)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Compute softmax attention to the projected keys and values."""
         k, v = self.shorten(k, 0, padding), self.shorten(v, 1, padding)
         return softmax_attention(q, k, v, None, self.dropout)
 
-    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Compute :meth:`attend` with explicit weights."""
         E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
         keys, values = E @ mask_features(k, padding), F @ mask_features(v, padding)
         return (q @ keys.transpose(-2, -1) * q.size(-1) ** -0.5).softmax(dim=-1) @ values

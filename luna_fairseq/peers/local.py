@@ -1,7 +1,8 @@
-"""Local attention: softmax attention within a window around each position, or within blocks.
+"""Local attention: softmax attention within a sliding window or within blocks.
 
-Window w: i sees j with |i - j| <= w, in causal attention j from i - w to i. Blocks of w: i sees the positions
-of its own block (``floor(i / w) = floor(j / w)``), which is the Local of Long Range Arena.
+With a window w, query i attends to keys j with |i - j| <= w; in causal attention to i - w <= j <= i. With
+blocks of w tokens, query i attends to the keys of its own block, floor(i / w) = floor(j / w). Block attention
+is the "Local Attention" of Long Range Arena.
 """
 
 from typing import Any, Optional, Tuple
@@ -18,46 +19,51 @@ from luna_fairseq.peers.attention import (
     Parts,
     PeerAttention,
     State,
-    excluded_keys,
-    given_padding,
+    combine_masks,
+    materialize_padding,
 )
 
 
 class LocalAttention(PeerAttention):
-    """The state of decoding is the keys and values of the last positions, as many as the window has."""
+    """Sliding-window or block attention. The decoding state holds the last w keys and values."""
 
     name = "local"
     forms = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
+        """Read the window size and the kind of attention."""
         self.window, self.kind = options.local_window, options.local_kind
-        self.from_start = self.kind == "blocks"
+        self.needs_left_alignment = self.kind == "blocks"
 
-    def left_out(self, i: Tensor, j: Tensor) -> Tensor:
-        """True where place i does not see place j."""
+    def mask_pairs(self, i: Tensor, j: Tensor) -> Tensor:
+        """Return a mask that is True if the query at position i must not attend to the key at position j."""
         far = i // self.window != j // self.window if self.kind == "blocks" else (i - j).abs() > self.window
         return far | (j > i) if self.form == CAUSAL else far
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Compute local attention in blocks."""
         T, after = q.size(2), 0 if self.form == CAUSAL else self.window
         if self.kind == "window":
             return windowed_attention(q, k, v, self.window, after, padding, self.dropout)
         size = min(self.window, T)
         places = torch.arange(size, device=q.device)
-        padded = to_blocks(given_padding(padding, q)[:, None, :, None], size, True).transpose(-2, -1)
-        excluded = padded | self.left_out(places[:, None], places)
+        padded = to_blocks(materialize_padding(padding, q)[:, None, :, None], size, True).transpose(-2, -1)
+        excluded = padded | self.mask_pairs(places[:, None], places)
         q, k, v = (to_blocks(x, size) for x in (q, k, v))
         return from_blocks(block_attention(q, k, v, excluded, self.dropout), T)
 
-    def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
+    def attend_incrementally(
+        self, parts: Parts, padding: Optional[Tensor], state: Optional[State]
+    ) -> Tuple[Tensor, State]:
+        """Continue causal attention from the last w positions in ``state``."""
         q, k, v = parts
-        real = (~given_padding(padding, q)).long()
+        real = (~materialize_padding(padding, q)).long()
         places = real.cumsum(dim=1) - 1
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
             places = torch.cat([state["places"], places + state["count"]], dim=1)
             real = torch.cat([state["real"], real], dim=1)
-        excluded = self.left_out(places[:, -q.size(2) :, None], places[:, None, :]) | real[:, None, :].eq(0)
+        excluded = self.mask_pairs(places[:, -q.size(2) :, None], places[:, None, :]) | real[:, None, :].eq(0)
         output = softmax_attention(q, k, v, excluded.unsqueeze(1), self.dropout)
         last = slice(-self.window, None)
         return output, {
@@ -68,7 +74,8 @@ class LocalAttention(PeerAttention):
             "count": places[:, -1:] + 1,
         }
 
-    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Compute :meth:`attend` with a full mask of pairs."""
         places = torch.arange(q.size(2), device=q.device)
-        excluded = excluded_keys(padding, self.left_out(places[:, None], places))
+        excluded = combine_masks(padding, self.mask_pairs(places[:, None], places))
         return naive_softmax_weights(q, k, excluded) @ v

@@ -1,9 +1,8 @@
-"""Longformer (Beltagy et al., 2020): a sliding window, and a few global tokens that see all and are seen by
-all.
+"""Longformer (Beltagy et al., 2020): a sliding window combined with global tokens.
 
-``j in [i - w/2, i + w/2]``, or j one of the first g tokens; a global token attends to everything, with
-projections of queries, keys and values of its own. (The paper's language model, without global tokens, is
-``local`` in causal form.)
+Query i attends to keys j in [i - w/2, i + w/2] and to the first g tokens, which are global. A global token
+attends to all tokens, with its own projections of queries, keys and values. The paper's language model has no
+global tokens; use causal ``local`` attention instead.
 """
 
 from typing import Any, Optional, Tuple
@@ -15,18 +14,19 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.ops.blocks import MoreKeys, windowed_attention
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import softmax_attention
-from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, excluded_keys, given_padding
+from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_masks, materialize_padding
 
 
 class LongformerAttention(PeerAttention):
-    """The window by blocks, the global keys beside it."""
+    """Sliding-window attention with global tokens."""
 
     name = "longformer"
     forms = (BIDIRECTIONAL,)
-    from_start = True
+    needs_left_alignment = True
     projections: Tuple[str, ...] = ("q", "k", "v", "global_q", "global_k", "global_v")
 
     def build(self, options: Any) -> None:
+        """Read the options. Without global tokens, remove the global projections."""
         if options.longformer_window % 2:
             raise InputError(
                 f"--longformer-window is {options.longformer_window}: it must be even, half on either side"
@@ -38,30 +38,40 @@ class LongformerAttention(PeerAttention):
             self.projections = self.projections[:3]
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *of_all: Tensor, padding: Optional[Tensor] = None
+        self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding: Optional[Tensor] = None
     ) -> Tensor:
+        """Compute window attention, and full attention for the global tokens.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            global_parts: queries, keys and values of the global projections; empty without global tokens.
+            padding: padding mask [B, T], or None without padding.
+        """
         T, g = q.size(2), min(self.tokens, q.size(2))
         more = None
         if g:
             places = torch.arange(T, device=q.device)[:, None]
             in_window = (places - places[:g].t()).abs() <= self.half
-            excluded = in_window | given_padding(padding, q)[:, None, None, :g]
+            excluded = in_window | materialize_padding(padding, q)[:, None, None, :g]
             more = MoreKeys(k[:, :, :g], v[:, :, :g], excluded)
         output = windowed_attention(q, k, v, self.half, self.half, padding, self.dropout, more)
         if not g:
             return output
-        q, k, v = of_all
-        seeing_all = softmax_attention(q[:, :, :g], k, v, excluded_keys(padding), self.dropout)
-        return torch.cat([seeing_all, output[:, :, g:]], dim=2)
+        q, k, v = global_parts
+        global_output = softmax_attention(q[:, :, :g], k, v, combine_masks(padding), self.dropout)
+        return torch.cat([global_output, output[:, :, g:]], dim=2)
 
-    def define(
-        self, q: Tensor, k: Tensor, v: Tensor, *of_all: Tensor, padding: Optional[Tensor] = None
+    def attend_naively(
+        self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding: Optional[Tensor] = None
     ) -> Tensor:
+        """Compute :meth:`attend` with full masks of pairs."""
         places = torch.arange(q.size(2), device=q.device)
         unseen = ((places[:, None] - places).abs() > self.half) & (places >= self.tokens)
-        output = naive_softmax_weights(q, k, excluded_keys(padding, unseen)) @ v
-        if not of_all:
+        output = naive_softmax_weights(q, k, combine_masks(padding, unseen)) @ v
+        if not global_parts:
             return output
-        q, k, v = of_all
-        seeing_all = naive_softmax_weights(q, k, excluded_keys(padding)) @ v
-        return torch.where(places[:, None] < self.tokens, seeing_all, output)
+        q, k, v = global_parts
+        global_output = naive_softmax_weights(q, k, combine_masks(padding)) @ v
+        return torch.where(places[:, None] < self.tokens, global_output, output)

@@ -14,8 +14,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from luna_fairseq.peers.drawing import Drawing
-from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features, mean_of
+from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features, weighted_mean
+from luna_fairseq.peers.resampling import ResampledNormal
 
 
 class PerformerAttention(FeatureMapAttention):
@@ -24,7 +24,7 @@ class PerformerAttention(FeatureMapAttention):
     name = "performer"
 
     def build(self, options: Any) -> None:
-        self.features = Drawing(
+        self.features = ResampledNormal(
             (options.performer_features, self.head_dim), options.performer_redraw_interval, orthogonal=True
         )
 
@@ -44,5 +44,7 @@ class PerformerAttention(FeatureMapAttention):
         log_scale = exponents.detach().amax(dim=(-2, -1), keepdim=True)
         return Keys(mask_features((exponents - log_scale).exp(), padding), log_scale)
 
-    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        return mean_of(v, self.weigh(self.exponents(q).exp(), self.exponents(k).exp(), padding))
+    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        return weighted_mean(
+            v, self.unnormalized_weights(self.exponents(q).exp(), self.exponents(k).exp(), padding)
+        )

@@ -27,7 +27,7 @@ class DotScore(nn.Module):
         longest: source tokens there may be, for the score that counts them
     """
 
-    one_width = True
+    needs_equal_widths = True
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
         super().__init__()
@@ -44,7 +44,7 @@ class DotScore(nn.Module):
 class GeneralScore(DotScore):
     """``s . (W h)``: a product that bridges two widths."""
 
-    one_width = False
+    needs_equal_widths = False
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
         super().__init__(query_dim, memory_dim, longest)
@@ -69,7 +69,7 @@ class ConcatScore(GeneralScore):
 class LocationScore(DotScore):
     """``(W s)_i``: of the place alone, whatever stands there; W has a row for each of ``longest`` places."""
 
-    one_width = False
+    needs_equal_widths = False
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
         super().__init__(query_dim, memory_dim, longest)
@@ -141,7 +141,7 @@ class RecurrentAttention(nn.Module):
         longest: int = 1024,
     ):
         super().__init__()
-        if SCORES[score].one_width and query_dim != memory_dim:
+        if SCORES[score].needs_equal_widths and query_dim != memory_dim:
             raise InputError(
                 f"--score {score} multiplies states of one width, and the decoder's have {query_dim}, "
                 f"the encoder's 2 x {memory_dim // 2}: give --decoder-hidden-size {memory_dim}, or --score "

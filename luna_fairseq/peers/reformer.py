@@ -20,7 +20,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.ops.blocks import from_blocks, merge_parts, partial_attention, to_blocks, with_neighbours
 from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
-from luna_fairseq.peers.drawing import Drawing
+from luna_fairseq.peers.resampling import ResampledNormal
 
 SELF = -1e5  # the logit of a position to itself
 
@@ -36,7 +36,7 @@ class ReformerAttention(PeerAttention):
         self.buckets, self.chunk = options.reformer_buckets, options.reformer_chunk
         if self.buckets != 1 and self.buckets % 2:
             raise InputError(f"--reformer-buckets is {self.buckets}: it must be even, or 1")
-        self.rotations = Drawing(
+        self.rotations = ResampledNormal(
             (options.reformer_hashes, self.num_heads, self.head_dim, max(1, self.buckets // 2)), interval=1
         )
 
@@ -49,7 +49,7 @@ class ReformerAttention(PeerAttention):
             buckets = buckets.masked_fill(padding[:, None, None, :], self.buckets)
         return buckets, buckets.argsort(dim=-1, stable=True)
 
-    def shown(self, distance: Tensor) -> Tensor:
+    def is_visible(self, distance: Tensor) -> Tensor:
         """Whether a position sees another at a distance within a bucket."""
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
@@ -60,8 +60,8 @@ class ReformerAttention(PeerAttention):
         codes = slots + buckets * (self.chunk + 1)
         parts = [self.attend_sorted(qk, v, codes, order[:, :, r], r) for r in range(order.size(2))]
         outputs, totals = (
-            torch.stack([x.gather(2, slots[:, :, r, :, None].expand_as(x)) for r, x in enumerate(of_rounds)])
-            for of_rounds in zip(*parts)
+            torch.stack([x.gather(2, slots[:, :, r, :, None].expand_as(x)) for r, x in enumerate(by_round)])
+            for by_round in zip(*parts)
         )
         return merge_parts(outputs, totals).to(v.dtype)
 
@@ -73,11 +73,11 @@ class ReformerAttention(PeerAttention):
         q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))
         queries, keys, values = (to_blocks(x, self.chunk) for x in (q, F.normalize(q, dim=-1), v))
         distances = [self.distances(x.gather(2, order), neighbours) for x in codes.unbind(2)]
-        shown = [self.shown(distance) for distance in distances]
-        rounds = torch.stack(shown).sum(dim=0, dtype=keys.dtype).clamp(min=1)
+        visible = [self.is_visible(distance) for distance in distances]
+        rounds = torch.stack(visible).sum(dim=0, dtype=keys.dtype).clamp(min=1)
         bias = torch.where(distances[r] == 0, SELF, 0.0) - rounds.log()
         keys, values = (with_neighbours(x, *neighbours) for x in (keys, values))
-        output, total = partial_attention(queries, keys, values, ~shown[r], self.dropout, bias)
+        output, total = partial_attention(queries, keys, values, ~visible[r], self.dropout, bias)
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
     def distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
@@ -88,11 +88,11 @@ class ReformerAttention(PeerAttention):
         keys = with_neighbours(blocks, *neighbours, nowhere)
         return keys.transpose(3, 4).contiguous() - blocks
 
-    def define(self, qk: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(self, qk: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         buckets, order = self.hash(qk, padding)
         slots = order.argsort(dim=-1)
         same = buckets.unsqueeze(4) == buckets.unsqueeze(3)
-        shown = (same & self.shown(slots.unsqueeze(3) - slots.unsqueeze(4))).any(dim=2)
+        visible = (same & self.is_visible(slots.unsqueeze(3) - slots.unsqueeze(4))).any(dim=2)
         logits = qk @ F.normalize(qk, dim=-1).transpose(-2, -1)
         logits = logits + SELF * torch.eye(qk.size(2), dtype=qk.dtype, device=qk.device)
-        return masked_softmax(logits, ~shown) @ v
+        return masked_softmax(logits, ~visible) @ v

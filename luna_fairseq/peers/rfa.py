@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from luna_fairseq.peers.attention import CAUSAL, Parts
-from luna_fairseq.peers.drawing import Drawing
 from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features
+from luna_fairseq.peers.resampling import ResampledNormal
 
 # Where the gate begins: a memory of about 20 positions, 1 / (1 - sigmoid(3)).
 GATE_BIAS = 3.0
@@ -30,7 +30,7 @@ class RandomFeatureAttention(FeatureMapAttention):
     name = "rfa"
 
     def build(self, options: Any) -> None:
-        self.vectors = Drawing((self.num_heads, options.rfa_dim, self.head_dim))
+        self.vectors = ResampledNormal((self.num_heads, options.rfa_dim, self.head_dim))
         self.sigma = nn.Parameter(torch.full((self.num_heads, 1, self.head_dim), options.rfa_sigma))
         self.noise = 0.5 * options.rfa_dim**-0.5
         self.gate_proj: Optional[nn.Linear] = None
@@ -40,7 +40,7 @@ class RandomFeatureAttention(FeatureMapAttention):
             nn.init.constant_(self.gate_proj.bias, GATE_BIAS)
 
     def project(self, x: Tensor) -> Parts:
-        return super().project(x) if self.gate_proj is None else self.heads(x, "q", "k", "v", "gate")
+        return super().project(x) if self.gate_proj is None else self.project_heads(x, "q", "k", "v", "gate")
 
     def map_queries(self, q: Tensor) -> Tensor:
         q = F.normalize(q.to(torch.promote_types(q.dtype, torch.float32)), dim=-1)
@@ -68,10 +68,10 @@ class RandomFeatureAttention(FeatureMapAttention):
         left = keys.log_decay.cumsum(dim=-1).unsqueeze(-1).exp()
         return (1 - (left if before is None else left * (1 - before)),)
 
-    def define(
+    def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, gate: Optional[Tensor] = None, padding: Optional[Tensor] = None
     ) -> Tensor:
-        each = self.weigh(torch.ones_like(q[..., :1]), torch.ones_like(k[..., :1]), padding)
+        each = self.unnormalized_weights(torch.ones_like(q[..., :1]), torch.ones_like(k[..., :1]), padding)
         if gate is not None:
             log_decay = mask_features(F.logsigmoid(gate), padding).cumsum(dim=2)
             left = (log_decay - log_decay.transpose(-2, -1)).tril().exp()

@@ -25,9 +25,9 @@ from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.bases import LoadsWhatFits
 from luna_fairseq.models.fairseq_layers import IncrementalState
-from luna_fairseq.peers.attention import padded_left, rotated
+from luna_fairseq.peers.attention import count_left_padding, roll_left
 from luna_fairseq.peers.recurrent_attention import RecurrentAttention
-from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig, completed
+from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig, fill_defaults
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 EncoderOut = Dict[str, List[Tensor]]
@@ -44,7 +44,7 @@ class RnnAttentionModel(LoadsWhatFits, FairseqEncoderDecoderModel):
         Raises:
             InputError: options that do not go together, or dictionaries that cannot share an embedding
         """
-        cfg = completed(cfg)
+        cfg = fill_defaults(cfg)
         source, target = task.source_dictionary, task.target_dictionary
         embed_tokens = Embedding(len(source), cfg.encoder_embed_dim, source.pad())
         encoder = RnnEncoder(cfg, source, embed_tokens)
@@ -58,7 +58,7 @@ class RnnAttentionModel(LoadsWhatFits, FairseqEncoderDecoderModel):
         return cls(encoder, RnnAttentionDecoder(cfg, target, embed_tokens))
 
 
-def recurrent(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool = False) -> Any:
+def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool = False) -> Any:
     """Layers of the cell that ``cfg`` names, with weights as fairseq's LSTM begins with."""
     dropout = cfg.dropout if layers > 1 else 0.0
     rnn = CELLS[cfg.cell](input_dim, hidden_dim, layers, dropout=dropout, bidirectional=bidirectional)
@@ -82,7 +82,7 @@ class RnnEncoder(FairseqEncoder):
         self.embed_tokens = embed_tokens
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=self.__class__.__name__)
         hidden, layers = cfg.encoder_hidden_size, cfg.encoder_layers
-        self.rnn = recurrent(cfg, embed_tokens.embedding_dim, hidden, layers, bidirectional=True)
+        self.rnn = build_rnn(cfg, embed_tokens.embedding_dim, hidden, layers, bidirectional=True)
         self.longest = cfg.max_source_positions
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **kwargs: Any) -> EncoderOut:
@@ -97,14 +97,14 @@ class RnnEncoder(FairseqEncoder):
             hidden units, of cells)
         """
         padding = src_tokens.eq(self.embed_tokens.padding_idx)
-        left = padded_left(padding)
-        x = self.dropout_module(self.embed_tokens(rotated(src_tokens, left)))
+        left = count_left_padding(padding)
+        x = self.dropout_module(self.embed_tokens(roll_left(src_tokens, left)))
         lengths = (~padding).sum(dim=1).cpu()
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         packed, state = self.rnn(packed)
         x, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=src_tokens.size(1))
-        final = [each.unflatten(0, (-1, 2)).permute(2, 0, 1, 3).flatten(2) for each in parts(state)]
-        x = self.dropout_module(rotated(x, -left))
+        final = [each.unflatten(0, (-1, 2)).permute(2, 0, 1, 3).flatten(2) for each in state_tensors(state)]
+        x = self.dropout_module(roll_left(x, -left))
         return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [padding], "final": final}
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
@@ -119,7 +119,7 @@ class RnnEncoder(FairseqEncoder):
         return self.longest
 
 
-def parts(state: Any) -> Tuple[Tensor, ...]:
+def state_tensors(state: Any) -> Tuple[Tensor, ...]:
     """The tensors of a recurrent state: two of an LSTM, one of a GRU."""
     return state if isinstance(state, tuple) else (state,)
 
@@ -129,7 +129,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     beside it: tanh(W h) for hidden units, W c for an LSTM's cells.
 
     Args:
-        cfg: a :class:`RnnAttentionConfig` as :func:`completed` returns it
+        cfg: a :class:`RnnAttentionConfig` as :func:`fill_defaults` returns it
         dictionary: target dictionary
         embed_tokens: token embedding
     """
@@ -138,7 +138,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         super().__init__(dictionary)
         self.embed_tokens = embed_tokens
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=self.__class__.__name__)
-        self.asks_before = cfg.attention == "bahdanau"
+        self.is_bahdanau = cfg.attention == "bahdanau"
         self.input_feeding = cfg.input_feeding
         self.longest = cfg.max_target_positions
         memory, hidden = 2 * cfg.encoder_hidden_size, cfg.decoder_hidden_size
@@ -146,11 +146,11 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         self.encoder_attn = RecurrentAttention(
             cfg.score, hidden, memory, cfg.local, cfg.local_window, cfg.max_source_positions
         )
-        fed = memory if self.asks_before else output if self.input_feeding else 0
-        self.rnn = recurrent(cfg, embed + fed, hidden, cfg.decoder_layers)
-        kinds = 2 if cfg.cell == "lstm" else 1
-        self.bridge = nn.ModuleList(Linear(memory, hidden) for _ in range(kinds))
-        self.readout = Linear(hidden + memory + (embed if self.asks_before else 0), output)
+        fed_dim = memory if self.is_bahdanau else output if self.input_feeding else 0
+        self.rnn = build_rnn(cfg, embed + fed_dim, hidden, cfg.decoder_layers)
+        num_tensors = 2 if cfg.cell == "lstm" else 1
+        self.bridge = nn.ModuleList(Linear(memory, hidden) for _ in range(num_tensors))
+        self.readout = Linear(hidden + memory + (embed if self.is_bahdanau else 0), output)
         shared = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed
         self.output_projection = Linear(output, len(dictionary), bias=not shared)
         if shared:
@@ -187,13 +187,13 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
         """As :meth:`forward` with ``features_only``."""
         if incremental_state is None:
-            left = padded_left(prev_output_tokens.eq(self.embed_tokens.padding_idx))
-            tokens, first = rotated(prev_output_tokens, left), 0
+            left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
+            tokens, first = roll_left(prev_output_tokens, left), 0
         else:
             tokens, first = prev_output_tokens[:, -1:], prev_output_tokens.size(1) - 1
         x = self.dropout_module(self.embed_tokens(tokens))
         saved = self.get_incremental_state(incremental_state, "recurrent")
-        state = self._begin(encoder_out) if saved is None else saved
+        state = self._initial_state(encoder_out) if saved is None else saved
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         (padding,) = encoder_out["encoder_padding_mask"]
 
@@ -201,15 +201,15 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
             return self.encoder_attn(query, memory, state["keys"], padding, place)
 
         # One token after the other where what is read of the source goes into the states.
-        size = 1 if self.asks_before or self.input_feeding else x.size(1)
+        size = 1 if self.is_bahdanau or self.input_feeding else x.size(1)
         steps = [self._step(part, state, attend, first + t) for t, part in enumerate(x.split(size, dim=1))]
         features, weights = (torch.cat(each, dim=1) for each in zip(*steps))
         if incremental_state is None:
-            return rotated(features, -left), {"attn": [rotated(weights, -left)]}
+            return roll_left(features, -left), {"attn": [roll_left(weights, -left)]}
         self.set_incremental_state(incremental_state, "recurrent", state)
         return features, {"attn": [weights]}
 
-    def _begin(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
+    def _initial_state(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
         """Before the first token, each part [B, ..]: what attention needs, layers' states, last output."""
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         state = {"keys": self.encoder_attn.keys(memory)}
@@ -219,20 +219,20 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
             state["fed"] = memory.new_zeros(memory.size(0), 1, self.readout.out_features)
         return state
 
-    def _move(self, x: Tensor, state: Dict[str, Tensor]) -> Tensor:
+    def _run_rnn(self, x: Tensor, state: Dict[str, Tensor]) -> Tensor:
         """The states [B, T, hidden] of the upper layer after reading x [B, T, *]; ``state`` moves with it."""
         before = [state[f"state{i}"].transpose(0, 1).contiguous() for i in range(len(self.bridge))]
         states, after = self.rnn(x.transpose(0, 1), tuple(before) if len(before) > 1 else before[0])
-        for i, each in enumerate(parts(after)):
+        for i, each in enumerate(state_tensors(after)):
             state[f"state{i}"] = each.transpose(0, 1)
         return states.transpose(0, 1)
 
     def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, place: int) -> Tuple[Tensor, Tensor]:
-        if self.asks_before:
+        if self.is_bahdanau:
             context, weights = attend(state["state0"][:, -1:], place)
-            read = [self._move(torch.cat([x, context], dim=-1), state), context, x]
+            read = [self._run_rnn(torch.cat([x, context], dim=-1), state), context, x]
         else:
-            states = self._move(torch.cat([x, state["fed"]], dim=-1) if self.input_feeding else x, state)
+            states = self._run_rnn(torch.cat([x, state["fed"]], dim=-1) if self.input_feeding else x, state)
             context, weights = attend(states, place)
             read = [states, context]
         features = self.dropout_module(torch.tanh(self.readout(torch.cat(read, dim=-1))))

@@ -56,7 +56,7 @@ class RnnAttentionConfig(FairseqDataclass):
     )
 
 
-def completed(cfg: Any) -> Namespace:
+def fill_defaults(cfg: Any) -> Namespace:
     """The options of ``cfg`` with open defaults filled in.
 
     Raises:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
-from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention, given_padding
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention, materialize_padding
 from luna_fairseq.peers.feature_maps import mask_features
 
 
@@ -27,7 +27,7 @@ class SinkhornAttention(PeerAttention):
 
     name = "sinkhorn"
     forms = (BIDIRECTIONAL, CAUSAL)
-    from_start = True
+    needs_left_alignment = True
 
     def build(self, options: Any) -> None:
         self.size, self.iterations = options.sinkhorn_block, options.sinkhorn_iterations
@@ -42,7 +42,7 @@ class SinkhornAttention(PeerAttention):
     def project(self, x: Tensor) -> Parts:
         return (*super().project(x), x.transpose(0, 1).unsqueeze(1))
 
-    def summarise(self, x: Tensor, real: Tensor) -> Tensor:
+    def summarize_blocks(self, x: Tensor, real: Tensor) -> Tensor:
         """x' [B, blocks, C] of x [B, 1, T, C]; real [B, 1, T, 1] is 1 at tokens and 0 at padding."""
         x = torch.cat([x * real, real], dim=-1)
         if self.form == CAUSAL:
@@ -51,11 +51,11 @@ class SinkhornAttention(PeerAttention):
             sums = to_blocks(x, self.size).sum(dim=3).squeeze(1)
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
-    def permute(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def compute_permutation(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
         """R [B, H, blocks, blocks] for x [B, 1, T, C], in float32 or wider."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         real = mask_features(torch.ones_like(x[..., :1]), padding)
-        blocks = self.sort(self.summarise(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)
+        blocks = self.sort(self.summarize_blocks(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)
         n = blocks.size(1)
         self.check_length(x.size(2))
         logits = blocks.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)[..., :n]  # [B, H, blocks, blocks]
@@ -81,17 +81,17 @@ class SinkhornAttention(PeerAttention):
         return logits.exp().masked_fill(~allowed, 0.0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        R = self.permute(x, padding).to(k.dtype)
+        R = self.compute_permutation(x, padding).to(k.dtype)
         queries, keys, values = (to_blocks(mask_features(y, padding), self.size) for y in (q, k, v))
         keys, values = (
             torch.cat([y, (R @ y.flatten(3)).unflatten(3, y.shape[3:])], dim=3) for y in (keys, values)
         )
-        output = block_attention(queries, keys, values, self.left_out(q, padding), self.dropout)
+        output = block_attention(queries, keys, values, self.mask_pairs(q, padding), self.dropout)
         return from_blocks(output, q.size(2))
 
-    def left_out(self, q: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def mask_pairs(self, q: Tensor, padding: Optional[Tensor]) -> Tensor:
         """What a position does not see of its own and the sorted block [B, 1, blocks, size, 2 size]."""
-        own = to_blocks(given_padding(padding, q)[:, None, :, None], self.size, True).transpose(-2, -1)
+        own = to_blocks(materialize_padding(padding, q)[:, None, :, None], self.size, True).transpose(-2, -1)
         # A sorted position is padding if it is so in every block, so in the first: padding is on the right.
         other = own[:, :, :1].expand_as(own)
         own, other = (y.expand(-1, -1, -1, self.size, -1) for y in (own, other))
@@ -101,16 +101,18 @@ class SinkhornAttention(PeerAttention):
             other = other | (blocks == 0)[:, None, None]  # there is nothing to sort into the first block
         return torch.cat([own, other], dim=-1)
 
-    def define(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        R, outputs = self.permute(x, padding), []
+    def attend_naively(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding: Optional[Tensor] = None
+    ) -> Tensor:
+        R, outputs = self.compute_permutation(x, padding), []
         k, v = (mask_features(y, padding) for y in (k, v))
-        left_out = self.left_out(q, padding)
+        excluded_pairs = self.mask_pairs(q, padding)
         for i, block in enumerate(q.split(self.size, dim=2)):
             seen = []
             for whole in (k, v):
                 blocks = to_blocks(whole, self.size)
                 other = torch.einsum("bhj,bhjsk->bhsk", R[:, :, i], blocks)
                 seen.append(torch.cat([blocks[:, :, i], other], dim=2))
-            excluded = left_out[:, :, i, : block.size(2)]
+            excluded = excluded_pairs[:, :, i, : block.size(2)]
             outputs.append(naive_softmax_weights(block, seen[0], excluded) @ seen[1])
         return torch.cat(outputs, dim=2)

@@ -14,7 +14,14 @@ from luna_fairseq.anchored.places import middles
 from luna_fairseq.anchored.strengths import DiagonalPrior
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
-from luna_fairseq.peers.attention import CROSS, Parts, PeerAttention, State, excluded_keys, given_padding
+from luna_fairseq.peers.attention import (
+    CROSS,
+    Parts,
+    PeerAttention,
+    State,
+    combine_masks,
+    materialize_padding,
+)
 
 
 class SoftmaxAttention(PeerAttention):
@@ -42,39 +49,41 @@ class SoftmaxAttention(PeerAttention):
         return -(slope * distance).clamp(max=MAX_PENALTY)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        excluded = excluded_keys(padding, self.later(q))
+        excluded = combine_masks(padding, self.future_mask(q))
         return softmax_attention(q, k, v, excluded, self.dropout, self.bias(q, k))
 
-    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        excluded = excluded_keys(padding, self.later(q))
+    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        excluded = combine_masks(padding, self.future_mask(q))
         return naive_softmax_weights(q, k, excluded, self.bias(q, k)) @ v
 
-    def digest(self, context: Tensor, padding: Optional[Tensor]) -> State:
-        k, v = self.heads(context, "k", "v")
+    def cache_context(self, context: Tensor, padding: Optional[Tensor]) -> State:
+        k, v = self.project_heads(context, "k", "v")
         memory = {"k": k, "v": v, **({} if padding is None else {"padding": padding})}
         if self.diagonal is not None:
-            left_out = given_padding(padding, k)
-            memory["middles"] = middles(left_out, left_out)[1]  # of each token, in tokens
+            mask = materialize_padding(padding, k)
+            memory["middles"] = middles(mask, mask)[1]  # of each token, in tokens
         return memory
 
-    def read(
+    def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        (q,) = self.heads(query, "q")
+        (q,) = self.project_heads(query, "q")
         k, v, padding = memory["k"], memory["v"], memory.get("padding")
-        excluded, bias = excluded_keys(padding), None
+        excluded, bias = combine_masks(padding), None
         if self.diagonal is not None:
             place, origin = self.places or (torch.arange(q.size(2), device=q.device)[None], None)
             bias = self.diagonal(place, memory["middles"], padding, origin).bias()
         weights = naive_softmax_weights(q, k, excluded, bias) if need_weights else None
         return softmax_attention(q, k, v, excluded, self.dropout, bias), weights
 
-    def go_on(self, parts: Parts, padding: Optional[Tensor], state: Optional[State]) -> Tuple[Tensor, State]:
-        (q, k, v), padding = parts, given_padding(padding, parts[0])
+    def attend_incrementally(
+        self, parts: Parts, padding: Optional[Tensor], state: Optional[State]
+    ) -> Tuple[Tensor, State]:
+        (q, k, v), padding = parts, materialize_padding(padding, parts[0])
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
             padding = torch.cat([state["padding"], padding], dim=1)
         places = torch.arange(k.size(2), device=k.device)
-        excluded = excluded_keys(padding, places > places[-q.size(2) :, None])
+        excluded = combine_masks(padding, places > places[-q.size(2) :, None])
         output = softmax_attention(q, k, v, excluded, self.dropout, self.bias(q, k))
         return output, {"k": k, "v": v, "padding": padding}

@@ -19,7 +19,7 @@ from luna_fairseq.ops.blocks import (
     with_neighbours,
 )
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
-from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, excluded_keys
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, combine_masks
 
 
 class SparseAttention(PeerAttention):
@@ -48,10 +48,10 @@ class SparseAttention(PeerAttention):
         outputs, totals = (torch.stack([x, y.transpose(2, 3)]) for x, y in zip(near, far))
         return from_blocks(merge_parts(outputs, totals), q.size(2)).to(q.dtype)
 
-    def define(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         places = torch.arange(q.size(2), device=q.device)
         distance = places - places[:, None]
         excluded = (distance.abs() > self.stride) & (distance % self.stride != 0)
         if self.form == CAUSAL:
             excluded = excluded | (distance > 0)
-        return naive_softmax_weights(q, k, excluded_keys(padding, excluded)) @ v
+        return naive_softmax_weights(q, k, combine_masks(padding, excluded)) @ v

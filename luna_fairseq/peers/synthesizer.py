@@ -13,8 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.ops.masked_softmax import masked_softmax
-from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, excluded_keys, given_padding
-from luna_fairseq.peers.feature_maps import mean_of
+from luna_fairseq.peers.attention import (
+    BIDIRECTIONAL,
+    CAUSAL,
+    PeerAttention,
+    combine_masks,
+    materialize_padding,
+)
+from luna_fairseq.peers.feature_maps import weighted_mean
 
 
 class SynthesizerAttention(PeerAttention):
@@ -22,7 +28,7 @@ class SynthesizerAttention(PeerAttention):
 
     name = "synthesizer"
     forms = (BIDIRECTIONAL, CAUSAL)
-    from_start = True
+    needs_left_alignment = True
     projections: Tuple[str, ...] = ("hidden", "v")
 
     def build(self, options: Any) -> None:
@@ -61,11 +67,11 @@ class SynthesizerAttention(PeerAttention):
         self.check_length(T)
         logits = self.logits(T, *hidden)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        weights = masked_softmax(logits, excluded_keys(padding, self.later(v)))
+        weights = masked_softmax(logits, combine_masks(padding, self.future_mask(v)))
         return self.dropout_module(weights).to(v.dtype) @ v
 
-    def define(self, *parts: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(self, *parts: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         *hidden, v = parts
-        weights = self.logits(v.size(2), *hidden).exp() * ~given_padding(padding, v)[:, None, None, :]
+        weights = self.logits(v.size(2), *hidden).exp() * ~materialize_padding(padding, v)[:, None, None, :]
         weights = weights.tril() if self.form == CAUSAL else weights
-        return mean_of(v, weights)
+        return weighted_mean(v, weights)

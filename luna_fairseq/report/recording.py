@@ -118,7 +118,7 @@ def _reader(module: nn.Module) -> Optional[Reader]:
         if isinstance(module, kind):
             return read
     # The peers whose output is a weighted sum of values declare it with this attribute.
-    return _read_peer if getattr(module, "weighs_values", False) else None
+    return _read_peer if getattr(module, "has_value_weights", False) else None
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
@@ -155,7 +155,7 @@ def _read_peer(attention: Any, call: Call) -> Weights:
         if name.endswith("v"):
             unit_vectors = torch.eye(part.size(2), dtype=part.dtype, device=part.device)
             parts[index] = unit_vectors.expand(*part.shape[:2], -1, -1)
-    return {READ: attention.define(*parts, padding=None)}
+    return {READ: attention.attend_naively(*parts, padding=None)}
 
 
 def _cross_weights(attention: Any, call: Call) -> Tensor:
@@ -170,8 +170,8 @@ def _cross_weights(attention: Any, call: Call) -> Tensor:
     copied = copy.copy(attention)
     copied._modules = {**attention._modules, "v_proj": _Constant(values)}
     padding = call["key_padding_mask"]
-    memory = copied.digest(context, None if padding is None else padding.bool())
-    return copied.read(call["query"], memory)[0]
+    memory = copied.cache_context(context, None if padding is None else padding.bool())
+    return copied.read_context(call["query"], memory)[0]
 
 
 class _Constant(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from luna_fairseq.commands import average_checkpoints as averaging
-from luna_fairseq.peers.drawing import Drawing
+from luna_fairseq.peers.resampling import ResampledNormal
 
 # What an option of a model was, and is in another checkpoint of the same shapes.
 OPTIONS = [
@@ -109,14 +109,14 @@ def test_other_entries_are_those_of_the_last_checkpoint(tmp_path):
 @pytest.mark.parametrize("earlier", [False, True], ids=["", "with the numbers in the checkpoint"])
 def test_random_numbers_that_training_drew_are_those_of_the_last_checkpoint(tmp_path, earlier):
     """The mean of two drawings has rows that are too short, and is none."""
-    drawing, models = Drawing((8, 4), interval=10).train(), []
+    drawing, models = ResampledNormal((8, 4), interval=10).train(), []
     for number in (1, 2):
         drawing.set_num_updates(10 * number)
         models.append(checkpoint(number))
         saved = {**drawing.state_dict(), **({"values": drawing.values} if earlier else {})}
         models[-1]["model"].update({f"features.{name}": x.clone() for name, x in saved.items()})
     averaged = averaging.average_checkpoints(write(tmp_path, *models))["model"]
-    loaded = Drawing((8, 4), interval=10)
+    loaded = ResampledNormal((8, 4), interval=10)
     loaded.load_state_dict({name: averaged[f"features.{name}"] for name in saved})
     assert torch.equal(loaded.values, drawing.values)
 

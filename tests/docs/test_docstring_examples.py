@@ -25,6 +25,8 @@ MODULES = [
     "luna_fairseq.files.checksums",
     "luna_fairseq.files.regular",
     "luna_fairseq.files.same_run",
+    "luna_fairseq.peers.attention",
+    "luna_fairseq.peers.resampling",
     "luna_fairseq.report.attention",
     "luna_fairseq.report.logs",
     "luna_fairseq.report.options",

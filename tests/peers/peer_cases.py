@@ -53,10 +53,12 @@ NAMES = [*ATTENTIONS, *VARIANTS]
 
 def cases(*forms):
     """(name, form) of everything that has one of these forms."""
-    return [(name, form) for name in NAMES for form in forms if form in ATTENTIONS[attention_of(name)].forms]
+    return [
+        (name, form) for name in NAMES for form in forms if form in ATTENTIONS[attention_name(name)].forms
+    ]
 
 
-def attention_of(name):
+def attention_name(name):
     return name.split(",")[0]
 
 
@@ -70,7 +72,7 @@ def build(name, form, dtype=torch.float64, seed=0, dropout=0.0, heads=H, **given
     given = {**VARIANTS.get(name, {}), **given}
     max_positions = given.pop("max_positions", LONGEST)
     module = build_attention(
-        attention_of(name), C, heads, form, options(**given), max_positions=max_positions, dropout=dropout
+        attention_name(name), C, heads, form, options(**given), max_positions=max_positions, dropout=dropout
     )
     with torch.no_grad():
         for parameter in module.parameters():

@@ -143,7 +143,7 @@ def test_orthogonal_features_are_nearer_than_independent_ones_of_the_same_number
     orthogonal = error_of_features("performer", 64, 24)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(
-            "luna_fairseq.peers.drawing.orthogonal_rows",
+            "luna_fairseq.peers.resampling.orthogonal_rows",
             lambda shape, generator: torch.randn(shape, generator=generator),
         )
         assert orthogonal < error_of_features("performer", 64, 24)

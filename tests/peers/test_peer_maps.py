@@ -24,14 +24,14 @@ def maps(attention, *inputs, **options):
 def test_maps_of_the_peers(name, form):
     attention, query = peer_cases.build(name, form), peer_cases.sequence(13, batch=1)
     found, _ = maps(attention, query, query, query)
-    if not attention.weighs_values:
+    if not attention.has_value_weights:
         assert found == []
         return
     read, parts = found[0].weights["read"], attention.project(query)
     assert read.shape == (1, peer_cases.H, 13, 13)
     values = [part for part, name in zip(parts, attention.projections) if name.endswith("v")]
     if len(values) == 1:
-        assert_close(read @ values[0], attention.define(*parts, padding=None), tolerance=1e-9)
+        assert_close(read @ values[0], attention.attend_naively(*parts, padding=None), tolerance=1e-9)
     if form == "causal":
         assert read.triu(1).abs().max() == 0
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from peer_cases import SMALL, VARIANTS, attention_of, beams, cases
+from peer_cases import SMALL, VARIANTS, attention_name, beams, cases
 from tiny_luna import PAD, Task, assert_close, batch, example, moved
 from tiny_masked_lm import Task as LMTask
 
@@ -40,7 +40,7 @@ def model(family, dtype=torch.float64, task=None, **options):
 def translator(encoder="softmax", decoder="softmax", cross="softmax", **options):
     names = {"attention": encoder, "decoder_attention": decoder, "cross_attention": cross}
     variants = {key: value for name in names.values() for key, value in VARIANTS.get(name, {}).items()}
-    names = {option: attention_of(name) for option, name in names.items()}
+    names = {option: attention_name(name) for option, name in names.items()}
     return model(PeerTransformer, **{**names, **variants, **options})
 
 
@@ -182,7 +182,7 @@ def test_translation_refuses_what_cannot_be(options, message):
 def test_alignments_are_refused_where_there_are_no_weights(name):
     peer, asked = translator(cross=name), Namespace(generation=Namespace(print_alignment="hard"))
     peer.prepare_for_inference_(Namespace(generation=Namespace(print_alignment=None, replace_unk=None)))
-    if attention_of(name) == "softmax":
+    if attention_name(name) == "softmax":
         peer.prepare_for_inference_(asked)
     else:
         hub = partial(GeneratorHub.generate, Namespace(models=[peer]), [], print_alignment="hard")

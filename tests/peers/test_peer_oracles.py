@@ -50,8 +50,8 @@ def test_bigbird_is_that_of_transformers():
         getattr(theirs, name).load_state_dict(getattr(ours, own).state_dict())
     padding = torch.zeros(2, size * blocks, dtype=torch.bool)
     padding[:, -size:] = padding[1, -size - 2 :] = True
-    seen, left_out = ours.seen_blocks(padding)
-    assert not left_out[:, 1:-1, -2:].any()
+    seen, unused = ours.choose_blocks(padding)
+    assert not unused[:, 1:-1, -2:].any()
     drawn = seen[0, 1:-1, -2:].numpy()
     theirs._bigbird_block_rand_mask_with_head = lambda **kwargs: [drawn] * H
     blocked, band, of_from, of_to = bigbird.BigBirdModel.create_masks_for_block_sparse_attn(

@@ -1,4 +1,4 @@
-"""Random numbers that an attention draws anew in training, the same on every machine and after resuming."""
+"""Random numbers that are resampled during training and reproducible on every machine."""
 
 from typing import Any, Dict, Tuple
 
@@ -6,17 +6,27 @@ import torch
 from torch import Tensor, nn
 
 
-class Drawing(nn.Module):
-    """Normal random numbers; drawn anew whenever training has made so many more updates.
+class ResampledNormal(nn.Module):
+    """Normally distributed random tensor, resampled every ``interval`` updates.
 
-    A checkpoint has what they are drawn from, two integers: the mean of two drawings, which averaging would
-    take of the numbers, is none.
+    A checkpoint stores the seed and the sample number instead of the values. Checkpoint averaging therefore
+    cannot average two unrelated samples.
 
     Args:
-        shape: of what is drawn
-        interval: updates between two drawings; 0 keeps the first
-        orthogonal: the rows of every block of as many rows as columns are orthogonal, with the lengths of
-            normal rows
+        shape: shape of the tensor.
+        interval: number of updates between samples (default: 0, which keeps the first sample).
+        orthogonal: make the rows of each square block orthogonal, with the lengths of normally distributed
+            rows (default: False). Requires a two-dimensional shape.
+
+    Attributes:
+        values: current sample. Not stored in checkpoints.
+
+    Example:
+        >>> features = ResampledNormal((2, 3), interval=10)
+        >>> first = features.values.clone()
+        >>> features.set_num_updates(10)
+        >>> bool((features.values == first).any())
+        False
     """
 
     def __init__(self, shape: Tuple[int, ...], interval: int = 0, orthogonal: bool = False):
@@ -33,7 +43,7 @@ class Drawing(nn.Module):
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw for the ``number``-th time."""
+        """Draw sample ``number`` from the stored seed. Equal seeds and numbers give equal values."""
         generator = torch.Generator().manual_seed(int(self.seed) + number)
         shape = tuple(self.values.shape)
         if self.orthogonal:
@@ -44,13 +54,18 @@ class Drawing(nn.Module):
         self.drawn.fill_(number)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """fairseq says here how many updates there were."""
+        """Resample if a new interval has begun. fairseq calls this method after each update."""
         if self.interval and self.training and num_updates // self.interval != int(self.drawn):
             self.draw(num_updates // self.interval)
 
 
 def orthogonal_rows(shape: Tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """[M, K], each row normal, K at a time orthogonal."""
+    """Draw a matrix [M, K] with normally distributed rows, of which each block of K rows is orthogonal.
+
+    Args:
+        shape: M and K.
+        generator: source of random numbers.
+    """
     M, K = shape
     blocks = -(-M // K)
     q, r = torch.linalg.qr(torch.randn(blocks, K, K, generator=generator))
