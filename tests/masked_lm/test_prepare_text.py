@@ -5,9 +5,7 @@ import os
 
 import pytest
 
-from fairseq import options, tasks
 from fairseq.data import Dictionary, data_utils
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from luna_fairseq.masked_lm import prepare_text
 from luna_fairseq.models.tokenizers import find_tokenizer
 
@@ -73,29 +71,6 @@ def test_sentencepiece_in_shards(text, capsys):
     assert prepare(text, "--vocab-size", 40, "--shards", 3) == 0
     assert capsys.readouterr().out.count("finished before") == 2
     assert (data / "shard1" / "train.bin").stat().st_mtime_ns == before
-
-
-def test_whole_words_are_masked(text):
-    assert prepare(text, "--vocab-size", 40) == 0
-    data = text / "data"
-    model = str(data / "sentencepiece.bpe.model")
-    words = ["--mask-whole-words", "--bpe", "sentencepiece", "--sentencepiece-model", model]
-    command = [str(data), "--task", "masked_lm", "--arch", "luna_bert", "--mask-prob", "0.5", *words]
-    args = options.parse_args_and_arch(options.get_training_parser(), command)
-    task = tasks.setup_task(convert_namespace_to_omegaconf(args).task)
-    task.load_dataset("train")
-    found, masked = set(), []
-    for number in range(len(task.datasets["train"])):
-        sample = task.datasets["train"][number]
-        pieces = [task.source_dictionary[token] for token in sample["net_input.src_tokens"]]
-        for token, piece in zip(sample["target"], pieces):
-            hidden = task.source_dictionary[token] if token != 1 else None
-            starts = (hidden or piece).startswith(("\u2581", "<"))
-            masked = [] if starts else masked
-            masked = [*masked, hidden is not None]
-            assert len(set(masked)) == 1
-            found.add((len(masked) > 1, masked[0]))
-    assert found == {(more, hidden) for more in (False, True) for hidden in (False, True)}
 
 
 def test_gpt2(text):
