@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention
 
-_PLACE = re.compile(r"(encoder|decoder)\..*?layers\.(\d+)\.(?:.*\.)?(self_attn|encoder_attn)(?:\.softmax)?")
+_ATTENTION_NAME = re.compile(
+    r"(encoder|decoder)\..*?layers\.(\d+)\.(?:.*\.)?(self_attn|encoder_attn)(?:\.softmax)?"
+)
 KINDS = {"self_attn": "self", "encoder_attn": "cross"}
 
 PACK, UNPACK, READ = "pack", "unpack", "read"
@@ -27,7 +29,7 @@ Weights = Dict[str, Tensor]
 # Arguments of the forward call of an attention, by name.
 Call = Dict[str, Any]
 Reader = Callable[[Any, Call], Weights]
-# What the watcher of Luna attention, and of Luna causal attention, gets besides the attention.
+# Arguments that Luna attention, and Luna causal attention, pass to their watcher after the module itself.
 _CALLS = (
     ("query", "packed", "context", "source", "geometry"),
     ("query", "packed", "key_padding_mask", "packed_padding_mask"),
@@ -68,7 +70,7 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
         >>> records[0].name  # doctest: +SKIP
         'encoder.0.self'
     """
-    found: List[Recorded] = []
+    records: List[Recorded] = []
     watched = []
 
     def watch(module: nn.Module, read: Reader, stack: str, layer: int, kind: str) -> None:
@@ -76,34 +78,34 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
         watched.append(module)
 
         def record(call: Call) -> None:
-            place = next(layers)  # of a layer that is applied many times each call is a layer
+            layer_index = next(layers)  # each call of a shared layer counts as a layer of its own
             weights = read(module, call)
             if weights:
-                found.append(Recorded(f"{stack}.{place}.{KINDS[kind]}", weights, _strengths(module)))
+                records.append(Recorded(f"{stack}.{layer_index}.{KINDS[kind]}", weights, _strengths(module)))
 
         if hasattr(module, "watcher"):
             names = _CALLS[isinstance(module, LunaCausalAttention)]
             module.watcher = lambda attention, *call: record(dict(zip(names, call)))
             return
 
-        def watching(*args: Any, **kwargs: Any) -> Any:
+        def recording_forward(*args: Any, **kwargs: Any) -> Any:
             call = inspect.signature(forward).bind(*args, **kwargs)
             call.apply_defaults()
             record(dict(call.arguments))
             return forward(*args, **kwargs)
 
-        module.__dict__["forward"] = watching  # all calls, by whatever names fairseq gives the arguments
+        module.__dict__["forward"] = recording_forward
 
     for name, module in model.named_modules():
-        place, read = _PLACE.fullmatch(name), _reader(module)
-        if place is not None and read is not None:
-            watch(module, read, place[1], int(place[2]), place[3])
+        match, read = _ATTENTION_NAME.fullmatch(name), _reader(module)
+        if match is not None and read is not None:
+            watch(module, read, match[1], int(match[2]), match[3])
         # The fast path of fairseq 0.12.2 does not call the attention module.
         if getattr(module, "can_use_fastpath", False):
             module.can_use_fastpath = False
     try:
         with torch.no_grad():
-            yield found
+            yield records
     finally:
         for module in watched:
             if hasattr(module, "watcher"):
