@@ -1,13 +1,13 @@
 """Luna: Linear Unified Nested Attention (Ma et al., NeurIPS 2021) as a fairseq plugin.
 
 Importing this package imports neither torch nor fairseq, so that ``luna_fairseq.ops``,
-``luna_fairseq.optim.apollo`` and the plain modules need torch alone. Models, tasks and the like are
-registered with fairseq (:func:`register`)
+``luna_fairseq.optim.apollo`` and the plain modules need torch alone. Models, tasks and other components are
+registered with fairseq by :func:`register`, which is called in three cases:
 
-* when fairseq is imported already, as in all of its commands: ``--user-dir luna_fairseq`` is imported by
-  fairseq;
-* when fairseq asks for that folder after the package was imported for something else;
-* when ``luna_fairseq.models`` is imported, or asked for here: ``from luna_fairseq import LunaModel``.
+* fairseq has been imported before, as in its commands, which import this package for
+  ``--user-dir luna_fairseq``;
+* fairseq looks for its ``--user-dir`` after this package has been imported for another purpose;
+* ``luna_fairseq.models`` is imported, also through ``from luna_fairseq import LunaModel``.
 """
 
 import sys
@@ -22,7 +22,7 @@ from luna_fairseq.loggers import set_up_loggers
 __version__ = "0.2.0"
 
 _MODELS = ("LunaClassifier", "LunaLanguageModel", "LunaMaskedLM", "LunaModel")
-# The changes to fairseq come first.
+# Modules that register components. The engine comes first, because it changes fairseq itself.
 _REGISTERING = (
     "engine",
     "models",
@@ -37,18 +37,21 @@ _REGISTERING = (
 
 
 def register() -> None:
-    """Register everything with fairseq. Doing so again changes nothing.
+    """Register all models, tasks and other components with fairseq. A second call changes nothing.
 
     Raises:
-        MissingRequirementError: there is no fairseq; the message says what to install
+        MissingRequirementError: fairseq is not installed; the message says what to install.
     """
     for name in _REGISTERING:
         import_module(f"{__name__}.{name}")
 
 
 class _Folders(List[str]):
-    """Where the package lies. Whether a --user-dir lies there is all that fairseq asks of one that is
-    imported already: by whatever name, as a link lies beside fairseq."""
+    """Folders of this package, which register its components when fairseq looks for its ``--user-dir``.
+
+    If the package has been imported before, a membership test is all that fairseq does with ``--user-dir``.
+    The test resolves links, because fairseq may know the package through a link beside its own folder.
+    """
 
     def __contains__(self, folder: object) -> bool:
         register()
@@ -63,7 +66,7 @@ def __getattr__(name: str) -> Any:
     return import_module(f"{__name__}.{name}")
 
 
-# fairseq comes to an installed one as fairseq/../luna_fairseq, and asks for it by its shorter name.
+# fairseq imports an installed package as fairseq/../luna_fairseq, but then looks for the shorter path.
 __path__ = _Folders(map(abspath, __path__))
 if sys.modules.get("fairseq") is not None:
     register()

@@ -1,4 +1,4 @@
-"""Errors of the user, and the one line that ends a command because of them."""
+"""Errors of the user, which end a command with one line in place of a traceback."""
 
 import contextlib
 import multiprocessing
@@ -12,18 +12,21 @@ _OURS = ("luna_fairseq", "fairseq", "fairseq_cli")
 
 
 class InputError(ValueError):
-    """Bad input: an option value, a file or a checkpoint. The message says what is wrong and what to do."""
+    """Bad input, such as an option, a file or a checkpoint. The message says what is wrong and what to do."""
 
 
 class MissingRequirementError(InputError, ImportError):
-    """A package that the user must install first."""
+    """An optional package is needed but not installed."""
 
 
 def one_line_for(error: BaseException) -> Optional[str]:
-    """Return the line that reports an error of the user, or None for any other error.
+    """Return the line that reports an error of the user; None for any other error.
 
-    Errors of the user are an InputError (fairseq may have caught it and raised another exception), an OSError
-    with a path, and a missing package. Every other exception keeps its traceback.
+    Errors of the user are an InputError, an exception that was caused by one, an OSError with a path, and a
+    missing package. Every other exception keeps its traceback.
+
+    Args:
+        error: exception that ends the command.
     """
     cause: Optional[BaseException] = error
     while cause is not None:
@@ -36,15 +39,20 @@ def one_line_for(error: BaseException) -> Optional[str]:
     # unless a foreign package is missing.
     is_absent = isinstance(error, ModuleNotFoundError) and str(error.name).split(".")[0] not in _OURS
     if isinstance(error, ImportError) and (is_absent or error.name is None):
-        # No import statement: transformers 4.46 never ends on exported files that import each other.
+        # Not an import statement, because transformers 4.46 hangs on exported files that import each other.
         advice = import_module("luna_fairseq.requirements").install_advice(error.name)
         return f"this needs {advice}" if advice else " ".join(str(error).split())
     return None
 
 
 def in_one_line(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``sys.excepthook`` that prints one line for an error of the user and calls ``before`` for any
-    other exception. Python then exits with status 1."""
+    """Return a ``sys.excepthook`` that prints one line for an error of the user.
+
+    Python exits with status 1 after the hook.
+
+    Args:
+        before: previous hook, which is called for any other exception.
+    """
 
     def report(kind: Any, error: Any, trace: Any) -> None:
         line = one_line_for(error) if isinstance(error, Exception) else None
@@ -57,13 +65,16 @@ def in_one_line(before: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def until_nobody_reads() -> Iterator[None]:
-    """Context manager that exits silently, with status 1, when the reader of standard output has gone (as
-    ``head`` does)."""
+    """Context manager that exits silently with status 1 if the reader of standard output has gone.
+
+    ``head``, for example, ends early. Without this context, Python would print a traceback for the
+    BrokenPipeError.
+    """
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more when it exits, which must not fail again.
+        # Python flushes standard output again when it exits, which must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
@@ -71,14 +82,16 @@ def until_nobody_reads() -> Iterator[None]:
 def in_command(spawned: bool = False) -> bool:
     """Return True if this process runs a command of fairseq or of this package, not a program of the user.
 
-    A program of the user keeps its tracebacks, because they lead to the wrong call. A process that a command
-    has spawned counts only with ``spawned``.
+    A program of the user keeps its tracebacks, because they lead to the wrong call.
+
+    Args:
+        spawned: also return True for a process that a command has spawned (default: False).
     """
     if multiprocessing.parent_process() is not None and not spawned:
         return False
     code = getattr(getattr(sys.modules.get("__main__"), "cli_main", None), "__code__", None)
     program = Path(sys.argv[0] if sys.argv else "").absolute()
-    # Python names a program "-m" while it imports the package of the module that "python -m" runs.
+    # sys.argv[0] is "-m" while "python -m" imports the package of the module.
     ours = (
         program.name.startswith("luna-") or program.name == "-m" or Path(__file__).parent in program.parents
     )

@@ -1,19 +1,23 @@
-"""What this package logs, and its commands show: warnings, as one line each."""
+"""Logging of this package: warnings, each in one line."""
 
 import logging
 from functools import lru_cache
 
 
 def set_up_loggers() -> None:
-    """Set the root logger, before fairseq is imported.
+    """Set the level of the root logger to WARNING. Call this before fairseq is imported.
 
-    Otherwise fairseq leaves it at DEBUG, so that other packages say what they do, and tells on every import
-    which package for speech is missing.
+    fairseq would set the level to DEBUG. Other packages would then log everything they do, and every import
+    would log that a package for speech is missing.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
 
 
 @lru_cache(maxsize=None)
 def warn_once(text: str) -> None:
-    """Log a warning, the first time that it is given."""
+    """Log a warning, but only once per process.
+
+    Args:
+        text: text of the warning.
+    """
     logging.getLogger("luna_fairseq").warning(text)

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, nothing in a log file, and nothing with --quiet."""
+"""Progress bars for long work, shown on a terminal unless the command has ``--quiet``."""
 
 import sys
 from contextlib import contextmanager
@@ -12,7 +12,12 @@ _quiet = False
 
 @contextmanager
 def quietly(quiet: bool = True) -> Iterator[None]:
-    """No bars within the context. ``quiet`` False changes nothing: what is around may be quiet already."""
+    """Context manager that hides progress bars.
+
+    Args:
+        quiet: hide the bars (default: True). False changes nothing, so bars stay hidden within an outer
+            context that hides them.
+    """
     global _quiet
     before = _quiet
     _quiet = _quiet or quiet
@@ -23,20 +28,24 @@ def quietly(quiet: bool = True) -> Iterator[None]:
 
 
 def is_shown() -> bool:
-    """Whether somebody looks."""
+    """Return True if progress bars are shown: standard error is a terminal and bars are not hidden."""
     return not _quiet and sys.stderr.isatty()
 
 
 def progress(
     items: Iterable[Item], description: str, unit: str = "lines", total: Optional[int] = None
 ) -> Iterator[Item]:
-    """The items, counted as they are drawn.
+    """Iterate over items with a progress bar.
 
     Args:
-        items: anything.
-        description: what is done.
-        unit: what the items are.
-        total: how many there are (default: their length, if they have one).
+        items: any iterable.
+        description: text beside the bar.
+        unit: plural noun for the items (default: "lines").
+        total: number of items (default: their length, if they have one).
+
+    Example:
+        >>> sum(progress([1, 2, 3], "add", "numbers"))
+        6
     """
     return iter(counter(description, total, unit, items))
 
@@ -44,26 +53,39 @@ def progress(
 def counter(
     description: str, total: Optional[int] = None, unit: str = "lines", items: Optional[Iterable] = None
 ) -> Any:
-    """A bar of tqdm that is told how far the work is, by ``update``; to be closed, or used as a context."""
+    """Create a tqdm progress bar that the caller advances with ``update(n)``.
+
+    The caller closes the bar, or uses it as a context manager.
+
+    Args:
+        description: text beside the bar.
+        total: number of items (default: length of ``items``, or unknown).
+        unit: plural noun for the items (default: "lines").
+        items: iterable to count while it is consumed (default: None).
+    """
     return tqdm(
         items, description, total, unit=f" {unit}", mininterval=0.5, leave=False, disable=not is_shown()
     )
 
 
 def reading(file: Any, description: str, size: Optional[int], start: int = 0) -> Any:
-    """A context with ``file``, whose reading is counted.
+    """Context manager that provides a file and shows the progress of reading it.
 
     Args:
-        file: what has a method ``read``.
-        description: what is read.
-        size: bytes in all, None where that is not known.
-        start: bytes that were read before.
+        file: object with a method ``read``.
+        description: text beside the bar.
+        size: size of the file in bytes; None if unknown.
+        start: number of bytes read before (default: 0).
     """
     shown: Any = {"initial": start, "leave": False, "mininterval": 0.5, "disable": not is_shown()}
     return tqdm.wrapattr(file, "read", total=size, desc=description, **shown)
 
 
 def say(line: str) -> None:
-    """Print a line, above the bars if there are some."""
+    """Print a line to standard output, above any progress bars.
+
+    Args:
+        line: text to print.
+    """
     tqdm.write(line)
     sys.stdout.flush()

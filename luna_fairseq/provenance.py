@@ -1,4 +1,4 @@
-"""Which version of this package trains a model: in the log of the training, and in its checkpoints."""
+"""Version of this package that trains a model, for training logs and checkpoints."""
 
 import functools
 import re
@@ -12,19 +12,24 @@ KEY = "luna_fairseq"  # in a checkpoint's extra_state
 
 @functools.lru_cache(maxsize=None)
 def provenance() -> str:
-    """As "luna_fairseq 0.1.0 (commit ...)", without the commit where this is no checkout. Found once: the
-    checkout may change while the process runs what it was."""
+    """Return the version and the commit of this package, such as "luna_fairseq 0.1.0 (commit ...)".
+
+    The commit is omitted if the package does not run from a git checkout. The result is cached, because the
+    checkout may change while the process keeps running the old code.
+    """
     found = commit(Path(luna_fairseq.__file__).resolve().parents[1] / ".git")
     return f"luna_fairseq {luna_fairseq.__version__}{f' (commit {found})' if found else ''}"
 
 
 def commit(git: Path) -> Optional[str]:
-    """The commit that is checked out, None where there is no checkout; files may differ from it.
+    """Return the commit that is checked out; None if there is no checkout.
 
-    Read from git's own files: the machine may have no git.
+    The commit is read from git's own files, because git may not be installed. Uncommitted changes are not
+    detected.
 
     Args:
-        git: the checkout's ``.git``, a folder, or in a second worktree a file that names one.
+        git: the ``.git`` of the checkout: a folder, or, in an additional worktree, a file that names a
+            folder.
     """
     try:
         if git.is_file():
@@ -35,7 +40,7 @@ def commit(git: Path) -> Optional[str]:
             shared = git / _line(git / "commondir") if (git / "commondir").is_file() else git
             if (shared / branch).is_file():
                 found = _line(shared / branch)
-            else:  # a line in the file of all
+            else:
                 lines = _line(shared / "packed-refs").splitlines()
                 found = next((line.split()[0] for line in lines if line.endswith(f" {branch}")), "")
     except (OSError, UnicodeDecodeError):
@@ -44,4 +49,5 @@ def commit(git: Path) -> Optional[str]:
 
 
 def _line(path: Path) -> str:
+    """Return the content of a small text file without surrounding whitespace."""
     return path.read_text(encoding="utf-8").strip()

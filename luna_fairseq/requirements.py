@@ -8,7 +8,7 @@ from typing import Any, Optional, Tuple
 
 from luna_fairseq.errors import InputError, MissingRequirementError
 
-# Module that is imported -> extra in setup.py that installs its package.
+# Extra in setup.py that installs the package of each module.
 EXTRAS = {
     "PIL": "lra",
     "fairseq": "fairseq",
@@ -29,7 +29,7 @@ EXTRAS = {
     "transformers": "huggingface",
     "yaml": "fairseq",
 }
-# Packages on PyPI whose name is not that of their module.
+# Names on PyPI of packages that are not called like their module.
 _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "subword_nmt": "subword-nmt", "yaml": "PyYAML"}
 
 
@@ -37,14 +37,14 @@ def import_package(name: str, needed_by: str = "this") -> Any:
     """Import an optional package, or a module of one.
 
     Args:
-        name: dotted name of the module, such as ``subword_nmt.apply_bpe``
-        needed_by: subject of the error message, such as ``--plot`` (default: "this")
+        name: dotted name of the module, such as ``subword_nmt.apply_bpe``.
+        needed_by: subject of the error message, such as ``--plot`` (default: "this").
 
     Returns:
-        the module
+        The module.
 
     Raises:
-        MissingRequirementError: the package is not installed; the message names the extra that installs it
+        MissingRequirementError: the package is not installed; the message names the extra that installs it.
 
     Example:
         >>> import_package("torch.nn").__name__
@@ -63,13 +63,13 @@ def require_fairseq() -> None:
     """Check that fairseq is installed and recent enough.
 
     Raises:
-        MissingRequirementError: fairseq is not installed; the message names the engine for this Python
-        InputError: fairseq is older than 0.12
+        MissingRequirementError: fairseq is not installed; the message names the release for this Python.
+        InputError: fairseq is older than 0.12.
     """
     engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
     if importlib.util.find_spec("fairseq") is None:
         raise MissingRequirementError(
-            f"luna_fairseq works inside fairseq, which this Python does not have: pip install {engine}"
+            f"luna_fairseq needs fairseq, which this Python does not have: pip install {engine}"
         )
     found = str(getattr(import_module("fairseq"), "__version__", "unknown"))
     # A fork may state any version, even one without numbers.
@@ -80,7 +80,18 @@ def require_fairseq() -> None:
 
 
 def version_numbers(text: str) -> Tuple[int, ...]:
-    """Return the leading numbers of a version, such as (2, 13, 0) for "2.13.0+cpu"."""
+    """Return the leading numbers of a version.
+
+    Args:
+        text: version, such as "2.13.0+cpu".
+
+    Returns:
+        The numbers; empty if the version does not begin with a number.
+
+    Example:
+        >>> version_numbers("2.13.0+cpu")
+        (2, 13, 0)
+    """
     found = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
@@ -89,10 +100,10 @@ def install_advice(module: Optional[str]) -> Optional[str]:
     """Return the name of a missing package and the command that installs it.
 
     Args:
-        module: name of the module that was not found, as ``ModuleNotFoundError.name`` has it
+        module: name of the module that was not found (``ModuleNotFoundError.name``).
 
     Returns:
-        words that can follow "needs"; None if no extra installs the module
+        Words that can follow "needs"; None if no extra installs the module.
 
     Example:
         >>> install_advice("sacremoses")

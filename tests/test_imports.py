@@ -247,10 +247,7 @@ for request in {requests}:
 """
     )
     engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
-    line = (
-        "MissingRequirementError luna_fairseq works inside fairseq, "
-        "which this Python does not have: pip install "
-    )
+    line = "MissingRequirementError luna_fairseq needs fairseq, which this Python does not have: pip install "
     assert out.splitlines() == [line + engine] * len(requests)
 
 

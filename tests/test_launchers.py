@@ -55,7 +55,7 @@ def test_several_nodes(tmp_path):
 def test_recipe_and_data_are_looked_at_once_before_anything_starts():
     """By the dry run, which says what is wrong with either (tests/commands/test_launch.py)."""
     done = run(TORCHRUN, *f"--gpus 2 {RECIPE} nowhere".split())
-    assert done.returncode == 1 and "nowhere is no folder" in done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "nowhere is not a folder" in done.stderr.splitlines()[-1]
     assert done.stdout == "" and done.stderr.count("error") == 1
 
 

@@ -1,1 +1,1 @@
-"""What a training, a checkpoint or a command may be asked before it works; nothing here changes fairseq."""
+"""Checks of options and checkpoints that run before any work is done. They change nothing in fairseq."""

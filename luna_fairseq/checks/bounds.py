@@ -1,8 +1,8 @@
-"""Bounds of numeric options. An option declares its bounds beside its default, in the metadata of its field.
+"""Bounds of numeric options.
 
-metadata = {"least": 0, "below": 1}  # from 0 to below 1
-
-``least`` and ``most`` are allowed values, ``above`` and ``below`` are not.
+An option declares its bounds in the metadata of its dataclass field, for example ``{"least": 0, "below":
+1}``. ``least`` and ``most`` are the smallest and the largest allowed value. ``above`` and ``below`` are not
+allowed themselves.
 """
 
 import math
@@ -12,11 +12,12 @@ from typing import Any, Dict, Iterator, Mapping
 from luna_fairseq.errors import InputError
 
 LEAST, ABOVE, MOST, BELOW = "least", "above", "most", "below"
-# Bounds of a probability of dropping or replacing: with 1 nothing would be left.
+# Bounds of the probability of dropping or replacing something. A probability of 1 would leave nothing.
 PROBABILITY: Dict[str, Any] = {LEAST: 0, BELOW: 1}
-# Seeds that numpy takes.
+# Seeds that numpy accepts.
 SEED: Dict[str, Any] = {LEAST: 0, BELOW: 2**32}
-_HOLDS = {
+# The test and the words for each kind of bound.
+_TESTS = {
     LEAST: (lambda value, bound: value >= bound, "at least"),
     ABOVE: (lambda value, bound: value > bound, "above"),
     MOST: (lambda value, bound: value <= bound, "at most"),
@@ -25,31 +26,55 @@ _HOLDS = {
 
 
 def bounds_of(metadata: Mapping[str, Any]) -> Dict[str, float]:
-    """Return the bounds in the metadata of a field: bound name -> value."""
-    return {name: metadata[name] for name in _HOLDS if metadata.get(name) is not None}
+    """Return the bounds in the metadata of a field.
+
+    Args:
+        metadata: metadata of a dataclass field.
+
+    Returns:
+        Dictionary from the kind of a bound to its value, without bounds that are None.
+
+    Example:
+        >>> bounds_of({"help": "dropout probability", "least": 0, "below": 1})
+        {'least': 0, 'below': 1}
+    """
+    return {name: metadata[name] for name in _TESTS if metadata.get(name) is not None}
 
 
 def describe(bounds: Mapping[str, float]) -> str:
-    """Return bounds in words, such as "at least 0 and below 1"."""
-    return " and ".join(f"{_HOLDS[name][1]} {bound}" for name, bound in bounds.items())
+    """Describe bounds in words.
+
+    Args:
+        bounds: dictionary from the kind of a bound to its value.
+
+    Example:
+        >>> describe({"least": 0, "below": 1})
+        'at least 0 and below 1'
+    """
+    return " and ".join(f"{_TESTS[name][1]} {bound}" for name, bound in bounds.items())
 
 
 def is_within(value: float, bounds: Mapping[str, float]) -> bool:
-    """Return True if a number is finite and within bounds."""
-    return math.isfinite(value) and all(_HOLDS[name][0](value, bound) for name, bound in bounds.items())
+    """Return True if a number is finite and within bounds.
+
+    Args:
+        value: number to test.
+        bounds: dictionary from the kind of a bound to its value.
+    """
+    return math.isfinite(value) and all(_TESTS[name][0](value, bound) for name, bound in bounds.items())
 
 
 def faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
-    """Yield a sentence for every option of ``dataclass`` whose value is out of its bounds.
+    """Yield an error message for every option that is out of its bounds.
 
     Args:
-        options: name -> value. A list is checked number by number. A value that is no number (None, or the
-            name of another option) is not checked.
+        options: dictionary from the name of an option to its value. Each number in a list is checked. A value
+            that is not a number (None, or the name of another option) is not checked.
         dataclass: dataclass whose fields declare the options.
     """
     for field in fields(dataclass):
-        bounds, several = bounds_of(field.metadata), options.get(field.name)
-        for value in several if isinstance(several, (list, tuple)) else (several,):
+        bounds, option = bounds_of(field.metadata), options.get(field.name)
+        for value in option if isinstance(option, (list, tuple)) else (option,):
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if bounds and is_number and not is_within(value, bounds):
                 shown = value if isinstance(value, int) else f"{value:g}"
@@ -57,6 +82,14 @@ def faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
 
 
 def check_bounds(options: Mapping[str, Any], dataclass: Any) -> None:
-    """Raise InputError for the first option that is out of its bounds; see :func:`faults`."""
+    """Check that all numeric options are within their bounds.
+
+    Args:
+        options: dictionary from the name of an option to its value.
+        dataclass: dataclass whose fields declare the options.
+
+    Raises:
+        InputError: an option is out of its bounds.
+    """
     for fault in faults(options, dataclass):
         raise InputError(fault)

@@ -1,10 +1,11 @@
-"""Read a model's options, compare them with another model's, and write them as words of a command line.
+"""Options of models: read from a checkpoint, compared with another model's, or written as a command line.
 
 The dataclass of the model is the only list of its options.
 
 A trained model computes the same with any value of an option that has ``MAY_CHANGE`` in its metadata
-(dropout, memory, initial weights). Every other option decides what the weights mean. fairseq's models declare
-options without this metadata, so that the options of our models of the same name decide.
+(dropout, memory, initial weights). Every other option is fixed, because it decides how the weights are used.
+The models of fairseq declare no such metadata. For them, the metadata of our models' options with the same
+name is used.
 """
 
 from argparse import ArgumentParser
@@ -14,18 +15,26 @@ from typing import Any, Dict, List, Mapping, Tuple
 from luna_fairseq.errors import InputError
 
 MAY_CHANGE = "may_change"
-DEFAULT_FROM = "default_from"  # the option whose value is the default of one whose own default is None
-# Options of earlier versions without which a model computes something else.
+# Metadata of an option whose value None is replaced by the value of the named option.
+DEFAULT_FROM = "default_from"
+# Options of earlier versions that models can no longer be built with.
 REMOVED = ("carry_packed",)
 _OURS = "luna_fairseq."
 
 
 def plain_options(config: Any) -> Dict[str, Any]:
-    """Return name -> value for a flat configuration (dataclass, DictConfig, Namespace or mapping).
+    """Convert a flat configuration into a dictionary.
 
     Enums become strings. References to other groups of options are not resolved.
+
+    Args:
+        config: dataclass, DictConfig, Namespace or mapping.
+
+    Returns:
+        Dictionary from the name of an option to its value.
     """
-    from omegaconf import OmegaConf  # the engine's table is read where there is no fairseq, too
+    # Imported here, because the engine's table can be listed without fairseq and omegaconf.
+    from omegaconf import OmegaConf
 
     if OmegaConf.is_config(config):
         config = OmegaConf.to_container(config, resolve=False)
@@ -34,7 +43,14 @@ def plain_options(config: Any) -> Dict[str, Any]:
 
 
 def model_name(options: Mapping[str, Any]) -> str:
-    """Return the name of the registered model of ``options``. An unknown architecture is its own name."""
+    """Return the name of the registered model that options belong to.
+
+    Args:
+        options: options of a model, with ``_name`` or ``arch``.
+
+    Returns:
+        The name of the model; for an unknown architecture, the name of the architecture.
+    """
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
     name = str(options.get("_name") or options.get("arch"))
@@ -42,18 +58,30 @@ def model_name(options: Mapping[str, Any]) -> str:
 
 
 def dataclass_of(options: Mapping[str, Any]) -> Any:
-    """Return the dataclass of the model of ``options``, or None if the model is not one of ours."""
+    """Return the dataclass of the model that options belong to; None for models of other packages.
+
+    Args:
+        options: options of a model, with ``_name`` or ``arch``.
+    """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     return _ours(MODEL_DATACLASS_REGISTRY.get(model_name(options)))
 
 
 def _ours(dataclass: Any) -> Any:
+    """Return a dataclass of this package unchanged, and None for any other."""
     return dataclass if getattr(dataclass, "__module__", "").startswith(_OURS) else None
 
 
 def complete(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return ``options`` completed by the defaults of the model's dataclass, if the model is one of ours."""
+    """Add default values for the options that are missing.
+
+    Args:
+        options: options of a model. They are returned unchanged if the model belongs to another package.
+
+    Returns:
+        A new dictionary with all options of the model.
+    """
     dataclass = dataclass_of(options)
     if dataclass is None:
         return dict(options)
@@ -61,7 +89,15 @@ def complete(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
-    """Replace None, in place, by the value of the option that ``default_from`` names. Returns ``options``."""
+    """Replace values of None by the value of the option that the metadata ``default_from`` names.
+
+    Args:
+        options: dictionary from the name of an option to its value, updated in place.
+        dataclass: dataclass that declares the options.
+
+    Returns:
+        ``options`` itself.
+    """
     for field in fields(dataclass):
         source = field.metadata.get(DEFAULT_FROM)
         if source is not None and options[field.name] is None:
@@ -70,10 +106,15 @@ def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
 
 
 def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Complete the configuration of a checkpoint, in place, and apply ``overrides`` to all of it.
+    """Complete the configuration of a checkpoint in place, and apply overrides.
 
-    Options that the model has gained since get the default of its dataclass. fairseq would take them from
-    today's preset of the architecture. A None of --eval-bleu, which older versions stored, becomes {}.
+    Options that are newer than the checkpoint get the default of the model's dataclass. fairseq would take
+    them from the present preset of the architecture. If ``eval_bleu_args`` or ``eval_bleu_detok_args`` is
+    None, as older versions stored it, the value becomes ``{}``.
+
+    Args:
+        state: content of the checkpoint.
+        overrides: new values by name, applied to every group of options that has the name.
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -83,7 +124,8 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
         if getattr(state.get("args"), name, "") is None:
             setattr(state["args"], name, "{}")
     model: Any = (state.get("cfg") or {}).get("model")
-    # A checkpoint with args in place of a configuration is of the authors' code, whose presets are right.
+    # A checkpoint with args in place of a configuration comes from the authors' code, whose presets are
+    # right.
     if state.get("args") is not None or not OmegaConf.is_config(model):
         return
     dataclass = dataclass_of(plain_options(model))
@@ -95,14 +137,14 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
 
 def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of a model that uses an option of earlier versions.
+    """Refuse a checkpoint whose model uses an option that has been removed.
 
     Args:
-        path: name of the checkpoint
-        options: the options of its model
+        path: file of the checkpoint.
+        options: options of its model.
 
     Raises:
-        InputError: one of the options in ``REMOVED`` is on
+        InputError: one of the options in ``REMOVED`` is on.
     """
     for name in REMOVED:
         if options.get(name):
@@ -112,10 +154,12 @@ def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
             )
 
 
-def lasting(model: str) -> List[str]:
-    """Return the names of a registered model's options that may not change.
+def fixed_options(model: str) -> List[str]:
+    """Return the names of a model's fixed options, which decide how its weights are used.
 
-    If ``model`` is not registered, the options of all models of this package are returned.
+    Args:
+        model: name of the model. If the model is not registered, the names for all models of this package are
+            returned.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
@@ -135,27 +179,37 @@ def lasting(model: str) -> List[str]:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
-    """Return (option, value in ``one``, value in ``other``) where equal weights would compute differently.
+    """Compare the fixed options of two models.
 
-    If the models are of different classes, the only option is ``arch``. An option that only one of them has
-    came with newer code, whose default changes nothing, and is left out.
+    Args:
+        one: options of the first model.
+        other: options of the second model.
+
+    Returns:
+        Tuples of the name of an option, its value in ``one`` and its value in ``other``, for the fixed
+        options whose values differ. If the models have different classes, only ``arch`` is returned. An
+        option that only one model has is ignored: it was added by newer code, and its default changes
+        nothing.
     """
     models = model_name(one), model_name(other)
     if models[0] != models[1]:
         return [("arch", one.get("arch") or one.get("_name"), other.get("arch") or other.get("_name"))]
     one, other = complete(one), complete(other)
-    shared = [name for name in lasting(models[0]) if name in one and name in other]
+    shared = [name for name in fixed_options(models[0]) if name in one and name in other]
     return [(name, one[name], other[name]) for name in shared if one[name] != other[name]]
 
 
 def command_line(options: Mapping[str, Any]) -> List[str]:
-    """Return the words with which fairseq-train builds the same model: ``--arch`` and all lasting options.
+    """Return the arguments with which fairseq-train builds the same model: ``--arch`` and all fixed options.
 
-    An option that is None or False is left out, because every boolean is False by default.
+    Options that are None or False are left out, because every boolean is False by default.
+
+    Args:
+        options: options of a model, with ``_name`` or ``arch``.
     """
     model = model_name(options)
     words = ["--arch", model]
-    for name in lasting(model):
+    for name in fixed_options(model):
         value = options.get(name)
         if value is not None and value is not False:
             words.append(f"--{name.replace('_', '-')}")

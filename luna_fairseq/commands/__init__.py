@@ -1,1 +1,1 @@
-"""What all commands share, and the commands that belong to no one experiment."""
+"""Parts shared by all commands, and the commands that serve every kind of model."""

@@ -1,4 +1,4 @@
-"""What the command lines of several commands have in common."""
+"""Parser and argument types shared by the command lines of this package."""
 
 import argparse
 import os
@@ -11,23 +11,29 @@ from luna_fairseq.checks.bounds import SEED, describe, is_within
 
 
 class Number:
-    """A number within bounds, for ``type=`` of an argparse option.
+    """Type of an argparse option that accepts numbers within bounds.
 
     Args:
         kind: int or float.
-        bounds: ``least``, ``above``, ``most`` or ``below``, as in :mod:`luna_fairseq.checks.bounds`.
+        **bounds: ``least``, ``above``, ``most`` or ``below``, as in :mod:`luna_fairseq.checks.bounds`.
+
+    Example:
+        >>> Number(int, least=1)("3")
+        3
     """
 
     def __init__(self, kind: Callable[[str], float], **bounds: float):
         self.kind, self.bounds = kind, bounds
 
     def __call__(self, text: str) -> float:
+        """Convert a word of the command line into a number, or raise ArgumentTypeError."""
         value = self.kind(text)
         if not is_within(value, self.bounds):
             raise argparse.ArgumentTypeError(f"must be {describe(self.bounds)}, not {text}")
         return value
 
-    def __repr__(self) -> str:  # argparse names the type in its message about a word that is no number
+    def __repr__(self) -> str:
+        # Shown by argparse in its message about a word that is not a number.
         return "number"
 
 
@@ -35,18 +41,32 @@ positive = Number(int, least=1)
 random_seed = Number(int, **SEED)
 
 
-def path_of(text: str) -> Path:
-    """A path, for ``type=`` of an argparse option; absolute if other commands would take it for an option."""
+def parse_path(text: str) -> Path:
+    """Convert a word of the command line into a path.
+
+    A path that begins with a dash is made absolute, so that other commands do not mistake the path for an
+    option.
+
+    Args:
+        text: word of the command line.
+    """
     return Path(text).absolute() if text.startswith("-") else Path(text)
 
 
-def folder_of_data(text: str) -> Path:
-    """A folder that fairseq is to read, for ``type=`` of an argparse option."""
+def parse_data_folder(text: str) -> Path:
+    """Convert a word of the command line into the path of a folder that fairseq can read.
+
+    Args:
+        text: word of the command line.
+
+    Raises:
+        ArgumentTypeError: the name contains characters with a special meaning for fairseq.
+    """
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(
-            f"{text}: fairseq replaces what begins with ${{ and divides at '{os.pathsep}': give another name"
+            f"{text}: fairseq expands ${{..}} and splits at '{os.pathsep}'. Give another name"
         )
-    return path_of(text)
+    return parse_path(text)
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -62,15 +82,15 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def describe_command(doc: str) -> str:
-    """Return the description that ``--help`` shows, from the docstring of a command's module.
+    r"""Return the description that ``--help`` shows, from the docstring of a command's module.
 
     Args:
         doc: docstring that begins with "Command ``NAME``: " and a sentence. If it begins with the name alone
             or with "Command ``NAME``, which", the first paragraph is not shown.
 
     Example:
-        >>> describe_command("Command ``luna-x``: print x.\\n\\nMore about x.")
-        'Print x.\\n\\nMore about x.'
+        >>> describe_command("Command ``luna-x``: print x.\n\nMore about x.")
+        'Print x.\n\nMore about x.'
     """
     if doc.startswith("``") or re.match("Command ``[^`]+``, which ", doc):
         return doc.split("\n\n", 1)[-1]
@@ -85,7 +105,7 @@ class CommandParser(argparse.ArgumentParser):
         program: name of the command.
         doc: docstring of its module; see :func:`describe_command`.
         example: command line that ``--help`` ends with (default: none).
-        options: further arguments of :class:`argparse.ArgumentParser`.
+        **options: further arguments of :class:`argparse.ArgumentParser`.
     """
 
     def __init__(self, program: str, doc: Optional[str], example: str = "", **options: Any):
@@ -94,32 +114,53 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(prog=program, description=describe_command(doc or ""), **options)
 
     def path(self, name: str, help: str, metavar: str = "FILE", **options: Any) -> None:
-        """An option, or without dashes an argument, that is a file or a folder."""
-        kind = folder_of_data if name == "--destdir" else path_of
+        """Add an argument that is a file or a folder.
+
+        Args:
+            name: name of an option, or of a positional argument.
+            help: help text.
+            metavar: placeholder of the value in the help text (default: "FILE").
+            **options: further arguments of ``add_argument``.
+        """
+        kind = parse_data_folder if name == "--destdir" else parse_path
         self.add_argument(name, type=kind, metavar=metavar, help=help, **options)
 
     def count(self, name: str, default: Optional[int], help: str, **options: Any) -> None:
-        """An option that is a whole number of at least 1; ``help`` goes on with the default."""
+        """Add an option that is a positive integer.
+
+        Args:
+            name: name of the option.
+            default: default value.
+            help: help text. A default other than None is appended.
+            **options: further arguments of ``add_argument``.
+        """
         shown = help if default is None else f"{help} (default: %(default)s)"
         self.add_argument(name, type=positive, metavar="N", default=default, help=shown, **options)
 
-    def workers(self, what: str = "processes") -> None:
-        """``--workers``."""
-        shown = f"{what} (default: one for each core); the output does not depend on it"
+    def workers(self, description: str = "number of processes") -> None:
+        """Add ``--workers``, the number of processes.
+
+        Args:
+            description: beginning of the help text.
+        """
+        shown = f"{description} (default: one per core); the output does not depend on it"
         self.count("--workers", None, shown)
         self.set_defaults(workers=os.cpu_count() or 1)
 
     def ema(self) -> None:
-        """Add ``--ema``, which takes averaged weights; see :mod:`luna_fairseq.models.ema`."""
-        taken = "take the weights that fairseq-train --store-ema averaged (default: the trained ones)"
-        self.add_argument("--ema", action="store_true", help=taken)
+        """Add ``--ema``, which selects averaged weights; see :mod:`luna_fairseq.models.ema`."""
+        shown = (
+            "use the exponential moving average of the weights, which fairseq-train --store-ema stores "
+            "(default: use the trained weights)"
+        )
+        self.add_argument("--ema", action="store_true", help=shown)
 
     def max_unknown(self) -> None:
-        """``--max-unknown``; see :func:`luna_fairseq.text.encoders.check_unknown`."""
+        """Add ``--max-unknown``; see :func:`luna_fairseq.text.encoders.check_unknown`."""
         self.add_argument(
             "--max-unknown",
             type=Number(float, least=0, most=100),
             default=2.0,
             metavar="PERCENT",
-            help="refuse text of whose tokens more are unknown to the encoding (default: %(default)g)",
+            help="largest share of unknown tokens; text with more is refused (default: %(default)g)",
         )

@@ -1,7 +1,7 @@
-"""How many parameters the model of a recipe has: ``python -m luna_fairseq.commands.count_parameters RECIPE``.
+"""Command ``count_parameters``: print the number of parameters of a translation recipe's model.
 
-The default size of the dictionary is the one that four of the five parameter counts in the paper's Table 4
-imply.
+The parameters of the embeddings, the learned P, the encoder and the decoder are also shown separately. The
+default dictionary size is the one that four of the five parameter counts in the paper's Table 4 imply.
 """
 
 from __future__ import annotations
@@ -10,11 +10,6 @@ import argparse
 import sys
 from typing import Dict
 
-import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
-from fairseq import options
-from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.tasks.translation import TranslationTask
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
@@ -25,15 +20,16 @@ PAPER_DICTIONARY_SIZE = 40544
 
 
 def build_parser() -> CommandParser:
-    """The command line."""
-    parser = CommandParser(PROGRAM, __doc__)
-    parser.add_argument("recipe", metavar="RECIPE", help="of translation; luna-recipes lists them")
-    size = "entries of the dictionary, special symbols included"
+    """Build the parser of the command line."""
+    parser = CommandParser(PROGRAM, __doc__, example=f"{PROGRAM} wmt14_en_de/luna_16_softplus_tied")
+    parser.add_argument("recipe", metavar="RECIPE", help="translation recipe; luna-recipes lists them")
+    size = "number of entries in the dictionary, including special symbols"
     parser.count("--dictionary-size", PAPER_DICTIONARY_SIZE, size)
     return parser
 
 
-def _count(args: argparse.Namespace) -> None:
+def _print_counts(args: argparse.Namespace) -> None:
+    """Print the number of parameters of a recipe's model and of its parts."""
     recipe = read_recipe(args.recipe)
     counts = count_parameters(recipe, args.dictionary_size)
     total = sum(counts.values())
@@ -43,15 +39,34 @@ def _count(args: argparse.Namespace) -> None:
 
 
 def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
-    """Parameters of a translation recipe's model (its part -> number), those that several parts share counted
-    once. Raises InputError where the task is another one, or ``dictionary_size``, entries of the joined
-    dictionary with the special symbols, is smaller than their number."""
+    """Count the parameters of a translation recipe's model. Shared parameters are counted once.
+
+    Args:
+        recipe: recipe with the task ``translation``.
+        dictionary_size: number of entries in the joined dictionary, including special symbols.
+
+    Returns:
+        Dictionary from a part of the model to its number of parameters.
+
+    Raises:
+        InputError: the recipe has another task, or the dictionary has no room for the special symbols.
+    """
+    # Imported here so that --help is fast. luna_fairseq.models registers the models of recipes.
+    import luna_fairseq.models  # noqa: F401
+    from fairseq import options
+    from fairseq.data import Dictionary
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.tasks.translation import TranslationTask
+
     task = recipe.settings["task"]["_name"]
     if task != "translation":
-        raise InputError(f"parameters are counted of translation models, not of {task}")
+        raise InputError(f"the recipe's task is {task}, expected translation")
     dictionary = Dictionary()
     if dictionary_size < len(dictionary):
-        raise InputError(f"a dictionary has {len(dictionary)} special symbols: give --dictionary-size more")
+        raise InputError(
+            f"--dictionary-size {dictionary_size}: expected at least {len(dictionary)}, the number of "
+            "special symbols"
+        )
     for index in range(dictionary_size - len(dictionary)):
         dictionary.add_symbol(f"type{index}")
     args = options.parse_args_and_arch(options.get_training_parser(), ["data", *recipe.words()])
@@ -64,7 +79,7 @@ def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
     return {part: number for part, number in counts.items() if number}
 
 
-main = console_script(PROGRAM, build_parser, _count, hides_log=True)
+main = console_script(PROGRAM, build_parser, _print_counts, hides_log=True)
 
 
 if __name__ == "__main__":

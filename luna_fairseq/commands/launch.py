@@ -1,4 +1,4 @@
-"""A recipe for this machine: its batch divided among its GPUs, and the precision they are good at."""
+"""Options that fit a recipe to a machine: the batch divided among its GPUs, and their best precision."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ Capability = Optional[Tuple[int, int]]
 
 @dataclass(frozen=True)
 class Launch:
-    """
+    """Command line that trains a recipe on given GPUs.
+
     Attributes:
-        options: words of fairseq-train's command line, without DATA.
-        hydra: those of fairseq-hydra-train's that differ from the recipe.
-        notes: what was computed, in lines.
-        save_dir: where checkpoints go.
+        options: arguments of fairseq-train, without DATA.
+        hydra: arguments of fairseq-hydra-train that override the recipe.
+        notes: lines that explain the batch and the precision.
+        save_dir: folder of the checkpoints.
     """
 
     options: List[str]
@@ -31,12 +32,13 @@ class Launch:
 
 
 def launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capability) -> Launch:
-    """
+    """Compute the options that train a recipe on given GPUs with the recipe's batch size.
+
     Args:
-        recipe: the settings.
-        given: options of fairseq-train that override them; --fp32 is understood too.
-        gpus: how many devices train, unless ``given`` has --distributed-world-size; one without a GPU.
-        capability: the GPUs' compute capability; None without a GPU.
+        recipe: recipe to train.
+        given: options of fairseq-train that override the recipe. ``--fp32`` is accepted as well.
+        gpus: number of devices, 1 on a machine without a GPU. ``--distributed-world-size`` overrides it.
+        capability: compute capability of the GPUs, such as (8, 0); None without a GPU.
 
     Raises:
         InputError: the recipe's batch cannot be divided among the GPUs.
@@ -64,8 +66,12 @@ def launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capabili
 
 
 def _update_freq(recipe: Recipe, found: argparse.Namespace, devices: int) -> Tuple[Optional[int], str]:
-    """--update-freq, None if it was given, and a line that says why."""
-    unit, size = _size(recipe)
+    """Compute ``--update-freq``, the number of batches whose gradients are accumulated.
+
+    Returns:
+        The number, or None if the user has given ``--update-freq``, and a line that explains the batch.
+    """
+    unit, size = _batch_unit(recipe)
     at_a_time = getattr(found, size) or recipe.settings["dataset"][size]
     accumulated = int(recipe.settings.get("optimization", {}).get("update_freq", [1])[0])
     batch = recipe.gpus * recipe.settings["dataset"][size] * accumulated
@@ -77,24 +83,24 @@ def _update_freq(recipe: Recipe, found: argparse.Namespace, devices: int) -> Tup
     if abs(total - batch) > batch / 1000:
         fitting = f"--{size.replace('_', '-')} {_fitting(batch, devices, at_a_time, unit)}"
         raise InputError(
-            f"{devices} GPUs x {at_a_time:,} {unit} do not divide the recipe's batch of {batch:,} {unit}: "
-            f"give {fitting}, use another number of GPUs (CUDA_VISIBLE_DEVICES), or give --update-freq for "
+            f"{devices} GPUs x {at_a_time:,} {unit} do not divide the recipe's batch of {batch:,} {unit}. "
+            f"Give {fitting}, use another number of GPUs (CUDA_VISIBLE_DEVICES), or give --update-freq for "
             "another batch"
         )
     return frequency, f"{each} x --update-freq {frequency} = {total:,} {unit}"
 
 
-def _size(recipe: Recipe) -> Tuple[str, str]:
-    """What a batch is counted in, and the option that says how many of it a GPU has at a time."""
+def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
+    """Return the unit of the batch size, "tokens" or "sequences", and the name of its option."""
     dataset = recipe.settings.get("dataset", {})
     for unit, size in (("tokens", "max_tokens"), ("sequences", "batch_size")):
         if dataset.get(size):
             return unit, size
-    raise InputError(f"{recipe.path} has neither dataset.max_tokens nor dataset.batch_size: give one of them")
+    raise InputError(f"{recipe.path} has neither dataset.max_tokens nor dataset.batch_size. Set one of them")
 
 
 def _fitting(batch: int, devices: int, at_a_time: int, unit: str) -> int:
-    """The most per GPU, up to ``at_a_time``, that makes the batch; tokens to within one each time."""
+    """Return the largest number per GPU, up to ``at_a_time``, that divides the batch (tokens: nearly)."""
     frequency = -(-batch // (devices * at_a_time))
     if unit == "sequences":
         while batch % (devices * frequency) and devices * frequency < batch:
@@ -103,6 +109,11 @@ def _fitting(batch: int, devices: int, at_a_time: int, unit: str) -> int:
 
 
 def _precision(recipe: Recipe, found: argparse.Namespace, capability: Capability) -> Tuple[List[str], str]:
+    """Choose the precision: bf16 from compute capability 8.0, fp16 from 7.0, otherwise fp32.
+
+    Returns:
+        The options of fairseq-train, and a line that explains the choice.
+    """
     chosen = next((name for name in ("fp16", "bf16", "fp32") if getattr(found, name)), None)
     why = "as given"
     if chosen is None:
@@ -110,14 +121,14 @@ def _precision(recipe: Recipe, found: argparse.Namespace, capability: Capability
         chosen = "bf16" if major >= 8 else "fp16" if major == 7 else "fp32"
         why = f"compute capability {capability[0]}.{capability[1]}" if capability else "no GPU"
     words = [] if chosen == "fp32" or getattr(found, chosen) else [f"--{chosen}"]
-    # fairseq would flatten all gradients into one tensor; Apollo takes norms of each.
+    # fairseq would flatten all gradients into one tensor, but Apollo needs the norm of each.
     if chosen == "fp16" and recipe.settings["optimizer"]["_name"] == "apollo":
         words.append("--fp16-no-flatten-grads")
     return words, f"precision: {chosen} ({why})"
 
 
 def _parse(given: Sequence[str]) -> argparse.Namespace:
-    """The options among ``given`` that matter here."""
+    """Parse the given options that decide the batch, the precision and the folder."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--max-tokens", type=positive)
     parser.add_argument("--batch-size", "--max-sentences", type=positive)

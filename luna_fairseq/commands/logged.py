@@ -1,4 +1,4 @@
-"""Runs of fairseq's commands whose output goes to a file, with a bar that tells how far they are."""
+"""Run fairseq's commands with their output in a log file and a progress bar on the terminal."""
 
 import os
 import re
@@ -16,12 +16,27 @@ _UPDATES = re.compile(r'num_updates"?[:= ]+"?(\d+)')
 
 
 def fairseq(name: str, options: Sequence[str]) -> List[str]:
-    """The command line of ``fairseq-NAME`` in this Python."""
+    """Return the command line of one of fairseq's commands, run by this Python interpreter.
+
+    Args:
+        name: name of the command without its prefix, such as ``train``.
+        options: arguments of the command.
+    """
     return [sys.executable, "-m", f"fairseq_cli.{name}", *options]
 
 
 def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
-    """Run fairseq-train as :func:`run_logged` does, with a bar of its updates."""
+    """Run fairseq-train with its output in a log file and a progress bar of its updates.
+
+    Args:
+        command: command line.
+        log: log file, to which the output is appended.
+        description: text beside the progress bar.
+        shown: lines that contain one of these texts are also printed (default: none).
+
+    Raises:
+        InputError: the command failed; see :func:`run_logged`.
+    """
     total = int(options_of(command).get("--max-update", 0)) or None
     with counter(description, total, "updates") as bar:
 
@@ -41,24 +56,24 @@ def run_logged(
     anew: bool = False,
     watch: Callable[[str], Any] = str,
 ) -> None:
-    """Run ``command``, add what it says to ``log``, and print the lines that contain one of ``shown``.
+    """Run a command with its output in a log file.
 
     Args:
-        command: its words
-        log: file for standard output and error
-        shown: parts of lines to print
-        output: file for standard output alone (default: that goes to the log, too)
-        anew: empty the log first
-        watch: is given each line of standard output
+        command: command line.
+        log: log file for standard output and standard error.
+        shown: lines of standard output that contain one of these texts are also printed (default: none).
+        output: file for standard output (default: None, write it to ``log``).
+        anew: empty the log first (default: False, append to it).
+        watch: function called with each line of standard output (default: ignore the lines).
 
     Raises:
-        InputError: it failed; the message has the last line it printed, and names the log.
+        InputError: the command failed. The message has the last line of the log and the name of the log.
     """
     with ExitStack() as stack:
         file = stack.enter_context(log.open("wb" if anew else "ab"))
         target = file if output is None else stack.enter_context(output.open("wb"))
         stderr = subprocess.STDOUT if output is None else file
-        # Read as UTF-8, whatever the terminal's is.
+        # The output is decoded as UTF-8 below, whatever the encoding of the terminal.
         environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": stderr, "env": environment}
         process = stack.enter_context(subprocess.Popen(command, **pipes))
@@ -76,5 +91,6 @@ def run_logged(
 
 
 def _last_line(log: Path) -> str:
+    """Return the last line of a log that is not empty, cut to 300 characters."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "no message")

@@ -1,4 +1,4 @@
-"""Pictures that commands draw with matplotlib, which only they need."""
+"""Plots drawn with matplotlib, an optional requirement of the commands that draw."""
 
 import logging
 from pathlib import Path
@@ -9,23 +9,40 @@ from luna_fairseq.requirements import import_package
 
 
 def check_plot(path: Path, option: str) -> None:
-    """Raise InputError, before any work is done, for a picture that ``option`` wants where it cannot be
-    written, and MissingRequirementError where matplotlib is not installed."""
+    """Check, before any work is done, that a plot can be drawn and written.
+
+    Args:
+        path: file of the plot.
+        option: name of the option that asks for the plot, for error messages.
+
+    Raises:
+        InputError: the file cannot be written.
+        MissingRequirementError: matplotlib is not installed.
+    """
     check_writable(path, option)
-    # Importing fairseq may turn every library's debugging messages on.
+    # Importing fairseq may turn on the debugging messages of every library.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import_package("matplotlib", option)
 
 
 def new_figure(**options: Any) -> Any:
-    """An empty matplotlib Figure whose parts do not overlap."""
-    # Not through pyplot, which would look for a display.
+    """Create an empty matplotlib figure, whose parts are laid out without overlap.
+
+    Args:
+        **options: arguments of ``matplotlib.figure.Figure``, such as ``figsize`` in inches.
+    """
+    # pyplot would look for a display.
     from matplotlib.figure import Figure
 
     return Figure(layout="constrained", **options)
 
 
 def save_png(figure: Any, path: Path) -> None:
-    """Write a figure to ``path``; it appears whole or not at all."""
+    """Write a figure as a PNG file. An existing file is replaced only when the new one is complete.
+
+    Args:
+        figure: matplotlib figure.
+        path: file to write.
+    """
     with replacing(path) as temporary:
         figure.savefig(str(temporary), format="png", dpi=120)

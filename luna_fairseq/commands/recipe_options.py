@@ -1,4 +1,4 @@
-"""A recipe's file against what fairseq knows: the options of the components that it names."""
+"""Checks of a recipe's file: does fairseq know its groups, components and options?"""
 
 from __future__ import annotations
 
@@ -19,33 +19,44 @@ from luna_fairseq.checks.names import nearest
 from luna_fairseq.errors import InputError
 
 Settings = Dict[str, Dict[str, Any]]
-# Groups of fairseq-hydra-train's own, that no command line has.
+# Group with settings of hydra itself, which are not options of a command line.
 HYDRA = "hydra"
 
 
 def load(path: Path) -> Settings:
-    """The groups of a recipe's file. Raises InputError where it is missing, or is no mapping of groups to
-    options."""
+    """Load a recipe's file.
+
+    Args:
+        path: YAML file.
+
+    Returns:
+        Dictionary from a group to its options.
+
+    Raises:
+        InputError: the file is missing, or is not a mapping of groups to options.
+    """
     try:
         content = OmegaConf.to_container(OmegaConf.load(str(path)))
     except (yaml.YAMLError, OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not all(isinstance(options, dict) for options in content.values()):
-        raise InputError(f"{path} is no recipe: it must list groups (task, model, ...) with their options")
+        raise InputError(f"{path} is not a recipe. Expected groups (task, model, ...), each with its options")
     return content
 
 
 def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
-    """Raise InputError for a group, a name or an option that no command line of fairseq would take, with its
-    line and the nearest known.
+    """Check that fairseq knows every group, component and option of a recipe's file.
 
     Args:
         path: a recipe's file.
-        content: its groups.
-        settings: those of the whole recipe, which name the task, the model, ...
+        content: groups of that file with their options.
+        settings: groups of the whole recipe, which name the task, the model and other components.
+
+    Raises:
+        InputError: a name is unknown. The message has its line and the most similar known name.
     """
     luna_fairseq.register()
-    # What the name of a group can be; a group that is not here has none.
+    # Components that a group can name. Groups that are not listed here name no component.
     registries = {"task": TASK_REGISTRY, "model": ARCH_MODEL_REGISTRY}
     registries.update({group: one["registry"] for group, one in REGISTRIES.items()})
     for group, options in content.items():
@@ -56,7 +67,8 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
         name = str(settings[group].get("_name", ""))
         registry = registries.get(group)
         if registry is not None and name not in registry:
-            if options.get("_name") == name:  # otherwise another file's fault
+            # Otherwise the name stands in the family's file, which is checked by itself.
+            if options.get("_name") == name:
                 raise _unknown(path, [group, "_name"], f"{group} {name}", registry)
             continue
         known = _options(group, registry[name] if registry else None)
@@ -66,7 +78,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
 
 
 def _options(group: str, component: Any) -> List[str]:
-    """Options that the group, or the component it names, adds to fairseq's command line."""
+    """Return the options that a group, or the component it names, adds to fairseq's command line."""
     parser = argparse.ArgumentParser(add_help=False)
     if component is None:
         gen_parser_from_dataclass(parser, FairseqConfig.__dataclass_fields__[group].type())
@@ -78,12 +90,21 @@ def _options(group: str, component: Any) -> List[str]:
 def _unknown(
     path: Path, keys: Sequence[str], what: str, known: Iterable[str], word: Optional[str] = None
 ) -> InputError:
+    """Return the error for an unknown name.
+
+    Args:
+        path: a recipe's file.
+        keys: keys that lead to the name in the file.
+        what: name with its kind, such as "group modle".
+        known: known names.
+        word: name to compare with the known ones (default: last word of ``what``).
+    """
     near = nearest(word or what.split()[-1], known)
     return InputError(f"{path}, line {_line(path, keys)}: {what} is unknown{near}")
 
 
 def _line(path: Path, keys: Sequence[str]) -> int:
-    """Where ``keys``, one inside the other, stand in a file."""
+    """Return the number of the line on which nested keys stand in a YAML file."""
     node, line = yaml.compose(path.read_text(encoding="utf-8")), 0
     for key in keys:
         for name, value in node.value:

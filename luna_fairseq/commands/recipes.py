@@ -1,7 +1,8 @@
-"""The recipes (configs/FAMILY/ROW.yaml): where they are, what they say, their words of a command line.
+"""Recipes: YAML files with all options of a training (``configs/FAMILY/ROW.yaml``).
 
-A row lists what differs from its family's file (configs/FAMILY.yaml), and both what differs from fairseq's
-defaults, as configs/README.md explains. Every command that trains with published settings reads them here.
+A recipe lists the options that differ from the file of its family (``configs/FAMILY.yaml``). The family lists
+those that differ from fairseq's defaults; see ``configs/README.md``. Every command that trains with published
+settings reads them through this module.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import luna_fairseq
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.regular import is_data
 
-# Groups of a recipe that name what they configure, and the option that takes the name.
+# Groups of a recipe that name a component, and the option of fairseq-train that takes the name.
 NAMED = {
     "task": "--task",
     "model": "--arch",
@@ -25,7 +26,7 @@ NAMED = {
     "optimizer": "--optimizer",
     "lr_scheduler": "--lr-scheduler",
 }
-# hydra: not fairseq's. user_dir, data: given by the command line.
+# Settings that are not options of fairseq-train (hydra) or that the commands give themselves.
 LEFT_OUT = (("hydra", None), ("common", "user_dir"), ("task", "data"))
 
 Settings = Dict[str, Dict[str, Any]]
@@ -33,15 +34,15 @@ Settings = Dict[str, Dict[str, Any]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """One row.
+    """Recipe that has been read and checked.
 
     Attributes:
-        name: family/row, or the path of a file of one's own.
-        path: its file.
-        base: the family's file, if there is one.
-        heading: lines of the comment that it begins with.
-        settings: group -> option -> value, the family's included.
-        gpus: how many train in the run that the batch is stated for.
+        name: FAMILY/ROW, or the path of a file outside the package.
+        path: file of the recipe.
+        base: file of the family; None if the recipe has no family.
+        heading: lines of the comment at the top of the file.
+        settings: values by group and option, including those of the family.
+        gpus: number of GPUs for which the batch is stated.
     """
 
     name: str
@@ -52,7 +53,11 @@ class Recipe:
     gpus: int
 
     def words(self, *without: str) -> List[str]:
-        """As words of fairseq-train's command line, without data, --user-dir, and the options named."""
+        """Return the recipe as arguments of fairseq-train, without the data and ``--user-dir``.
+
+        Args:
+            *without: names of further options to leave out, such as ``update_freq``.
+        """
         words: List[str] = []
         for group, settings in self.settings.items():
             for key, value in settings.items():
@@ -62,28 +67,32 @@ class Recipe:
 
 
 def folder() -> Path:
-    """Where the families are: within an installed package, beside it in a checkout."""
+    """Return the folder of the recipes: in an installed package, or beside it in a checkout."""
     package = Path(luna_fairseq.__file__).resolve().parent
-    places = (package / "configs", package.parent / "configs")
-    return next((place for place in places if place.is_dir()), places[0])
+    folders = (package / "configs", package.parent / "configs")
+    return next((path for path in folders if path.is_dir()), folders[0])
 
 
 def names() -> List[str]:
-    """All recipes, as family/row."""
+    """Return the names of all recipes as FAMILY/ROW, sorted."""
     found = (path for path in folder().glob("*/*.yaml") if is_data(path.name))
     return sorted(f"{path.parent.name}/{path.stem}" for path in found)
 
 
 def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
-    """Read a recipe, and check that fairseq knows what it sets.
+    """Read a recipe, and check that fairseq knows all of its options.
 
     Args:
-        name: family/row, or the row alone where that is clear, or the path of a file.
-        family: where a row alone is looked for first.
+        name: FAMILY/ROW, ROW alone if no other family has it, or the path of a file.
+        family: family in which to look for ROW first (default: None).
 
     Raises:
-        InputError: there is no such recipe, it cannot be read, or has an option that nothing takes.
-        MissingRequirementError: there is no fairseq.
+        InputError: the recipe does not exist, cannot be read, or has an unknown option.
+        MissingRequirementError: fairseq is not installed.
+
+    Example:
+        >>> read_recipe("lra/listops").settings["task"]["_name"]
+        'lra-text'
     """
     try:
         from luna_fairseq.commands.recipe_options import check_recipe, load
@@ -100,7 +109,7 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
             settings.setdefault(group, {}).update(options)
     for group in NAMED:
         if not settings[group].get("_name"):
-            raise InputError(f"{path} is no recipe: {group} has no _name")
+            raise InputError(f"{path} is not a recipe: {group} has no _name")
     for file, content in contents.items():
         check_recipe(file, content, settings)
     heading = read_heading(path)
@@ -112,44 +121,57 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
 
 
 def find(name: str, family: Optional[str] = None) -> Path:
-    """The file of a recipe; see ``read_recipe``."""
+    """Return the file of a recipe.
+
+    Args:
+        name: see :func:`read_recipe`.
+        family: see :func:`read_recipe`.
+
+    Raises:
+        InputError: no recipe, or more than one, has that name.
+    """
     if name.endswith(".yaml") and Path(name).is_file():
         return Path(name).resolve()
     known = names()
-    whole = [one for one in (name, f"{family}/{name}") if one in known]
-    found = whole[:1] or [one for one in known if one.split("/")[1] == name]
+    exact = [recipe for recipe in (name, f"{family}/{name}") if recipe in known]
+    found = exact[:1] or [recipe for recipe in known if recipe.split("/")[1] == name]
     if len(found) == 1:
         return folder() / f"{found[0]}.yaml"
     if found:
-        raise InputError(f"recipe {name} could be any of {', '.join(found)}: say which")
-    near = get_close_matches(name, known, 3, 0.5) or [
-        one for row in get_close_matches(name, [one.split("/")[1] for one in known], 3, 0.5)
-        for one in known if one.endswith(f"/{row}")
-    ]  # fmt: skip
+        raise InputError(f"recipe {name} could be any of {', '.join(found)}. Give one of these names")
+    near = get_close_matches(name, known, 3, 0.5)
+    if not near:
+        rows = get_close_matches(name, [recipe.split("/")[1] for recipe in known], 3, 0.5)
+        near = [recipe for row in rows for recipe in known if recipe.endswith(f"/{row}")]
     hint = f"nearest: {', '.join(near)}" if near else "luna-recipes lists them"
     raise InputError(f"there is no recipe {name}; {hint}")
 
 
 def read_heading(path: Path) -> List[str]:
-    """Lines of the comment at a file's top, without hydra's."""
+    """Return the lines of the comment at the top of a recipe, without those for hydra.
+
+    Args:
+        path: a recipe's file.
+    """
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     return [line[1:].strip() for line in lines if not line.startswith("# @package")]
 
 
 def _gpus(path: Path, heading: List[str]) -> int:
+    """Return the number of GPUs in the line "Batch: N GPUs x ..." of a heading, 1 without that line."""
     for line in heading:
         if line.startswith("Batch:"):
             found = re.match(r"Batch: ([1-9]\d*) GPUs? x ", line)
             if found is None:
-                raise InputError(
-                    f"{path}: the heading's batch must begin as 'Batch: 8 GPUs x ', not {line!r}"
-                )
+                raise InputError(f"{path}: expected a line such as 'Batch: 8 GPUs x ...', got {line!r}")
             return int(found[1])
     return 1
 
 
 def _words(option: str, value: Any) -> Iterator[str]:
-    if value is None or value is False:  # fairseq's default of every flag
+    """Yield an option and its value as words of a command line."""
+    # False is the default of every flag.
+    if value is None or value is False:
         return
     yield option
     if isinstance(value, list):

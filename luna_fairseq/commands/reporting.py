@@ -1,4 +1,4 @@
-"""What all commands have in common: one line for bad input, --quiet, options for fairseq's own commands."""
+"""Entry points of commands: one-line errors, ``--quiet``, and options passed on to fairseq's commands."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ import luna_fairseq
 from luna_fairseq.errors import InputError, one_line_for, until_nobody_reads
 from luna_fairseq.progress import quietly
 
-# This package as fairseq's --user-dir, whatever the working directory.
+# Value of fairseq's --user-dir that names this package from any working directory.
 USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
 
 
 def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None) -> int:
-    """Do the work of the command ``program``, which raises InputError for bad input; its exit status: 0, or 1
-    after one line on stderr. ``place`` is what an OSError concerns that names no file, as of a full disk."""
+    """Call a function, and report errors of the user in one line on standard error.
+
+    Args:
+        program: name of the command, with which the line begins.
+        work: function without arguments, which raises InputError for bad input.
+        place: file or folder to name if an OSError names none, as for a full disk (default: None, name
+            nothing).
+
+    Returns:
+        The exit status: 0, or 1 after an error.
+    """
     try:
         with until_nobody_reads():
             work()
@@ -41,7 +50,7 @@ def offer_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bars, even on a terminal")
 
 
-# Of fairseq-train: where the checkpoints are that a command reads afterwards.
+# Options of fairseq-train that decide where its checkpoints are, which a command then has to find.
 OWN_FOLDER = ("--save-dir", "--no-save", "--checkpoint-suffix")
 
 
@@ -54,22 +63,25 @@ def console_script(
     hides_log: bool = False,
     takes_words: bool = False,
 ) -> Callable[..., int]:
-    """The entry point of a command.
+    """Build the entry point of a command.
 
     Args:
-        program: its name.
-        build_parser: makes its command line.
-        work: does it, given the parsed arguments; raises InputError for bad input.
-        place: argument that names what an OSError concerns, where that names no file.
-        passes_on: options after ``--`` go to one of fairseq's commands; ``work`` gets them as a list, too.
-            Among them may not be these, which the command gives itself and goes by (default: no ``--``).
-        hides_log: what fairseq logs and warns of in its own work is not shown.
-        takes_words: the words of the command line are options of fairseq-train for ``work``, which gets them
-            as a list. ``build_parser`` is for ``--help`` alone.
+        program: name of the command.
+        build_parser: function that builds the parser of the command line.
+        work: function that does the work, called with the parsed arguments. It raises InputError for bad
+            input.
+        place: name of the argument whose file or folder an error message names if an OSError names none
+            (default: none).
+        passes_on: options that the user must not give after ``--``, because the command itself sets them. The
+            other options after ``--`` are passed to ``work`` as a second argument, for one of fairseq's
+            commands. With None (the default), the command does not accept ``--``.
+        hides_log: hide fairseq's log messages and warnings (default: False).
+        takes_words: call ``work`` with the unparsed words of the command line, among which are options of
+            fairseq-train (default: False). The parser is then used for ``--help`` only.
 
     Returns:
-        main(argv), which reads the process's arguments by default and gives the exit status: 0, or 1 after
-        one line on stderr.
+        Function ``main(argv)``, which returns the exit status: 0, or 1 after a one-line error on standard
+        error. Without ``argv`` it reads the arguments of the process.
     """
 
     def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -89,14 +101,14 @@ def console_script(
             logging.disable(logging.INFO)
             warnings.simplefilter("ignore")
 
-        def checked_work() -> Any:
+        def check_and_work() -> Any:
             for name in (word.split("=")[0] for word in extra):
-                # fairseq takes the beginning of a name for it.
+                # fairseq accepts abbreviated options.
                 if name.strip("-") and any(own.startswith(name) for own in passes_on or ()):
-                    raise InputError(f"{name} after --: {program} says it itself, leave it out")
+                    raise InputError(f"{name} after --: {program} sets this option itself. Leave it out")
             return work(args) if passes_on is None else work(args, extra)
 
         with quietly(args.quiet):
-            return reported(program, checked_work, getattr(args, place) if place else None)
+            return reported(program, check_and_work, getattr(args, place) if place else None)
 
     return main

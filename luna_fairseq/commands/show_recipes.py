@@ -1,9 +1,10 @@
-"""``luna-recipes``: the recipes there are; with NAME what one of them means, here.
+"""Command ``luna-recipes``: list the recipes (files with all options of a training), or show one of them.
 
-Prints the recipe's heading, its options with those of the family that it extends, and the equal commands of
-fairseq-train and fairseq-hydra-train with the batch divided among this machine's GPUs. NAME is family/row, or
-the row alone where that is clear, or a file of your own; options of fairseq-train that follow it override the
-recipe's. luna-train runs the command. --folder prints where the files are.
+Without arguments, the command lists all recipes. With NAME, it prints the recipe's heading, all of its
+options, and the equivalent commands of fairseq-train and fairseq-hydra-train for the GPUs of this machine.
+NAME is FAMILY/ROW, ROW alone if no other family has it, or a file of your own. Options of fairseq-train after
+NAME override the recipe. With --folder, the command prints the folder of the recipes. Use luna-train to train
+with a recipe.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ USAGE = "luna-recipes [--folder | NAME [fairseq-train options]]"
 
 
 def build_parser() -> CommandParser:
-    """Return the parser that prints --help."""
-    return CommandParser(PROGRAM, __doc__, usage=USAGE)
+    """Build the parser, which is used for --help only."""
+    return CommandParser(
+        PROGRAM, __doc__, usage=USAGE, example="luna-recipes wmt14_en_de/luna_16_softplus_tied"
+    )
 
 
 def _recipes(words: List[str]) -> None:
+    """List the recipes, show one of them, or print their folder."""
     if words == ["--folder"]:
         print(folder())
     elif words:
@@ -36,7 +40,14 @@ def _recipes(words: List[str]) -> None:
 
 
 def _show(name: str, given: List[str]) -> None:
+    """Print a recipe's heading, options and commands.
+
+    Args:
+        name: name or file of the recipe.
+        given: options of fairseq-train that override the recipe.
+    """
     recipe = read_recipe(name)
+    # Imported here so that listing the recipes is fast.
     from omegaconf import OmegaConf
 
     from luna_fairseq.commands.train import launch_here
@@ -54,7 +65,7 @@ def _show(name: str, given: List[str]) -> None:
 
 
 def _command(words: List[str]) -> str:
-    """A line for a shell, each option in a line of its own."""
+    """Format a command for a shell, with each option on its own line."""
     lines = [""]
     for word in words:
         if word.startswith("--") or ("=" in word and lines[-1]):

@@ -1,9 +1,11 @@
-"""``luna-train``: fairseq-train with a recipe, on the GPUs of this machine.
+"""Command ``luna-train``: train a model with a recipe on the GPUs of this machine.
 
-The batch is the recipe's whatever the number of GPUs: --update-freq makes up for the rest. Trains with --bf16
-where the card has it and with --fp16 on a V100. Checkpoints go to checkpoints/ROW (--save-dir). Started
-again, it goes on from there. Options override the recipe's; --fp32 is understood too. luna-recipes lists the
-recipes, and shows the command; --dry-run, as the first word, looks at RECIPE and DATA and prints it.
+The command checks RECIPE and DATA, and then runs fairseq-train. luna-recipes lists the recipes. The batch
+size is that of the recipe for any number of GPUs, because --update-freq is chosen accordingly. Training uses
+--bf16 if the GPU supports it, --fp16 on a V100, and otherwise 32 bits. Checkpoints are written to
+checkpoints/ROW unless you give --save-dir. If you start the command again, training resumes from the last
+checkpoint. Options of fairseq-train override the recipe; --fp32 is accepted as well. With --dry-run as the
+first argument, the command only prints the fairseq-train command.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ import shlex
 import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
-
-import torch
 
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.launch import Launch, launch
@@ -29,23 +29,25 @@ USAGE = "luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
 
 
 def build_parser() -> CommandParser:
-    """Return the parser that prints --help."""
-    return CommandParser(PROGRAM, __doc__, usage=USAGE)
+    """Build the parser, which is used for --help only."""
+    example = "luna-train bitext/small_anchored data-bin/mine --max-epoch 20"
+    return CommandParser(PROGRAM, __doc__, usage=USAGE, example=example)
 
 
 def command(words: List[str], records: bool = True, option: str = "--save-dir") -> List[str]:
-    """The command that trains, after the lines that say what was computed.
+    """Build the fairseq-train command, and print lines that explain its batch and precision.
 
     Args:
         words: RECIPE, DATA, and options of fairseq-train.
-        records: keep in the folder of the checkpoints what the run is begun with (default: True).
-        option: the user's, by which that folder is another one.
+        records: record the options and the data in the folder of the checkpoints, so that a later call can
+            tell whether it resumes the same run (default: True).
+        option: name of the option that chooses the folder of the checkpoints, for error messages.
 
     Raises:
-        InputError: one of them is missing or wrong, or the checkpoints there are of another run.
+        InputError: an argument is missing or wrong, or the folder has checkpoints of another run.
     """
     if not words or words[0].startswith("-"):
-        raise InputError(f"RECIPE is missing: {USAGE}; luna-recipes lists the recipes")
+        raise InputError(f"RECIPE is missing: {USAGE}. luna-recipes lists the recipes")
     if len(words) < 2 or words[1].startswith("-"):
         raise InputError(f"DATA is missing: {USAGE}")
     name, data, *given = words
@@ -53,21 +55,26 @@ def command(words: List[str], records: bool = True, option: str = "--save-dir") 
     for folder in data.split(":"):
         if not os.path.isdir(folder):
             raise InputError(
-                f"{folder} is no folder: give what a luna-prepare command or fairseq-preprocess made"
+                f"{folder} is not a folder. Give a folder that a luna-prepare command or fairseq-preprocess "
+                "made"
             )
     found = launch_here(recipe, given)
     print(*(f"{PROGRAM}: {note}" for note in found.notes), sep="\n", flush=True)
-    what = _begun_with(recipe, data, given)
-    if what is not None:
-        place = Path(found.save_dir)
-        # One of the processes that train is enough.
+    identity = _run_identity(recipe, data, given)
+    if identity is not None:
+        checkpoints = Path(found.save_dir)
+        has_begun = (checkpoints / "checkpoint_last.pt").is_file()
+        # If several processes train, only the first one writes the record.
         is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-        same_run(place, option, what, (place / "checkpoint_last.pt").is_file(), records and is_first)
+        same_run(checkpoints, option, identity, has_begun, records and is_first)
     return [sys.executable, "-m", "fairseq_cli.train", data, *found.options]
 
 
-def _begun_with(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[Dict[str, str]]:
-    """What goes on is what was begun; None where fairseq is told to start from something else."""
+def _run_identity(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[Dict[str, str]]:
+    """Return the options and the data that must not change when a run is resumed.
+
+    Returns None if the user tells fairseq to start from another checkpoint or to reset parts of it.
+    """
     words = [*recipe.words("update_freq"), *given]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
         return None
@@ -75,21 +82,32 @@ def _begun_with(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[Dic
 
 
 def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:
-    """The recipe with the GPUs of this machine."""
+    """Compute the options that train a recipe on the GPUs of this machine.
+
+    Args:
+        recipe: recipe to train.
+        given: options of fairseq-train that override the recipe.
+
+    Raises:
+        InputError: the recipe's batch cannot be divided among the GPUs.
+    """
+    # Imported here so that --help is fast.
+    import torch
+
     gpus = torch.cuda.device_count()
     return launch(recipe, given, max(gpus, 1), torch.cuda.get_device_capability() if gpus else None)
 
 
 def _train(words: List[str]) -> None:
+    """Replace this process by fairseq-train, or print the command with ``--dry-run``."""
     if words[:1] == ["--dry-run"]:
         print(*map(shlex.quote, command(words[1:], records=False)))
         return
     line = command(words)
-    # In the place of this process, so that signals reach it.
+    # fairseq-train replaces this process, so that signals reach it.
     os.execv(line[0], line)
 
 
-# Where nothing is wrong, the process becomes fairseq-train.
 main = console_script(PROGRAM, build_parser, _train, takes_words=True)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Iterator, Set
 
 import torch
 
-from luna_fairseq.checks.options import launched
+from luna_fairseq.checks.options import count_processes
 from luna_fairseq.engine.patch import RUNS, Function, Patch
 from luna_fairseq.engine.stopping import TERMINATED
 from luna_fairseq.errors import InputError, in_command, one_line_for
@@ -46,9 +46,9 @@ def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: An
         )
     if cfg.common.bf16 and "--tpu" not in sys.argv and importlib.util.find_spec("torch_xla") is None:
         cfg.common.tpu = False
-    if launched() > 1 and distributed.distributed_init_method is None:
+    if count_processes() > 1 and distributed.distributed_init_method is None:
         distributed.distributed_init_method = "env://"
-        distributed.distributed_world_size = launched()
+        distributed.distributed_world_size = count_processes()
         distributed.distributed_rank = int(os.environ["RANK"])
         distributed.device_id = int(os.environ.get("LOCAL_RANK", 0))
         distributed.distributed_no_spawn = True
@@ -94,10 +94,10 @@ def refuse_to_train_apart(cfg: Any) -> None:
 
     This happens under fairseq-hydra-train, which imports a plugin too late to read the number of processes.
     """
-    if in_command() and launched() > 1 and cfg.distributed_training.distributed_world_size == 1:
+    if in_command() and count_processes() > 1 and cfg.distributed_training.distributed_world_size == 1:
         raise InputError(
             "each process that torchrun started would train a separate model. "
-            f"Give distributed_training.distributed_world_size={launched()}"
+            f"Give distributed_training.distributed_world_size={count_processes()}"
         )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from luna_fairseq.checks.same_training import stored_identity
 from luna_fairseq.commands.arguments import CommandParser
-from luna_fairseq.commands.average_checkpoints import load
+from luna_fairseq.commands.averaging import load
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing

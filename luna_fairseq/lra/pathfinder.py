@@ -1,9 +1,9 @@
-"""Generator of Pathfinder images: does a dashed path join the two dots? (Linsley et al., 2018)
+"""Generator of Pathfinder images: does a dashed path join the two dots?
 
-The images follow the published description, with the settings of Long Range Arena for 32 x 32 pixels (Tay et
-al., 2021): two long paths of 14 dashes, five distractors of 4 dashes, and dots of radius 1.5. They are not
-the published images and are not drawn by the published program. Accuracies on them are therefore not
-comparable with published accuracies.
+The images follow the published description (Linsley et al., 2018), with the settings of Long Range Arena for
+32 x 32 pixels (Tay et al., 2021): two long paths of 14 dashes, five distractors of 4 dashes, and dots of
+radius 1.5. They are not the published images and are not drawn by the published program. Accuracies on them
+are therefore not comparable with published accuracies.
 """
 
 from __future__ import annotations

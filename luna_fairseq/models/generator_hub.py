@@ -19,7 +19,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from fairseq.token_generation_constraints import pack_constraints
 from luna_fairseq.checks.names import check_overrides, nearest
-from luna_fairseq.checks.options import OF_A_SOURCE, Given, precision_of_int8
+from luna_fairseq.checks.options import SOURCE_OPTIONS, ParsedOptions, check_int8_precision
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.ema import write_ema
@@ -156,7 +156,7 @@ class LanguageModelHub(GeneratorHub):
         Raises:
             InputError: an option needs a source, such as alignments and constraints
         """
-        for name in OF_A_SOURCE:
+        for name in SOURCE_OPTIONS:
             if kwargs.get(name) not in (None, False):
                 raise InputError(f"{name} is for translation, a language model has no source: remove it")
         return super().generate(*args, **kwargs)
@@ -263,7 +263,7 @@ def from_pretrained(
         InputError: a folder does not exist, the checkpoint has no averaged weights, ``hub`` does not support
             the kind of model, or an option in ``kwargs`` is unknown
     """
-    for fault in precision_of_int8(Given(Namespace(**kwargs))):
+    for fault in check_int8_precision(ParsedOptions(Namespace(**kwargs))):
         raise InputError(fault)
     folders = folders_of(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:

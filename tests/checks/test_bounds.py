@@ -18,7 +18,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from luna_fairseq.checks.bounds import ABOVE, BELOW, LEAST, MOST, bounds_of, describe
-from luna_fairseq.checks.options import Given, check_config, check_options
+from luna_fairseq.checks.options import ParsedOptions, check_config, check_options
 from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.reporting import offer_quiet
 from luna_fairseq.errors import InputError
@@ -167,7 +167,7 @@ def test_a_number_out_of_its_bounds_ends_a_command(capsys):
 
 
 def test_an_unknown_name_in_a_check_is_an_error():
-    given = Given(Namespace(task="translation"))
+    given = ParsedOptions(Namespace(task="translation"))
     assert given.task == "translation" and given.sample_break_mode is None
     with pytest.raises(AttributeError, match="no option is called sampel_break_mode"):
         assert given.sampel_break_mode

@@ -5,18 +5,18 @@ import os
 
 import pytest
 
-from luna_fairseq.commands.arguments import CommandParser, describe_command, folder_of_data
+from luna_fairseq.commands.arguments import CommandParser, describe_command, parse_data_folder
 
 
 @pytest.mark.parametrize("name", ["a${x}", f"a{os.pathsep}b"])
 def test_folders_that_fairseq_cannot_read(name):
-    with pytest.raises(argparse.ArgumentTypeError, match="fairseq replaces what begins with .*another name$"):
-        folder_of_data(name)
+    with pytest.raises(argparse.ArgumentTypeError, match="fairseq expands .*another name$"):
+        parse_data_folder(name)
 
 
 @pytest.mark.parametrize("name", ["a b", "a'b", "[a]", "{a}", "a%b", "é", "-a", "a$b"])
 def test_folders_that_it_can(name):
-    path = folder_of_data(name)
+    path = parse_data_folder(name)
     assert path.name == name and path.is_absolute() == name.startswith("-")
 
 

@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from luna_fairseq.commands import average_checkpoints as averaging
+from luna_fairseq.commands import average_checkpoints, averaging
 from luna_fairseq.peers.resampling import ResampledNormal
 
 # What an option of a model was, and is in another checkpoint of the same shapes.
@@ -65,7 +65,7 @@ def write(folder, *states, pattern="checkpoint{}.pt"):
 
 
 def run(*arguments):
-    return averaging.main([str(argument) for argument in arguments])
+    return average_checkpoints.main([str(argument) for argument in arguments])
 
 
 def refused(capsys, *arguments):
@@ -156,7 +156,7 @@ def test_latest_of_a_run_with_a_checkpoint_suffix(tmp_path, capsys, option, patt
     assert said[0] == f"all checkpoints in {tmp_path} have the suffix {suffix}"
     assert said[2:4] == [f"  {tmp_path / pattern.format(number)}" for number in (10, 11)]
     (tmp_path / pattern.format(3).replace("a.pt", "b.pt")).write_bytes(b"not to be read")
-    assert f"the suffixes {suffix}, {suffix[0]}b: give the files of" in refused(capsys, *words)
+    assert f"the suffixes {suffix}, {suffix[0]}b. Give the files with" in refused(capsys, *words)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_unreadable_files_are_refused(tmp_path, capsys):
     output = tmp_path / "out.pt"
     for bad in (truncated, text, empty):
         assert f"{bad} cannot be read" in refused(capsys, "--inputs", good, bad, "--output", output)
-    assert "is no fairseq checkpoint" in refused(capsys, "--inputs", good, foreign, "--output", output)
+    assert "is not a fairseq checkpoint" in refused(capsys, "--inputs", good, foreign, "--output", output)
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6):
         assert "random.Random" in refused(capsys, "--inputs", good, forbidden, "--output", output)
     assert not output.exists() and not list(tmp_path.glob("*.tmp*"))
@@ -289,9 +289,9 @@ def test_contradictory_arguments_are_refused(tmp_path, capsys):
     paths = write(tmp_path, checkpoint(1), checkpoint(2))
     output = tmp_path / "out.pt"
     cases = {
-        "holds 2 files checkpoint<epoch>.pt, 3 were asked for": [tmp_path, "--num-epoch-checkpoints", 3],
+        "holds 2 files checkpoint<epoch>.pt, expected at least 3": [tmp_path, "--num-epoch-checkpoints", 3],
         "holds 0 files checkpoint_<epoch>_<update>.pt": [tmp_path, "--num-update-checkpoints", 1],
-        "take one folder": [*paths, "--num-epoch-checkpoints", 2],
+        "need one folder": [*paths, "--num-epoch-checkpoints", 2],
         "is a folder": [tmp_path],
         "does not exist": [tmp_path / "absent.pt"],
         "given twice": [paths[0], paths[0]],

@@ -37,10 +37,10 @@ def test_a_batch_of_sequences():
     assert said[0] == "batch: 4 GPUs x 8 sequences x --update-freq 64 = 2,048 sequences"
     assert words.count("--update-freq") == 1
     with pytest.raises(
-        InputError, match="3 GPUs x 16 sequences do not divide .* 2,048 sequences: give --batch-size 1,"
+        InputError, match="3 GPUs x 16 sequences do not divide .* 2,048 sequences. Give --batch-size 1,"
     ):
         launch("base_16gb", gpus=3)
-    with pytest.raises(InputError, match="5 GPUs x 16 .* give --batch-size"):
+    with pytest.raises(InputError, match="5 GPUs x 16 .* Give --batch-size"):
         launch("base_16gb", gpus=5)
 
 
@@ -105,7 +105,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         (["--lr", "1"], "RECIPE is missing"),
         ([LUNA], "DATA is missing"),
         ([LUNA, "--cpu"], "DATA is missing"),
-        ([LUNA, "/nowhere"], "/nowhere is no folder"),
+        ([LUNA, "/nowhere"], "/nowhere is not a folder"),
         (["luna_16", "/"], "there is no recipe luna_16"),
     ],
 )

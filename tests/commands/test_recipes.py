@@ -199,7 +199,7 @@ MISTAKES = {
     "optimizer: {_name: apolo}": "line 2: optimizer apolo is unknown; nearest: apollo",
     "model: {_name: luna_bass}": "line 2: model luna_bass is unknown; nearest: luna_base",
     "optimisation: {lr: [1]}": "line 2: group optimisation is unknown; nearest: optimization",
-    "model: [1]": "is no recipe: it must list groups",
+    "model: [1]": "is not a recipe. Expected groups",
     "model: {": "cannot be read: while parsing",
 }
 
@@ -239,12 +239,12 @@ def test_a_row_alone_is_looked_for_in_its_family():
 
 def test_a_file_of_ones_own_needs_what_a_family_gives(tmp_path):
     (tmp_path / "x.yaml").write_text("model: {_name: luna}\n")
-    with pytest.raises(InputError, match="is no recipe: task has no _name"):
+    with pytest.raises(InputError, match="is not a recipe: task has no _name"):
         read_recipe(str(tmp_path / "x.yaml"))
 
 
 def test_a_dictionary_without_room_for_special_symbols(capsys):
     assert count_parameters.main(["luna_16_elu_tied", "--dictionary-size", "3"]) == 1
-    assert "4 special symbols" in capsys.readouterr().err
+    assert "at least 4, the number of special symbols" in capsys.readouterr().err
     assert count_parameters.main(["listops"]) == 1
-    assert "are counted of translation models, not of lra-text" in capsys.readouterr().err
+    assert "task is lra-text, expected translation" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
 from luna_fairseq.checks.model_options import plain_options
 from luna_fairseq.checks.same_training import check_options, stored_options
-from luna_fairseq.commands.average_checkpoints import average_checkpoints
+from luna_fairseq.commands.averaging import average_checkpoints
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM

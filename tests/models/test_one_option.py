@@ -14,7 +14,7 @@ from fairseq.dataclass.initialize import add_defaults
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import register_model
 from luna_fairseq.checks.same_training import check_options
-from luna_fairseq.commands.average_checkpoints import average_checkpoints
+from luna_fairseq.commands.averaging import average_checkpoints
 from luna_fairseq.engine.entry_points import _check_and_apply_preset
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained

@@ -1,0 +1,232 @@
+"""Mean of the parameters of several fairseq checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, Sequence
+
+import torch
+
+import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
+from luna_fairseq.checks.model_options import check_removed_options, differences, plain_options
+from luna_fairseq.checks.same_training import (
+    check_identity,
+    stored_fingerprints,
+    stored_identity,
+    stored_options,
+)
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.checkpoints import archive_is_damaged, why_unreadable
+from luna_fairseq.files.writing import replacing
+from luna_fairseq.models.ema import STORED, load_ema
+from luna_fairseq.progress import progress
+
+
+def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = False) -> Dict[str, Any]:
+    """Average the parameters of several checkpoints.
+
+    Sums are computed in float64, so that the mean of equal values is exactly that value. Only the sums and
+    one checkpoint are in memory at a time. Integer and boolean tensors (counters, masks) and all other
+    entries are copied from the last checkpoint. Parameters that share storage in the last checkpoint, such as
+    tied embeddings, also share storage in the result.
+
+    Args:
+        paths: one or more fairseq checkpoints of one model.
+        force: allow checkpoints of different runs (default: False).
+        ema: average the EMA weights that ``fairseq-train --store-ema`` stores, in place of the trained
+            weights (default: False).
+
+    Returns:
+        The last checkpoint with averaged ``"model"``, without optimizer state and without EMA weights.
+
+    Raises:
+        InputError: a file cannot be read or is not a fairseq checkpoint, or the models or their runs differ.
+    """
+    if not paths:
+        raise InputError("there is no checkpoint to average")
+    # The options of all models of this package are then known.
+    luna_fairseq.register()
+    sums: Dict[str, torch.Tensor] = {}
+    first: Dict[str, Any] = {}
+    state: Dict[str, Any] = {}
+    for path in progress(paths, "average", "checkpoints"):
+        # Free the previous checkpoint before the next one is loaded.
+        state = {}
+        state = load(path, ema)
+        description = describe(state)
+        first = first or description
+        check_same(first, description, paths[0], path)
+        if not force:
+            check_run(first["run"], description["run"], paths[0], path)
+        for name, value in state["model"].items():
+            if torch.is_tensor(value) and (value.is_floating_point() or value.is_complex()):
+                wide = torch.promote_types(value.dtype, torch.float64)
+                sums[name] = sums[name].add_(value) if name in sums else value.to(wide, copy=True)
+    model = state["model"]
+    # Tensors that share their storage have equal keys.
+    storage_keys = {
+        name: (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+        for name, value in model.items()
+        if torch.is_tensor(value)
+    }
+    for name in list(sums):
+        model[name] = sums.pop(name).div_(len(paths)).to(model[name].dtype)
+    share_storage(model, storage_keys)
+    return state
+
+
+def save(state: Dict[str, Any], path: Path) -> None:
+    """Save a checkpoint. An existing file is replaced only when the new one is complete.
+
+    Args:
+        state: content of the checkpoint.
+        path: file to write.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        with replacing(path) as temporary:
+            torch.save(state, str(temporary))
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        raise InputError(f"cannot write {path}: {str(error).splitlines()[0]}") from None
+
+
+def load(path: Path, ema: bool = False) -> Dict[str, Any]:
+    """Load a checkpoint without its optimizer state and EMA weights, which averaging makes meaningless.
+
+    Args:
+        path: fairseq checkpoint.
+        ema: use the EMA weights as the model's parameters (default: False).
+
+    Raises:
+        InputError: the file cannot be read, is not a fairseq checkpoint, or uses an option that has been
+            removed.
+    """
+    if archive_is_damaged(path):
+        raise InputError(f"{path} is damaged: its checksums do not match its contents")
+    try:
+        state = load_ema(path) if ema else torch.load(str(path), map_location="cpu")
+    except InputError:
+        raise
+    except Exception as error:  # the type depends on where the file is damaged
+        raise InputError(f"{path} {why_unreadable(path, error)}") from None
+    model = state.get("model") if isinstance(state, dict) else None
+    if not isinstance(model, dict) or not model or not stored_options(state):
+        raise InputError(f"{path} is not a fairseq checkpoint: it lacks the model or its configuration")
+    check_removed_options(path, stored_options(state))
+    state.pop("last_optimizer_state", None)
+    for entry in STORED:
+        state.get("extra_state", {}).pop(entry, None)
+    return state
+
+
+def describe(state: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the properties that checkpoints must share to be averaged.
+
+    Args:
+        state: content of a checkpoint.
+
+    Returns:
+        Dictionary with the model's ``"options"``, the fingerprints of the ``"dictionaries"``, the shape and
+        type of all ``"entries"``, the ``"run"``, and the ``"identity"`` of the training: its task and
+        languages.
+    """
+    entries = {
+        name: f"{tuple(value.shape)} {value.dtype}" if torch.is_tensor(value) else type(value).__name__
+        for name, value in state["model"].items()
+    }
+    identity = stored_identity(state)
+    return {
+        "options": stored_options(state),
+        "dictionaries": stored_fingerprints(state) or {},
+        "entries": entries,
+        "run": {"run": identity.pop("run", None), **run_settings(state)},
+        "identity": identity,
+    }
+
+
+def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the settings that tell two runs apart if their checkpoints do not name the run.
+
+    Args:
+        state: content of a checkpoint.
+    """
+    groups = state.get("cfg") or {}
+    flat = plain_options(state.get("args") or {})
+    common, checkpoint = (plain_options(groups.get(name) or flat) for name in ("common", "checkpoint"))
+    return {"--seed": common.get("seed"), "--save-dir": checkpoint.get("save_dir")}
+
+
+def check_same(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
+    """Check that two checkpoints belong to the same model.
+
+    Args:
+        first: properties of the first checkpoint, as :func:`describe` returns them.
+        other: properties of the other checkpoint.
+        first_path: file of the first checkpoint.
+        path: file of the other checkpoint.
+
+    Raises:
+        InputError: their options, dictionaries, tasks, or the names, shapes or types of their parameters
+            differ.
+    """
+    found = differences(first["options"], other["options"])
+    stored = first["dictionaries"], other["dictionaries"]
+    shared = stored[0].keys() & stored[1].keys()
+    found += [(f"{name} dictionary", stored[0][name], stored[1][name]) for name in sorted(shared)]
+    for name, ours, theirs in found:
+        if ours != theirs:
+            raise InputError(
+                f"{path} is of another architecture or other data: {name} is {theirs}, "
+                f"in {first_path} it is {ours}"
+            )
+    check_identity(first_path, first["identity"], other["identity"])
+    for name in {**first["entries"], **other["entries"]}:
+        ours, theirs = first["entries"].get(name), other["entries"].get(name)
+        if theirs is None:
+            raise InputError(f"{path} has no parameter {name}, which {first_path} has")
+        if ours is None:
+            raise InputError(f"{path} has a parameter {name}, which {first_path} does not have")
+        if ours != theirs:
+            raise InputError(f"{path}: parameter {name} is {theirs}, in {first_path} it is {ours}")
+
+
+def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
+    """Check that two checkpoints belong to the same run. Checkpoints that do not name a run pass.
+
+    Args:
+        first: the ``"run"`` of the first checkpoint, as :func:`describe` returns it.
+        other: the ``"run"`` of the other checkpoint.
+        first_path: file of the first checkpoint.
+        path: file of the other checkpoint.
+
+    Raises:
+        InputError: the runs differ.
+    """
+    names = [name for name in first if first[name] is not None and other[name] is not None]
+    # If both name their run, the folder does not count: a run may be resumed in another folder.
+    for name in ["run"] if "run" in names else names:
+        if first[name] != other[name]:
+            raise InputError(
+                f"{path} is of another training than {first_path} ({name} {other[name]}, not {first[name]}), "
+                "and the mean of unrelated weights is useless. Give --force if both began from the same "
+                "weights"
+            )
+
+
+def share_storage(model: Dict[str, Any], storage_keys: Dict[str, Any]) -> None:
+    """Let averaged tensors share storage again where the tensors of the last checkpoint did.
+
+    Tensors that share storage in the last checkpoint but not in an earlier one may have different means, and
+    then stay separate.
+
+    Args:
+        model: averaged entries, updated in place.
+        storage_keys: dictionary from the name of a tensor to a key that is equal for shared storage.
+    """
+    first: Dict[Any, torch.Tensor] = {}
+    for name, key in storage_keys.items():
+        shared = first.setdefault(key, model[name])
+        if shared is not model[name] and torch.equal(shared, model[name]):
+            model[name] = shared
