@@ -61,7 +61,7 @@ def convert_transformer(task, longest, folder):
     for language in ("a", "b"):
         task.dictionary().save(str(folder / f"dict.{language}.txt"))
     options = Namespace(
-        **task.of_model(longest, 0.1), arch="transformer", task="translation", data=str(folder)
+        **task.common_options(longest, 0.1), arch="transformer", task="translation", data=str(folder)
     )
     options.source_lang, options.target_lang, options.criterion = "a", "b", "cross_entropy"
     ARCH_CONFIG_REGISTRY["transformer"](options)

@@ -1,11 +1,11 @@
-"""``python -m luna_fairseq.benchmark``: speed and memory of Luna beside named peers, as ratios measured in
-one run.
+"""Benchmark of Luna's speed and memory beside other models: ``python -m luna_fairseq.benchmark``.
 
-- *A row*: a line in the table of its task (``attention.CAUSAL``, ``attention.FORMS``, ``models.MODELS``,
-  ``apollo.OPTIMIZERS``). ``peer=True`` adds a column with the speed of every row as a multiple of this one's;
-  ``optional=True`` leaves the row out unless ``--with`` asks for it.
-- *A task*: a file with a subclass of :class:`~.task.Task`, and its line in ``__main__.TASKS``.
+A *task* is a job that can be done in several ways, such as a training step. Each way is a *row* of the task's
+table. To add a row, add an entry to ``attention.CAUSAL``, ``attention.FORMS``, ``models.MODELS`` or
+``apollo.OPTIMIZERS``. With ``peer=True``, the output gets a column with the speed of every row divided by the
+speed of this row. With ``optional=True``, the row is measured only if ``--with`` names it. To add a task,
+write a subclass of :class:`~.task.Task` and add it to ``__main__.TASKS``.
 
-``task.py`` checks the rows and lays them out, ``measure.py`` times, weighs and counts, ``page.py`` prints,
-writes and draws. ``gpu.py`` runs the same tasks on a GPU.
+``task.py`` checks and selects the rows. ``measure.py`` measures time, memory and operations. ``page.py``
+prints, writes and plots the results. ``gpu.py`` runs the same tasks on a GPU.
 """

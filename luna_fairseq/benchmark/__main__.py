@@ -12,7 +12,7 @@ from luna_fairseq.benchmark.attention import CausalAttention, PackAndUnpack
 from luna_fairseq.benchmark.measure import compare, profile
 from luna_fairseq.benchmark.page import environment, table, table_of, write_json, write_png
 from luna_fairseq.benchmark.task import Section, Task, lay_out
-from luna_fairseq.commands.arguments import Number, positive
+from luna_fairseq.commands.arguments import HelpFormatter, Number, positive
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.reporting import console_script, offer_quiet
 from luna_fairseq.errors import InputError
@@ -20,11 +20,16 @@ from luna_fairseq.files.writing import check_writable
 from luna_fairseq.progress import progress, say
 
 PROGRAM = "python -m luna_fairseq.benchmark"
-DESCRIPTION = """Speed and memory of Luna beside named peers. Every figure is a median (with quartiles) of
-interleaved repetitions, every ratio (/ peer) is of speeds in one run, above 1 where the row is faster than
-the peer. All tasks run where none is given. What is measured is printed and written at once."""
+DESCRIPTION = """Measure the speed and memory of Luna beside other models and attentions.
+
+Without a task, all tasks run. Every figure is the median of interleaved repetitions, followed by its
+quartiles. A column "/ peer" has the ratio of the speeds in the same run, which is above 1 if the row is
+faster than the peer.
+Results are printed and written as soon as they are measured."""
+EXAMPLE = f"example:\n  {PROGRAM} train --batch 8x512 --json train.json"
 TASKS: Dict[str, Type[Task]] = {"causal": CausalAttention, "attention": PackAndUnpack}
-if importlib.util.find_spec("fairseq") is not None:  # which whole models need
+# The tasks on whole models need fairseq.
+if importlib.util.find_spec("fairseq") is not None:
     from luna_fairseq.benchmark.apollo import OptimizerStep
     from luna_fairseq.benchmark.decode import Decode
     from luna_fairseq.benchmark.freed_memory import keep_freed_memory
@@ -35,28 +40,36 @@ COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
 def _common_options() -> argparse.ArgumentParser:
-    """Return a parent parser with the options of all tasks, none of which has a default.
+    """Build a parent parser with the options of all tasks, without default values.
 
-    The command and each task need a parent of their own: parsers share the options of a common parent, and a
-    default for the command would then replace what was given before the task.
+    Call this once for the command and once for each task. Parsers share the options of a common parent, so a
+    default of the task would replace a value that the user gives before the name of the task.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
     for name, default in COMMON.items():
-        kind = Number(int, least=2) if name == "repetitions" else positive  # one would have no quartiles
-        add(f"--{name}", type=kind, metavar="N", help=f"(default: {default})")
+        # Quartiles need at least two repetitions.
+        kind = Number(int, least=2) if name == "repetitions" else positive
+        shown = "random seed" if name == "seed" else f"number of {name}"
+        add(f"--{name}", type=kind, metavar="N", help=f"{shown} (default: {default})")
     add("--device", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw everything measured into FILE, a PNG")
-    add("--profile", action="store_true", help="say where the time of each job goes")
-    add("--check", action="store_true", help="compare the rows with their definitions, and time nothing")
+    add("--json", type=Path, metavar="FILE", help="write the results to a JSON file")
+    add("--plot", type=Path, metavar="FILE", help="draw the results into a PNG file")
+    add("--profile", action="store_true", help="also print where the time of each row goes")
+    add("--check", action="store_true", help="only compare the rows with their definitions")
     offer_quiet(common)
     return common
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the command line. The options of all tasks may stand before or after the task."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION, parents=[_common_options()])
+    """Build the parser of the command line. The common options may stand before or after the task."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description=DESCRIPTION,
+        epilog=EXAMPLE,
+        formatter_class=HelpFormatter,
+        parents=[_common_options()],
+    )
     commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(TASKS) + "}")
     rows: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
     for name, task in TASKS.items():
@@ -65,17 +78,20 @@ def build_parser() -> argparse.ArgumentParser:
         add = commands.add_parser(name, help=title, description=task.notes, parents=parents).add_argument
         for option, words in task.options.items():
             add(option, **words)
-        add("--with", dest="with_", help="add these optional rows", **rows)
-        add("--without", help="leave these rows out", **rows)
+        add("--with", dest="with_", help="also measure these optional rows", **rows)
+        add("--without", help="do not measure these rows", **rows)
     parser.set_defaults(device="cpu", json=None, plot=None, profile=False, check=False, quiet=False, **COMMON)
     return parser
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure; print, and write to what ``--json`` names, as it comes; draw what ``--plot`` names.
+    """Measure the chosen tasks, and print, write and plot their results.
+
+    Args:
+        args: parsed options of the command.
 
     Raises:
-        InputError: bad options, or a row that is wrong or failed, after the others were measured
+        InputError: an option is wrong; or, after everything has been measured, a row failed or is incorrect.
     """
     if args.json is not None:
         check_writable(args.json, "--json")
@@ -85,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
         torch.empty(0, device=args.device)
     except (RuntimeError, AssertionError) as error:
         said = str(error).splitlines()[0]
-        raise InputError(f"--device {args.device}: {said}; give cpu, cuda or cuda:N") from None
+        raise InputError(f"--device {args.device}: {said}. Give cpu, cuda or cuda:N") from None
     torch.set_num_threads(args.threads)
     if args.device == "cpu" and "train" in TASKS:
         keep_freed_memory()
@@ -112,7 +128,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(task: Task, section: Section) -> None:
-    """Fill the section of a task, printing each case as it comes."""
+    """Measure all cases of a task, and print each one when it is done.
+
+    Args:
+        task: task to measure.
+        section: results of the task, filled in place.
+    """
     cases = lay_out(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)
     if task.args.check:

@@ -1,5 +1,4 @@
-"""``apollo``: one step of the Apollo optimizer beside torch's AdamW, on the parameters of fairseq's
-Transformer."""
+"""Task ``apollo``: one step of the Apollo optimizer beside torch's AdamW."""
 
 from argparse import Namespace
 from functools import partial
@@ -14,7 +13,8 @@ from luna_fairseq.optim.apollo import Apollo
 
 STEPS = 3
 SMALL = [torch.Size(shape) for shape in ((33, 7), (5,), (2, 3, 4))]
-RATE = 1e-6  # small enough to leave the parameters where they are
+# Learning rate that hardly changes the parameters.
+RATE = 1e-6
 OPTIMIZERS = {
     "adamw": Row(partial(torch.optim.AdamW, foreach=False), peer=True),
     "adamw-foreach": Row(partial(torch.optim.AdamW, foreach=True), equals="adamw", peer=True),
@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 
 class OptimizerStep(Task):
-    """``apollo``."""
+    """Task ``apollo``: one optimizer step on the parameters of fairseq's Transformer."""
 
     notes = """one optimizer step: Apollo beside torch's AdamW, on the parameters of fairseq's Transformer
     with random gradients that stay the same; float32. Apollo and AdamW (weight decay 0.01)
@@ -63,10 +63,15 @@ class OptimizerStep(Task):
         return require_equal(what, *map(self.change_after_steps, (row, OPTIMIZERS[row.equals])))
 
     def change_after_steps(self, row: Row) -> Tensor:
-        """What some steps change, with other gradients in each, as one vector."""
+        """Return the change of small parameters after several steps with different gradients, as one vector.
+
+        Args:
+            row: row of the table.
+        """
         values = self.parameters(SMALL)
         before = [p.detach().clone() for p in values]
-        optimizer = row.make(values, lr=1e-3)  # with less, rounding would be what is compared
+        # With a smaller learning rate, rounding errors would dominate the change.
+        optimizer = row.make(values, lr=1e-3)
         for i in range(STEPS):
             for p, other in zip(values, self.parameters(SMALL, i)):
                 p.grad = other.grad
@@ -74,11 +79,16 @@ class OptimizerStep(Task):
         return torch.cat([(p.detach() - b).flatten() for p, b in zip(values, before)])
 
     def parameters(self, shapes: Sequence[torch.Size], more: int = 0) -> List[Tensor]:
-        """Random parameters with random gradients, of the seed and ``more``."""
+        """Create random parameters with random gradients.
+
+        Args:
+            shapes: shapes of the parameters.
+            more: number to add to the random seed (default: 0).
+        """
         device = self.args.device
-        generator, made = torch.Generator(device).manual_seed(self.args.seed + more), []
+        generator, parameters = torch.Generator(device).manual_seed(self.args.seed + more), []
         for shape in shapes:
             value, gradient = (torch.randn(shape, device=device, generator=generator) for _ in range(2))
-            made.append((0.02 * value).requires_grad_())
-            made[-1].grad = 0.01 * gradient
-        return made
+            parameters.append((0.02 * value).requires_grad_())
+            parameters[-1].grad = 0.01 * gradient
+        return parameters

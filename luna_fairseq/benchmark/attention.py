@@ -1,5 +1,4 @@
-"""``causal`` and ``attention``: forms of Luna's attentions on projected heads, the ways in which they are
-computed elsewhere, and softmax attention of the same inputs."""
+"""Tasks ``causal`` and ``attention``: Luna's attentions and softmax attention on projected heads."""
 
 from argparse import Namespace
 from functools import partial
@@ -18,50 +17,76 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
 from luna_fairseq.ops.causal_luna.triton import why_not_triton
 
-# Largest relative RMS difference from the definition in float64: rounding alone.
+# Largest relative RMS difference from the definition in float64, due to rounding.
 TOLERANCES = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 2e-2, "float16": 4e-3}
-# Checked besides the lengths that are timed.
+# Length that is checked in addition to the lengths that are timed.
 SMALL_LENGTH = 7
 PASSES = ("forward", "forward+backward")
-# Up to here the forms run that keep a matrix for every position, by default.
+# Default of --max-naive-length, for forms that keep a matrix for every position.
 LONGEST_NAIVE = {"cpu": 1024, "cuda": 4096}
-SHORT = 60  # tokens of the last sentence where lengths are mixed
-LOOK_UP = 4  # segments that a query looks up
-# What forms take, by name: [B, H, ..] or [B, ..]. Some want gradients, and "gradient" is that of the output.
+# Number of tokens in the last sentence of a batch with mixed lengths.
+SHORT = 60
+# Number of segments that a query looks up.
+LOOK_UP = 4
+# Inputs by name, [B, H, ..] or [B, ..]. "gradient" is the gradient of the output.
 Inputs = Dict[str, Tensor]
 
 
 def form(x: Inputs, backend: str, decay: bool = False) -> Tensor:
-    """A form that the library offers, of q, k, v, pack_k [B, H, T, K] and pack_q [B, H, L, K] as projections
-    leave them; v is k where there is none, and rows [B, L] and positions [B, T] are padded where there are.
-    With ``decay`` it forgets, as fast as models do at the start."""
+    """Compute Luna's causal attention with one of the library's backends.
+
+    Args:
+        x: inputs q, k, v and pack_k [B, H, T, K] and pack_q [B, H, L, K]. Without v, the keys are the values.
+            The masks rows [B, L] and positions [B, T] are True at padding.
+        backend: "naive", "chunk" or "triton".
+        decay: forget with the initial decay rates of a model (default: False).
+
+    Returns:
+        Output [B, H, T, K], zero at padded positions.
+    """
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
     log_decay = -(2 ** (-8 / heads * torch.arange(1, heads + 1, device=q.device))) if decay else None
     parts = q, x["k"], x.get("v", x["k"]), weights, x.get("rows"), x.get("positions")
     output = causal_luna(*parts, backend=backend, log_decay=log_decay)
-    # What stands at padded positions has no meaning.
+    # The output at padded positions has no meaning, so it is not compared.
     return output.masked_fill(x["positions"][:, None, :, None], 0.0) if "positions" in x else output
 
 
 def written_out(*inputs: Any) -> Tensor:
-    """What defines :func:`luna_attention`, of the same inputs."""
+    """Compute attention by its definition, as a reference for :func:`luna_attention`.
+
+    Args:
+        *inputs: arguments of :func:`luna_attention`.
+    """
     return naive_attention(*inputs)[0]
 
 
 def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
-    """P attends to the sentence, and the sentence to what P packed: q, k, v [B, H, T, K] of the sentence,
-    pack_q [B, H, L, K] of P; mask [B, T] where keys are padded."""
+    """Compute pack attention followed by unpack attention.
+
+    Args:
+        x: inputs q, k and v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P, and mask [B, T], True at
+            padding.
+        attention: attention function (default: :func:`luna_attention`).
+    """
     packed = attention(x["pack_q"], x["k"], x["v"], x.get("mask"))
     return attention(x["q"], packed, packed)
 
 
 def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = "") -> Tensor:
-    """The same with anchors in both, or in pack with unpack attention that looks up tokens: ``look_up`` is
-    "naive" for its definition. strength is gamma [1, H, 1, 1], pack and unpack are distances [B, H, L, T] and
-    [B, 1, T, L]; a look-up has its layout, which is of padding [B, T] and rows [B, L]."""
+    """Compute pack and unpack attention with anchors.
+
+    Args:
+        x: inputs of :func:`pack_and_unpack`, with strength [1, H, 1, 1] (gamma), the distances pack [B, H, L,
+            T] and unpack [B, 1, T, L], and, for a look-up, its layout with padding [B, T] and rows [B, L].
+        attention: attention function (default: :func:`luna_attention`).
+        look_up: empty for anchored unpack attention (the default); otherwise unpack attention looks up
+            tokens, and "naive" selects the definition of the look-up.
+    """
     q, k, v, strength = x["q"], x["k"], x["v"], x["strength"].flatten()
-    strength = strength.detach() if look_up else strength  # of all sentences: not to be had from the last one
+    # The gradient of the strength sums over all sentences, so the last sentence alone cannot be compared.
+    strength = strength.detach() if look_up else strength
     bias = distance_bias(strength, x["pack"].to(q.dtype))
     packed = attention(x["pack_q"], k, v, x.get("mask"), 0.0, bias)
     if not look_up:
@@ -76,7 +101,11 @@ def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_
 
 
 def softmax(x: Inputs) -> Tensor:
-    """Self-attention with its weights written out."""
+    """Compute self-attention with explicit weights [B, H, T, T].
+
+    Args:
+        x: inputs q, k and v [B, H, T, K], and mask [B, T], True at padding.
+    """
     logits = x["q"] @ x["k"].transpose(-2, -1) * x["q"].size(-1) ** -0.5
     if "mask" in x:
         logits = logits.masked_fill(x["mask"][:, None, None, :], float("-inf"))
@@ -85,24 +114,39 @@ def softmax(x: Inputs) -> Tensor:
 
 
 def fused(x: Inputs, is_causal: bool = False) -> Tensor:
-    """Self-attention by torch's function; without a mask where no key is padded."""
+    """Compute self-attention with torch's fused function.
+
+    Args:
+        x: inputs q, k and v [B, H, T, K], and mask [B, T], True at padding. Without v, the keys are the
+            values.
+        is_causal: mask later positions (default: False).
+    """
     seen = ~x["mask"][:, None, None, :] if "mask" in x else None
     v = x.get("v", x["k"])
     return F.scaled_dot_product_attention(x["q"], x["k"], v, attn_mask=seen, is_causal=is_causal)
 
 
 def why_no_sdpa(*unused: Any) -> str:
-    """Why scaled_dot_product_attention does not run in this torch, or nothing."""
-    there = hasattr(F, "scaled_dot_product_attention")
-    return "" if there else f"torch {torch.__version__} has no scaled_dot_product_attention"
+    """Return why scaled_dot_product_attention is not available in this torch; empty if it is.
+
+    Args:
+        *unused: ignored; see ``Row.why_not``.
+    """
+    is_available = hasattr(F, "scaled_dot_product_attention")
+    return "" if is_available else f"torch {torch.__version__} has no scaled_dot_product_attention"
 
 
 def why_no_triton(args: Namespace, case: Case) -> str:
-    """Why the Triton form does not run, or nothing."""
+    """Return why the Triton form does not run; empty if it does.
+
+    Args:
+        args: parsed options of the command.
+        case: case to measure.
+    """
     return why_not_triton(torch.device(args.device), DTYPES[args.dtype], args.head_dim, case["l"])
 
 
-# The definition is also the cumulative sum of the outer products of all positions.
+# "cumsum", the cumulative sum of the outer products of all positions, is the definition.
 CAUSAL = {
     "cumsum": Row(partial(form, backend="naive"), limited=True, peer=True),
     "chunk": Row(partial(form, backend="chunk"), equals="cumsum"),
@@ -127,14 +171,26 @@ FORMS = {
 
 
 def both_passes(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """The output, and the gradients of all inputs that the form reads (None for others), by name."""
+    """Run the forward and backward pass.
+
+    Args:
+        row: row of the table.
+        inputs: inputs by name.
+
+    Returns:
+        The output and the gradients by name. The gradient of an input that the row does not read is None.
+    """
     output, leaves = row.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
     return {"output": output, **{f"gradient of {name}": x for name, x in zip(leaves, gradients)}}
 
 
 class AttentionTask(Task):
-    """Both passes over every form of an attention, in ``kinds`` of cases at every length and l."""
+    """Base class of attention tasks: forward and backward pass, at every length and every length of P.
+
+    Attributes:
+        kinds: further settings in which the rows are compared, such as kinds of padding.
+    """
 
     kinds: ClassVar[List[Case]] = [{}]
     options = {
@@ -143,31 +199,44 @@ class AttentionTask(Task):
         "--dtype": choice(*DTYPES),
     }
 
-    def of_lengths(self, *lengths: int) -> List[Case]:
-        """What is compared at every length, but for the pass."""
-        ells = self.args.projection_length
-        return [{"l": L, **kind, "T": T} for L in ells for kind in self.kinds for T in lengths]
+    def cases_at(self, *lengths: int) -> List[Case]:
+        """Return the cases at the given lengths, without the pass.
+
+        Args:
+            *lengths: sequence lengths T.
+        """
+        packed_lengths = self.args.projection_length
+        return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
 
     def cases(self) -> List[Case]:
-        return [{**case, "pass": which} for case in self.of_lengths(*self.args.lengths) for which in PASSES]
+        return [{**case, "pass": which} for case in self.cases_at(*self.args.lengths) for which in PASSES]
 
     def random(self, **lengths: int) -> Inputs:
-        """[B, H, length, K] for every length, as a projection leaves them: a view of [length, B, H, K]."""
+        """Create random heads [B, H, length, K], with the memory layout that a projection leaves.
+
+        Args:
+            **lengths: sequence length by the name of the input.
+        """
         args, made = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)
         options: Any = {"generator": generator, "dtype": DTYPES[args.dtype], "device": args.device}
-        # Nothing is made that is not kept: freed memory would hide as much of what the job takes.
+        # No temporary tensors are created here: the job could reuse their freed memory, which would hide a
+        # part of what the job needs.
         for name, length in lengths.items():
             heads = torch.randn(length, args.batch, args.heads, args.head_dim, **options).permute(1, 2, 0, 3)
             made[name] = heads.requires_grad_(name != "gradient")
         return made
 
     def problem(self, case: Case) -> Inputs:
-        """The inputs."""
+        """Create the inputs of a case.
+
+        Args:
+            case: case to measure.
+        """
         raise NotImplementedError
 
     def limit(self) -> int:
-        """Longest sequence of the forms that keep a matrix for every position."""
+        """Return the longest sequence for forms that keep a matrix for every position."""
         return self.args.max_naive_length or LONGEST_NAIVE[torch.device(self.args.device).type]
 
     def why_not(self, row: Row, case: Case) -> str:
@@ -182,13 +251,26 @@ class AttentionTask(Task):
         return partial(both_passes, row, inputs)
 
     def check(self, row: Row) -> float:
-        """Output and gradients must be those of the definition in float64; beyond the definition's longest
-        sequence, those of the last head."""
-        cases = self.of_lengths(SMALL_LENGTH, *self.args.lengths) if row.equals else []
+        """Compare output and gradients with the definition in float64.
+
+        Beyond the longest sequence of the definition, only the last head of the last sentence is compared.
+
+        Args:
+            row: row of the table.
+
+        Returns:
+            The largest error, divided by the tolerance.
+        """
+        cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if row.equals else []
         return max((self.error(row, case) for case in cases if not self.why_not(row, case)), default=0.0)
 
     def error(self, row: Row, case: Case) -> float:
-        """That of one case."""
+        """Return the error of a row in one case, divided by the tolerance.
+
+        Args:
+            row: row of the table.
+            case: case to compare.
+        """
         inputs, definition, doubled = self.problem(case), self.table[row.equals], {}
         part = slice(-1 if definition.limited and case["T"] > self.limit() else None, None)
         for name, x in inputs.items():
@@ -205,7 +287,7 @@ class AttentionTask(Task):
 
 
 class CausalAttention(AttentionTask):
-    """``causal``."""
+    """Task ``causal``: causal attention."""
 
     notes = """causal attention: the forms of Luna's beside torch's scaled_dot_product_attention
     of projected heads, Luna's pack weights (softplus) included, the projections themselves left out. cumsum
@@ -217,8 +299,8 @@ class CausalAttention(AttentionTask):
     table = CAUSAL
     options = {
         **AttentionTask.options,
-        "--tied": dict(action="store_true", help="keys are values, as in the model by default"),
-        "--masks": dict(action="store_true", help="positions on either side and rows of P are padded"),
+        "--tied": dict(action="store_true", help="use the keys as values, as the model does by default"),
+        "--masks": dict(action="store_true", help="pad positions on either side and rows of P"),
     }
 
     def problem(self, case: Case) -> Inputs:
@@ -233,7 +315,7 @@ class CausalAttention(AttentionTask):
 
 
 class PackAndUnpack(AttentionTask):
-    """``attention``."""
+    """Task ``attention``: pack and unpack attention without a causal mask."""
 
     notes = """pack and unpack attention: Luna's beside softmax self-attention, written out and fused
     of projected heads; the projections, those of the packed sequence too, are left out. luna-naive writes the
@@ -258,7 +340,7 @@ class PackAndUnpack(AttentionTask):
             padding[-1, SHORT:] = True
         if case["padding"] != "none":
             x["mask"] = padding
-        # What layers share where P has places: its padding, both distances, the layout of a look-up.
+        # The layers of an anchored model share the padding, both distances and the layout of the look-up.
         x.update(padding=padding, rows=torch.zeros_like(padding[:, :1]).repeat(1, L))
         x["pack"] = beyond_nearest(anchor_distances(padding, x["rows"], H))
         x["unpack"] = beyond_nearest(anchor_distances(padding, x["rows"]).transpose(2, 3))

@@ -1,4 +1,4 @@
-"""``decode``: beam search with whole translation models, Luna's beside fairseq's Transformer."""
+"""Task ``decode``: beam search with translation models, Luna beside fairseq's Transformer."""
 
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ CHECKED_LENGTH = 9
 
 
 class Decode(ModelTask):
-    """``decode``."""
+    """Task ``decode``: beam search with whole translation models."""
 
     notes = """beam search: Luna tied and untied beside fairseq's Transformer
     by fairseq's SequenceGenerator and models prepared as fairseq-generate prepares them, with random weights.
@@ -31,20 +31,30 @@ class Decode(ModelTask):
         if self.args.beam > self.types - 1:
             raise InputError(f"--beam {self.args.beam} needs a larger --dictionary-size than {self.types}")
         if min(self.args.lengths) < 2:
-            raise InputError("--lengths 1 is the end of a sentence alone: give 2 or more")
+            raise InputError("--lengths 1 leaves no room for a token before EOS. Give 2 or more")
         return [{"sentences": self.args.batch, "T": length} for length in self.args.lengths]
 
     def job(self, row: Model, case: Case) -> Job:
         return self.search(self.ready_model(row, case["T"]), BatchSize(**case))
 
     def ready_model(self, row: Model, T: int) -> Any:
-        """A model for sentences of that length, as fairseq-generate prepares it."""
+        """Build a model and prepare it as fairseq-generate does.
+
+        Args:
+            row: row of the table.
+            T: length of the sentences in tokens.
+        """
         model = self.make_model(row, T).eval()
         model.make_generation_fast_(beamable_mm_beam_size=self.args.beam, need_attn=False)
         return model
 
     def search(self, model: Any, batch: BatchSize) -> Job:
-        """Beam search of so many sentences; the same for every model."""
+        """Return a function that translates a batch of random sentences, the same for every model.
+
+        Args:
+            model: prepared model.
+            batch: size of the batch.
+        """
         length = batch.T - 1  # counted without EOS
         options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
         generator = SequenceGenerator([model], self.dictionary(), **options)
@@ -69,7 +79,15 @@ class Decode(ModelTask):
 
 
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
-    """Generate. Raises InputError when a hypothesis is not as long as the source sentence."""
+    """Generate translations, and check their length.
+
+    Args:
+        generator: fairseq's generator.
+        sample: batch of source sentences.
+
+    Raises:
+        InputError: a hypothesis is not as long as its source sentence.
+    """
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):
         for hypothesis in hypotheses:

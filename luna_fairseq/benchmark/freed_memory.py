@@ -1,4 +1,4 @@
-"""Keep the memory that a benchmark on a CPU frees, so that its time is not the system's time for pages."""
+"""Setting of malloc that keeps freed memory, so that page faults do not distort a benchmark on a CPU."""
 
 import ctypes
 
@@ -7,10 +7,10 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> None:
-    """Make malloc reuse freed blocks of any size, and return none to the system before the process ends.
+    """Make malloc reuse freed blocks of any size instead of returning them to the operating system.
 
-    MALLOC_MMAP_MAX_=0 and a large MALLOC_TRIM_THRESHOLD_ in the environment do the same for any program.
-    Without glibc nothing changes.
+    The environment variables MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_ with a large value do the same for
+    any program. Without glibc, nothing changes.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,9 +1,9 @@
-"""``python -m luna_fairseq.benchmark.gpu``: tries and times everything on a GPU within minutes.
+"""Command ``python -m luna_fairseq.benchmark.gpu``: test and measure everything on a GPU within minutes.
 
-Every piece is a command of its own in a process of its own: what fails, hangs or breaks the GPU's context
-ends that piece, is reported, and is tried again without the row that was at work. ``gpu.json`` and
-``gpu.md`` are written after each. On a CPU the same pieces run at small sizes, the kernels in Triton's
-interpreter.
+Each part of the run is a benchmark command in a process of its own. If a part fails, hangs or makes the GPU
+unusable, the error is reported and the part is repeated without the row that caused it. The files gpu.json
+and gpu.md are updated after each part. With --device cpu, the same parts run at small sizes, with the kernels
+in Triton's interpreter.
 """
 
 import argparse
@@ -21,18 +21,17 @@ from typing import Any, Dict, List, Tuple
 import torch
 
 from luna_fairseq.benchmark.page import table, table_of, write_json
-from luna_fairseq.commands.arguments import Number
+from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable, write_text
 
 PROGRAM = "python -m luna_fairseq.benchmark.gpu"
 BENCHMARK = "luna_fairseq.benchmark"
-# Nothing is begun with less time than this [s] left: a process takes some of it to import torch.
+# No part is started with fewer seconds left, because a process needs some of them to import torch.
 LEAST = 5.0
-# A piece is begun so often, each time without the row at which the last one ended.
+# Number of times that a part is started, each time without the row that ended the previous attempt.
 TRIES = 3
-
 
 SETS = {
     "forms": "--without cumsum sdpa --with decay-naive decay-triton",
@@ -41,9 +40,9 @@ SETS = {
     "tiny": "--batch 1 --heads 2 --head-dim 16 --projection-length 8",
     "small": "--preset small --dictionary-size 40 --repetitions 2",
 }
-# The commands by name: the most seconds each may take, and what follows ``python -m luna_fairseq.benchmark``.
-# {half} is bfloat16, or float16 where the GPU has no other. The most important first: parity, then the
-# headlines against flash, in training, in decoding and on Long Range Arena, all within three minutes.
+# Time limit in seconds and arguments of ``python -m luna_fairseq.benchmark`` for each part, the most
+# important first. {half} is bfloat16, or float16 on a GPU without it. The first five (parity and the
+# headlines) take three minutes.
 ON_GPU = {
     "parity": (60, "causal --check --tied --dtype {half} --lengths 30 1024 4096 {forms}"),
     "causal": (40, "causal --tied --dtype {half} --lengths 1024 4096 16384 --repetitions 5"),
@@ -72,7 +71,7 @@ ON_CPU = {
     "decode": (120, "decode {small} --lengths 4 --beam 2 {plain}"),
     "lra": (120, "lra --batch 1x64 --projection-length 16 --repetitions 2"),
 }
-# Headlines: the piece, the row, the peer.
+# Headlines: part, row and peer.
 HEADLINES = [
     ("causal", "triton", "sdpa"),
     ("causal", "chunk", "sdpa"),
@@ -83,36 +82,44 @@ HEADLINES = [
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=(__doc__ or "").split("\n\n", 1)[-1])
+    """Build the parser of the command line."""
+    parser = CommandParser(PROGRAM, __doc__, example=f"{PROGRAM} --only parity causal --minutes 3")
     add = parser.add_argument
-    add("--out", type=Path, default=Path("gpu"), metavar="DIR", help="folder of both files (default: gpu)")
+    add("--out", type=Path, default=Path("gpu"), metavar="DIR", help="folder to write to (default: gpu)")
     add(
         "--minutes",
         type=Number(float, above=0),
         default=9.0,
         metavar="N",
-        help="after which it ends (default: 9)",
+        help="time limit of the run (default: 9)",
     )
-    add("--device", choices=["cuda", "cpu"], default="cuda", help="(default: cuda)")
-    add("--only", nargs="+", default=[], metavar="PIECE", help="no others, as parity causal train decode lra")
+    add("--device", choices=["cuda", "cpu"], default="cuda", help="device to measure (default: cuda)")
+    parts = "run only these parts, such as parity causal train decode lra (default: all)"
+    add("--only", nargs="+", default=[], metavar="PART", help=parts)
     return parser
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do every piece there is time for. Raises InputError where one failed or is wrong, after all of them."""
+    """Run all parts, as far as there is time.
+
+    Args:
+        args: parsed options of the command.
+
+    Raises:
+        InputError: an option is wrong; or, after all parts have run, one of them failed or is incorrect.
+    """
     pieces = ON_CPU if args.device == "cpu" else ON_GPU
     if importlib.util.find_spec("fairseq") is None:
-        print("there is no fairseq: whole models are left out", flush=True)
+        print("fairseq is not installed: whole models are not measured", flush=True)
         alone = ("causal", "attention")
         pieces = {name: piece for name, piece in pieces.items() if piece[1].split()[0] in alone}
     if not 0 < args.minutes < float("inf"):
-        raise InputError(f"--minutes {args.minutes:g} leaves no time: give more than 0")
+        raise InputError(f"--minutes {args.minutes:g} leaves no time. Give more than 0")
     if args.device == "cuda" and torch.cuda.device_count() == 0:
-        raise InputError("torch sees no GPU; --device cpu tries the same at small sizes")
+        raise InputError("torch sees no GPU. Use --device cpu to run the same parts at small sizes")
     for name in args.only:
         if name not in pieces:
-            raise InputError(f"--only {name}: there is none; there are {', '.join(pieces)}")
+            raise InputError(f"--only {name}: no part has this name. Choose from {', '.join(pieces)}")
     args.out.mkdir(parents=True, exist_ok=True)
     check_writable(args.out / "gpu.json", "--out")
     major, _ = torch.cuda.get_device_capability() if args.device == "cuda" else (8, 0)
@@ -130,11 +137,21 @@ def run(args: argparse.Namespace) -> None:
     print(f"written: {args.out / 'gpu.md'}, {args.out / 'gpu.json'}")
     failed = [name for name, each in found.items() if each["failed"]]
     if failed:
-        raise InputError(f"something failed or is wrong in {', '.join(failed)}: see {args.out / 'gpu.md'}")
+        raise InputError(f"{', '.join(failed)} failed or gave wrong results. See {args.out / 'gpu.md'}")
 
 
 def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
-    """What a command has found until it ends or the time is up: its JSON, ``failed`` by row, ``seconds``."""
+    """Run one part, and repeat it without rows that end its process.
+
+    Args:
+        words: arguments of the benchmark command.
+        limit: time limit of each attempt in seconds.
+        until: end of the whole run, as ``time.monotonic`` counts.
+
+    Returns:
+        Dictionary with the ``"command"``, the errors ``"failed"`` by row, the JSON ``"found"`` that the
+        command wrote, and the ``"seconds"`` it took.
+    """
     failed: Dict[str, str] = {}
     values: Dict[str, Any] = {}
     measured: Dict[str, Any] = {}
@@ -142,7 +159,7 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
     for _ in range(TRIES):
         left = until - time.monotonic()
         if left < LEAST:
-            failed.setdefault("all", "left out: the time was up")
+            failed.setdefault("all", "not measured: the time limit was reached")
             break
         found, said = call([sys.executable, "-m", BENCHMARK, *words], min(limit, left))
         values, section = found or values, section_of(found)
@@ -152,7 +169,8 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
         if not said or not running:
             failed.update({"all": said} if said and not section.get("failed") else {})
             break
-        failed[running] = said  # it died or hung: once more without what was at work
+        # The process died or hung: try again without the row that was being measured.
+        failed[running] = said
         words = [*words, "--without", running]
     section_of(values)["results"] = list(measured.values())
     command = " ".join(["python -m", BENCHMARK, *words])
@@ -160,11 +178,19 @@ def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
 
 
 def call(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
-    """What a command has written as JSON, and why it failed, if it did: what was raised, else its last
-    line."""
+    """Run a benchmark command.
+
+    Args:
+        command: command line.
+        limit: time limit in seconds.
+
+    Returns:
+        The JSON that the command wrote, and the reason of its failure: the exception, or the last line of its
+        output. The reason is empty if the command succeeded.
+    """
     given = dict(os.environ)
     if "cpu" in command:
-        # The interpreter's products are small: a pool of threads for each would take the time.
+        # Triton's interpreter computes small products, for which a pool of threads costs more than it saves.
         given.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     with tempfile.TemporaryDirectory() as folder:
         path, said = Path(folder) / "found.json", ""
@@ -181,12 +207,20 @@ def call(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
 
 
 def section_of(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the section of a task in its JSON, or an empty dictionary."""
+    """Return the section of a task in its JSON, or an empty dictionary.
+
+    Args:
+        values: JSON that a benchmark command wrote.
+    """
     return next((x for name, x in values.items() if name != "environment" and isinstance(x, dict)), {})
 
 
 def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
-    """The lines of ``gpu.md``: where, what is wrong, the headlines, then every piece."""
+    """Format the lines of ``gpu.md``: the environment, the failures, the headlines, and all parts.
+
+    Args:
+        found: results by part, as :func:`do` returns them.
+    """
     sections = {name: section_of(each["found"]) for name, each in found.items()}
     where: Any = next((e["found"]["environment"] for e in found.values() if "environment" in e["found"]), {})
     failed = [(name, *why) for name, each in found.items() for why in each["failed"].items()]

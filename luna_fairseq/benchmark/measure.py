@@ -1,5 +1,8 @@
-"""Times of interleaved repetitions by torch.utils.benchmark; what a job allocates and where its time goes by
-torch.profiler and torch's flop counter."""
+"""Measurement of time, memory and operations.
+
+Times come from ``torch.utils.benchmark``, memory from ``torch.profiler``, operations from torch's flop
+counter.
+"""
 
 import itertools
 import statistics
@@ -12,18 +15,27 @@ from torch.utils.benchmark import Timer
 
 from luna_fairseq.benchmark.task import Case, Job, Record, Section
 
-# A sample lasts at least so long [s]: the clock and a passing interrupt then weigh little.
+# Shortest sample in seconds. In longer samples, the clock's resolution and interrupts matter little.
 SHORTEST_SAMPLE = 0.02
 
 
 def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
-    """Add to a section the records of rows in a case: the memory of each first, then ``args.repetitions`` (at
-    least 2) rounds of A B C, A B C, ... ``prepare`` makes a row's inputs, and gives its job."""
+    """Measure the rows in one case, and add the results to a section.
+
+    The memory of each row is measured first. Then the rows take turns (A B C, A B C, ...).
+
+    Args:
+        case: case to measure.
+        prepare: dictionary from a row to a function that prepares its inputs and returns its job.
+        section: results of the task, extended in place.
+        args: options with ``repetitions`` (at least 2), ``threads`` and ``device``.
+    """
     extra: Dict[str, int] = {}
     timers: Dict[str, Timer] = {}
     for name, make in prepare.items():
         with section.trying(name):
-            make()()  # takes what is taken once: the work space of libraries
+            # The first call allocates memory that is needed only once, such as the work space of libraries.
+            make()()
             job = make()
             extra[name] = extra_bytes(job, args.device)
             timers[name] = Timer("job()", globals={"job": job}, num_threads=args.threads)
@@ -31,13 +43,13 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
     for _ in range(args.repetitions):
         for name, timer in timers.items():
             section.begin(name)
-            # It warms up before every sample: another row has been at work.
+            # blocked_autorange warms up before every sample, because another row has run since the last one.
             samples[name].append(timer.blocked_autorange(min_run_time=SHORTEST_SAMPLE))
     seconds = {name: [sample.median for sample in each] for name, each in samples.items()}
     for name, ours in seconds.items():
         record: Record = {"case": case, "form": name, "seconds": {**spread(ours), "samples": ours}}
         record["calls_per_sample"] = samples[name][0].number_per_run
-        # Repetition by repetition: what slows a round slows both.
+        # Ratios within a repetition: a busy machine slows both rows.
         ratios = {peer: [b / a for a, b in zip(ours, seconds.get(peer, []))] for peer in section.peers}
         record["speed_ratio"] = {peer: spread(each) for peer, each in ratios.items() if each}
         record["extra_bytes"] = extra[name]
@@ -49,12 +61,25 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
 
 
 def spread(values: Sequence[float]) -> Dict[str, float]:
-    """Median and quartiles of at least two values."""
+    """Return the median and the quartiles of at least two values.
+
+    Args:
+        values: numbers.
+
+    Example:
+        >>> spread([1.0, 2.0, 3.0])
+        {'q1': 1.5, 'median': 2.0, 'q3': 2.5}
+    """
     return dict(zip(("q1", "median", "q3"), statistics.quantiles(values, n=4, method="inclusive")))
 
 
 def extra_bytes(job: Job, device: str) -> int:
-    """Most bytes of torch's allocator that the first call of a job holds beyond what was there before it."""
+    """Measure the peak memory of a job in bytes, beyond the memory that is allocated before the job.
+
+    Args:
+        job: function to call.
+        device: device of the job.
+    """
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -69,8 +94,8 @@ def extra_bytes(job: Job, device: str) -> int:
     return max(itertools.accumulate((event.nbytes() for event in found), initial=0))
 
 
-def of_cpu() -> Dict[Any, Any]:
-    """Formulas for fused attention on a CPU, which torch's counter leaves out."""
+def cpu_flop_formulas() -> Dict[Any, Any]:
+    """Return formulas for the operations of fused attention on a CPU, which torch's counter does not have."""
     from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
     forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -82,11 +107,20 @@ def of_cpu() -> Dict[Any, Any]:
 
 
 def profile(job: Job, record: Record) -> Record:
-    """Operations in products of a row's job (causal attention counts whole, Triton's kernels not at all),
-    the part of its time in them, bytes that results take, and calls."""
+    """Profile the job of a row: operations in matrix products, their share of the time, memory and calls.
+
+    Causal attention is counted as if it were not causal. Triton kernels are not counted.
+
+    Args:
+        job: function to call.
+        record: measurements of the row in the same case.
+
+    Returns:
+        The case, the row and the profile, by the names of the table's columns.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False, custom_mapping=of_cpu()) as counter:
+    with FlopCounterMode(display=False, custom_mapping=cpu_flop_formulas()) as counter:
         job()
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         job()

@@ -1,4 +1,4 @@
-"""Whole models of one size: the rows of ``train``, ``lra`` and ``decode``, and batches of random tokens."""
+"""Models for the tasks ``train``, ``lra`` and ``decode``, all of one size, and batches of random tokens."""
 
 import sys
 from argparse import Namespace
@@ -28,7 +28,7 @@ from luna_fairseq.peers.attention import FORMS, PeerAttention
 
 Names = Mapping[str, str]
 Change = Optional[Callable[[nn.Module], None]]
-# Layers, and their width, that of feed-forward, heads.
+# Sizes of a model, in the order of the tuples below.
 SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
 TRANSFORMER = {"base": (6, 512, 2048, 8), "small": (3, 256, 1024, 4)}
 PRESETS = {
@@ -40,11 +40,23 @@ PRESETS = {
 
 
 class FusedAttention(MultiheadAttention):
-    """fairseq's attention of whole sequences through scaled_dot_product_attention, with the masks that keep
-    its fused kernels; ``attn_mask`` can only be the causal one."""
+    """fairseq's attention for whole sequences, computed with ``scaled_dot_product_attention``.
+
+    Masks are passed in the form for which torch has fused kernels. ``attn_mask`` must be the causal mask.
+    """
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tuple[Tensor, None]:
-        """query [T, B, C], key and value [S, B, C], key_padding_mask [B, S] -> output [T, B, C]."""
+        """Compute attention.
+
+        Args:
+            query: queries [T, B, C].
+            key: keys [S, B, C].
+            value: values [S, B, C].
+            **given: ``key_padding_mask`` [B, S] and ``attn_mask`` [T, S]; other arguments are ignored.
+
+        Returns:
+            Output [T, B, C], and None in place of the weights.
+        """
         projected = (self.q_proj(query), self.k_proj(key), self.v_proj(value))
         q, k, v = (split_heads(x, self.num_heads) for x in projected)
         padding, later = given.get("key_padding_mask"), given.get("attn_mask")
@@ -56,23 +68,31 @@ class FusedAttention(MultiheadAttention):
         return self.out_proj(merge_heads(output)), None
 
 
-def of_each(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module) -> None:
-    """Give every module of a kind an attribute."""
+def set_on_each(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module) -> None:
+    """Set an attribute of every module of one class.
+
+    Args:
+        kind: class of the modules.
+        name: name of the attribute.
+        value: function from a module to the value.
+        model: model that contains the modules.
+    """
     for child in model.modules():
         if isinstance(child, kind):
             setattr(child, name, value(child))
 
 
-# fairseq's attentions: by torch's fused function, with the same parameters under the same names; with their
-# weights written out, as they do where widths are not to be checked. The peers': by what defines them.
-use_fused_attention = partial(of_each, MultiheadAttention, "__class__", lambda child: FusedAttention)
-write_weights_out = partial(of_each, MultiheadAttention, "skip_embed_dim_check", lambda child: True)
-use_definitions = partial(of_each, PeerAttention, "attend", lambda child: child.attend_naively)
+# Compute fairseq's attention with torch's fused function. Parameters and their names stay.
+use_fused_attention = partial(set_on_each, MultiheadAttention, "__class__", lambda child: FusedAttention)
+# Compute fairseq's attention with explicit weights, which is what it does when widths are not checked.
+write_weights_out = partial(set_on_each, MultiheadAttention, "skip_embed_dim_check", lambda child: True)
+# Compute the peers' attentions by their definitions.
+use_definitions = partial(set_on_each, PeerAttention, "attend", lambda child: child.attend_naively)
 
 
 @contextmanager
 def attention_written_out() -> Iterator[None]:
-    """Within it Luna's attention writes its weights out, and torch's does as its definition says."""
+    """Context manager in which Luna's and torch's attentions are computed with explicit weights."""
     with ExitStack() as stack:
         if hasattr(torch.nn, "attention"):
             stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
@@ -84,8 +104,15 @@ def attention_written_out() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Model:
-    """A row: fairseq's name of it in each task where it is one, what its command line has besides sizes, the
-    last change to the built model; for ``peer`` and ``optional`` see the package."""
+    """Row of a task on whole models.
+
+    Attributes:
+        architectures: fairseq's architecture by task. The row belongs to these tasks only.
+        options: options of the model, besides its sizes.
+        change: function that changes the model after it has been built (default: none).
+        peer: True to compare the speed of all rows with this one.
+        optional: True to measure the row only if ``--with`` names it.
+    """
 
     architectures: Names
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -94,19 +121,33 @@ class Model:
     optional: bool = False
 
     def definition(self) -> "Model":
-        """The row that it must equal, within :func:`attention_written_out`."""
+        """Return the row that gives the same results by definition, within :func:`attention_written_out`."""
         options = {**self.options, "luna_backend": "naive", "torch_compile": False}
         return replace(self, options=options, change=use_definitions)
 
 
 def luna(architectures: Names, untied: bool = False, change: Change = None, **options: Any) -> Model:
-    """Luna; rows with a change or options of their own are optional."""
+    """Build a row for Luna. It is optional if it has a change or further options.
+
+    Args:
+        architectures: fairseq's architecture by task.
+        untied: use separate keys and values (default: False).
+        change: function that changes the model after it has been built (default: none).
+        **options: further options of the model.
+    """
     optional = bool(options or change)
     return Model(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
 def peer(attention: str, **options: Any) -> Model:
-    """The Transformer with that attention, and options of it; an encoder-decoder where it has every form."""
+    """Build an optional row for a Transformer with another attention.
+
+    The row belongs to the translation tasks only if the attention can be used everywhere in a decoder.
+
+    Args:
+        attention: name of the attention.
+        **options: options of the attention.
+    """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
         architectures.update(translate="peer_transformer", decode="peer_transformer")
@@ -117,7 +158,7 @@ PLAIN = {"translate": "luna", "decode": "luna", "masked_lm": "luna_masked_lm"}
 ANCHORED = {"translate": "luna_anchored", "decode": "luna_anchored"}
 INT8 = {"decode": "peer_transformer"}
 TEXT = {"classify": "transformer_lra_imdb"}
-# Sorted within a task as they stand here; {l} makes a row for every --projection-length.
+# Rows in the order of the output. {l} stands for each --projection-length.
 MODELS: Dict[str, Model] = {
     "transformer": Model({"translate": "transformer", "decode": "transformer"}, peer=True),
     "transformer-softmax": Model(TEXT, change=write_weights_out, peer=True),
@@ -126,7 +167,7 @@ MODELS: Dict[str, Model] = {
     "roberta-sdpa": Model({"masked_lm": "roberta"}, change=use_fused_attention, peer=True),
     **{f"peer-{name}": peer(name) for name in ATTENTIONS},
     "peer-softmax-alibi": peer("softmax", alibi=True),
-    # fairseq's own attention reads its weights by itself.
+    # fairseq's own attention reads its weights directly, so it cannot be quantized. The peer can.
     "peer-softmax-int8": replace(peer("softmax"), architectures=INT8, change=quantise),
     "luna-{l}-tied": luna(PLAIN),
     "luna-{l}-untied": luna(PLAIN, untied=True),
@@ -142,7 +183,11 @@ MODELS: Dict[str, Model] = {
 
 
 class ModelTask(Task):
-    """A job of whole models of one size: those of the table that have an architecture for its ``task``."""
+    """Base class of tasks on whole models, all of one size.
+
+    Attributes:
+        task: key of the architectures; rows without an architecture for this task are not measured.
+    """
 
     task: str
     options = {
@@ -155,7 +200,7 @@ class ModelTask(Task):
 
     @property
     def sizes(self) -> Dict[str, int]:
-        """Of all models."""
+        """The sizes of all models, under fairseq's names without a prefix."""
         presets, preset = PRESETS[self.task], self.args.preset
         if preset not in presets:
             raise InputError(f"--preset {preset}: --task {self.task} has only {', '.join(presets)}")
@@ -163,18 +208,22 @@ class ModelTask(Task):
 
     @property
     def types(self) -> int:
-        """Entries of the dictionary; by default 32,000, or every byte and fairseq's four special symbols."""
+        """The size of the dictionary: 32,000 by default, or all bytes and fairseq's four special symbols."""
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
-        """One for source and target."""
+        """Create the dictionary, which source and target share."""
         dictionary = Dictionary()
         for i in range(self.types - len(dictionary)):
             dictionary.add_symbol(f"w{i}")
         return dictionary
 
     def fairseq_task(self, T: int) -> Any:
-        """What models of so many positions are built for."""
+        """Create the fairseq task for which models are built.
+
+        Args:
+            T: number of positions.
+        """
         dictionary = self.dictionary()
         task = TranslationTask(TranslationConfig(), dictionary, dictionary)
         task.max_positions, task.pairs = lambda: T, False
@@ -192,21 +241,32 @@ class ModelTask(Task):
     def why_not(self, row: Model, case: Case) -> str:
         return why_no_sdpa() if row.change is use_fused_attention else ""
 
-    def of_model(self, T: int, dropout: float) -> Dict[str, Any]:
-        """What all models have in common, under fairseq's names."""
-        of_side = {f"encoder_{name}": number for name, number in self.sizes.items()}
+    def common_options(self, T: int, dropout: float) -> Dict[str, Any]:
+        """Return the options that all models share, under fairseq's names.
+
+        Args:
+            T: length of the sentences in tokens.
+            dropout: dropout probability.
+        """
+        options = {f"encoder_{name}": number for name, number in self.sizes.items()}
         if self.task not in ("translate", "decode"):
             positions = T if self.task == "masked_lm" else max(1024, T)
-            return {**of_side, "dropout": dropout, "attention_dropout": dropout, "max_positions": positions}
-        of_side.update({f"decoder_{name}": number for name, number in self.sizes.items()})
-        of_side.update({f"max_{side}_positions": max(1024, T + 2) for side in ("source", "target")})
-        return {**of_side, "dropout": dropout, "share_all_embeddings": True}
+            return {**options, "dropout": dropout, "attention_dropout": dropout, "max_positions": positions}
+        options.update({f"decoder_{name}": number for name, number in self.sizes.items()})
+        options.update({f"max_{side}_positions": max(1024, T + 2) for side in ("source", "target")})
+        return {**options, "dropout": dropout, "share_all_embeddings": True}
 
     def make_model(self, row: Model, T: int, dropout: float = 0.1) -> BaseFairseqModel:
-        """A model with random weights for sentences of that length, in training mode."""
+        """Build a model with random weights, in training mode.
+
+        Args:
+            row: row of the table.
+            T: length of the sentences in tokens.
+            dropout: dropout probability (default: 0.1).
+        """
         torch.manual_seed(self.args.seed)
         architecture = row.architectures[self.task]
-        options = Namespace(**{**self.of_model(T, dropout), **row.options})
+        options = Namespace(**{**self.common_options(T, dropout), **row.options})
         ARCH_CONFIG_REGISTRY[architecture](options)
         model = ARCH_MODEL_REGISTRY[architecture].build_model(options, self.fairseq_task(T))
         if row.change is not None:
@@ -214,7 +274,11 @@ class ModelTask(Task):
         return model.to(self.args.device, DTYPES[self.args.dtype]).train()
 
     def random_sentences(self, batch: BatchSize) -> Tensor:
-        """Random tokens [B, T], EOS last."""
+        """Create random sentences [B, T] that end with EOS.
+
+        Args:
+            batch: number of sentences, and their length.
+        """
         dictionary = self.dictionary()
         tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch), device="cpu")
         tokens[:, -1] = dictionary.eos()

@@ -1,4 +1,4 @@
-"""The measurements as tables of Markdown and a picture for people, and as JSON for programs."""
+"""Output of the measurements as Markdown tables, plots and JSON."""
 
 import argparse
 import json
@@ -20,7 +20,11 @@ MIB = 2**20
 
 
 def environment(args: argparse.Namespace) -> Dict[str, Any]:
-    """Where and with what a run takes place."""
+    """Describe the hardware, the software and the options of a run.
+
+    Args:
+        args: parsed options of the command.
+    """
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -40,12 +44,26 @@ def environment(args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def write_json(path: Path, values: Dict[str, Any]) -> None:
-    """Write values to a file, which appears whole or not at all."""
+    """Write values to a JSON file. An existing file is replaced only when the new one is complete.
+
+    Args:
+        path: file to write.
+        values: dictionary of JSON types.
+    """
     write_text(path, json.dumps(values, indent=1) + "\n")
 
 
 def table_of(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
-    """The table of some records: times, rates, speeds as multiples of those of the peers, memory."""
+    """Format measurements as a Markdown table.
+
+    Args:
+        records: measurements of several rows.
+        rate: "tokens" or "sentences", whose number per second is shown; empty for no rate.
+        peers: names of the rows with which speeds are compared.
+
+    Returns:
+        A table with times, rates, ratios of speeds and extra memory.
+    """
     rows = []
     for record in records:
         row = {**{name: str(value) for name, value in record["case"].items()}, "row": record["form"]}
@@ -60,20 +78,39 @@ def table_of(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
 
 
 def with_quartiles(values: Dict[str, float], scale: float = 1.0) -> str:
-    """Median [quartile quartile]."""
+    """Format a median and its quartiles as "median [q1 q3]".
+
+    Args:
+        values: dictionary with "median", "q1" and "q3".
+        scale: factor for all values (default: 1).
+    """
     median, q1, q3 = (short(scale * values[name]) for name in ("median", "q1", "q3"))
     return f"{median} [{q1} {q3}]"
 
 
 def short(value: float) -> str:
-    """Three digits, never an exponent."""
+    """Format a number with three significant digits, without an exponent.
+
+    Args:
+        value: number of at least 0.
+
+    Example:
+        >>> short(1234.5), short(1.2345)
+        ('1,234', '1.23')
+    """
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{digits}f}"
 
 
 def table(rows: Sequence[Dict[str, Any]]) -> str:
-    """A table of Markdown in equal columns, of rows that have the same columns, and an empty line that ends
-    it; nothing for no rows."""
+    """Format a Markdown table with aligned columns, followed by an empty line.
+
+    Args:
+        rows: lines of the table, each a dictionary from a column to a cell, with the same columns.
+
+    Returns:
+        The table; an empty string without rows.
+    """
     formats = {float: ",.3f", int: ","}
     texts = [[format(cell, formats.get(type(cell), "")) for cell in row.values()] for row in rows]
     texts = [list(row) for row in rows[:1]] + texts
@@ -84,8 +121,15 @@ def table(rows: Sequence[Dict[str, Any]]) -> str:
 
 
 def write_png(path: Path, sections: Sequence[Section], where: Dict[str, Any]) -> None:
-    """Draw sections that have results into ``path``, which appears whole or not at all: times and memory side
-    by side, a row for all that their cases have but length and sentences."""
+    """Plot times and memory against the length, side by side.
+
+    There is one pair of plots for each combination of a case's settings other than length and batch size.
+
+    Args:
+        path: PNG file to write.
+        sections: results of tasks, each with at least one measurement.
+        where: description of the run, as :func:`environment` returns it.
+    """
     rows: Dict[str, List[Record]] = {}
     for section in sections:
         for record in section.results:
@@ -102,15 +146,30 @@ def write_png(path: Path, sections: Sequence[Section], where: Dict[str, Any]) ->
 
 
 def heights(record: Record, rate: str) -> Dict[str, float]:
-    """Median milliseconds, of one token or sentence where there is a rate, and memory, by their labels."""
+    """Return the values to plot for a measurement, by the labels of their axes.
+
+    Args:
+        record: measurements of a row.
+        rate: "tokens" or "sentences" to plot the time of one of them; empty to plot the time of the job.
+
+    Returns:
+        The median time in milliseconds, and the extra memory in MiB.
+    """
     seconds = 1 / record[f"{rate}_per_second"] if rate else record["seconds"]["median"]
-    # An axis of powers has no zero.
+    # A logarithmic axis has no zero.
     memory = max(record["extra_bytes"] / MIB, 1e-3)
     return {f"ms of one {rate[:-1]}" if rate else "ms": 1000 * seconds, "extra MiB": memory}
 
 
 def draw(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
-    """What is drawn of some records, by length where they have one."""
+    """Draw one curve per row.
+
+    Args:
+        ax: matplotlib axes.
+        title: title of the plot.
+        label: label of the value to draw, as returned by :func:`heights`.
+        records: measurements. They are drawn against the length, or against the row if they have no length.
+    """
     for form in dict.fromkeys(record["form"] for record in records):
         points = [record for record in records if record["form"] == form]
         x = [point["case"].get("T", form) for point in points]

@@ -1,4 +1,4 @@
-"""What all tasks are: a job that the rows of a table do, checked first, then measured side by side."""
+"""Base class of the benchmark's tasks, and the selection and checks of their rows."""
 
 import argparse
 import re
@@ -16,17 +16,24 @@ from luna_fairseq.errors import InputError
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 Job = Callable[[], Any]
-# What a comparison's rows have in common, by the table's column names.
+# Settings under which rows are compared, such as a length, by the names of the table's columns.
 Case = Dict[str, Any]
-# What was measured of a row in a case, as JSON: seconds, bytes, ratios of speeds.
+# Measurements of one row in one case, in JSON types: seconds, bytes, ratios of speeds.
 Record = Dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A way of doing a task: what does it, the row whose results it must have, whether it keeps a matrix for
-    every position (and so ends at ``--max-naive-length``), why it cannot do a case with the task's options,
-    if it cannot; for ``peer`` and ``optional`` see the package."""
+    """One way of doing a task.
+
+    Attributes:
+        make: function or class that does the job; its arguments depend on the task.
+        equals: name of the row whose results it must reproduce (default: none).
+        limited: True if it keeps a matrix for every position, and is measured up to ``--max-naive-length``.
+        why_not: function ``(args, case)`` that returns why the row cannot do a case, or an empty string.
+        peer: True to compare the speed of all rows with this one.
+        optional: True to measure the row only if ``--with`` names it.
+    """
 
     make: Callable[..., Any]
     equals: str = ""
@@ -37,10 +44,17 @@ class Row:
 
 
 class Task:
-    """A job that the rows of its table do, with the options of the command line. ``notes`` say what is
-    measured and how to read it (the first line is the help), ``options`` what only this sub-command has, as
-    argparse takes it, and ``rate`` what is counted: ``tokens`` or ``sentences`` of the case, where the table
-    shows a rate."""
+    """Base class of tasks: a job that can be done in several ways, the rows of its table.
+
+    Args:
+        args: parsed options of the command.
+
+    Attributes:
+        notes: description of the measurement. The first line is the help text of the sub-command.
+        options: options of this sub-command, with their arguments for ``add_argument``.
+        table: rows by name.
+        rate: "tokens" or "sentences" to print how many of them are processed per second; empty for no rate.
+    """
 
     notes: ClassVar[str]
     options: ClassVar[Dict[str, Any]] = {}
@@ -51,36 +65,67 @@ class Task:
         self.args = args
 
     def rows(self) -> Dict[str, Any]:
-        """Its rows by name, in the table's order."""
+        """Return the rows by name, in the order of the table."""
         return self.table
 
     def cases(self) -> List[Case]:
-        """What the rows are compared in."""
+        """Return the cases in which the rows are compared."""
         raise NotImplementedError
 
     def why_not(self, row: Any, case: Case) -> str:
-        """Why the row cannot do the case, or nothing."""
+        """Return why a row cannot do a case; empty if it can.
+
+        Args:
+            row: row of the table.
+            case: case to measure.
+        """
         return row.why_not(self.args, case)
 
     def check(self, row: Any) -> float:
-        """The largest error of a row, by what is allowed. Raises InputError when it is beyond that."""
+        """Compare the results of a row with those of its definition.
+
+        Args:
+            row: row of the table.
+
+        Returns:
+            The largest error, divided by the tolerance.
+
+        Raises:
+            InputError: the error exceeds the tolerance.
+        """
         raise NotImplementedError
 
     def job(self, row: Any, case: Case) -> Job:
-        """Make inputs, parameters, models: whatever is there before the job; give the job."""
+        """Prepare inputs, parameters and models, and return the function whose time is measured.
+
+        Args:
+            row: row of the table.
+            case: case to measure.
+        """
         raise NotImplementedError
 
     def describe(self) -> str:
-        """What all cases have in common, in one line: options with one value."""
+        """Return the options that all cases share, in one line."""
         values = {option[2:]: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
         return ", ".join(f"{name} {x}" for name, x in values.items() if x and not isinstance(x, list))
 
 
 @dataclass
 class Section:
-    """The results of one task: beside those of the cases the largest error of each row by what is allowed,
-    why a row that should have been measured was not, and the row at work, for whoever finds the file of a
-    process that died. ``changed`` is called whenever there is something new."""
+    """Results of one task.
+
+    Attributes:
+        name: name of the task.
+        rate: "tokens" or "sentences", whose number per second is printed; empty for no rate.
+        notes: lines that describe the measurement.
+        peers: names of the rows with which the others are compared.
+        checks: largest error of each row, divided by the tolerance.
+        failed: error message of each row that could not be measured.
+        running: name of the row that is being measured. It tells which row ended a process that died.
+        results: measurements.
+        profiles: profiles of the rows, with ``--profile``.
+        changed: function that is called after each change.
+    """
 
     name: str
     rate: str = ""
@@ -94,21 +139,30 @@ class Section:
     changed: Callable[[], Any] = lambda: None
 
     def begin(self, row: str) -> None:
-        """Note which row is at work; "" for none."""
+        """Record which row is being measured.
+
+        Args:
+            row: name of the row; empty for none.
+        """
         self.running = row
         self.changed()
 
     @contextmanager
     def trying(self, row: str) -> Iterator[None]:
-        """Within it a row is at work, and an error is why it is not measured, or not in a case; but what
-        breaks the GPU's context for all goes on."""
+        """Context manager that records the error of a row in ``failed`` instead of raising it.
+
+        CUDA errors are raised, because they make the GPU unusable for the other rows.
+
+        Args:
+            row: name of the row that is measured in the context.
+        """
         self.begin(row)
         try:
             yield
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
-            self.failed.setdefault(row, "it ran out of memory: ask for smaller sizes")
-        except Exception as error:  # a compiler that meets a new device may raise whatever it likes
+            self.failed.setdefault(row, "out of memory. Give smaller sizes")
+        except Exception as error:  # compilers raise errors of many types on new devices
             if "CUDA error" in str(error):
                 raise
             kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
@@ -116,8 +170,18 @@ class Section:
 
 
 def lay_out(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable[[], Job]]]]:
-    """Check a task's rows, and lay out what is to be measured: every case with its jobs by row, yet to be
-    made. Raises InputError when ``--with`` and ``--without`` name a row that is none, or leave none."""
+    """Check the rows of a task, and list what has to be measured.
+
+    Args:
+        task: task to measure.
+        section: results of the task. Its notes, peers, checks and failures are filled in place.
+
+    Returns:
+        Each case with a dictionary from a row to a function that prepares its job.
+
+    Raises:
+        InputError: ``--with`` or ``--without`` names an unknown row, or no row is left to measure.
+    """
     rows = select(task.rows(), task.args.with_, task.args.without)
     absent: Dict[str, Dict[str, None]] = {}
     cases = []
@@ -140,18 +204,42 @@ def lay_out(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable
 
 
 def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str]) -> Dict[str, Any]:
-    """The rows that ``--with`` and ``--without`` leave. Raises InputError for a name that is none."""
+    """Select the rows to measure.
+
+    Args:
+        rows: all rows by name.
+        wanted: optional rows to include (``--with``).
+        unwanted: rows to exclude (``--without``).
+
+    Raises:
+        InputError: a name is unknown.
+    """
     for option, names in (("--with", wanted), ("--without", unwanted)):
         for name in names:
             if name not in rows:
-                raise InputError(f"{option} {name}: there is no such row here; choose of {', '.join(rows)}")
+                raise InputError(f"{option} {name}: no row has this name. Choose from {', '.join(rows)}")
     always = {name for name, row in rows.items() if not row.optional}
     return {name: rows[name] for name in rows if name in always.union(wanted).difference(unwanted)}
 
 
 def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:
-    """The relative RMS of a difference, by the tolerance; where all that is expected is zero but for
-    rounding, the RMS itself. Raises InputError when it is beyond the tolerance, or NaN."""
+    """Check that two tensors are equal up to rounding.
+
+    The error is the relative RMS of the difference, or the RMS itself if the expected values are zero up to
+    rounding.
+
+    Args:
+        what: beginning of the error message.
+        actual: tensor to check.
+        expected: tensor of the same shape.
+        tolerance: largest error allowed (default: 1e-4).
+
+    Returns:
+        The error divided by the tolerance.
+
+    Raises:
+        InputError: the error exceeds the tolerance, or is NaN.
+    """
     scale, least = expected.double().norm(), expected.numel() ** 0.5
     difference = (actual.double() - expected.double()).norm()
     error = (difference / (scale if scale > 1e-7 * least else least)).item()
@@ -161,22 +249,30 @@ def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float 
 
 
 class BatchSize(NamedTuple):
-    """Sentences and tokens of each, written 32x30; the case of a task of whole models."""
+    """Number of sentences in a batch, and number of tokens in each. Written as 32x30 on the command line."""
 
     sentences: int
     T: int
 
     @classmethod
     def read(cls, text: str) -> "BatchSize":
-        """Type of an option."""
+        """Parse a batch size, for ``type=`` of an argparse option.
+
+        Args:
+            text: word of the command line, such as "32x30".
+        """
         match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
         if match is None:
-            raise argparse.ArgumentTypeError(f"{text!r} is not SENTENCESxTOKENS, as in 32x30")
+            raise argparse.ArgumentTypeError(f"{text!r} is not SENTENCESxTOKENS, such as 32x30")
         return cls(*map(int, match.groups()))
 
 
 def numbers(**options: Any) -> Dict[str, Any]:
-    """Options whose values are numbers of at least 1, by name with their defaults; a list takes several."""
+    """Describe options that take positive integers, for ``Task.options``.
+
+    Args:
+        **options: default value by name. If it is a list, the option accepts several numbers.
+    """
     found: Dict[str, Any] = {}
     for name, default in options.items():
         text, many = str(default).strip("[]").replace(",", ""), "+" if isinstance(default, list) else None
@@ -186,5 +282,10 @@ def numbers(**options: Any) -> Dict[str, Any]:
 
 
 def choice(*names: str, what: str = "") -> Dict[str, Any]:
-    """An option that is one of some names, the first by default."""
+    """Describe an option that takes one of several names, for ``Task.options``.
+
+    Args:
+        *names: allowed values. The first one is the default.
+        what: beginning of the help text (default: none).
+    """
     return {"choices": names, "default": names[0], "help": f"{what}default: {names[0]}"}

@@ -1,4 +1,4 @@
-"""``train`` and ``lra``: training steps in translation, masked language modelling and classification."""
+"""Tasks ``train`` and ``lra``: training steps in translation, masked LM and classification."""
 
 from argparse import Namespace
 from functools import partial
@@ -13,15 +13,15 @@ from luna_fairseq.benchmark.models import Model, ModelTask, attention_written_ou
 from luna_fairseq.benchmark.task import BatchSize, Case, Job, choice, numbers, require_equal
 
 Loss = Callable[[], torch.Tensor]
-# Sentences of different length, for the comparison before anything is timed.
+# Lengths of the sentences for the comparison before anything is timed.
 CHECKED = (11, 7, 2)
-# About the 15 per cent that are masked in pretraining; the same tokens for every model.
+# About 15 % of the tokens are predicted, as in pretraining; the same tokens for every model.
 PREDICTED = slice(1, None, 7)
 TASKS = {"translate": BatchSize(32, 30), "masked-lm": BatchSize(1, 512), "classify": BatchSize(1, 1024)}
 
 
 class Train(ModelTask):
-    """``train``: forward, loss, backward."""
+    """Task ``train``: forward pass, loss and backward pass of a whole model."""
 
     notes = """training step of a whole model: Luna beside fairseq's Transformer or RoBERTa
     with dropout 0.1: forward, loss as fairseq divides it, backward. The optimizer is left out: it would cost
@@ -47,8 +47,13 @@ class Train(ModelTask):
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
     def loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
-        """The loss of a random batch, by token or sentence as fairseq divides it; sentences are padded from
-        ``lengths`` on, where these are given."""
+        """Return a function that computes the loss of a random batch, divided as fairseq divides it.
+
+        Args:
+            model: model to train.
+            batch: size of the batch.
+            lengths: number of tokens of each sentence, before its padding (default: no padding).
+        """
         source, target = (self.random_sentences(batch) for _ in range(2))
         previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)
         pad = task.source_dictionary.pad()
@@ -61,8 +66,8 @@ class Train(ModelTask):
         counts = list(lengths) or [batch.T] * batch.sentences
         net_input = {"src_tokens": source}
         if self.task == "translate":
-            of_lengths = torch.tensor(counts, device=source.device)
-            net_input.update(src_lengths=of_lengths, prev_output_tokens=previous)
+            source_lengths = torch.tensor(counts, device=source.device)
+            net_input.update(src_lengths=source_lengths, prev_output_tokens=previous)
             criterion: Any = LabelSmoothedCrossEntropyCriterion(task, sentence_avg=False, label_smoothing=0.1)
         else:
             masked = torch.full_like(target, pad)
@@ -90,7 +95,14 @@ class Train(ModelTask):
         return max(map(require_equal, said, actual, expected))
 
     def loss_and_gradients(self, row: Model) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Of a batch with padding, without dropout, in float32; all gradients as one vector."""
+        """Compute the loss and all gradients of a batch with padding, without dropout, in float32.
+
+        Args:
+            row: row of the table.
+
+        Returns:
+            The loss, and the gradients of all parameters as one vector.
+        """
         batch = BatchSize(len(CHECKED), CHECKED[0])
         model = self.make_model(row, batch.T, dropout=0.0).float()
         torch.manual_seed(self.args.seed)
@@ -101,7 +113,7 @@ class Train(ModelTask):
 
 
 class LongRangeArena(Train):
-    """``lra``: the costs of Long Range Arena's Text task at the lengths of the paper's Table 2."""
+    """Task ``lra``: training steps of Long Range Arena's Text task at the lengths of the paper's Table 2."""
 
     notes = """training step of Long Range Arena's byte classifiers, as in the paper's Table 2
     by what train --task classify measures; Luna's keys and values are untied."""
@@ -111,6 +123,11 @@ class LongRangeArena(Train):
 
 
 def step(model: torch.nn.Module, loss: Loss) -> None:
-    """Forward, loss, backward; the gradients are dropped, as an optimizer's step would have used them."""
+    """Run the forward and backward pass, and free the gradients as a training loop does after its step.
+
+    Args:
+        model: model to train.
+        loss: function that computes the loss.
+    """
     loss().backward()
     model.zero_grad(set_to_none=True)

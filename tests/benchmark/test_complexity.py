@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from luna_fairseq.benchmark.attention import pack_and_unpack
-from luna_fairseq.benchmark.measure import of_cpu
+from luna_fairseq.benchmark.measure import cpu_flop_formulas
 from luna_fairseq.peers import PeerOptions, build_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL
 
@@ -48,7 +48,9 @@ def job(name, n, d):
 
 def operations(name, n, d):
     run = job(name, n, d)
-    with flop_counter.FlopCounterMode(display=False, custom_mapping=of_cpu()) as counter, torch.no_grad():
+    with flop_counter.FlopCounterMode(
+        display=False, custom_mapping=cpu_flop_formulas()
+    ) as counter, torch.no_grad():
         run()
     return counter.get_total_flops()
 

@@ -91,15 +91,18 @@ def test_what_fails_dies_or_hangs_costs_its_row_alone(kind, said, tmp_path, monk
 
 def test_what_there_is_no_time_for_is_named():
     found = gpu.do(["causal"], 2.0, time.monotonic() + 1)
-    assert found["failed"] == {"all": "left out: the time was up"}
+    assert found["failed"] == {"all": "not measured: the time limit was reached"}
 
 
 @pytest.mark.parametrize(
     "words, said",
     [
         (["--device", "cpu", "--minutes", "0"], "--minutes 0 leaves no time"),
-        (["--device", "cpu", "--only", "nothing"], "--only nothing: there is none; there are parity"),
-        (["--device", "cuda"], "torch sees no GPU; --device cpu"),
+        (
+            ["--device", "cpu", "--only", "nothing"],
+            "--only nothing: no part has this name. Choose from parity",
+        ),
+        (["--device", "cuda"], "torch sees no GPU. Use --device cpu"),
         (["--device", "cpu", "--out", "there.txt/x"], "there.txt"),
     ],
 )

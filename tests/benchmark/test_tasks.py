@@ -353,9 +353,9 @@ def test_options_of_all_tasks_stand_before_or_after_the_task(words, task):
         ("--device cuda:99", "--device cuda:99: "),
         ("causal --json no/such/folder/x.json", "cannot write no/such/folder/x.json: give --json"),
         ("apollo --plot no/such/folder/x.png", "cannot write no/such/folder/x.png: give --plot"),
-        ("decode --lengths 1", "--lengths 1 is the end of a sentence alone"),
+        ("decode --lengths 1", "--lengths 1 leaves no room for a token"),
         (f"decode {SMALL} --beam 40", "--beam 40 needs a larger --dictionary-size than 40"),
-        ("apollo --without adam", "--without adam: there is no such row here; choose of adamw"),
+        ("apollo --without adam", "--without adam: no row has this name. Choose from adamw"),
         ("causal --without cumsum chunk sdpa", "nothing is left to measure"),
     ],
 )

@@ -1,4 +1,4 @@
-"""--help of the commands of translation and masked_lm: cheap, with a sentence and an example."""
+"""--help of commands: cheap, opened by a sentence and ended by an example."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("translation", "masked_lm", "examples")
+ROOMS = ("translation", "masked_lm", "examples", "lra", "commands")
 PROGRAMS = {
     name: module
     for name, module in re.findall(
@@ -27,7 +27,7 @@ print("imported:", *sorted({{"torch", "fairseq"}} & set(sys.modules)))
 
 
 def test_the_commands_are_found():
-    assert len(PROGRAMS) == 11
+    assert len(PROGRAMS) == 16
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

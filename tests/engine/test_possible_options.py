@@ -107,7 +107,7 @@ def test_processes_of_torchrun_are_counted(monkeypatch):
     check_options(Namespace(**EVAL_LM))
     for name, value in {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "4", "RANK": "2"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="^--distributed-world-size 4, or torchrun: "):
+    with pytest.raises(InputError, match="^fairseq-eval-lm with 4 processes would print"):
         check_options(Namespace(**EVAL_LM))
 
 
