@@ -1,5 +1,7 @@
-"""Exponents of the complexity table (docs/from_bahdanau_to_luna.md): how the counted operations of an
-attention grow with its length n and its width d."""
+"""Exponents of the complexity table (docs/from_bahdanau_to_luna.md).
+
+The tests count the operations of each attention at several lengths n and widths d.
+"""
 
 import math
 from functools import partial
@@ -29,7 +31,7 @@ THEORY = {
 
 
 def job(name, n, d):
-    """Forward of one layer, its projections left out."""
+    """Count the operations of one layer's forward pass, without its projections."""
     x = torch.randn(n, 1, d)
     if name == "recurrent":
         cell = torch.nn.LSTMCell(d, d)  # torch's LSTM is one operation, which its counter does not know

@@ -1,4 +1,4 @@
-"""Memory that a benchmark on a CPU frees."""
+"""A benchmark on a CPU reuses the memory that it frees."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""scripts/measure_gpu.sh on a CPU, the kernels in Triton's interpreter; pieces that fail, die or hang."""
+"""scripts/measure_gpu.sh on a CPU with Triton's interpreter, and parts that fail, die or hang."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The benchmark's tasks at tiny sizes, and rows that are wrong. No test looks at a clock."""
+"""The benchmark's tasks at tiny sizes, and rows with wrong results. No test depends on a clock."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ ROWS = {
 
 @pytest.fixture
 def quick(monkeypatch):
-    """A sample of one call, no profile of memory."""
+    """Time a single call, and do not profile memory."""
     monkeypatch.setattr(measure, "extra_bytes", lambda job, device: 2**20)
     monkeypatch.setattr(measure, "SHORTEST_SAMPLE", 1e-9)
 
@@ -62,7 +62,7 @@ def task_of(words):
 
 
 def failed(task):
-    """Why rows are not to be measured, by row; and the jobs of those that are."""
+    """Return the errors of the rows that cannot be measured, and the jobs of the others."""
     section = Section("any")
     cases = lay_out(task, section)
     return section.failed, [jobs for _, jobs in cases]

@@ -1,5 +1,7 @@
-"""Every number among the options of our models, tasks, optimizer, schedule and commands has bounds: the value
-at a bound is accepted, and the value beyond it is refused in one line."""
+"""Bounds of all numeric options of our models, tasks, optimizer, schedule and commands.
+
+The value at a bound is accepted, and the value beyond it is refused in one line.
+"""
 
 import argparse
 import importlib
@@ -32,7 +34,7 @@ KINDS = (int, float, Optional[int], Optional[float], List[int], List[float], Opt
 
 
 def ours():
-    """(group, name, dataclass) of everything of ours that is registered."""
+    """Yield group, name and dataclass of every registered component of this package."""
     for group, registry in GROUPS.items():
         for name, dataclass in registry.items():
             if getattr(dataclass, "__module__", "").startswith("luna_fairseq."):
@@ -45,7 +47,7 @@ def numeric_fields(dataclass):
 
 
 def edges(bounds, whole):
-    """(accepted value, refused value beyond it) at each bound."""
+    """Yield the last accepted and the first refused value at each bound."""
     step = 1 if whole else 1e-3
     inward = {LEAST: step, ABOVE: step, MOST: -step, BELOW: -step}
     for name, bound in bounds.items():
@@ -63,7 +65,7 @@ CASES = list(CASES.values())
 
 @pytest.mark.parametrize("group, name, dataclass, field", CASES, ids=lambda x: getattr(x, "name", None))
 def test_options_of_what_is_registered(group, name, dataclass, field):
-    """fairseq-train's parser, a configuration of fairseq-hydra-train, and a model built from Python."""
+    """Test fairseq-train's parser, a configuration of fairseq-hydra-train, and a model built from Python."""
     bounds, kind = bounds_of(field.metadata), get_type_hints(dataclass)[field.name]
     assert bounds, f"{dataclass.__name__}.{field.name} has no bounds"
     whole = kind in (int, Optional[int], List[int])
@@ -117,7 +119,7 @@ def test_what_is_no_number_is_refused(value):
 
 
 def parsers():
-    """(module, parser) of every command of the package, parsers of sub-commands included."""
+    """Yield the name and the parser of every command and sub-command of the package."""
     for module in pkgutil.walk_packages(luna_fairseq.__path__, "luna_fairseq."):
         if module.name.endswith("__main__") and "benchmark" not in module.name:
             continue

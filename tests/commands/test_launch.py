@@ -1,4 +1,4 @@
-"""A recipe on the GPUs there are: its batch, its precision, and the command that luna-train becomes."""
+"""A recipe on the available GPUs: batch, precision, and the fairseq-train command."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Runs whose output goes to a file."""
+"""Commands whose output goes to a log file."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The recipes: one meaning for both commands, only what differs, the paper's parameter counts, mistakes."""
+"""Recipes: equal settings in both commands, no repeated defaults, the paper's parameter counts, mistakes."""
 
 import logging
 import re
@@ -114,7 +114,7 @@ def test_both_commands_mean_the_same(name):
 
 @lru_cache(maxsize=None)
 def defaults_of(*components):
-    """Option -> value of components that are named, of which nothing is set."""
+    """Return the default options of the named components."""
     named = [word for pair in zip(recipes.NAMED.values(), components) for word in pair]
     return vars(options.parse_args_and_arch(options.get_training_parser(), ["data", *named]))
 
@@ -146,7 +146,7 @@ def test_the_heading_says_the_batch(name):
 
 @wmt_recipes
 def test_the_heading_says_the_aim_and_the_parameters(name):
-    """What else it sets is held against the papers in tests/recipes."""
+    """The other options are compared with the papers in tests/recipes."""
     recipe, row = read_recipe(name), name.split("/")[1]
     head = " ".join(recipe.heading)
     assert recipe.settings["checkpoint"]["keep_last_epochs"] == 10  # the paper averages them

@@ -1,4 +1,4 @@
-"""What a command says itself to the command of fairseq that it starts."""
+"""Options that a command sets itself must not be given after --."""
 
 import pytest
 
@@ -24,7 +24,7 @@ BITEXT = "-s en -t de --trainpref x --validpref x --testpref x --vocab-size 9 --
     ],
 )
 def test_what_a_command_goes_by_is_refused_behind_the_dashes(main, words, own, tmp_path, capsys):
-    """The checkpoint or score that is read afterwards would be another's."""
+    """Otherwise the command would read the checkpoint or the score of another run."""
     folder = tmp_path / "new"
     argv = [str(folder) if word == "DIR" else word for word in words.split()]
     assert main([*argv, "--", "--cpu", *own.split()]) == 1
