@@ -120,7 +120,7 @@ def test_without_fairseq_attention_alone_is_measured():
     program = "import sys; sys.modules['fairseq'] = None; import luna_fairseq.benchmark.{} as it; it.main()"
     for module, words, said in (
         ("__main__", f"causal --check {HEADS}", "chunk"),
-        ("gpu", "--device cpu --minutes 1e-9 --only train", "there are parity, causal"),
+        ("gpu", "--device cpu --minutes 1e-9 --only train", "Choose from parity, causal"),
     ):
         done = run_python("-c", program.format(module), *words.split(), imported=TORCH)
         assert said in done.stdout + done.stderr, done.stderr
@@ -244,15 +244,15 @@ def test_a_wrong_model_is_not_timed(name, row, monkeypatch):
 
 
 def test_wrong_decoding_is_not_timed(monkeypatch):
-    from luna_fairseq.modules.luna_decoder import LunaDecoder
+    from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
 
-    right = LunaDecoder.forward
+    right = FairseqLunaDecoder.forward
 
     def wrong(self, *args, incremental_state=None, **kwargs):
         output, extra = right(self, *args, incremental_state=incremental_state, **kwargs)
         return (output if incremental_state is None else output + torch.ones_like(output)), extra
 
-    monkeypatch.setattr(LunaDecoder, "forward", wrong)
+    monkeypatch.setattr(FairseqLunaDecoder, "forward", wrong)
     task = task_of(COMMANDS["decode"])
     with pytest.raises(ValueError, match="logits in decoding differ"):
         task.check(task.rows()["luna-3-tied"])
