@@ -41,7 +41,7 @@ class AnchoredMemory(NamedTuple):
         pack_weights: [B, L, S], mean over the pack heads; None if the weights were not asked for
         token_key, token_value: with a look-up, tokens of each segment [B, H, L, W, K]; in a dense layout and
             with a window [B, H, S, K]
-        empty, position, segment, is_short: with a look-up, see
+        token_padding_mask, position, segment, is_short: with a look-up, see
             :class:`luna_fairseq.anchored.segments.Layout`
         row_place, token_place: with a diagonal, the middle of the rows [B, L] and, with a look-up, of the
             tokens [B, L, W] or [B, S], in tokens
@@ -52,7 +52,7 @@ class AnchoredMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
     token_key: Any = None
     token_value: Optional[Tensor] = None
-    empty: Optional[Tensor] = None
+    token_padding_mask: Optional[Tensor] = None
     position: Optional[Tensor] = None
     segment: Optional[Tensor] = None
     is_short: Optional[Tensor] = None
@@ -339,7 +339,13 @@ class AnchoredCrossAttention(AnchoredAttention):
             if token_place is not None:
                 token_place = token_place.gather(1, position.flatten(1)).view_as(position)
         return memory._replace(
-            token_key=token_key, token_value=token_value, token_place=token_place, **layout._asdict()
+            token_key=token_key,
+            token_value=token_value,
+            token_padding_mask=layout.padding_mask,
+            token_place=token_place,
+            position=position,
+            segment=layout.segment,
+            is_short=layout.is_short,
         )
 
     def read(
@@ -368,7 +374,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.diagonal_of(q, geometry, memory.row_place, mask)
         settings = self.lookup_gate(), self.lookup, mask, dropout, diagonal
-        tokens = memory.token_key, memory.token_value, memory.empty
+        tokens = memory.token_key, memory.token_value, memory.token_padding_mask
         if memory.position is None:
             dense = Tokens(*tokens, memory.segment, memory.token_place)
             output, weights = dense_attention(q, memory.key, memory.value, dense, *settings, need_weights)

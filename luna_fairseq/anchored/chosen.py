@@ -78,11 +78,11 @@ class ChosenTokens(NamedTuple):
     @property
     def masked(self) -> Tensor:
         """Mask of the tokens [B, H, T, M], True where there is no token or the segment is unread."""
-        empty = self._gather(self.segments.empty)
+        padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
-            return empty
-        unread = self.unread.repeat_interleave(self.segments.empty.size(2), dim=1)
-        return empty | unread[:, None, None, :]
+            return padding_mask
+        unread = self.unread.repeat_interleave(self.segments.padding_mask.size(2), dim=1)
+        return padding_mask | unread[:, None, None, :]
 
     @property
     def place(self) -> Tensor:

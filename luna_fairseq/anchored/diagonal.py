@@ -87,7 +87,7 @@ def find_diagonal(
     ratio: Tensor,
     query_place: Tensor,
     key_place: Tensor,
-    left_out: Optional[Tensor] = None,
+    masked: Optional[Tensor] = None,
     origin: Optional[Tensor] = None,
 ) -> Diagonal:
     """Compute the diagonal of each query, in float32 or a wider type.
@@ -97,7 +97,7 @@ def find_diagonal(
         ratio: ratio r of source length to target length of each head [H]
         query_place: number t of each query's token in the target, or in its sentence [B, T]
         key_place: middle c of each key, in tokens of the source [B, N]
-        left_out: mask of the keys [B, N], True at padding; such a key is never the nearest (default: None)
+        masked: mask of the keys [B, N], True at padding; such a key is never the nearest (default: None)
         origin: number o of source tokens before the query's sentence [B, T] (default: None, 0)
 
     Returns:
@@ -117,8 +117,8 @@ def find_diagonal(
         expected = expected + origin.to(dtype)[:, None, :, None]
     distance = (expected - key_place.to(dtype)[:, None, None, :]).abs() / width
     candidates = distance.detach()
-    if left_out is not None:
-        candidates = candidates.masked_fill(left_out[:, None, None, :], float("inf"))
+    if masked is not None:
+        candidates = candidates.masked_fill(masked[:, None, None, :], float("inf"))
     nearest = candidates.amin(dim=-1, keepdim=True)
     nearest = nearest.masked_fill(nearest.isinf(), 0.0)
     return Diagonal(gamma, expected, width, nearest, distance - nearest)

@@ -67,7 +67,7 @@ def naive_lookup_attention(
         segment = segment_of_tokens(context_padding_mask, packed_padding_mask).clamp(max=L - 1)
         read = looked_up.gather(3, segment[:, None, None, :].expand(-1, *rows.shape[1:3], -1))
         read = read | is_dense(context_padding_mask)[:, None, None, None]
-        left_out = torch.cat(
+        masked = torch.cat(
             [
                 packed_padding_mask[:, None, None, :].expand_as(rows),
                 context_padding_mask[:, None, None, :] | ~read,
@@ -75,7 +75,7 @@ def naive_lookup_attention(
             dim=-1,
         )
         logits = torch.cat([rows, tokens], dim=-1)
-        weights = masked_softmax(logits, left_out)
+        weights = masked_softmax(logits, masked)
         output = F.dropout(weights, dropout) @ torch.cat([v, token_v], dim=2).to(dtype)
     weights = weights.to(q.dtype)
     return output.to(q.dtype), weights[..., :L], weights[..., L:]
@@ -138,12 +138,12 @@ def lookup_attention(
     if diagonal is not None:
         tokens = tokens + diagonal.bias_at(read.place)
     if packed_padding_mask is not None:
-        rows_left_out = packed_padding_mask[:, None, None, :].expand_as(rows)
+        masked_rows = packed_padding_mask[:, None, None, :].expand_as(rows)
     else:
-        rows_left_out = torch.zeros_like(rows, dtype=torch.bool)
+        masked_rows = torch.zeros_like(rows, dtype=torch.bool)
     sizes = [rows.size(-1), tokens.size(-1)]
-    left_out = torch.cat([rows_left_out, read.masked], dim=-1)
-    weights = masked_softmax(torch.cat([rows, tokens], dim=-1), left_out).to(q.dtype)
+    masked = torch.cat([masked_rows, read.masked], dim=-1)
+    weights = masked_softmax(torch.cat([rows, tokens], dim=-1), masked).to(q.dtype)
     dropped_rows, dropped_tokens = F.dropout(weights, dropout).split(sizes, dim=-1)
     row_weights, token_weights = weights.split(sizes, dim=-1)
     token_weights = token_weights.unflatten(-1, (read.segment.size(-1), -1))

@@ -64,7 +64,7 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
         tensor([[0.2500, 0.2500, 0.7500, 1.2500],
                 [1.2500, 0.7500, 0.2500, 0.2500]])
     """
-    place = token_places(context_padding_mask, packed_padding_mask)
+    place = token_places_in_segments(context_padding_mask, packed_padding_mask)
     L = packed_padding_mask.size(1)
     middle = torch.arange(L, device=place.device) + 0.5
     offset = (torch.arange(num_heads, device=place.device) + 0.5) / num_heads - 0.5
@@ -101,7 +101,7 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
     return (-head_strength * distance).clamp(min=-MAX_PENALTY)
 
 
-def token_places(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
+def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
     """Return the middle of each token, in segments from the beginning of the context.
 
     Args:

@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
     Attributes:
         position: index in the context of each token of each segment [B, L, W]; None in a dense layout
-        empty: mask [B, L, W], True where a segment has fewer than W tokens; in a dense layout the padding
+        padding_mask: [B, L, W], True where a segment has fewer than W tokens; in a dense layout the padding
             mask of the context [B, S]
         segment: dense layout only: segment that a query must choose to read a token [B, S], -1 if every query
             reads the token; None if all tokens are read
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
     """
 
     position: Optional[Tensor]
-    empty: Tensor
+    padding_mask: Tensor
     segment: Optional[Tensor] = None
     is_short: Optional[Tensor] = None
 
@@ -75,15 +75,17 @@ def find_layout(
     S, L = context_padding_mask.size(1), packed_padding_mask.size(1)
     if S <= DENSE_LENGTH:
         return Layout(None, context_padding_mask)
-    is_short: Optional[Tensor] = is_dense(context_padding_mask)
+    is_short = is_dense(context_padding_mask)
+    has_short = True
     # If the chosen segments hold 64 tokens, short contexts cost nothing. Only otherwise is it worth a look at
     # the mask's values, which a compiled graph and a GPU would have to wait for.
     if segments_read(number, L, tokens_of_segment(S, L), True) > min(number, L):
         if not (in_a_graph() or is_short.any()):
-            is_short = None
+            has_short = False
         elif S <= MASKED_DENSE_LENGTH:
             return _masked_dense_layout(context_padding_mask, packed_padding_mask)
-    return Layout(*token_positions(context_padding_mask, packed_padding_mask, is_short), is_short=is_short)
+    short = is_short if has_short else None
+    return Layout(*token_positions(context_padding_mask, packed_padding_mask, short), is_short=short)
 
 
 def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Layout:
@@ -118,7 +120,7 @@ class Segments(NamedTuple):
     Attributes:
         key: [B, H, L, W, K]
         value: [B, H, L, W, K]
-        empty: mask [B, L, W], True where a segment has fewer than W tokens
+        padding_mask: [B, L, W], True where a segment has fewer than W tokens
         place: for a diagonal, the middle of each token, in tokens from the beginning [B, L, W]
         is_short: mask [B], True for contexts that every query reads whole; see :class:`Layout` (default: none
             is)
@@ -126,7 +128,7 @@ class Segments(NamedTuple):
 
     key: Tensor
     value: Tensor
-    empty: Tensor
+    padding_mask: Tensor
     place: Optional[Tensor] = None
     is_short: Optional[Tensor] = None
 
@@ -158,7 +160,7 @@ def token_positions(
             without regard to the segment of :func:`segment_of_tokens` (default: none)
 
     Returns:
-        positions [B, L, W], arbitrary where empty, and a mask [B, L, W], True where there is no token
+        positions [B, L, W], arbitrary without a token, and a mask [B, L, W], True where there is no token
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -188,7 +190,7 @@ def by_segments(key: Tensor, value: Tensor, layout: Layout) -> Segments:
     """
     laid = lay_by_segments(key, layout.position)
     values = laid if value is key else lay_by_segments(value, layout.position)
-    return Segments(laid, values, layout.empty, is_short=layout.is_short)
+    return Segments(laid, values, layout.padding_mask, is_short=layout.is_short)
 
 
 def lay_by_segments(x: Tensor, position: Tensor) -> Tensor:

@@ -118,14 +118,14 @@ class DiagonalPrior(LearnedStrength):
         self,
         query_place: Tensor,
         key_place: Tensor,
-        left_out: Optional[Tensor] = None,
+        masked: Optional[Tensor] = None,
         origin: Optional[Tensor] = None,
     ) -> Diagonal:
         """Compute the diagonal of each query with the learned strengths and ratios.
 
         See :func:`luna_fairseq.anchored.diagonal.find_diagonal` for the arguments.
         """
-        return find_diagonal(self.strength(), self.ratio(), query_place, key_place, left_out, origin)
+        return find_diagonal(self.strength(), self.ratio(), query_place, key_place, masked, origin)
 
 
 class LookupGate(nn.Module):

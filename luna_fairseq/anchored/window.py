@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.anchored.places import anchor_distances, distance_bias, token_places
+from luna_fairseq.anchored.places import anchor_distances, distance_bias, token_places_in_segments
 from luna_fairseq.anchored.segments import lay_by_segments, segment_of_tokens, token_positions
 from luna_fairseq.ops.masked_softmax import masked_softmax
 
@@ -27,7 +27,7 @@ class Window(NamedTuple):
         position: index in the context of each token of a segment [B, L, W]
         place: index of each token in the arrangement by segment, from 0 to L W - 1 [B, S]
         distance: distance of each token from its keys, in segments, float32 [B, 1, L, W, L + N W]
-        left_out: mask of the keys [B, 1, L, 1, L + N W], True at masked rows and where a segment has no token
+        masked: mask of the keys [B, 1, L, 1, L + N W], True at masked rows and where a segment has no token
         number: number N of segments in a window
         full: True if every segment has W tokens, in the order of the context, so that no gather is needed
             (default: False)
@@ -36,7 +36,7 @@ class Window(NamedTuple):
     position: Tensor
     place: Tensor
     distance: Tensor
-    left_out: Tensor
+    masked: Tensor
     number: int
     full: bool = False
 
@@ -74,11 +74,11 @@ def naive_window_attention(
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
     masks = context_padding_mask, packed_padding_mask
-    place, segment = token_places(*masks), segment_of_tokens(*masks)
+    place, segment = token_places_in_segments(*masks), segment_of_tokens(*masks)
     apart = (place[:, :, None] - place[:, None, :]).abs()[:, None]
     far = (segment[:, :, None] - segment[:, None, :]).abs() > number // 2
     distance = torch.cat([anchor_distances(*masks).transpose(2, 3), apart], dim=-1)
-    left_out = torch.cat(
+    masked = torch.cat(
         [
             packed_padding_mask[:, None, :].expand(-1, q.size(2), -1),
             context_padding_mask[:, None, :] | far,
@@ -89,7 +89,7 @@ def naive_window_attention(
         keys = torch.cat([k, token_k], dim=2).to(dtype)
         logits = (q.to(dtype) * q.size(-1) ** -0.5) @ keys.transpose(-2, -1)
         logits = logits + distance_bias(strength, distance.to(dtype))
-        weights = masked_softmax(logits, left_out[:, None])
+        weights = masked_softmax(logits, masked[:, None])
         output = F.dropout(weights, dropout) @ torch.cat([v, token_v], dim=2).to(dtype)
     weights = weights.to(q.dtype)
     return output.to(q.dtype), weights[..., :L], weights[..., L:]
@@ -108,21 +108,21 @@ def find_window(
     """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
-    position, empty = token_positions(*masks)
+    position, padding_mask = token_positions(*masks)
     W = position.size(2)
-    laid = token_places(*masks).gather(1, position.flatten(1)).view(B, L, W)
+    laid = token_places_in_segments(*masks).gather(1, position.flatten(1)).view(B, L, W)
     middle = torch.arange(L, device=laid.device) + 0.5
     from_rows = (laid[..., None] - middle).abs()
     from_tokens = (laid[..., None] - around(laid, number)[:, :, None, :]).abs()
     # The mask is padded as numbers, because torch's compiler for CPUs cannot pad booleans.
     rows = packed_padding_mask[:, None, :].expand(-1, L, -1).to(laid.dtype)
-    left_out = torch.cat([rows, around(empty.to(laid.dtype), number, 1)], dim=-1) > 0
+    masked = torch.cat([rows, around(padding_mask.to(laid.dtype), number, 1)], dim=-1) > 0
     slots = torch.arange(L * W, device=position.device).expand(B, -1)
-    index = position.flatten(1).masked_fill(empty.flatten(1), context_padding_mask.size(1))
+    index = position.flatten(1).masked_fill(padding_mask.flatten(1), context_padding_mask.size(1))
     token_place = slots.new_zeros(B, context_padding_mask.size(1) + 1).scatter(1, index, slots)[:, :-1]
     distance = torch.cat([from_rows, from_tokens], dim=-1)
     full = complete and context_padding_mask.size(1) == L * W
-    return Window(position, token_place, distance[:, None], left_out[:, None, :, None], number, full)
+    return Window(position, token_place, distance[:, None], masked[:, None, :, None], number, full)
 
 
 def around(x: Tensor, number: int, fill: float = 0) -> Tensor:
@@ -186,7 +186,7 @@ def window_attention(
         dim=-1,
     )
     logits = logits.to(dtype) + distance_bias(strength, window.distance.to(dtype))
-    weights = masked_softmax(logits, window.left_out).to(q.dtype)
+    weights = masked_softmax(logits, window.masked).to(q.dtype)
     row_part, window_part = F.dropout(weights, dropout).split([k.size(2), near_k.size(3)], dim=-1)
     output = (row_part.flatten(2, 3) @ v).unflatten(2, laid.shape[2:4]) + window_part @ near_v
     return _to_token_order(output, window), weights

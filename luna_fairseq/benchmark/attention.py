@@ -96,7 +96,7 @@ def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_
         return naive_lookup_attention(*heads, k, v, gate, LOOK_UP, x["padding"], x["rows"])[0]
     layout = Layout(*(x.get(name) for name in Layout._fields))
     if layout.position is None:
-        return dense_attention(*heads, Tokens(k, v, layout.empty, layout.segment), gate, LOOK_UP)[0]
+        return dense_attention(*heads, Tokens(k, v, layout.padding_mask, layout.segment), gate, LOOK_UP)[0]
     return lookup_attention(*heads, by_segments(k, v, layout), gate, LOOK_UP).output
 
 

@@ -1,4 +1,4 @@
-"""A trained model as Hugging Face's transformers loads it, and as ONNX.
+"""Trained models as folders that Hugging Face's transformers loads, and as ONNX graphs.
 
-``shipped_code.py`` puts the module of an exported model into its folder, and the plain ones that it imports.
+``shipped_code.py`` writes the code of an exported model into its folder.
 """

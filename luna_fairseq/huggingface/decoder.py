@@ -106,9 +106,10 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
             keep_state=bool(use_cache) or state is not None,
             weights_of=range(len(self.layers)) if weights else (),
         )
+        cache: Any = None if state is None else LunaCache(state)
         found = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=out.x,
-            past_key_values=None if state is None else LunaCache(state),
+            past_key_values=cache,
             hidden_states=batch_first(out.states) if states else None,
             cross_attentions=batch_first(out.weights) if weights and encoder_outputs is not None else None,
         )
@@ -120,9 +121,10 @@ def encoded_source(encoder_outputs: Optional[LunaModelOutput]) -> Optional[Encod
     if encoder_outputs is None:
         return None
     numbers = encoder_outputs.source_mask
-    masks = numbers.eq(0), encoder_outputs.packed_mask.eq(0)
+    padding_mask = drop_empty_mask(numbers.eq(0))
+    packed_padding_mask = drop_empty_mask(encoder_outputs.packed_mask.eq(0))
     context, packed = encoder_outputs.last_hidden_state, encoder_outputs.packed
-    source = Source(*(drop_empty_mask(mask) for mask in masks), sentence_numbers=numbers)
+    source = Source(padding_mask, packed_padding_mask, sentence_numbers=numbers)
     return EncoderOutput(context.transpose(0, 1), packed.transpose(0, 1), source)
 
 

@@ -29,7 +29,6 @@ from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing_folder
 from luna_fairseq.huggingface.export import converted, export_parser, write_tokenizer
 from luna_fairseq.modules.luna_decoder import LunaDecoder
-from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 PROGRAM = "luna-export-onnx"
@@ -82,8 +81,8 @@ def write_onnx(model: Any, folder: Path) -> None:
         expected = [(batch, model_logits(model, batch)) for batch in batches_to_compare(model.config)]
     for module in model.modules():
         if isinstance(module, PackedEmbedding):
-            module.static = True
-        elif isinstance(module, (LunaEncoder, LunaDecoder)):
+            module.has_fixed_shape = True
+        elif isinstance(module, LunaDecoder):
             module.attentions.for_export = True
     tokens = [(source_tokens(model, *size),) for size in BATCHES]
     if not isinstance(model, Generates):

@@ -31,6 +31,10 @@ class PackedEmbedding(nn.Module):
 
     Raises:
         InputError: ``projection_length`` is below 1
+
+    Attributes:
+        has_fixed_shape: use all rows and a padding mask for every batch, so that no shape depends on the
+            lengths. Results are the same. Exports of graphs set it (default: False)
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class PackedEmbedding(nn.Module):
                 f"projection length is {projection_length}: --projection-length must be 1 or more"
             )
         self.fix_length = fix_length
-        self.static = False  # all rows and a mask, whatever the lengths: the same results, one shape
+        self.has_fixed_shape = False
         self.zero_padding = zero_padding
         self.scale = math.sqrt(embed_dim) if scale else 1.0
         self.weight = nn.Parameter(torch.empty(projection_length, embed_dim))
@@ -74,7 +78,7 @@ class PackedEmbedding(nn.Module):
         padding_mask = None
         if not self.fix_length:
             shortest = 0
-            if not (self.static or in_a_graph()):
+            if not (self.has_fixed_shape or in_a_graph()):
                 L = max(1, min(L, longest_sequence(lengths, L if at_most is None else at_most)))
                 shortest = shortest_sequence(lengths)
             if shortest < L:

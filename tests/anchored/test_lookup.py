@@ -75,7 +75,7 @@ def looking_up(number, context, packed, diagonal=None, token_place=None, pack_we
         layout = find_layout(context, packed, number)
         position, how = layout.position, (gate, number, packed, 0.0, diagonal)
         if position is None:
-            tokens = Tokens(token_k, token_v, layout.empty, layout.segment, token_place)
+            tokens = Tokens(token_k, token_v, layout.padding_mask, layout.segment, token_place)
             output, weights = dense_attention(q, k, v, tokens, *how, pack_weights is not None)
             return output if pack_weights is None else (output, weights_of_dense(weights, pack_weights))
         parts = by_segments(token_k, token_v, layout)
@@ -138,12 +138,12 @@ def test_contexts_of_no_more_than_64_tokens_are_read_whole(lengths, short):
     layout = find_layout(context, packed, 8)
     assert layout.segment is None
     if short == "all":
-        assert layout.position is None and torch.equal(layout.empty, context)
+        assert layout.position is None and torch.equal(layout.padding_mask, context)
     elif short == "none":
         assert layout.is_short is None or not layout.is_short.any()
     else:
         assert layout.is_short.tolist() == [False, True]
-        assert layout.position[1][~layout.empty[1]].tolist() == list(range(64))
+        assert layout.position[1][~layout.padding_mask[1]].tolist() == list(range(64))
 
 
 @pytest.mark.parametrize(

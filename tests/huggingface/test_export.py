@@ -17,6 +17,7 @@ from tiny_models import beam_search
 pytest.importorskip("transformers")
 
 from luna_fairseq.errors import InputError  # noqa: E402
+from luna_fairseq.huggingface import shipped_code  # noqa: E402
 from luna_fairseq.huggingface.comparison import compare, outputs  # noqa: E402
 from luna_fairseq.huggingface.conversion import (  # noqa: E402
     CAUSAL_LM,
@@ -320,5 +321,46 @@ def test_without_fairseq_and_this_package(kind, variant, expected):
     actual = torch.load(f"{folder}.out")
     for name, value in outputs.items():
         assert_near(actual[name], value)
-    if kind == "masked LM":
-        assert not any("causal" in path.name for path in folder.glob("*.py"))
+
+
+def test_a_folder_has_few_files_and_what_its_kind_needs(expected):
+    """No kernels, which would need Triton, and no decoder for a model that does not decode."""
+    for (kind, _), (folder, _, _) in expected.items():
+        assert len(list(folder.iterdir())) <= 25
+        code = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+        assert "import triton" not in code
+        assert ("class LunaCausalAttention" in code) == (kind not in ("masked LM", "classifier"))
+
+
+def write_package(folder, files):
+    """A package luna_fairseq of the given files, as ``shipped_code`` reads it."""
+    for name, text in files.items():
+        path = folder.joinpath(*name.split("."))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".py").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"ops.a": "F = 1\n", "ops.b": "F = 2\n"},
+            "F means luna_fairseq.ops.a.F and luna_fairseq.ops.b.F in",
+        ),
+        ({"ops.a": "F = 1\n", "ops.b": "import math as F\n"}, "F means luna_fairseq.ops.a.F and math in"),
+        (
+            {"ops.a": "F = 1\n", "ops.b": "from luna_fairseq.ops.a import F as G\n"},
+            "luna_fairseq.ops.b imports F as G",
+        ),
+        (
+            {"ops.a": "F = 1\n", "ops.b": "def f():\n    import luna_fairseq.errors\n"},
+            "luna_ops.py would need this package: 'import luna_fairseq.errors'",
+        ),
+    ],
+)
+def test_code_that_one_file_cannot_hold_is_refused(files, message, tmp_path, monkeypatch):
+    model = "".join(f"from luna_fairseq.ops.{name} import __doc__ as _{name}\n" for name in "ab")
+    write_package(tmp_path / "package", {**files, "huggingface.modeling": f'"""Model."""\n\n{model}'})
+    monkeypatch.setattr(shipped_code, "_ROOT", tmp_path / "package")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        shipped_code.write_code("luna_fairseq.huggingface.modeling", tmp_path)

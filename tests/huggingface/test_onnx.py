@@ -10,7 +10,7 @@ from test_commands import command
 from tiny_luna import EOS, PAD, batch, sentences
 from tiny_models import beam_search
 
-from luna_fairseq.anchored import attention, segments
+from luna_fairseq.anchored import geometry, segments
 from luna_fairseq.errors import InputError
 
 for module in ("transformers", "onnxscript", "onnxruntime"):
@@ -114,8 +114,8 @@ def test_a_branch_on_the_length_is_part_of_the_graph(tmp_path, monkeypatch):
             expected = model(tokens, None, targets(other.config, tokens))[0]
         found = graph_logits(other.config, folder, tokens)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-    find = attention.find_layout
-    monkeypatch.setattr(attention, "find_layout", lambda *given: find(*given[:3]))
+    find = geometry.find_layout
+    monkeypatch.setattr(geometry, "find_layout", lambda *given: find(*given[:3]))
     monkeypatch.setattr(segments, "in_a_graph", lambda *_: False)
     with pytest.raises(InputError, match="give.? other .* than the model|ONNX cannot express"):
         export_onnx.write_onnx(other, tmp_path / "other")
