@@ -128,7 +128,7 @@ class AnchoredAttention(LunaAttention):
         return self.pack_anchor(of_context(geometry).pack_distance)
 
     def token_heads(self, context: Tensor) -> Tuple[Tensor, Tensor]:
-        """Project the context to keys and values of the tokens that are read beside the rows [B, H, S, K]."""
+        """Project the context to keys and values of its tokens, each [B, H, S, K]."""
         key, value = self.token_k_proj(context), self.token_v_proj(context)
         return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
 

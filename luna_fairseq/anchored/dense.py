@@ -90,7 +90,7 @@ def dense_attention(
 
 
 def weights_of_dense(weights: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute the total weight of each context token: through the rows of P, and looked up.
+    """Sum the weights with which a query reads each context token, through the rows of P and directly.
 
     Args:
         weights: weights returned by :func:`dense_attention` [B, H, T, L + S]

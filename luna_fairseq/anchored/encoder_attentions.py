@@ -13,14 +13,14 @@ from luna_fairseq.modules.options import StackOptions
 
 
 class ExtensionOptions(NamedTuple):
-    """Options of the extension, under the names of the command line and of config.json.
+    """Options of the extension. Their names are those of the command line and of config.json.
 
     Attributes:
         anchored_packed: give every row of P a place in the context (default: False)
         anchor_strength: initial gamma of pack attention (default: 4)
         local_parts: odd number of segments in a window of the encoder (default: 0, no window)
         cross_attention: attention to the source, "luna" or "softmax" (default: luna)
-        packed_lookup: number of rows of P whose tokens attention to the source reads (default: 0)
+        packed_lookup: number of segments whose tokens each query of cross-attention reads (default: 0, none)
         diagonal_prior: add a diagonal prior to attention to the source (default: False)
         causal_decay: use causal attention with decay (default: False)
     """

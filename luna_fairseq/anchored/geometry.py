@@ -39,11 +39,11 @@ class ContextGeometry(NamedTuple):
     """Places of the rows of P in the context. Parts that no attention reads are None.
 
     Attributes:
-        pack_distance: distance of each token from the place of each row and head, minus the distance of the
-            nearest token, in segments [B, H, L, S]
-        unpack_distance: distance of each row from each token, minus the distance of the nearest row, in
-            segments [B, 1, S, L]
-        window: tokens that each token reads beside the rows, see :class:`Window`
+        pack_distance: distance in segments between the place of each row and head and each token
+            [B, H, L, S]. The distance of the nearest token is subtracted.
+        unpack_distance: distance in segments between each token and each row [B, 1, S, L]. The distance of
+            the nearest row is subtracted.
+        window: tokens that each token reads in addition to the rows, see :class:`Window`
         layout: arrangement of the tokens for a look-up, see :class:`Layout`
         row_place: middle of each row's segment for a diagonal prior, in tokens from the beginning [B, L]
         token_place: middle of each token for a diagonal prior, in tokens from the beginning [B, S]

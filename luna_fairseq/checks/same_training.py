@@ -113,7 +113,13 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError if the weights of ``path`` would compute something else with the options ``ours``."""
+    """Raise InputError if options of a run give the weights of a checkpoint another meaning.
+
+    Args:
+        path: file of the checkpoint, for the message.
+        stored: options of the training that wrote the checkpoint.
+        ours: options of the run.
+    """
     others = _other_options(path, stored, ours)
     if others:
         raise InputError(
@@ -239,11 +245,11 @@ def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
 def check_fingerprints(
     path: Any, stored: Optional[Mapping[str, str]], ours: Mapping[str, str], left_out: Sequence[str] = ()
 ) -> None:
-    """Compare the dictionaries that a checkpoint was trained with, and those of the data.
+    """Check that the data has the dictionaries that a checkpoint was trained with.
 
     Args:
         path: file of the checkpoint, for the message.
-        stored: fingerprints in the checkpoint; with None a warning says that it has none.
+        stored: fingerprints of dictionaries in the checkpoint. None, as in old checkpoints, gives a warning.
         ours: fingerprints of the data's dictionaries.
         left_out: names of dictionaries that may differ.
 

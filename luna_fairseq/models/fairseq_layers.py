@@ -155,7 +155,7 @@ def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> 
 
 
 def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
-    """Replace torch's layers in an encoder or a decoder, outside of its Luna layers, by fairseq's.
+    """Replace torch's layers with fairseq's in an encoder or decoder, except inside its Luna layers.
 
     Args:
         stack: encoder or decoder, changed in place

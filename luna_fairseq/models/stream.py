@@ -28,7 +28,7 @@ class Stream:
         return 0 if self.state is None else self.state.position
 
     def clear(self) -> None:
-        """Forget everything: a text begins."""
+        """Reset the state, so that a new text starts."""
         self.state = None
 
     def keep(self, state: DecoderState) -> None:

@@ -95,8 +95,10 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
 
 
 def longest_sequence(lengths: Tensor, at_most: int) -> int:
-    """Return the largest of ``lengths`` [B] if a look at them is free, and its bound ``at_most``
-    otherwise."""
+    """Return the largest of ``lengths`` [B], or the upper bound ``at_most`` if reading them is expensive.
+
+    Reading a tensor on a GPU makes the CPU wait for the GPU.
+    """
     if can_look_at(lengths) and lengths.numel():
         return int(lengths.max())
     return at_most

@@ -35,11 +35,11 @@ def sinusoidal_table(length: int, embed_dim: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Sinusoidal positions, zero at padding. There is no last position.
+    """Sinusoidal position embedding without a maximum length. Padding gets zeros.
 
     Args:
         embed_dim: C
-        padding_idx: position of padding; the first token has the next one
+        padding_idx: position of padding. The first token has position ``padding_idx + 1``, as in fairseq.
     """
 
     def __init__(self, embed_dim: int, padding_idx: int):

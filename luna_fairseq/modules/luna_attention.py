@@ -182,7 +182,7 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return what is added to the logits of pack attention [B, H, L, S]: None, nothing."""
+        """Return the bias of pack attention's logits [B, H, L, S]. Luna has none, so this returns None."""
         return None
 
     def remember(
@@ -250,7 +250,7 @@ class LunaAttention(ProjectingAttention):
     def unpack_bias(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
     ) -> Optional[Tensor]:
-        """Return what is added to the logits of unpack attention [B, H, T, L]: None, nothing."""
+        """Return the bias of unpack attention's logits [B, H, T, L]. Luna has none, so this returns None."""
         return None
 
     def pack_weights_of(self, memory: Any) -> Tensor:
@@ -277,7 +277,10 @@ class LunaAttention(ProjectingAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute all weights of one call by the definition. Arguments as of :meth:`forward`."""
+        """Compute the weights of pack attention, of unpack attention and over the context.
+
+        The weights come from the naive form, which writes them out. Arguments are those of :meth:`forward`.
+        """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
         pack: Any  # with need_weights there are weights

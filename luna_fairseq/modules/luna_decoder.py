@@ -21,7 +21,7 @@ from luna_fairseq.modules.state import DecoderState
 
 
 class DecoderOutput(NamedTuple):
-    """What a decoder returns beside its state.
+    """Output of a decoder, without the state.
 
     Attributes:
         x: features [B, T, C]

@@ -61,14 +61,14 @@ class EncoderOptions(StackOptions):
     """Options of an encoder.
 
     Attributes:
-        fix_projection_length: P always has all its rows; otherwise a sentence uses at most as many rows as it
-            has tokens (default: False)
-        sentence_encoder: no decoder follows. The encoder itself normalises the last P, and rows of P that are
-            padding begin as zeros (default: False)
-        packed_is_read: something reads the last P. Otherwise its norm in a sentence encoder has neither gain
-            nor bias (default: True)
-        layer_repeats: apply the layers so many times, one after the other. A post-norm layer then normalises
-            the last P, too (default: 1)
+        fix_projection_length: use all rows of P for every sentence. Otherwise a sentence uses at most as many
+            rows as it has tokens (default: False)
+        sentence_encoder: build an encoder without a decoder. The encoder then normalises the last P, and the
+            masked rows of P start as zeros (default: False)
+        packed_is_read: True if a head reads the last P. If not, the norm of the last P in a sentence encoder
+            has neither gain nor bias (default: True)
+        layer_repeats: number of times that the whole stack of layers is applied. With more than 1, a
+            post-norm layer also normalises the last P (default: 1)
     """
 
     fix_projection_length: bool = False

@@ -41,7 +41,10 @@ class LunaCausalState(NamedTuple):
         return map_tensors(lambda x: x.index_select(0, rows), sums)._replace(pack_q=self.pack_q)
 
     def select(self, sentences: Tensor) -> "LunaCausalState":
-        """Return the state with P of ``sentences`` [B'], in their order. A P that all rows share stays."""
+        """Return the state with the projected P of ``sentences`` [B'] only, in the given order.
+
+        A P that all rows share is kept as it is.
+        """
         if self.pack_q is None or self.pack_q.size(0) == 1:
             return self
         return self._replace(pack_q=self.pack_q.index_select(0, sentences))
@@ -64,7 +67,7 @@ class LayerState(NamedTuple):
         return self._replace(causal=self.causal.reorder(rows))
 
     def select(self, sentences: Tensor) -> "LayerState":
-        """Return the state with what belongs to ``sentences`` [B'], in their order."""
+        """Return the state with P and memory of ``sentences`` [B'] only, in the given order."""
         memory = None if self.memory is None else self.memory.select(sentences)
         return LayerState(self.causal.select(sentences), memory)
 
