@@ -53,4 +53,4 @@ def test_a_run_that_goes_on_no_longer_needs_what_it_started_from(logs):
 def test_a_name_of_the_save_dir(trained, data):
     words = (AUTHORS_COMMAND, "--restore-file checkpoint_best.pt", "--save-dir", trained)
     line = refused("train", *plugin(data), *words)
-    assert line.endswith(f"; {trained}/checkpoint_best.pt does: give that path")
+    assert line.endswith(f". {trained}/checkpoint_best.pt exists: give that path")

@@ -150,7 +150,7 @@ def test_pieces_without_their_files_are_refused(trained, tmp_path, capsys):
     names = {"sentencepiece": "sentencepiece.bpe.model", "moses": "bpe.codes"}
     said = capsys.readouterr().err
     assert status == 1 and f"and its tokenizer is not there: put {names[kind]}" in said
-    with pytest.raises(InputError, match=f"the dictionary holds pieces of {GIVEN[kind].split()[-3]}"):
+    with pytest.raises(InputError, match=f"The dictionary contains pieces of {GIVEN[kind].split()[-3]}"):
         LunaModel.from_pretrained(str(data), "model.pt", str(data)).translate(HARD[0])
 
 

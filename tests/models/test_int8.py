@@ -96,8 +96,8 @@ def test_half_precision_beside_it_is_refused(asked, precision):
 @pytest.mark.parametrize(
     "dtype, message",
     [
-        (torch.float64, "int8 is for float32 models on a CPU, this one is in float64 on cpu"),
-        (torch.float32, "no products in 8 bits for this CPU: leave int8 out"),
+        (torch.float64, "int8 needs a float32 model on a CPU, got float64 on cpu"),
+        (torch.float32, "no 8-bit products for this CPU: remove int8"),
     ],
 )
 def test_another_precision_or_a_cpu_without_such_products_is_refused(dtype, message, monkeypatch):
