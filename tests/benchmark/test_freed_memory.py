@@ -27,6 +27,7 @@ def pages(keep):
     return int(run_code(PAGES.format(keep=keep)).split()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no such switch")
 def test_what_is_kept_is_not_fetched_again():
     # A page is 4 KiB or, where the kernel prefers huge ones, 2 MiB, of which a block has 32.

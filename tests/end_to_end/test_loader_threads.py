@@ -61,7 +61,7 @@ READ = "--path {checkpoint} --batch-size 2 --num-workers 0 --required-batch-size
         pytest.param("train", "error", 1, marks=pytest.mark.slow),
         pytest.param("train", "sigterm", 143, marks=pytest.mark.slow),
         pytest.param("validate", "error", 1, marks=pytest.mark.slow),
-        ("generate", "error", 1),
+        pytest.param("generate", "error", 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_command_that_ends_in_the_middle_of_an_epoch(command, end, status, data, trained, tmp_path):

@@ -55,6 +55,7 @@ def tokens(folder, pairs=False):
     return folder
 
 
+@pytest.mark.slow
 def test_the_authors_listops_command(listops, tmp_path):
     half = "--bf16 --fp16-no-flatten-grads --cpu --save-dir"  # theirs is --fp16, which needs a GPU
     log = succeed("train", *plugin(listops), AUTHORS, LISTOPS, half, tmp_path)

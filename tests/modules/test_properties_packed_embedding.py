@@ -115,4 +115,4 @@ def test_sources_that_are_too_long_for_p_are_warned_of_once(caplog, length, opti
     for _ in range(2):
         encoder(batch(sentences((length, 3), 23)))
     said = [record.getMessage() for record in caplog.records if "a source has" in record.getMessage()]
-    assert len(said) == warnings and all("give --projection-length 6 or more" in line for line in said)
+    assert len(said) == warnings and all("use --projection-length 6 or more" in line for line in said)
