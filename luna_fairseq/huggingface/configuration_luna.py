@@ -69,7 +69,7 @@ def _standard_names(side: str, positions: str) -> Dict[str, str]:
 
 
 class LunaConfig(PretrainedConfig):
-    """Of a model with an encoder.
+    """Configuration of an exported model with an encoder.
 
     Args:
         vocab_size: tokens
@@ -107,7 +107,7 @@ class LunaLongConfig(LunaConfig):
 
 
 class LunaDecoderConfig(LunaConfig):
-    """Of a causal language model; arguments as of :class:`LunaConfig`."""
+    """Configuration of a causal language model. The arguments are those of :class:`LunaConfig`."""
 
     model_type = "luna_lm"
     attribute_map = _standard_names("decoder", "max_target_positions")

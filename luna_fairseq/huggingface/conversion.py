@@ -143,11 +143,11 @@ class Kind:
     head: str = ""
 
     def load_class(self) -> Any:
-        """The exported model's class."""
+        """Return the class of the exported model."""
         return getattr(import_module(f"luna_fairseq.huggingface.{self.module}"), self.model)
 
     def auto_map(self, configuration: str) -> Dict[str, str]:
-        """What config.json says of the code beside it."""
+        """Return the entry ``auto_map`` of config.json, which names the shipped classes."""
         return {"AutoConfig": f"configuration_luna.{configuration}", self.auto: f"{self.module}.{self.model}"}
 
 
@@ -247,14 +247,17 @@ def kind_of(model: Any, head: Optional[str] = None) -> Kind:
 
 
 def read_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str, str]:
-    """Of the parameters ``fairseq_names`` those that an exported model has, with its names.
+    """Map parameter names of a checkpoint to those of an exported model.
 
     Args:
-        fairseq_names: of a checkpoint.
-        config: the exported model's config.json.
+        fairseq_names: parameter names of a checkpoint
+        config: contents of the exported model's config.json
+
+    Returns:
+        fairseq's name -> exported name, without parameters that the exported model lacks
 
     Raises:
-        InputError: a configuration that is of no exported model
+        InputError: the configuration does not belong to an exported model
     """
     architecture = (config.get("architectures") or ["none"])[0]
     for kind in (*KINDS.values(), fine_tuned(config.get("classifier_head", ""))):
@@ -264,7 +267,7 @@ def read_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str
 
 
 def _names(fairseq_names: Iterable[str], kind: Kind) -> Dict[str, str]:
-    """Those that a model of this ``kind`` has, and not a buffer that is no parameter, with its names."""
+    """Map names for a model of this ``kind``. Names of buffers and of other parameters are dropped."""
     found = {}
     for name in fairseq_names:
         begins = next((pair for pair in kind.names if name.startswith(pair[0])), None)
