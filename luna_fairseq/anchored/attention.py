@@ -28,7 +28,7 @@ from luna_fairseq.anchored.strengths import (
 from luna_fairseq.anchored.window import weights_of_window, window_attention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import Geometry, Source
-from luna_fairseq.modules.heads import dropout_probability, fold_rows, projection, split_heads
+from luna_fairseq.modules.heads import build_projection, dropout_probability, fold_rows, split_heads
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.memory import map_tensors
 
@@ -93,7 +93,7 @@ class AnchoredAttention(LunaAttention):
             diagonal: add a diagonal prior to unpack attention (default: False)
         """
         if self.reads_tokens:
-            self.token_k_proj, self.token_v_proj = projection(embed_dim), projection(embed_dim)
+            self.token_k_proj, self.token_v_proj = build_projection(embed_dim), build_projection(embed_dim)
         if diagonal:
             self.diagonal = DiagonalPrior(self.num_heads)
         if self.packs:
@@ -267,7 +267,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         output, weights = window_attention(q, *keys, self.unpack_anchor(), window, dropout)
         if not need_weights:
             return output, None
-        return output, weights_of_window(weights, window, self.pack_weights_of(memory))
+        return output, weights_of_window(weights, window, self.saved_pack_weights(memory))
 
 
 class AnchoredCrossAttention(AnchoredAttention):
@@ -378,9 +378,11 @@ class AnchoredCrossAttention(AnchoredAttention):
         if memory.position is None:
             dense = Tokens(*tokens, memory.segment, memory.token_place)
             output, weights = dense_attention(q, memory.key, memory.value, dense, *settings, need_weights)
-            return output, weights_of_dense(weights, self.pack_weights_of(memory)) if need_weights else None
+            if not need_weights:
+                return output, None
+            return output, weights_of_dense(weights, self.saved_pack_weights(memory))
         segments = Segments(*tokens, memory.token_place, memory.is_short)
         read = lookup_attention(q, memory.key, memory.value, segments, *settings)
         if not need_weights:
             return read.output, None
-        return read.output, weights_of_context(read, memory.position, self.pack_weights_of(memory))
+        return read.output, weights_of_context(read, memory.position, self.saved_pack_weights(memory))

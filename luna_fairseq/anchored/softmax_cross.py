@@ -6,7 +6,7 @@ from torch import Tensor
 
 from luna_fairseq.anchored.attention import AnchoredAttention, of_context
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
-from luna_fairseq.modules.heads import dropout_probability, projection, split_heads
+from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import AttentionWeights
 from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.ops.attention import luna_attention, naive_attention
@@ -60,7 +60,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         super().__init__(embed_dim, num_heads, num_pack_heads, dropout, untie_kv)
         if anchor_strength is not None:
             self.build_anchors(embed_dim, anchor_strength, diagonal)
-        self.context_k_proj, self.context_v_proj = projection(embed_dim), projection(embed_dim)
+        self.context_k_proj, self.context_v_proj = build_projection(embed_dim), build_projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
         """Return True if the attention has the projection ``name``.

@@ -40,8 +40,9 @@ def quantise(model: nn.Module) -> None:
         raise InputError("this torch has no 8-bit products for this CPU: remove int8")
     for module in list(model.modules()):
         if isinstance(module, LunaCausalAttention):
-            parts = [getattr(module, f"{name}_proj") for name in module.read_of_x]
-            module.in_one = Linear8(*(torch.cat([getattr(x, n) for x in parts]) for n in ("weight", "bias")))
+            parts = [getattr(module, f"{name}_proj") for name in module.x_projections]
+            weight, bias = (torch.cat([getattr(x, name) for x in parts]) for name in ("weight", "bias"))
+            module.fused_x_proj = Linear8(weight, bias)
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
                 setattr(module, name, Linear8(child.weight, child.bias))

@@ -1,5 +1,4 @@
-"""Choose the attentions of a decoder: what stands in the two slots of a layer, and what it knows of a
-batch."""
+"""Choice of a decoder's attentions, and of the geometry that these attentions read."""
 
 from typing import Any, Dict, Optional, Tuple
 
@@ -13,7 +12,11 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def causal_arguments(options: DecoderOptions) -> Dict[str, Any]:
-    """Return the arguments of :class:`LunaCausalAttention`."""
+    """Return the keyword arguments of :class:`LunaCausalAttention` for a decoder with these options.
+
+    Args:
+        options: options of the decoder.
+    """
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,
@@ -25,22 +28,33 @@ def causal_arguments(options: DecoderOptions) -> Dict[str, Any]:
 
 
 class DecoderAttentions:
-    """The paper's attentions. An extension overrides what it builds in another way, and computes the geometry
+    """Factory of the attentions in a decoder layer; this class builds the paper's attentions.
+
+    A subclass overrides the methods whose attention differs. Its :meth:`find_geometry` computes the geometry
     that its attentions read.
 
     Attributes:
-        for_export: compute one form of the geometry for all lengths, as an exported graph needs it (default:
-            False)
+        for_export: compute the geometry in one form that fits all lengths, as an exported graph requires
+            (default: False).
     """
 
     for_export = False
 
     def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build causal self-attention of a layer."""
+        """Build the causal self-attention of one layer.
+
+        Args:
+            options: options of the decoder.
+        """
         return LunaCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build attention of a layer to the source. update_packed: a next layer reads the packed context."""
+        """Build the attention of one layer to the source.
+
+        Args:
+            options: options of the decoder.
+            update_packed: True if the next layer reads the packed context of this layer.
+        """
         return LunaAttention(**attention_arguments(options))
 
     def find_geometry(
@@ -51,17 +65,19 @@ class DecoderAttentions:
         target: Target,
         before: Any = None,
     ) -> Tuple[Optional[Geometry], Any]:
-        """Compute what the attentions know of a batch besides masks, once for all layers.
+        """Compute the geometry of a batch once for all layers.
+
+        The paper's attentions read no geometry, so this class returns None.
 
         Args:
-            context: the encoder's output [S, B, C]; None without an encoder
-            packed: P [L, B, C]; None without an encoder, and after the first step of decoding, when the
-                source is packed already
-            source: masks of the context and of P
-            target: the tokens that the decoder reads now
-            before: what the call before this one has returned (default: None, the target begins)
+            context: encoder output [S, B, C], or None without an encoder.
+            packed: packed sequence P [L, B, C]. None without an encoder, and after the first decoding step,
+                when the source is already packed.
+            source: masks of the context and of P.
+            target: target tokens of this call.
+            before: second value that the previous call returned (default: None, the target starts here).
 
         Returns:
-            the geometry, and what the next call needs to know of the target; None for nothing
+            Tuple of the geometry, or None, and a value that the next call receives as ``before``.
         """
         return None, None

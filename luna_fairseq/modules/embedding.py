@@ -1,4 +1,4 @@
-"""Token embedding with positions, which an encoder and a decoder begin with."""
+"""Token embedding with positions, shared by the encoder and the decoder."""
 
 import math
 from typing import Optional
@@ -11,15 +11,20 @@ from luna_fairseq.modules.options import LEARNED, NO_POSITIONS, StackOptions
 
 
 def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return fairseq's sinusoidal positions: sines, then cosines.
+    """Return sinusoidal position embeddings in fairseq's order, all sines before all cosines.
 
     Args:
-        places: [..]
-        embed_dim: C
-        dtype: type of the result, and precision of the angles (default: float32, as in fairseq)
+        places: positions of any shape [..].
+        embed_dim: width C of the embeddings.
+        dtype: type of the result and of the angles (default: float32, as in fairseq).
 
     Returns:
-        [.., C]
+        Position embeddings [.., C].
+
+    Example:
+        >>> import torch
+        >>> sinusoids(torch.arange(3), embed_dim=8).shape
+        torch.Size([3, 8])
     """
     half = embed_dim // 2
     scale = math.log(10000) / max(1, half - 1)
@@ -30,16 +35,27 @@ def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32
 
 
 def sinusoidal_table(length: int, embed_dim: int) -> Tensor:
-    """Return the sinusoidal positions at places 0 to ``length`` - 1: [length, C]."""
+    """Return the sinusoidal embeddings of the positions 0 to ``length`` - 1.
+
+    Args:
+        length: number of positions.
+        embed_dim: width C of the embeddings.
+
+    Returns:
+        Position embeddings [length, C].
+    """
     return sinusoids(torch.arange(length), embed_dim)
 
 
 class SinusoidalPositions(nn.Module):
-    """Sinusoidal position embedding without a maximum length. Padding gets zeros.
+    """Sinusoidal position embedding without a maximum length.
+
+    The embedding of padding is zero.
 
     Args:
-        embed_dim: C
-        padding_idx: position of padding. The first token has position ``padding_idx + 1``, as in fairseq.
+        embed_dim: width C of the embeddings.
+        padding_idx: position of padding tokens. The first token has position ``padding_idx + 1``, as in
+            fairseq.
     """
 
     def __init__(self, embed_dim: int, padding_idx: int):
@@ -47,18 +63,27 @@ class SinusoidalPositions(nn.Module):
         self.embedding_dim, self.padding_idx = embed_dim, padding_idx
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return [B, T, C] for ``positions`` [B, T], which are below ``end`` + padding_idx + 1."""
+        """Return the embeddings of token positions.
+
+        Args:
+            positions: position of each token [B, T], as in fairseq.
+            end: length of the longest sequence. Unused, because no length is too long.
+
+        Returns:
+            Position embeddings [B, T, C].
+        """
         is_token = positions.ne(self.padding_idx).unsqueeze(-1)
         return sinusoids(positions, self.embedding_dim) * is_token
 
 
 class LearnedPositions(nn.Embedding):
-    """A learned vector for each position.
+    """Learned position embedding with a maximum length.
 
     Args:
-        max_positions: length of the longest sequence
-        embed_dim: C
-        padding_idx: position of padding; the first token has the next one
+        max_positions: length of the longest sequence.
+        embed_dim: width C of the embeddings.
+        padding_idx: position of padding tokens. The first token has position ``padding_idx + 1``, as in
+            fairseq.
     """
 
     def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):
@@ -68,20 +93,38 @@ class LearnedPositions(nn.Embedding):
         nn.init.zeros_(self.weight[padding_idx].detach())
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return [B, T, C] for ``positions`` [B, T] in sequences that end at ``end``. Raises InputError if
-        that is beyond the longest sequence."""
+        """Return the embeddings of token positions.
+
+        Args:
+            positions: position of each token [B, T], as in fairseq.
+            end: length of the longest sequence, padding included.
+
+        Returns:
+            Position embeddings [B, T, C].
+
+        Raises:
+            InputError: ``end`` is larger than ``max_positions``.
+        """
         if end > self.max_positions:
             raise InputError(
-                f"a sequence has {end} tokens, the model's positions end at {self.max_positions}"
+                f"a sequence has {end} tokens, the model's positions end at {self.max_positions}. "
+                "Shorten the sequence, or build the model with a larger max_positions"
             )
         return super().forward(positions)
 
 
 class TokenEmbedding(nn.Module):
-    """Base of the encoder and the decoder: the vectors that their first layer reads."""
+    """Base class of the encoder and the decoder, which builds the parts of their token embeddings."""
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build a module of (positions [B, T], end of the sequences) -> vectors [B, T, C], or return None."""
+        """Build the position embedding, or return None if the model has no positions.
+
+        The module maps positions [B, T] and the length of the longest sequence to embeddings [B, T, C].
+
+        Args:
+            options: options of the encoder or decoder.
+            padding_idx: position of padding tokens.
+        """
         if options.positions == NO_POSITIONS:
             return None
         if options.positions == LEARNED:
@@ -89,8 +132,15 @@ class TokenEmbedding(nn.Module):
         return SinusoidalPositions(options.embed_dim, padding_idx)
 
     def build_embedding(self, options: StackOptions, embed_tokens: nn.Module) -> None:
-        """Keep ``embed_tokens`` and build the dropouts. Subclasses build the rest in the order of their
-        checkpoints."""
+        """Store the token embedding and build the dropout modules.
+
+        Subclasses build the other parts of the embedding themselves, because their order decides the order
+        of the parameters in a checkpoint.
+
+        Args:
+            options: options of the encoder or decoder.
+            embed_tokens: token embedding with ``padding_idx``.
+        """
         self.options = options
         self.embed_scale = math.sqrt(options.embed_dim) if options.scale_embedding else 1.0
         self.padding_idx: int = embed_tokens.padding_idx
@@ -98,22 +148,25 @@ class TokenEmbedding(nn.Module):
         self.word_dropout_module: nn.Module = nn.Dropout(options.word_dropout)
         self.embed_tokens = embed_tokens
 
-    def embed_norm(self) -> Optional[nn.Module]:
-        """Build the norm of the token vectors, if the options ask for one."""
+    def build_embedding_norm(self) -> Optional[nn.Module]:
+        """Build the layer norm of the token embeddings, or return None if the options disable it."""
         return nn.LayerNorm(self.options.embed_dim) if self.options.layernorm_embedding else None
 
-    def embed_linear(self) -> Optional[nn.Module]:
-        """Build the linear map of the token vectors, if the options ask for one."""
+    def build_embedding_linear(self) -> Optional[nn.Module]:
+        """Build the linear map of the token embeddings, or return None if the options disable it."""
         C = self.options.embed_dim
         return nn.Linear(C, C, bias=False) if self.options.linear_embedding else None
 
-    def positions_of(self, places: Tensor, padding_mask: Tensor, end: int) -> Optional[Tensor]:
-        """Return the vectors of positions [B, T, C], or None if the model has none.
+    def embed_places(self, places: Tensor, padding_mask: Tensor, end: int) -> Optional[Tensor]:
+        """Return the position embeddings of a batch, or None if the model has no positions.
 
         Args:
-            places: [B, T], number of each token in its sequence, from 0
-            padding_mask: [B, T], True at padding
-            end: length of the longest sequence so far, padding included
+            places: index of each token in its sequence [B, T], counted from 0.
+            padding_mask: boolean mask [B, T], True at padding.
+            end: length of the longest sequence so far, padding included.
+
+        Returns:
+            Position embeddings [B, T, C], or None.
         """
         if self.embed_positions is None:
             return None
@@ -121,8 +174,16 @@ class TokenEmbedding(nn.Module):
         return self.embed_positions(positions, end)
 
 
-def drop_words(embedding: Tensor, dropout_module: nn.Module) -> Tensor:
-    """Drop whole token vectors of ``embedding`` [B, T, C] and rescale the others."""
+def drop_words(embeddings: Tensor, dropout_module: nn.Module) -> Tensor:
+    """Apply dropout to whole token embeddings and rescale the others.
+
+    Args:
+        embeddings: token embeddings [B, T, C].
+        dropout_module: dropout module that draws one value for each token.
+
+    Returns:
+        Token embeddings [B, T, C], some of which are zero.
+    """
     if dropout_module.p == 0.0:
-        return embedding
-    return embedding * dropout_module(embedding.new_ones(embedding.shape[:2])).unsqueeze(-1)
+        return embeddings
+    return embeddings * dropout_module(embeddings.new_ones(embeddings.shape[:2])).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Choose the attention of an encoder: what stands in the slot of a layer, and what it knows of a batch."""
+"""Choice of an encoder's attention, and of the geometry that this attention reads."""
 
 from typing import Any, Dict, Optional
 
@@ -10,7 +10,11 @@ from luna_fairseq.modules.options import StackOptions
 
 
 def attention_arguments(options: StackOptions) -> Dict[str, Any]:
-    """Return the arguments of :class:`LunaAttention`."""
+    """Return the keyword arguments of :class:`LunaAttention` for a model with these options.
+
+    Args:
+        options: options of the encoder or decoder.
+    """
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,
@@ -21,19 +25,28 @@ def attention_arguments(options: StackOptions) -> Dict[str, Any]:
 
 
 class EncoderAttentions:
-    """The paper's attention. An extension overrides both methods: it builds another attention, and computes
-    the geometry that this attention reads."""
+    """Factory of the attention in an encoder layer; this class builds the paper's attention.
+
+    A subclass overrides both methods: one builds another attention, the other computes the geometry that this
+    attention reads.
+    """
 
     def build_attention(self, options: StackOptions) -> nn.Module:
-        """Build self-attention of a layer."""
+        """Build the self-attention of one layer.
+
+        Args:
+            options: options of the encoder.
+        """
         return LunaAttention(**attention_arguments(options))
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute what the attentions know of a batch besides masks, once for all layers.
+        """Compute the geometry of a batch once for all layers.
+
+        The paper's attention reads no geometry, so this class returns None.
 
         Args:
-            context: X [S, B, C]
-            packed: P [L, B, C]
-            source: their masks
+            context: input X of the first layer [S, B, C].
+            packed: packed sequence P [L, B, C].
+            source: masks of X and of P.
         """
         return None

@@ -1,4 +1,7 @@
-"""Luna attention: P packs a context, then a query unpacks what was packed (Luna, section 3.1)."""
+"""Luna attention: the packed sequence P attends to a context, and queries attend to the result.
+
+The two steps are called pack and unpack attention (Luna, section 3.1).
+"""
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple
 
@@ -9,13 +12,13 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.heads import (
     ProjectingAttention,
+    build_output_projection,
+    build_projection,
     check_heads,
     dropout_probability,
     fold_rows,
     merge_heads,
-    output_projection,
-    packed_heads,
-    projection,
+    project_packed,
     rows_per_sentence,
     split_heads,
     unfold_rows,
@@ -25,12 +28,12 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
 class AttentionWeights(NamedTuple):
-    """Weights of one call.
+    """Attention weights of one call.
 
     Attributes:
-        pack: weights of the rows of P over the context [B, H, L, S]; None if P is not packed
-        unpack: weights of the queries over the rows of P [B, H, T, L]; None if the rows are not read
-        read: weights of the queries over the context [B, H, T, S], through the rows and beside them
+        pack: weights of the rows of P over the context [B, H, L, S], or None if the attention does not pack.
+        unpack: weights of the queries over the rows of P [B, H, T, L], or None if the queries do not read P.
+        read: total weights of the queries over the context [B, H, T, S], through P and directly.
     """
 
     pack: Optional[Tensor]
@@ -39,28 +42,40 @@ class AttentionWeights(NamedTuple):
 
 
 class LunaAttention(ProjectingAttention):
-    """Y_P = Attn(P, C), Y_X = Attn(X, Y_P), equations 3 to 5. Encoder self-attention and decoder
-    cross-attention.
+    """Luna attention for encoder self-attention and decoder cross-attention.
 
-    Another attention of the same slot may override :meth:`pack_bias` and :meth:`unpack_bias`, or
-    :meth:`remember` and :meth:`read`, which keep and read further keys and values.
+    Pack attention computes Y_P = Attn(P, C) over the context C. Unpack attention computes
+    Y_X = Attn(X, Y_P) for the queries X (Luna, equations 3 to 5). The cost is linear in the length of the
+    context.
+
+    A subclass can add a bias to the logits with :meth:`pack_bias` and :meth:`unpack_bias`. It can store and
+    read more keys and values with :meth:`remember` and :meth:`read`.
 
     Args:
-        embed_dim: C, width of everything
-        num_heads: heads of unpack attention
-        num_pack_heads: heads of pack attention (default: ``num_heads``)
-        dropout: probability with which a pack or unpack weight is dropped (default: 0)
-        untie_kv: separate projections for keys and values; otherwise both are one tensor (default: False)
+        embed_dim: width C of the queries, of P, of the context and of the output.
+        num_heads: number of heads H of unpack attention.
+        num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
+        dropout: dropout probability of pack and unpack weights (default: 0).
+        untie_kv: use separate projections for keys and values. Otherwise both are the same tensor (default:
+            False).
 
     Raises:
-        InputError: the width is not divisible by a number of heads
+        InputError: ``embed_dim`` is not a multiple of a number of heads.
 
     Attributes:
-        watcher: function that gets (attention, query, packed, context, source, geometry) of every call of
-            :meth:`forward`, for reports that ask for :meth:`weights` (default: None)
+        watcher: function that receives (attention, query, packed, context, source, geometry) in every call of
+            :meth:`forward`, so that a report can compute :meth:`weights` (default: None).
+
+    Example:
+        >>> import torch
+        >>> attention = LunaAttention(embed_dim=64, num_heads=8)
+        >>> query, packed, context = torch.randn(20, 4, 64), torch.randn(16, 4, 64), torch.randn(50, 4, 64)
+        >>> output, packed_context, _ = attention(query, packed, context)
+        >>> output.shape, packed_context.shape
+        (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
-    packs = True  # there is a next P, which the layer normalises
+    packs = True  # The attention returns a packed context, which the layer adds to P and normalises.
 
     def __init__(
         self,
@@ -78,16 +93,20 @@ class LunaAttention(ProjectingAttention):
         self.untie_kv = untie_kv
         self.watcher: Optional[Callable[..., None]] = None
         self.dropout_module = nn.Dropout(dropout)
-        of_keys = ("k", "v") if untie_kv else ("kv",)
-        names = "pack_q", "unpack_q", *(f"{step}_{name}" for step in ("pack", "unpack") for name in of_keys)
+        kv_names = ("k", "v") if untie_kv else ("kv",)
+        names = "pack_q", "unpack_q", *(f"{step}_{name}" for step in ("pack", "unpack") for name in kv_names)
         for name in names:
-            linear = projection(embed_dim)
+            linear = build_projection(embed_dim)
             if self.has_projection(name):
                 self.add_module(f"{name}_proj", linear)
-        self.out_proj = output_projection(embed_dim)
+        self.out_proj = build_output_projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
-        """Return True if the attention has the projection ``name``, such as "pack_q" or "unpack_kv"."""
+        """Return True if the attention has a projection of this name.
+
+        Args:
+            name: name without its suffix, such as "pack_q" or "unpack_kv".
+        """
         return True
 
     def forward(
@@ -101,30 +120,36 @@ class LunaAttention(ProjectingAttention):
         source: Optional[Source] = None,
         geometry: Optional[Geometry] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """Pack the context into P, then let the query read the packed context.
+        """Compute pack attention, then unpack attention.
 
         Args:
-            query: X [T, B, C]
-            packed: P [L, B, C]
-            context: what is packed [S, B, C]
-            context_padding_mask: [B, S], True at padding (default: None, no padding)
-            packed_padding_mask: [B, L], True at rows of P that are padding (default: None, none is)
-            need_weights: also return weights over the context (default: False)
-            source: both masks in one value, in place of them (default: None)
-            geometry: what the encoder or decoder has computed of the batch (default: None, the attention
-                computes what it needs)
+            query: queries X [T, B, C].
+            packed: packed sequence P [L, B, C].
+            context: context [S, B, C], equal to X in encoder self-attention.
+            context_padding_mask: boolean mask [B, S], True at padding of the context (default: None, no
+                padding).
+            packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
+                padding).
+            need_weights: also return the weights over the context (default: False).
+            source: both masks in one value, instead of the two arguments (default: None).
+            geometry: geometry of the batch, computed by the encoder or decoder (default: None, the attention
+                computes its own).
 
         Returns:
-            output Y_X, shaped as X; packed context Y_P [L, B, C]; weights over the context per unpack head
-            [H, B, T, S] (unpack weights times the mean of the pack heads' weights), or None
+            Tuple of three values:
+
+            - output Y_X [T, B, C].
+            - packed context Y_P [L, B, C].
+            - weights over the context for each unpack head [H, B, T, S], or None without ``need_weights``.
+              They are the unpack weights times the mean of the pack weights over heads.
 
         Raises:
-            InputError: ``source`` together with a mask
+            InputError: ``source`` was passed together with a mask.
         """
         if source is None:
             source = Source(context_padding_mask, packed_padding_mask)
         elif not (context_padding_mask is None and packed_padding_mask is None):
-            raise InputError("the masks of the context and of P were given twice: give them or a Source")
+            raise InputError("the masks of the context and of P were given twice. Pass them or a Source")
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
         if self.watcher is not None:
@@ -136,8 +161,14 @@ class LunaAttention(ProjectingAttention):
     def find_geometry(
         self, query: Tensor, packed: Tensor, context: Tensor, source: Source
     ) -> Optional[Geometry]:
-        """Compute the geometry of one call; arguments as in :meth:`forward`. The paper's attention has
-        none."""
+        """Compute the geometry of one call, or return None because the paper's attention reads none.
+
+        Args:
+            query: queries X [T, B, C].
+            packed: packed sequence P [L, B, C].
+            context: context [S, B, C].
+            source: masks of the context and of P.
+        """
         return None
 
     def pack(
@@ -148,17 +179,17 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Optional[Tensor], Any]:
-        """Pack the context, and project what the queries read.
+        """Compute pack attention and cache the keys and values of unpack attention.
 
         Args:
-            packed: P [L, B, C]
-            context: [S, B, C]
-            source: masks of the context and of P (default: no padding)
-            geometry: what the encoder or decoder has computed of the batch (default: None)
-            need_weights: keep the weights of P over the context for :meth:`unpack` (default: False)
+            packed: packed sequence P [L, B, C].
+            context: context [S, B, C].
+            source: masks of the context and of P (default: no padding).
+            geometry: geometry of the batch, computed by the encoder or decoder (default: None).
+            need_weights: also cache the weights of P over the context, for :meth:`unpack` (default: False).
 
         Returns:
-            packed context Y_P [L, B, C], and the memory that :meth:`unpack` reads
+            Tuple of the packed context Y_P [L, B, C] and the memory that :meth:`unpack` reads.
         """
         packed_context, weights = self.attend_to_context(packed, context, source, geometry, need_weights)
         pack_weights = None if weights is None else weights.mean(dim=1)
@@ -172,9 +203,20 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Pack attention alone. Arguments as of :meth:`pack`; returns Y_P [L, B, C], and the weights [B, H,
-        L, S] of all pack heads or None."""
-        q = packed_heads(self.pack_q_proj, packed, self.num_pack_heads)
+        """Compute pack attention without caching anything.
+
+        Args:
+            packed: packed sequence P [L, B, C].
+            context: context [S, B, C].
+            source: masks of the context and of P (default: no padding).
+            geometry: geometry of the batch, computed by the encoder or decoder (default: None).
+            need_weights: also return the weights (default: False).
+
+        Returns:
+            Tuple of the packed context Y_P [L, B, C] and the weights of all pack heads [B, H, L, S], or None
+            without ``need_weights``.
+        """
+        q = project_packed(self.pack_q_proj, packed, self.num_pack_heads)
         k, v = self.keys_and_values("pack", context, self.num_pack_heads)
         bias = self.pack_bias(context, geometry)
         inputs = q, k, v, source.padding_mask, dropout_probability(self.dropout_module), bias
@@ -182,7 +224,17 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of pack attention's logits [B, H, L, S]. Luna has none, so this returns None."""
+        """Return a bias that is added to the logits of pack attention, or None for no bias.
+
+        The paper's attention has no bias. Subclasses can return one.
+
+        Args:
+            context: context [S, B, C].
+            geometry: geometry of the batch, or None.
+
+        Returns:
+            Bias that can be broadcast to [B, H, L, S], or None.
+        """
         return None
 
     def remember(
@@ -192,13 +244,16 @@ class LunaAttention(ProjectingAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> Any:
-        """Return the memory that :meth:`unpack` reads: a named tuple of tensors [B, ..] with ``select``.
+        """Project the packed context to the keys and values that :meth:`unpack` reads.
 
         Args:
-            packed_context: Y_P [L, B, C]
-            pack_weights: [B, L, S], mean over the pack heads, or None
-            context: [S, B, C]
-            geometry: as in :meth:`pack`
+            packed_context: packed context Y_P [L, B, C].
+            pack_weights: mean of the pack weights over heads [B, L, S], or None.
+            context: context [S, B, C].
+            geometry: geometry of the batch, or None.
+
+        Returns:
+            Memory: named tuple of tensors [B, ..] with a method ``select``.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         return PackedMemory(key, value, pack_weights)
@@ -211,21 +266,22 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Let the query read a packed context.
+        """Compute unpack attention of the queries over a packed context.
 
         Args:
-            query: X [T, B n, C]; n rows that follow one another read the same one of the B sentences
-            memory: what :meth:`pack` has returned for the sentences
-            source: masks of the context and of P (default: no padding)
-            geometry: what the encoder or decoder has computed of the batch (default: None)
-            need_weights: also return weights over the context (default: False)
+            query: queries X [T, B n, C]. Each n consecutive hypotheses read the same sentence.
+            memory: memory of the B sentences that :meth:`pack` returned.
+            source: masks of the context and of P (default: no padding).
+            geometry: geometry of the batch, computed by the encoder or decoder (default: None).
+            need_weights: also return the weights over the context (default: False).
 
         Returns:
-            output Y_X, shaped as X; weights over the context [H, B n, T, S] or None
+            Tuple of the output Y_X [T, B n, C] and the weights over the context [H, B n, T, S], or None
+            without ``need_weights``.
 
         Raises:
-            InputError: the rows cannot be divided among the sentences; weights are asked for that
-                :meth:`pack` has not kept
+            InputError: the number of hypotheses is not a multiple of the number of sentences, or
+                ``need_weights`` is True and :meth:`pack` did not cache its weights.
         """
         n = rows_per_sentence(query.size(1), memory.key.size(0))
         q = fold_rows(split_heads(self.unpack_q_proj(query), self.num_heads), n)
@@ -237,32 +293,75 @@ class LunaAttention(ProjectingAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Unpack attention for the heads of the queries [B, H, T, K]. Returns [B, H, T, K], and weights over
-        the context [B, H, T, S] or None. Other arguments as of :meth:`unpack`."""
+        """Compute unpack attention for queries that are already projected and split into heads.
+
+        Args:
+            q: projected queries [B, H, T, K].
+            memory: memory of the B sentences that :meth:`pack` returned.
+            source: masks of the context and of P.
+            geometry: geometry of the batch, or None.
+            need_weights: also return the weights over the context.
+
+        Returns:
+            Tuple of the output [B, H, T, K] and the weights over the context [B, H, T, S], or None without
+            ``need_weights``.
+        """
         bias = self.unpack_bias(q, memory, source, geometry)
         dropout = dropout_probability(self.dropout_module)
         inputs = q, memory.key, memory.value, source.packed_padding_mask, dropout, bias
         if not need_weights:
             return luna_attention(*inputs), None
         output, weights = naive_attention(*inputs)
-        return output, weights @ self.pack_weights_of(memory)
+        return output, weights @ self.saved_pack_weights(memory)
 
     def unpack_bias(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
     ) -> Optional[Tensor]:
-        """Return the bias of unpack attention's logits [B, H, T, L]. Luna has none, so this returns None."""
+        """Return a bias that is added to the logits of unpack attention, or None for no bias.
+
+        The paper's attention has no bias. Subclasses can return one.
+
+        Args:
+            q: projected queries [B, H, T, K].
+            memory: memory of the B sentences that :meth:`pack` returned.
+            source: masks of the context and of P.
+            geometry: geometry of the batch, or None.
+
+        Returns:
+            Bias that can be broadcast to [B, H, T, L], or None.
+        """
         return None
 
-    def pack_weights_of(self, memory: Any) -> Tensor:
-        """Return the weights of the rows of P over the context [B, 1, L, S]. Raises InputError if the memory
-        has none."""
+    def saved_pack_weights(self, memory: Any) -> Tensor:
+        """Return the pack weights that :meth:`pack` cached, with a dimension for heads.
+
+        Args:
+            memory: memory that :meth:`pack` returned.
+
+        Returns:
+            Mean of the pack weights over heads [B, 1, L, S].
+
+        Raises:
+            InputError: :meth:`pack` did not cache its weights.
+        """
         if memory.pack_weights is None:
-            raise InputError("weights over the context were asked for after a first step without them")
+            raise InputError(
+                "Expected a memory with pack weights, got a memory without weights. Pass need_weights=True "
+                "from the first decoding step on"
+            )
         return memory.pack_weights.unsqueeze(1)
 
     def keys_and_values(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
-        """Project ``x`` [S, B, C] to the keys and values of ``step``, "pack" or "unpack": [B, H, S, K] each,
-        one tensor if they are tied."""
+        """Project a sequence to the keys and values of pack or unpack attention.
+
+        Args:
+            step: "pack" or "unpack".
+            x: context or packed context [S, B, C].
+            num_heads: number of heads H.
+
+        Returns:
+            Tuple of keys and values [B, H, S, K]. Both are the same tensor if they are tied.
+        """
         if not self.untie_kv:
             key = split_heads(getattr(self, f"{step}_kv_proj")(x), num_heads)
             return key, key
@@ -277,22 +376,32 @@ class LunaAttention(ProjectingAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the weights of pack attention, of unpack attention and over the context.
+        """Compute the weights of pack attention, of unpack attention, and of the queries over the context.
 
-        The weights come from the naive form, which writes them out. Arguments are those of :meth:`forward`.
+        Args:
+            query: queries X [T, B, C].
+            packed: packed sequence P [L, B, C].
+            context: context [S, B, C].
+            source: masks of the context and of P (default: no padding).
+            geometry: geometry of the batch (default: None, the attention computes its own).
+
+        Returns:
+            Weights of all heads. They come from the naive attention, which stores them in full.
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
-        pack: Any  # with need_weights there are weights
+        # With need_weights, the three values are tensors and never None.
+        pack: Any
         read: Any
         unpack: Any
         packed_context, pack = self.attend_to_context(packed, context, source, geometry, need_weights=True)
         memory = self.remember(packed_context, pack.mean(dim=1), context, geometry)
         _, read = self.unpack(query, memory, source, geometry, need_weights=True)
-        # With pack weights that give every row of P a column of its own, behind those of the tokens that are
-        # read beside the rows, the weights over the context are those of unpack attention.
+        # Replace the pack weights by an identity matrix, in L columns after those of the S tokens. The last L
+        # columns of the weights over the context are then the unpack weights; the first S columns hold the
+        # weights of tokens that the queries read directly.
         S, L = context.size(0), packed.size(0)
-        rows = torch.cat([packed.new_zeros(L, S), torch.eye(L).to(packed)], dim=1)
-        memory = memory._replace(pack_weights=rows.expand(packed.size(1), -1, -1))
+        identity = torch.cat([packed.new_zeros(L, S), torch.eye(L).to(packed)], dim=1)
+        memory = memory._replace(pack_weights=identity.expand(packed.size(1), -1, -1))
         _, unpack = self.unpack(query, memory, source, geometry, need_weights=True)
         return AttentionWeights(pack, unpack.transpose(0, 1)[..., S:], read.transpose(0, 1))

@@ -1,4 +1,4 @@
-"""Luna causal attention: decoder self-attention (Luna, section 3.3)."""
+"""Luna causal attention, the self-attention of a decoder (Luna, section 3.3)."""
 
 from typing import Callable, Optional, Tuple
 
@@ -7,14 +7,14 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.heads import (
+    build_output_projection,
+    build_projection,
     check_choice,
     check_heads,
     dropout_probability,
     fold_rows,
     merge_heads,
-    output_projection,
-    packed_heads,
-    projection,
+    project_packed,
     rows_per_sentence,
     split_heads,
     unfold_rows,
@@ -32,31 +32,47 @@ from luna_fairseq.ops.causal_luna import (
 
 
 def check_triton() -> None:
-    """Raise InputError if the Triton form cannot run here, before a model is built and data loaded for it."""
+    """Check that the Triton kernels can run on this machine.
+
+    The check runs before the model is built and data is loaded.
+
+    Raises:
+        InputError: the kernels cannot run here.
+    """
     reason = why_not_triton_here(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if reason:
-        raise InputError(f"--luna-backend triton cannot be used here: {reason}; use auto")
+        raise InputError(f"--luna-backend triton cannot be used here: {reason}. Use auto")
 
 
 class LunaCausalAttention(nn.Module):
-    """Attention of every position to itself and what came before it, through P. P is an input only.
+    """Causal self-attention through the packed sequence P, with a state of constant size.
+
+    Each position attends to itself and to all earlier positions. The attention reads P but does not update
+    it.
 
     Args:
-        embed_dim: C, width of everything
-        num_heads: heads, of pack and unpack alike
-        dropout: probability with which a pack or unpack weight is dropped (default: 0)
-        untie_kv: separate projections for the keys and values of unpack attention (default: False)
-        pack_activation: omega, "softplus" or "elu" (default: softplus)
-        backend: form of the attention over whole sequences, see :func:`luna_fairseq.ops.causal_luna`
-            (default: auto)
+        embed_dim: width C of the queries, of P and of the output.
+        num_heads: number of heads H of both pack and unpack attention.
+        dropout: dropout probability of pack and unpack weights (default: 0).
+        untie_kv: use separate projections for the keys and values of unpack attention (default: False).
+        pack_activation: activation omega of the pack logits, "softplus" or "elu" (default: "softplus").
+        backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton". See
+            :func:`luna_fairseq.ops.causal_luna` (default: "auto").
 
     Raises:
-        InputError: the width is not divisible by the number of heads; an unknown activation or backend, or
-            one that this machine does not have
+        InputError: ``embed_dim`` is not a multiple of ``num_heads``, the activation or the backend is
+            unknown, or this machine cannot run the backend.
 
     Attributes:
-        watcher: function that gets (attention, query, packed, key_padding_mask, packed_padding_mask) of every
-            call of :meth:`forward`, for reports that ask for :meth:`weights` (default: None)
+        watcher: function that receives (attention, query, packed, key_padding_mask, packed_padding_mask) in
+            every call of :meth:`forward`, so that a report can compute :meth:`weights` (default: None).
+
+    Example:
+        >>> import torch
+        >>> attention = LunaCausalAttention(embed_dim=64, num_heads=8)
+        >>> query, packed = torch.randn(20, 4, 64), torch.randn(16, 4, 64)
+        >>> attention(query, packed).shape
+        torch.Size([20, 4, 64])
     """
 
     def __init__(
@@ -81,12 +97,13 @@ class LunaCausalAttention(nn.Module):
         self.watcher: Optional[Callable[..., None]] = None
         self.dropout_module: nn.Module = nn.Dropout(dropout)
 
-        of_keys = ("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",)
-        self.read_of_x = "pack_k", "unpack_q", *of_keys
-        for name in ("pack_q", *self.read_of_x):
-            self.add_module(f"{name}_proj", projection(embed_dim))
-        self.in_one: Optional[nn.Module] = None  # the projections of X as one, where that is faster
-        self.out_proj = output_projection(embed_dim)
+        kv_names = ("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",)
+        self.x_projections = "pack_k", "unpack_q", *kv_names
+        for name in ("pack_q", *self.x_projections):
+            self.add_module(f"{name}_proj", build_projection(embed_dim))
+        # All projections of X as one linear map, if that is faster (8-bit weights on a CPU).
+        self.fused_x_proj: Optional[nn.Module] = None
+        self.out_proj = build_output_projection(embed_dim)
 
     def forward(
         self,
@@ -95,22 +112,23 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """Attend over whole sequences.
+        """Compute causal attention over whole sequences.
 
         Args:
-            query: X [T, B, C]
-            packed: P [L, B, C], or [L, 1, C] if all sequences share it
-            key_padding_mask: [B, T], True at padding, left or right: it adds nothing and is not counted
-                (default: None, no padding)
-            packed_padding_mask: [B, L], True at rows of P that are padding (default: None, none is)
+            query: queries X [T, B, C].
+            packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
+            key_padding_mask: boolean mask [B, T], True at padding on either side. Padding is masked and not
+                counted in the mean over earlier positions (default: None, no padding).
+            packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
+                padding).
 
         Returns:
-            output, shaped as X
+            Output [T, B, C].
         """
         if self.watcher is not None:
             self.watcher(self, query, packed, key_padding_mask, packed_padding_mask)
-        pack_k, q, k, v = self._heads(query)
-        weights = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), pack_k)
+        pack_k, q, k, v = self._project_x(query)
+        weights = self._pack_weights(project_packed(self.pack_q_proj, packed, self.num_heads), pack_k)
         output = causal_luna(
             *(q, k, v, weights, packed_padding_mask, key_padding_mask),
             dropout=dropout_probability(self.dropout_module),
@@ -127,30 +145,44 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tuple[Tensor, LunaCausalState]:
-        """Attend from the positions after those in ``state``: one while decoding, several for a prefix.
+        """Compute causal attention for the next T positions, given the state of all earlier positions.
+
+        T is 1 during decoding and larger for a prefix.
 
         Args:
-            query: X [T, B n, C]; n rows that follow one another share one of the B sentences of P
-            packed: P [L, B, C]; not read if ``state`` has its projection
-            state: what the call before this one has returned (default: None, the sequences begin)
-            key_padding_mask: [B n, T], True at padding (default: None, no padding)
-            packed_padding_mask: [B, L], True at rows of P that are padding (default: None, none is)
+            query: queries X [T, B n, C]. Each n consecutive hypotheses share one of the B sentences of P.
+            packed: packed sequence P [L, B, C], read only if ``state`` does not hold the projected P
+                (default: None).
+            state: state that the previous call returned (default: None, the sequences start here).
+            key_padding_mask: boolean mask [B n, T], True at padding (default: None, no padding).
+            packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
+                padding).
 
         Returns:
-            output, shaped as X, and the state after these positions
+            Tuple of the output [T, B n, C] and the state after these positions.
 
         Raises:
-            InputError: the rows cannot be divided among the sentences of P; neither P nor a state was given
+            InputError: the number of hypotheses is not a multiple of the number of sentences, or neither
+                ``packed`` nor ``state`` holds P.
+
+        Example:
+            >>> import torch
+            >>> attention = LunaCausalAttention(embed_dim=64, num_heads=8)
+            >>> query, packed = torch.randn(20, 4, 64), torch.randn(16, 4, 64)
+            >>> prefix, state = attention.step(query[:10], packed)
+            >>> following, state = attention.step(query[10:11], state=state)
         """
         pack_q, sums = (None, None) if state is None else (state.pack_q, state.sums())
         if pack_q is None:
             if packed is None:
-                raise InputError("no packed sequence was given, and no earlier step has kept its projection")
-            pack_q = packed_heads(self.pack_q_proj, packed, self.num_heads)
+                raise InputError(
+                    "no packed sequence was given, and the state holds none. Pass packed in the first step"
+                )
+            pack_q = project_packed(self.pack_q_proj, packed, self.num_heads)
         n = rows_per_sentence(query.size(1), pack_q.size(0))
         if packed_padding_mask is not None:
             packed_padding_mask = packed_padding_mask.repeat_interleave(n, dim=0)
-        pack_k, q, k, v = self._heads(query)
+        pack_k, q, k, v = self._project_x(query)
         weights = self._pack_weights(pack_q, pack_k)
         output, sums = recurrent_causal_luna(
             *(q, k, v, weights, sums, packed_padding_mask, key_padding_mask),
@@ -168,31 +200,58 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Tensor]:
-        """Return A_pack and A_unpack over whole sequences, both [B, H, T, L], by the definition. Arguments as
-        in :meth:`forward`."""
-        pack_k, q, k, v = self._heads(query)
-        pack = self._pack_weights(packed_heads(self.pack_q_proj, packed, self.num_heads), pack_k)
+        """Compute the pack and unpack weights over whole sequences with the naive form.
+
+        Args:
+            query: queries X [T, B, C].
+            packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
+            key_padding_mask: boolean mask [B, T], True at padding (default: None, no padding).
+            packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
+                padding).
+
+        Returns:
+            Tuple of the pack weights A_pack and the unpack weights A_unpack, both [B, H, T, L].
+        """
+        pack_k, q, k, v = self._project_x(query)
+        pack = self._pack_weights(project_packed(self.pack_q_proj, packed, self.num_heads), pack_k)
         inputs = q, k, v, pack, packed_padding_mask, key_padding_mask
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
-        """Return the logarithm of the decay over one position for each head [H], or None without decay.
+        """Return the logarithm of each head's decay over one position, or None without decay.
 
-        The logarithm is negative: a position counts ``exp(n * log_decay)`` times as much n positions later.
+        After n more positions, the contribution of a position is multiplied by ``exp(n * log_decay)``. The
+        paper's attention has no decay. Subclasses can return one.
+
+        Returns:
+            Negative logarithms [H], or None.
         """
         return None
 
     def _pack_weights(self, pack_q: Tensor, pack_k: Tensor) -> Tensor:
+        """Return the pack weights [B n, H, T, L] after dropout.
+
+        Args:
+            pack_q: projected P [B, H, L, K].
+            pack_k: keys of pack attention [B n, H, T, K].
+        """
         n = rows_per_sentence(pack_k.size(0), pack_q.size(0))
         weights = self.dropout_module(pack_weights(pack_q, fold_rows(pack_k, n), self.pack_activation))
         return unfold_rows(weights, n)
 
-    def _heads(self, x: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Project X [T, B, C] to the keys of pack attention and the queries, keys and values of unpack
-        attention, [B, H, T, K] each. Tied keys and values are one tensor."""
-        if self.in_one is None:
-            parts = [getattr(self, f"{name}_proj")(x) for name in self.read_of_x]
+    def _project_x(self, x: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Project X and split each result into heads.
+
+        Args:
+            x: queries X [T, B, C].
+
+        Returns:
+            Tuple of the keys of pack attention and the queries, keys and values of unpack attention, each
+            [B, H, T, K]. Tied keys and values are the same tensor.
+        """
+        if self.fused_x_proj is None:
+            projected = [getattr(self, f"{name}_proj")(x) for name in self.x_projections]
         else:
-            parts = self.in_one(x).chunk(len(self.read_of_x), dim=-1)
-        pack_k, q, *keys = (split_heads(part, self.num_heads) for part in parts)
-        return pack_k, q, keys[0], keys[-1]
+            projected = self.fused_x_proj(x).chunk(len(self.x_projections), dim=-1)
+        pack_k, q, *kv = (split_heads(y, self.num_heads) for y in projected)
+        return pack_k, q, kv[0], kv[-1]

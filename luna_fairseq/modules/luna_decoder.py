@@ -60,10 +60,10 @@ class LunaDecoder(TokenEmbedding):
         C, width = options.embed_dim, embed_tokens.embedding_dim
         self.attentions = attentions or DecoderAttentions()
         self.build_embedding(options, embed_tokens)
-        self.quant_noise = self.embed_linear()
+        self.quant_noise = self.build_embedding_linear()
         self.project_in_dim = None if width == C else linear_without_bias(width, C)
         self.embed_positions = self.build_positions(options, self.padding_idx)
-        self.layernorm_embedding = self.embed_norm()
+        self.layernorm_embedding = self.build_embedding_norm()
         self.layers = self.build_layers(options)
         has_norm = options.normalize_before and options.final_norm
         self.layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if has_norm else None
@@ -178,7 +178,7 @@ class LunaDecoder(TokenEmbedding):
         x = drop_words(self.embed_scale * embeddings, self.word_dropout_module)
         for module in (self.quant_noise, self.project_in_dim):
             x = x if module is None else module(x)
-        positions = self.positions_of(places, padding_mask, end)
+        positions = self.embed_places(places, padding_mask, end)
         if positions is not None:
             x = x + positions.to(x.dtype)
         if self.layernorm_embedding is not None:

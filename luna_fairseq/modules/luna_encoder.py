@@ -60,8 +60,8 @@ class LunaEncoder(TokenEmbedding):
         self.attentions = attentions or EncoderAttentions()
         self.build_embedding(options, embed_tokens)
         self.embed_positions = self.build_positions(options, self.padding_idx)
-        self.layernorm_embedding = self.embed_norm()
-        self.quant_noise = self.embed_linear()
+        self.layernorm_embedding = self.build_embedding_norm()
+        self.quant_noise = self.build_embedding_linear()
         self.layers = self.build_layers(options)
         self.layer_repeats = options.layer_repeats
         self.layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if options.normalize_before else None
@@ -154,7 +154,7 @@ class LunaEncoder(TokenEmbedding):
         """Turn token vectors [B, S, C] into what the first layer reads [B, S, C]. Mask and places as of
         :meth:`forward`."""
         x = self.embed_scale * drop_words(embeddings, self.word_dropout_module)
-        positions = self.positions_of(places, padding_mask, x.size(1))
+        positions = self.embed_places(places, padding_mask, x.size(1))
         if positions is not None:
             x = x + positions.to(x.dtype)
         if self.layernorm_embedding is not None:

@@ -14,11 +14,11 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.fairseq_layers import IncrementalState, use_fairseq_layers
 from luna_fairseq.modules.heads import (
     ProjectingAttention,
+    build_output_projection,
+    build_projection,
     check_heads,
     dropout_probability,
     merge_heads,
-    output_projection,
-    projection,
     split_heads,
 )
 
@@ -82,8 +82,8 @@ class PeerAttention(ProjectingAttention):
         self.form, self.max_positions = form, max_positions
         self.dropout_module = nn.Dropout(dropout)
         for name in self.projections:
-            self.add_module(f"{name}_proj", projection(embed_dim))
-        self.out_proj = output_projection(embed_dim)
+            self.add_module(f"{name}_proj", build_projection(embed_dim))
+        self.out_proj = build_output_projection(embed_dim)
         self.build(options)
         use_fairseq_layers(self, self.__class__.__name__, q_noise, qn_block_size)
 

@@ -25,8 +25,8 @@ def test_logits_are_nearly_the_same(given, bits, monkeypatch):
     largest = weight.int_repr().int().abs().amax(dim=1)
     assert set(largest.tolist()) <= {2 ** (bits - 1) - 1, 2 ** (bits - 1)}  # a scale for each row
     for layer in model.decoder.layers:  # projections of X in one product give the numbers of each
-        assert layer.self_attn.in_one is not None
-        layer.self_attn.in_one = None
+        assert layer.self_attn.fused_x_proj is not None
+        layer.self_attn.fused_x_proj = None
     torch.testing.assert_close(model(tokens)[0], found, rtol=0, atol=1e-6)
     assert 0 < (found - expected).abs().max() < 0.06 * expected.abs().max()
 

@@ -64,7 +64,7 @@ def test_no_step_of_training_reads_a_value(chosen, monkeypatch):
     expected = run(stacks, source, target)
     with pytest.raises(AssertionError), no_look():
         run(stacks, source, target)  # on a CPU a look is free
-    monkeypatch.setattr(batch, "can_look_at", lambda x: False)
+    monkeypatch.setattr(batch, "can_branch_on_values", lambda x: False)
     with no_look():
         found = run(stacks, source, target)
         found.sum().backward()
@@ -80,7 +80,7 @@ def test_no_forward_pass_under_fairseq_reads_a_value(variant, monkeypatch):
     stacks = tiny_model(**VARIANTS[variant]).train()
     source, target = (tiny_batch(x) for x in example())
     expected, _ = stacks(source, None, target)
-    monkeypatch.setattr(batch, "can_look_at", lambda x: False)
+    monkeypatch.setattr(batch, "can_branch_on_values", lambda x: False)
     with no_look():
         found, _ = stacks(source, None, target)
     assert_close(found[target.ne(1)], expected[target.ne(1)])

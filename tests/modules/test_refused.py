@@ -38,5 +38,5 @@ def test_calls_out_of_order():
         LunaCausalAttention(12, 3).step(x[:1])
     module = LunaAttention(12, 3)
     _, memory = module.pack(packed, x)
-    with pytest.raises(InputError, match="after a first step without them"):
+    with pytest.raises(InputError, match="got a memory without weights"):
         module.unpack(x, memory, need_weights=True)
