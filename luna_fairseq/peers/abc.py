@@ -43,10 +43,10 @@ class BoundedMemoryAttention(PeerAttention):
         return self.project_heads(x, "q", "k", "v", "control")
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding: Optional[Tensor] = None
+        self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
         """Compute self-attention through the slots."""
-        alpha = write_weights(control, padding)
+        alpha = write_weights(control, padding_mask)
         if self.form != CAUSAL:
             return softmax_attention(q, *fill_slots(alpha, k, v), None, self.dropout)
         with torch.autocast(q.device.type, enabled=False):
@@ -68,11 +68,11 @@ class BoundedMemoryAttention(PeerAttention):
         return F.dropout((logits * mean * self.head_dim**-0.5).softmax(dim=-1), self.dropout) * mean
 
     def attend_incrementally(
-        self, parts: Parts, padding: Optional[Tensor], state: Optional[State]
+        self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
         """Continue causal attention from the slots in ``state``."""
         q, k, v, control = parts
-        state, alpha = state or {}, write_weights(control, padding)
+        state, alpha = state or {}, write_weights(control, padding_mask)
         with torch.autocast(q.device.type, enabled=False):
             total = alpha.cumsum(dim=2) + state.get("alpha", 0.0)
             logits, keys = recurrent_causal_linear(
@@ -83,10 +83,15 @@ class BoundedMemoryAttention(PeerAttention):
             )
         return output, {"keys": keys, "values": values, "alpha": total[:, :, -1:]}
 
-    def cache_context(self, context: Tensor, padding: Optional[Tensor]) -> State:
+    def project_context(self, context: Tensor) -> Parts:
+        """Project a context [S, B, C] to keys, values [B, H, S, K] and logits of alpha [B, H, S, n]."""
+        return self.project_heads(context, "k", "v", "control")
+
+    def cache_context(
+        self, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
+    ) -> State:
         """Return the keys and values of the slots, ``k`` and ``v`` [B, H, n, K]."""
-        k, v, control = self.project_heads(context, "k", "v", "control")
-        return dict(zip(("k", "v"), fill_slots(write_weights(control, padding), k, v)))
+        return dict(zip(("k", "v"), fill_slots(write_weights(control, padding_mask), k, v)))
 
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
         """Attend to the cached slots. No weights over the context are returned."""
@@ -94,10 +99,10 @@ class BoundedMemoryAttention(PeerAttention):
         return softmax_attention(q, memory["k"], memory["v"], None, self.dropout), None
 
     def attend_naively(
-        self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding: Optional[Tensor] = None
+        self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
         """Compute :meth:`attend` position by position from the formula."""
-        alpha = write_weights(control, padding)
+        alpha = write_weights(control, padding_mask)
         outputs = []
         for t in range(q.size(2)):
             seen = slice(t + 1 if self.form == CAUSAL else None)
@@ -108,18 +113,18 @@ class BoundedMemoryAttention(PeerAttention):
         return torch.cat(outputs, dim=2)
 
 
-def write_weights(control: Tensor, padding: Optional[Tensor]) -> Tensor:
+def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
     """Compute the write weights alpha from their logits.
 
     Args:
         control: logits W x [B, H, S, n].
-        padding: padding mask [B, S], or None without padding.
+        padding_mask: mask [B, S], True at padding, or None without padding.
 
     Returns:
         Weights [B, H, S, n] in float32 or wider, 0 at padding.
     """
     control = control.to(torch.promote_types(control.dtype, torch.float32))
-    return mask_features(control.clamp(-LIMIT, LIMIT).exp(), padding)
+    return mask_features(control.clamp(-LIMIT, LIMIT).exp(), padding_mask)
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:

@@ -4,7 +4,8 @@ A subclass computes attention for heads that are already projected; the base cla
 Shapes use the letters of ops/README.md. Masks are True at padding or at masked pairs.
 """
 
-from typing import Any, ClassVar, Dict, Optional, Tuple
+from itertools import zip_longest
+from typing import Any, Callable, ClassVar, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,10 @@ class PeerAttention(ProjectingAttention):
 
     Raises:
         InputError: the attention does not have this form, or ``num_heads`` does not divide ``embed_dim``.
+
+    Attributes:
+        watcher: function that is called with (attention, query, key, key_padding_mask) at the start of each
+            forward call, such as a recorder that asks for :meth:`value_weights` (default: None).
     """
 
     name: ClassVar[str]
@@ -81,6 +86,7 @@ class PeerAttention(ProjectingAttention):
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.form, self.max_positions = form, max_positions
         self.dropout_module = nn.Dropout(dropout)
+        self.watcher: Optional[Callable[..., None]] = None
         for name in self.projections:
             self.add_module(f"{name}_proj", build_projection(embed_dim))
         self.out_proj = build_output_projection(embed_dim)
@@ -104,28 +110,36 @@ class PeerAttention(ProjectingAttention):
         """
         return self.project_heads(x, *self.projections)
 
-    def attend(self, *parts: Any, **padding: Any) -> Tensor:
+    def attend(self, *parts: Any, **padding_mask: Any) -> Tensor:
         """Compute bidirectional or causal self-attention, depending on ``form``.
 
         Args:
             parts: tensors returned by :meth:`project`.
-            padding: keyword argument, padding mask [B, T], or None without padding.
+            padding_mask: keyword argument, mask [B, T], True at padding, or None without padding.
 
         Returns:
             Output heads [B, H, T, K].
         """
         raise NotImplementedError
 
-    def attend_naively(self, *parts: Any, **padding: Any) -> Tensor:
+    def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
         """Compute :meth:`attend` with full weight matrices, as a reference for tests."""
         raise NotImplementedError
 
-    def cache_context(self, context: Tensor, padding: Optional[Tensor]) -> State:
+    def project_context(self, context: Tensor) -> Parts:
+        """Project a context [S, B, C] to the positional arguments of :meth:`cache_context`.
+
+        Returns:
+            Tensors [B, *, S, *]. By default these are the heads [B, H, S, K] of keys and values.
+        """
+        return self.project_heads(context, "k", "v")
+
+    def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
         """Compute the tensors that cross-attention needs from the context.
 
         Args:
-            context: encoder output [S, B, C].
-            padding: padding mask [B, S], or None without padding.
+            parts: tensors returned by :meth:`project_context`.
+            padding_mask: keyword argument, mask [B, S], True at padding, or None without padding.
 
         Returns:
             Tensors by name, each [B, ...], which incremental decoding stores.
@@ -148,7 +162,7 @@ class PeerAttention(ProjectingAttention):
         raise NotImplementedError
 
     def attend_incrementally(
-        self, parts: Parts, padding: Optional[Tensor], state: Optional[State]
+        self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
         """Compute causal attention for positions that follow the positions in ``state``.
 
@@ -157,18 +171,18 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             parts: projections of the new positions, as returned by :meth:`project`.
-            padding: padding mask of the new positions [B, T], or None without padding.
+            padding_mask: mask of the new positions [B, T], True at padding, or None without padding.
             state: state after the previous positions, or None at the start.
 
         Returns:
             Output heads of the new positions [B, H, T, K], and the state after them.
         """
-        new, padding = parts[0].size(2), materialize_padding(padding, parts[0])
+        new, padding_mask = parts[0].size(2), materialize_padding(padding_mask, parts[0])
         if state is not None:
             parts = tuple(torch.cat([state[f"part{i}"], part], dim=2) for i, part in enumerate(parts))
-            padding = torch.cat([state["padding"], padding], dim=1)
-        state = {"padding": padding, **{f"part{i}": part for i, part in enumerate(parts)}}
-        return self.attend_left_aligned(parts, padding)[:, :, -new:], state
+            padding_mask = torch.cat([state["padding"], padding_mask], dim=1)
+        state = {"padding": padding_mask, **{f"part{i}": part for i, part in enumerate(parts)}}
+        return self.attend_left_aligned(parts, padding_mask)[:, :, -new:], state
 
     # What is the same for all
 
@@ -226,40 +240,81 @@ class PeerAttention(ProjectingAttention):
             Output [T, B, C], and weights [B, T, S], or [H, B, T, S] with ``need_head_weights``, or None.
         """
         weights: Optional[Tensor] = None
-        padding = None if key_padding_mask is None else key_padding_mask.bool()
+        padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
+        if self.watcher is not None:
+            self.watcher(self, query, key, padding_mask)
         saved = self.get_incremental_state(incremental_state, "attention")
         if self.form == CROSS:
             if saved is None:
-                saved = self.cache_context(key, padding)
+                saved = self.cache_context(*self.project_context(key), padding_mask=padding_mask)
                 self.set_incremental_state(incremental_state, "attention", saved)
             output, weights = self.read_context(query, saved, need_weights or need_head_weights)
         elif incremental_state is not None:
-            output, state = self.attend_incrementally(self.project(query), padding, saved)
+            output, state = self.attend_incrementally(self.project(query), padding_mask, saved)
             self.set_incremental_state(incremental_state, "attention", state)
         else:
-            output = self.attend_left_aligned(self.project(query), padding)
+            output = self.attend_left_aligned(self.project(query), padding_mask)
         if weights is not None:
             weights = weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
         return self.out_proj(merge_heads(output).to(query.dtype)), weights
 
-    def attend_left_aligned(self, parts: Parts, padding: Optional[Tensor]) -> Tensor:
-        """Compute :meth:`attend` on left-aligned sequences if the attention needs them.
+    def value_weights(
+        self, query: Tensor, key: Optional[Tensor] = None, key_padding_mask: Optional[Tensor] = None
+    ) -> Tensor:
+        """Compute the weights of the values, in time and memory quadratic in the length.
+
+        The output heads are the weighted sums of the values. An attention that computes no weight matrix gets
+        a unit vector in place of each value, so that its output is the matrix.
+
+        Args:
+            query: input of self-attention, or queries of cross-attention [T, B, C].
+            key: context of cross-attention [S, B, C]. Ignored in self-attention (default: None).
+            key_padding_mask: mask [B, S], True at padding (default: None, no padding).
+
+        Returns:
+            Weights [B, H, T, S] of the values of each head.
+
+        Raises:
+            InputError: the output is no weighted sum of values (``has_value_weights`` is False).
+        """
+        if not self.has_value_weights:
+            raise InputError(
+                f"The output of {self.name} attention is no weighted sum of values. Use another attention."
+            )
+        if self.form != CROSS:
+            names = zip_longest(self.project(query), self.projections, fillvalue="")
+            parts = (unit_values(part) if name.endswith("v") else part for part, name in names)
+            return self.attend_left_aligned(tuple(parts), key_padding_mask, self.attend_naively)
+        k, v, *more = self.project_context(key)
+        memory = self.cache_context(k, v, *more, padding_mask=key_padding_mask)
+        _, weights = self.read_context(query, memory, need_weights=True)
+        if weights is None:
+            memory = self.cache_context(k, unit_values(v), *more, padding_mask=key_padding_mask)
+            weights, _ = self.read_context(query, memory)
+        return weights
+
+    def attend_left_aligned(
+        self, parts: Parts, padding_mask: Optional[Tensor], attend: Optional[Callable[..., Tensor]] = None
+    ) -> Tensor:
+        """Compute self-attention on left-aligned sequences if the attention needs them.
 
         With ``needs_left_alignment``, left padding is moved to the right, so that the first real token is at
         position 0. The output is moved back.
 
         Args:
             parts: tensors returned by :meth:`project`.
-            padding: padding mask [B, T], or None without padding.
+            padding_mask: mask [B, T], True at padding, or None without padding.
+            attend: :meth:`attend` (None, the default) or :meth:`attend_naively`.
 
         Returns:
             Output heads [B, H, T, K].
         """
-        if not self.needs_left_alignment or padding is None:
-            return self.attend(*parts, padding=padding)
-        left = count_left_padding(padding)
+        attend = attend or self.attend
+        if not self.needs_left_alignment or padding_mask is None:
+            return attend(*parts, padding_mask=padding_mask)
+        left = count_left_padding(padding_mask)
         moved = (roll_left(part, left, dim=2) for part in parts)
-        return roll_left(self.attend(*moved, padding=roll_left(padding, left)), -left, dim=2)
+        return roll_left(attend(*moved, padding_mask=roll_left(padding_mask, left)), -left, dim=2)
 
     def _get_input_buffer(self, incremental_state: Optional[IncrementalState]) -> State:
         """Return an empty buffer, which fairseq's decoder layer reads but does not need."""
@@ -278,11 +333,11 @@ class PeerAttention(ProjectingAttention):
             self.set_incremental_state(incremental_state, "attention", moved)
 
 
-def count_left_padding(padding: Tensor) -> Tensor:
+def count_left_padding(padding_mask: Tensor) -> Tensor:
     """Count the padding positions on the left of each sequence.
 
     Args:
-        padding: padding mask [B, T].
+        padding_mask: mask [B, T], True at padding.
 
     Returns:
         Counts [B, 1].
@@ -291,7 +346,7 @@ def count_left_padding(padding: Tensor) -> Tensor:
         >>> count_left_padding(torch.tensor([[True, True, False, True]]))
         tensor([[2]])
     """
-    return padding.long().cumprod(dim=1).sum(dim=1, keepdim=True)
+    return padding_mask.long().cumprod(dim=1).sum(dim=1, keepdim=True)
 
 
 def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
@@ -315,22 +370,28 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
     return x.gather(dim, places.view(shape).expand_as(x))
 
 
-def materialize_padding(padding: Optional[Tensor], x: Tensor) -> Tensor:
-    """Return the padding mask [B, T] of x [B, H, T, K], all False if ``padding`` is None."""
-    return x.new_zeros(x.size(0), x.size(2), dtype=torch.bool) if padding is None else padding
+def unit_values(v: Tensor) -> Tensor:
+    """Return unit vectors [B, H, S, S] in place of values [B, H, S, K], one for each position."""
+    S = v.size(2)
+    return torch.eye(S, dtype=v.dtype, device=v.device).expand(*v.shape[:2], S, S)
 
 
-def combine_masks(padding: Optional[Tensor], more: Optional[Tensor] = None) -> Optional[Tensor]:
+def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
+    """Return the padding mask [B, T] of x [B, H, T, K], all False if ``padding_mask`` is None."""
+    return x.new_zeros(x.size(0), x.size(2), dtype=torch.bool) if padding_mask is None else padding_mask
+
+
+def combine_masks(padding_mask: Optional[Tensor], more: Optional[Tensor] = None) -> Optional[Tensor]:
     """Combine a padding mask of keys with a mask of pairs of queries and keys.
 
     Args:
-        padding: padding mask of keys [B, S], or None without padding.
+        padding_mask: mask of keys [B, S], True at padding, or None without padding.
         more: mask of pairs [..., T, S], True if the query must not attend to the key (default: None, no
             pairs).
 
     Returns:
         Mask that broadcasts to [B, H, T, S], or None if both masks are None.
     """
-    if padding is None or more is None:
-        return more if padding is None else padding[:, None, None, :]
-    return more | padding[:, None, None, :]
+    if padding_mask is None or more is None:
+        return more if padding_mask is None else padding_mask[:, None, None, :]
+    return more | padding_mask[:, None, None, :]

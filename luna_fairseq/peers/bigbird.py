@@ -47,51 +47,59 @@ class BigBirdAttention(PeerAttention):
         longest = max(blocks, -(-self.max_positions // self.size))
         return torch.rand(longest, longest, generator=generator)[:blocks, :blocks].to(device)
 
-    def choose_blocks(self, padding: Tensor) -> Tuple[Tensor, Tensor]:
+    def choose_blocks(self, padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
         """Choose the blocks that each block attends to.
 
         Args:
-            padding: padding mask [B, T].
+            padding_mask: mask [B, T], True at padding.
 
         Returns:
             Indices of the chosen blocks [B, blocks, m], and a mask [B, blocks, m] that is True at unused
             entries.
         """
-        empty = to_blocks(padding[:, None, :, None], self.size, True).all(dim=3).flatten(1)  # [B, blocks]
+        empty = (
+            to_blocks(padding_mask[:, None, :, None], self.size, True).all(dim=3).flatten(1)
+        )  # [B, blocks]
         B, n = empty.shape
-        block = torch.arange(n, device=padding.device)
-        near = block[:, None] + torch.arange(-1, 2, device=padding.device)  # [blocks, 3]
+        block = torch.arange(n, device=padding_mask.device)
+        near = block[:, None] + torch.arange(-1, 2, device=padding_mask.device)  # [blocks, 3]
         first = block[: self.first].expand(n, -1)
         fixed = torch.cat([near, first], dim=1)
         unused = torch.cat([(near < self.first) | (near >= n), first < 0], dim=1)
         taken = ((block[:, None] - block).abs() <= 1) | (block < self.first) | empty[:, None, :]
-        preferences = self.preferences(n, padding.device).masked_fill(taken, -1.0)
+        preferences = self.preferences(n, padding_mask.device).masked_fill(taken, -1.0)
         best, chosen = preferences.topk(min(self.random, n), dim=-1)
         seen = torch.cat([fixed.clamp(0, n - 1).expand(B, -1, -1), chosen], dim=2)
         return seen, torch.cat([unused.expand(B, -1, -1), best < 0], dim=2)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute block-sparse attention, and full attention for the tokens of global blocks."""
-        T, everything, padding = q.size(2), combine_masks(padding), materialize_padding(padding, q)
-        seen, unused = self.choose_blocks(padding)
-        masked = gather_blocks(to_blocks(padding[:, None, :, None], self.size, True), seen).squeeze(-1)
-        excluded = masked.unsqueeze(3) | unused.repeat_interleave(self.size, dim=2)[:, None, :, None, :]
+        T, everything, padding_mask = (
+            q.size(2),
+            combine_masks(padding_mask),
+            materialize_padding(padding_mask, q),
+        )
+        seen, unused = self.choose_blocks(padding_mask)
+        masked = gather_blocks(to_blocks(padding_mask[:, None, :, None], self.size, True), seen).squeeze(-1)
+        attention_mask = masked.unsqueeze(3) | unused.repeat_interleave(self.size, dim=2)[:, None, :, None, :]
         keys, values = (gather_blocks(to_blocks(x, self.size), seen) for x in (k, v))
-        output = block_attention(to_blocks(q, self.size), keys, values, excluded, self.dropout)
+        output = block_attention(to_blocks(q, self.size), keys, values, attention_mask, self.dropout)
         output, g = from_blocks(output, T), min(self.first * self.size, T)
         if not g:
             return output
         global_output = softmax_attention(q[:, :, :g], k, v, everything, self.dropout)
         return torch.cat([global_output, output[:, :, g:]], dim=2)
 
-    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
+    ) -> Tensor:
         """Compute :meth:`attend` as softmax attention with a mask of token pairs."""
-        T, padding = q.size(2), materialize_padding(padding, q)
-        seen, unused = self.choose_blocks(padding)
+        T, padding_mask = q.size(2), materialize_padding(padding_mask, q)
+        seen, unused = self.choose_blocks(padding_mask)
         sees = seen.new_zeros(*seen.shape[:2], seen.size(1)).scatter_add_(2, seen, (~unused).long())
         sees[:, : self.first] = 1
         sees = sees.repeat_interleave(self.size, dim=1).repeat_interleave(self.size, dim=2)[:, :T, :T].bool()
-        return naive_softmax_weights(q, k, combine_masks(padding, ~sees.unsqueeze(1))) @ v
+        return naive_softmax_weights(q, k, combine_masks(padding_mask, ~sees.unsqueeze(1))) @ v
 
 
 def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:

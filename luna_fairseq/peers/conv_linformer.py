@@ -45,36 +45,38 @@ class ConvLinformerAttention(PeerAttention):
             nn.Conv1d(self.embed_dim, self.embed_dim, n // r, stride=n // r) for _ in range(2)
         )
 
-    def shorten(self, x: Tensor, conv: nn.Module, padding: Optional[Tensor]) -> Tensor:
+    def shorten(self, x: Tensor, conv: nn.Module, padding_mask: Optional[Tensor]) -> Tensor:
         """Shorten keys or values along the length.
 
         Args:
             x: keys or values [B, H, T, K].
             conv: convolution along the length.
-            padding: padding mask [B, T], or None without padding.
+            padding_mask: mask [B, T], True at padding, or None without padding.
 
         Returns:
             Shortened keys or values [B, H, r / 2, K].
         """
         T = x.size(2)
         self.check_length(T)
-        whole = F.pad(mask_features(x, padding), (0, 0, 0, self.max_positions - T))
+        whole = F.pad(mask_features(x, padding_mask), (0, 0, 0, self.max_positions - T))
         parts = conv(whole.transpose(2, 3).flatten(1, 2))  # [B, C, n] -> [B, C, r]
         kept = F.max_pool1d(F.leaky_relu(parts), POOL)
         return kept.unflatten(1, (self.num_heads, -1)).transpose(2, 3)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute softmax attention to the shortened keys and values."""
-        k, v = self.shorten(k, self.key_conv, padding), self.shorten(v, self.value_conv, padding)
+        k, v = self.shorten(k, self.key_conv, padding_mask), self.shorten(v, self.value_conv, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
 
-    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
+    ) -> Tensor:
         """Compute :meth:`attend` with the convolution written as an einsum over the r segments."""
         shorter = []
         for x, conv in ((k, self.key_conv), (v, self.value_conv)):
             width, T = conv.kernel_size[0], x.size(2)
             whole = x.new_zeros(x.size(0), self.max_positions, self.embed_dim)
-            whole[:, :T] = mask_features(x, padding).transpose(1, 2).flatten(2)
+            whole[:, :T] = mask_features(x, padding_mask).transpose(1, 2).flatten(2)
             parts = whole.unflatten(1, (-1, width))  # [B, r, width, C]
             parts = torch.einsum("brwi,oiw->bro", parts, conv.weight) + conv.bias
             parts = torch.maximum(parts, 0.01 * parts).unflatten(1, (-1, POOL)).amax(dim=2)

@@ -43,12 +43,12 @@ class FeatureMapAttention(PeerAttention):
         """Return phi(q) [B, H, T, M] of queries q [B, H, T, K], in float32 or wider."""
         raise NotImplementedError
 
-    def map_keys(self, k: Tensor, padding: Optional[Tensor], *more: Tensor) -> Keys:
+    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
         """Compute the feature maps of keys.
 
         Args:
             k: keys [B, H, S, K].
-            padding: padding mask [B, S], or None without padding.
+            padding_mask: mask [B, S], True at padding, or None without padding.
             more: tensors that :meth:`project` returns after q, k and v.
 
         Returns:
@@ -78,28 +78,28 @@ class FeatureMapAttention(PeerAttention):
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, padding: Optional[Tensor] = None
+        self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
         """Compute self-attention in linear time."""
         with torch.autocast(q.device.type, enabled=False):
-            keys = self.map_keys(k, padding, *more)
+            keys = self.map_keys(k, padding_mask, *more)
             if self.form == CAUSAL:
                 sums = chunk_causal_linear(self.map_queries(q), keys.features, with_ones(v), keys.log_decay)
-                return self.divide(sums, *self.totals(keys, padding)).to(v.dtype)
-            return self._weighted_mean(q, self._sum_keys(keys, v, padding)).to(v.dtype)
+                return self.divide(sums, *self.totals(keys, padding_mask)).to(v.dtype)
+            return self._weighted_mean(q, self._sum_keys(keys, v, padding_mask)).to(v.dtype)
 
-    def totals(self, keys: Keys, padding: Optional[Tensor], before: Optional[Tensor] = None) -> Parts:
+    def totals(self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Parts:
         """Return the tensors that :meth:`floor` needs for causal sums; none by default.
 
         Args:
             keys: feature maps of the new keys.
-            padding: padding mask [B, T], or None without padding.
+            padding_mask: mask [B, T], True at padding, or None without padding.
             before: total in the decoding state (default: None, at the start).
         """
         return ()
 
     def attend_incrementally(
-        self, parts: Parts, padding: Optional[Tensor], state: Optional[State]
+        self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
         """Continue causal attention from the sums in ``state``.
 
@@ -108,14 +108,14 @@ class FeatureMapAttention(PeerAttention):
         q, k, v, *more = parts
         state = state or {}
         with torch.autocast(q.device.type, enabled=False):
-            keys, sums = self.map_keys(k, padding, *more), state.get("sums")
+            keys, sums = self.map_keys(k, padding_mask, *more), state.get("sums")
             saved = {}
             if keys.log_scale is not None:
                 saved["log_scale"] = torch.maximum(keys.log_scale, state.get("log_scale", keys.log_scale))
                 keys = keys._replace(features=keys.features * (keys.log_scale - saved["log_scale"]).exp())
                 if sums is not None:
                     sums = sums * (state["log_scale"] - saved["log_scale"]).exp()
-            totals = self.totals(keys, padding, state.get("total"))
+            totals = self.totals(keys, padding_mask, state.get("total"))
             for total in totals:
                 saved["total"] = total[..., -1:, :]
             output, saved["sums"] = recurrent_causal_linear(
@@ -123,11 +123,10 @@ class FeatureMapAttention(PeerAttention):
             )
             return self.divide(output, *totals).to(v.dtype), saved
 
-    def cache_context(self, context: Tensor, padding: Optional[Tensor]) -> State:
+    def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
         """Return the sums over the context, and its number of tokens."""
-        k, v = self.project_heads(context, "k", "v")
         with torch.autocast(k.device.type, enabled=False):
-            return self._sum_keys(self.map_keys(k, padding), v, padding)
+            return self._sum_keys(self.map_keys(k, padding_mask), v, padding_mask)
 
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
         """Attend to the cached sums. No weights are returned."""
@@ -135,27 +134,27 @@ class FeatureMapAttention(PeerAttention):
         with torch.autocast(q.device.type, enabled=False):
             return self._weighted_mean(q, memory), None
 
-    def _sum_keys(self, keys: Keys, v: Tensor, padding: Optional[Tensor]) -> State:
+    def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
         sums = keys.features.transpose(-2, -1) @ with_ones(v)
-        count = (~materialize_padding(padding, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
+        count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
 
     def _weighted_mean(self, q: Tensor, memory: State) -> Tensor:
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
-    def unnormalized_weights(self, features: Tensor, keys: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """Compute phi(q_i) . phi(k_j) for all pairs, 0 at masked pairs, for reference implementations.
 
         Args:
             features: features of queries [B, H, T, M].
             keys: features of keys [B, H, S, M].
-            padding: padding mask of keys [B, S], or None without padding.
+            padding_mask: mask of keys [B, S], True at padding, or None without padding.
 
         Returns:
             Weights before normalization [B, H, T, S].
         """
         weights = features @ keys.transpose(-2, -1)
-        weights = weights.masked_fill(materialize_padding(padding, keys)[:, None, None, :], 0.0)
+        weights = weights.masked_fill(materialize_padding(padding_mask, keys)[:, None, None, :], 0.0)
         return weights.tril() if self.form == CAUSAL else weights
 
 
@@ -178,6 +177,6 @@ def weighted_mean(v: Tensor, weights: Tensor) -> Tensor:
     return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 
-def mask_features(features: Tensor, padding: Optional[Tensor]) -> Tensor:
+def mask_features(features: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
     """Set features [B, H, S, M] to zero at padding [B, S]."""
-    return features if padding is None else features.masked_fill(padding[:, None, :, None], 0.0)
+    return features if padding_mask is None else features.masked_fill(padding_mask[:, None, :, None], 0.0)

@@ -31,16 +31,16 @@ class FlareAttention(PeerAttention):
         """Create the latents [H, M, K]."""
         self.latents = nn.Parameter(torch.randn(self.num_heads, options.flare_latents, self.head_dim) * 0.1)
 
-    def attend(self, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Gather the values into the latents, then distribute the result to all positions."""
         latents = self.latents.to(k.dtype).expand(k.size(0), -1, -1, -1)
         unscaled = latents * self.head_dim**0.5
-        gathered = softmax_attention(unscaled, k, v, combine_masks(padding), self.dropout)
+        gathered = softmax_attention(unscaled, k, v, combine_masks(padding_mask), self.dropout)
         return softmax_attention(k, unscaled, gathered, None, self.dropout)
 
-    def attend_naively(self, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute :meth:`attend` with explicit weight matrices."""
         scale = self.head_dim**0.5
-        gather = naive_softmax_weights(self.latents * scale, k, combine_masks(padding))
+        gather = naive_softmax_weights(self.latents * scale, k, combine_masks(padding_mask))
         scatter = naive_softmax_weights(k * scale, self.latents)
         return scatter @ gather @ v

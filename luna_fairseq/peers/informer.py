@@ -49,12 +49,12 @@ class InformationBlock(nn.Module):
         self.gather_conv = nn.Conv1d(longest, longest, kernel, stride=kernel)
         self.spread_conv = nn.ConvTranspose1d(longest, longest, kernel, stride=kernel)
 
-    def forward(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """Apply the block.
 
         Args:
             x: input [T, B, C].
-            padding: padding mask [B, T], or None without padding.
+            padding_mask: mask [B, T], True at padding, or None without padding.
 
         Returns:
             Output [T, B, C].
@@ -69,9 +69,11 @@ class InformationBlock(nn.Module):
                 "shorten it, or train with more positions"
             )
         x = x.transpose(0, 1)
-        if padding is not None:
-            x = roll_left(x.masked_fill(padding.unsqueeze(-1), 0.0), count_left_padding(padding))
+        if padding_mask is not None:
+            x = roll_left(x.masked_fill(padding_mask.unsqueeze(-1), 0.0), count_left_padding(padding_mask))
         x = self.gather_conv(F.pad(x, (0, 0, 0, self.longest - T)))
         x, places = F.max_pool1d(F.leaky_relu(x), POOL, return_indices=True)
         x = self.spread_conv(F.max_unpool1d(x, places, POOL))[:, :T]
-        return (x if padding is None else roll_left(x, -count_left_padding(padding))).transpose(0, 1)
+        return (x if padding_mask is None else roll_left(x, -count_left_padding(padding_mask))).transpose(
+            0, 1
+        )

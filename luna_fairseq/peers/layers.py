@@ -74,9 +74,9 @@ class InformerEncoderLayer(PeerEncoderLayer):
         Returns:
             Output [T, B, C].
         """
-        padding = None if encoder_padding_mask is None else encoder_padding_mask.bool()
-        x = self._sublayer(x, self.self_attn_layer_norm, lambda y: self.self_attn(y, y, y, padding)[0])
-        return self._sublayer(x, self.final_layer_norm, lambda y: self.information_block(y, padding))
+        padding_mask = None if encoder_padding_mask is None else encoder_padding_mask.bool()
+        x = self._sublayer(x, self.self_attn_layer_norm, lambda y: self.self_attn(y, y, y, padding_mask)[0])
+        return self._sublayer(x, self.final_layer_norm, lambda y: self.information_block(y, padding_mask))
 
     def _sublayer(self, x: Tensor, norm: nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
         y = self.dropout_module(block(norm(x) if self.normalize_before else x))

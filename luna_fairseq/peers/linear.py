@@ -27,10 +27,12 @@ class LinearAttention(FeatureMapAttention):
         """Return phi(q) [B, H, T, K]."""
         return positive(q)
 
-    def map_keys(self, k: Tensor, padding: Optional[Tensor], *more: Tensor) -> Keys:
+    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
         """Return phi(k) [B, H, S, K], 0 at padding."""
-        return Keys(mask_features(positive(k), padding))
+        return Keys(mask_features(positive(k), padding_mask))
 
-    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
+    ) -> Tensor:
         """Compute :meth:`attend` with explicit weights."""
-        return weighted_mean(v, self.unnormalized_weights(positive(q), positive(k), padding))
+        return weighted_mean(v, self.unnormalized_weights(positive(q), positive(k), padding_mask))

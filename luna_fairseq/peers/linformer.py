@@ -42,13 +42,13 @@ class LinformerAttention(PeerAttention):
         if self.sharing == "layerwise":
             self.length_proj = first.length_proj
 
-    def shorten(self, x: Tensor, index: int, padding: Optional[Tensor]) -> Tensor:
+    def shorten(self, x: Tensor, index: int, padding_mask: Optional[Tensor]) -> Tensor:
         """Project keys or values along the length.
 
         Args:
             x: keys or values [B, H, T, K].
             index: 0 for E (keys), 1 for F (values).
-            padding: padding mask [B, T], or None without padding.
+            padding_mask: mask [B, T], True at padding, or None without padding.
 
         Returns:
             Projected keys or values [B, H, k, K].
@@ -56,15 +56,17 @@ class LinformerAttention(PeerAttention):
         T = x.size(2)
         self.check_length(T)
         weights: List[Tensor] = list(self.length_proj)
-        return weights[index % len(weights)][:, :, :T].to(x.dtype) @ mask_features(x, padding)
+        return weights[index % len(weights)][:, :, :T].to(x.dtype) @ mask_features(x, padding_mask)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute softmax attention to the projected keys and values."""
-        k, v = self.shorten(k, 0, padding), self.shorten(v, 1, padding)
+        k, v = self.shorten(k, 0, padding_mask), self.shorten(v, 1, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
 
-    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
+    ) -> Tensor:
         """Compute :meth:`attend` with explicit weights."""
         E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
-        keys, values = E @ mask_features(k, padding), F @ mask_features(v, padding)
+        keys, values = E @ mask_features(k, padding_mask), F @ mask_features(v, padding_mask)
         return (q @ keys.transpose(-2, -1) * q.size(-1) ** -0.5).softmax(dim=-1) @ values

@@ -40,31 +40,35 @@ class LocalAttention(PeerAttention):
         far = i // self.window != j // self.window if self.kind == "blocks" else (i - j).abs() > self.window
         return far | (j > i) if self.form == CAUSAL else far
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute local attention in blocks."""
         T, after = q.size(2), 0 if self.form == CAUSAL else self.window
         if self.kind == "window":
-            return windowed_attention(q, k, v, self.window, after, padding, self.dropout)
+            return windowed_attention(q, k, v, self.window, after, padding_mask, self.dropout)
         size = min(self.window, T)
         places = torch.arange(size, device=q.device)
-        padded = to_blocks(materialize_padding(padding, q)[:, None, :, None], size, True).transpose(-2, -1)
-        excluded = padded | self.mask_pairs(places[:, None], places)
+        padded = to_blocks(materialize_padding(padding_mask, q)[:, None, :, None], size, True).transpose(
+            -2, -1
+        )
+        attention_mask = padded | self.mask_pairs(places[:, None], places)
         q, k, v = (to_blocks(x, size) for x in (q, k, v))
-        return from_blocks(block_attention(q, k, v, excluded, self.dropout), T)
+        return from_blocks(block_attention(q, k, v, attention_mask, self.dropout), T)
 
     def attend_incrementally(
-        self, parts: Parts, padding: Optional[Tensor], state: Optional[State]
+        self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
         """Continue causal attention from the last w positions in ``state``."""
         q, k, v = parts
-        real = (~materialize_padding(padding, q)).long()
+        real = (~materialize_padding(padding_mask, q)).long()
         places = real.cumsum(dim=1) - 1
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
             places = torch.cat([state["places"], places + state["count"]], dim=1)
             real = torch.cat([state["real"], real], dim=1)
-        excluded = self.mask_pairs(places[:, -q.size(2) :, None], places[:, None, :]) | real[:, None, :].eq(0)
-        output = softmax_attention(q, k, v, excluded.unsqueeze(1), self.dropout)
+        attention_mask = self.mask_pairs(places[:, -q.size(2) :, None], places[:, None, :]) | real[
+            :, None, :
+        ].eq(0)
+        output = softmax_attention(q, k, v, attention_mask.unsqueeze(1), self.dropout)
         last = slice(-self.window, None)
         return output, {
             "k": k[:, :, last],
@@ -74,8 +78,10 @@ class LocalAttention(PeerAttention):
             "count": places[:, -1:] + 1,
         }
 
-    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
+    ) -> Tensor:
         """Compute :meth:`attend` with a full mask of pairs."""
         places = torch.arange(q.size(2), device=q.device)
-        excluded = combine_masks(padding, self.mask_pairs(places[:, None], places))
-        return naive_softmax_weights(q, k, excluded) @ v
+        attention_mask = combine_masks(padding_mask, self.mask_pairs(places[:, None], places))
+        return naive_softmax_weights(q, k, attention_mask) @ v

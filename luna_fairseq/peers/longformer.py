@@ -38,7 +38,7 @@ class LongformerAttention(PeerAttention):
             self.projections = self.projections[:3]
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding: Optional[Tensor] = None
+        self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
         """Compute window attention, and full attention for the global tokens.
 
@@ -47,31 +47,31 @@ class LongformerAttention(PeerAttention):
             k: keys [B, H, T, K].
             v: values [B, H, T, K].
             global_parts: queries, keys and values of the global projections; empty without global tokens.
-            padding: padding mask [B, T], or None without padding.
+            padding_mask: mask [B, T], True at padding, or None without padding.
         """
         T, g = q.size(2), min(self.tokens, q.size(2))
         more = None
         if g:
             places = torch.arange(T, device=q.device)[:, None]
             in_window = (places - places[:g].t()).abs() <= self.half
-            excluded = in_window | materialize_padding(padding, q)[:, None, None, :g]
-            more = MoreKeys(k[:, :, :g], v[:, :, :g], excluded)
-        output = windowed_attention(q, k, v, self.half, self.half, padding, self.dropout, more)
+            attention_mask = in_window | materialize_padding(padding_mask, q)[:, None, None, :g]
+            more = MoreKeys(k[:, :, :g], v[:, :, :g], attention_mask)
+        output = windowed_attention(q, k, v, self.half, self.half, padding_mask, self.dropout, more)
         if not g:
             return output
         q, k, v = global_parts
-        global_output = softmax_attention(q[:, :, :g], k, v, combine_masks(padding), self.dropout)
+        global_output = softmax_attention(q[:, :, :g], k, v, combine_masks(padding_mask), self.dropout)
         return torch.cat([global_output, output[:, :, g:]], dim=2)
 
     def attend_naively(
-        self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding: Optional[Tensor] = None
+        self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
         """Compute :meth:`attend` with full masks of pairs."""
         places = torch.arange(q.size(2), device=q.device)
         unseen = ((places[:, None] - places).abs() > self.half) & (places >= self.tokens)
-        output = naive_softmax_weights(q, k, combine_masks(padding, unseen)) @ v
+        output = naive_softmax_weights(q, k, combine_masks(padding_mask, unseen)) @ v
         if not global_parts:
             return output
         q, k, v = global_parts
-        global_output = naive_softmax_weights(q, k, combine_masks(padding)) @ v
+        global_output = naive_softmax_weights(q, k, combine_masks(padding_mask)) @ v
         return torch.where(places[:, None] < self.tokens, global_output, output)

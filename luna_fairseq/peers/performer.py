@@ -37,14 +37,18 @@ class PerformerAttention(FeatureMapAttention):
         exponents = self.exponents(q)
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
 
-    def map_keys(self, k: Tensor, padding: Optional[Tensor], *more: Tensor) -> Keys:
+    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
         exponents = self.exponents(k)
-        if padding is not None:
-            exponents = exponents.masked_fill(padding[:, None, :, None], torch.finfo(exponents.dtype).min)
+        if padding_mask is not None:
+            exponents = exponents.masked_fill(
+                padding_mask[:, None, :, None], torch.finfo(exponents.dtype).min
+            )
         log_scale = exponents.detach().amax(dim=(-2, -1), keepdim=True)
-        return Keys(mask_features((exponents - log_scale).exp(), padding), log_scale)
+        return Keys(mask_features((exponents - log_scale).exp(), padding_mask), log_scale)
 
-    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
+    ) -> Tensor:
         return weighted_mean(
-            v, self.unnormalized_weights(self.exponents(q).exp(), self.exponents(k).exp(), padding)
+            v, self.unnormalized_weights(self.exponents(q).exp(), self.exponents(k).exp(), padding_mask)
         )

@@ -166,29 +166,29 @@ class RecurrentAttention(nn.Module):
         return self.score.keys(memory)
 
     def forward(
-        self, query: Tensor, memory: Tensor, keys: Tensor, padding: Tensor, first: int = 0
+        self, query: Tensor, memory: Tensor, keys: Tensor, padding_mask: Tensor, first: int = 0
     ) -> Tuple[Tensor, Tensor]:
         """
         Args:
             query: [B, T, Q]
             memory: [B, S, M]
             keys: what :meth:`keys` returns
-            padding: [B, S], True at padding, which may be on either side
+            padding_mask: [B, S], True at padding, which may be on either side
             first: place of the first query in its sentence, for monotonic attention
 
         Returns:
             context [B, T, M]; weights [B, T, S], 0 at padding and outside of windows
         """
-        places = (~padding).cumsum(dim=1) - 1  # from 0 at the first real token; padding takes some place
+        places = (~padding_mask).cumsum(dim=1) - 1  # from 0 at the first real token; padding takes some place
         scores = self.score(query, keys, places)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        excluded = padding[:, None]
+        attention_mask = padding_mask[:, None]
         if self.local == "none":
-            weights = masked_softmax(scores, excluded)
+            weights = masked_softmax(scores, attention_mask)
         else:
-            lengths = (~padding).sum(dim=1)[:, None, None]
+            lengths = (~padding_mask).sum(dim=1)[:, None, None]
             distance = places[:, None] - self.centre(query, lengths, first).to(scores.dtype)
-            weights = masked_softmax(scores, excluded | (distance.abs() > self.window))
+            weights = masked_softmax(scores, attention_mask | (distance.abs() > self.window))
             if self.local == "predictive":
                 weights = weights * torch.exp(-2.0 * (distance / self.window) ** 2)
         weights = weights.to(memory.dtype)

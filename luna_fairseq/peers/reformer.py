@@ -40,21 +40,21 @@ class ReformerAttention(PeerAttention):
             (options.reformer_hashes, self.num_heads, self.head_dim, max(1, self.buckets // 2)), interval=1
         )
 
-    def hash(self, qk: Tensor, padding: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    def hash(self, qk: Tensor, padding_mask: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         """Buckets [B, H, rounds, T], padding in one of its own, and the order that sorts by them."""
         rotated = torch.einsum("bhtk,rhkd->bhrtd", qk.detach(), self.rotations.values.to(qk.dtype))
         buckets = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
         buckets = torch.zeros_like(buckets) if self.buckets == 1 else buckets
-        if padding is not None:
-            buckets = buckets.masked_fill(padding[:, None, None, :], self.buckets)
+        if padding_mask is not None:
+            buckets = buckets.masked_fill(padding_mask[:, None, None, :], self.buckets)
         return buckets, buckets.argsort(dim=-1, stable=True)
 
     def is_visible(self, distance: Tensor) -> Tensor:
         """Whether a position sees another at a distance within a bucket."""
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
-    def attend(self, qk: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        buckets, order = self.hash(qk, padding)
+    def attend(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        buckets, order = self.hash(qk, padding_mask)
         slots = order.argsort(dim=-1)
         # Those of a bucket are as far apart as their slots in the order, others further than any sees.
         codes = slots + buckets * (self.chunk + 1)
@@ -88,8 +88,8 @@ class ReformerAttention(PeerAttention):
         keys = with_neighbours(blocks, *neighbours, nowhere)
         return keys.transpose(3, 4).contiguous() - blocks
 
-    def attend_naively(self, qk: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        buckets, order = self.hash(qk, padding)
+    def attend_naively(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        buckets, order = self.hash(qk, padding_mask)
         slots = order.argsort(dim=-1)
         same = buckets.unsqueeze(4) == buckets.unsqueeze(3)
         visible = (same & self.is_visible(slots.unsqueeze(3) - slots.unsqueeze(4))).any(dim=2)

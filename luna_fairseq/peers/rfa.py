@@ -48,32 +48,39 @@ class RandomFeatureAttention(FeatureMapAttention):
         projected = q @ vectors.transpose(-2, -1)
         return torch.cat([projected.sin(), projected.cos()], dim=-1) * vectors.size(-2) ** -0.5
 
-    def map_keys(self, k: Tensor, padding: Optional[Tensor], *more: Tensor) -> Keys:
-        features = mask_features(self.map_queries(k), padding)
+    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
+        features = mask_features(self.map_queries(k), padding_mask)
         if not more:
             return Keys(features)
         gate = more[0].to(features.dtype)
-        log_decay = mask_features(F.logsigmoid(gate), padding).squeeze(-1)
+        log_decay = mask_features(F.logsigmoid(gate), padding_mask).squeeze(-1)
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
     def floor(self, sums: Tensor, *total: Tensor) -> Tensor:
         return self.noise * total[0].clamp(min=torch.finfo(sums.dtype).tiny ** 0.5)
 
-    def totals(self, keys: Keys, padding: Optional[Tensor], before: Optional[Tensor] = None) -> Parts:
+    def totals(self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Parts:
         """What the weights would sum to if every feature map were alike [B, 1 or H, T, 1]."""
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])
-            count = mask_features(real, padding).cumsum(dim=2)
+            count = mask_features(real, padding_mask).cumsum(dim=2)
             return (count if before is None else count + before,)
         left = keys.log_decay.cumsum(dim=-1).unsqueeze(-1).exp()
         return (1 - (left if before is None else left * (1 - before)),)
 
     def attend_naively(
-        self, q: Tensor, k: Tensor, v: Tensor, gate: Optional[Tensor] = None, padding: Optional[Tensor] = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gate: Optional[Tensor] = None,
+        padding_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        each = self.unnormalized_weights(torch.ones_like(q[..., :1]), torch.ones_like(k[..., :1]), padding)
+        each = self.unnormalized_weights(
+            torch.ones_like(q[..., :1]), torch.ones_like(k[..., :1]), padding_mask
+        )
         if gate is not None:
-            log_decay = mask_features(F.logsigmoid(gate), padding).cumsum(dim=2)
+            log_decay = mask_features(F.logsigmoid(gate), padding_mask).cumsum(dim=2)
             left = (log_decay - log_decay.transpose(-2, -1)).tril().exp()
             each = each * left * torch.sigmoid(-gate).transpose(-2, -1)
         weights = each * (self.map_queries(q) @ self.map_queries(k).transpose(-2, -1))

@@ -96,16 +96,16 @@ class RnnEncoder(FairseqEncoder):
             ``src_tokens``; ``final`` [B, layers, 2 H]: the last state of each layer, of an LSTM two (of
             hidden units, of cells)
         """
-        padding = src_tokens.eq(self.embed_tokens.padding_idx)
-        left = count_left_padding(padding)
+        padding_mask = src_tokens.eq(self.embed_tokens.padding_idx)
+        left = count_left_padding(padding_mask)
         x = self.dropout_module(self.embed_tokens(roll_left(src_tokens, left)))
-        lengths = (~padding).sum(dim=1).cpu()
+        lengths = (~padding_mask).sum(dim=1).cpu()
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         packed, state = self.rnn(packed)
         x, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=src_tokens.size(1))
         final = [each.unflatten(0, (-1, 2)).permute(2, 0, 1, 3).flatten(2) for each in state_tensors(state)]
         x = self.dropout_module(roll_left(x, -left))
-        return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [padding], "final": final}
+        return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [padding_mask], "final": final}
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """``encoder_out`` with row ``new_order[i]`` at place i [B']."""
@@ -195,10 +195,10 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         saved = self.get_incremental_state(incremental_state, "recurrent")
         state = self._initial_state(encoder_out) if saved is None else saved
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
-        (padding,) = encoder_out["encoder_padding_mask"]
+        (padding_mask,) = encoder_out["encoder_padding_mask"]
 
         def attend(query: Tensor, place: int) -> Tuple[Tensor, Tensor]:
-            return self.encoder_attn(query, memory, state["keys"], padding, place)
+            return self.encoder_attn(query, memory, state["keys"], padding_mask, place)
 
         # One token after the other where what is read of the source goes into the states.
         size = 1 if self.is_bahdanau or self.input_feeding else x.size(1)

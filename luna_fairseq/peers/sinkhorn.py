@@ -51,10 +51,10 @@ class SinkhornAttention(PeerAttention):
             sums = to_blocks(x, self.size).sum(dim=3).squeeze(1)
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
-    def compute_permutation(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """R [B, H, blocks, blocks] for x [B, 1, T, C], in float32 or wider."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
-        real = mask_features(torch.ones_like(x[..., :1]), padding)
+        real = mask_features(torch.ones_like(x[..., :1]), padding_mask)
         blocks = self.sort(self.summarize_blocks(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)
         n = blocks.size(1)
         self.check_length(x.size(2))
@@ -80,18 +80,22 @@ class SinkhornAttention(PeerAttention):
             logits = (logits - total).masked_fill(~allowed, least)
         return logits.exp().masked_fill(~allowed, 0.0)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        R = self.compute_permutation(x, padding).to(k.dtype)
-        queries, keys, values = (to_blocks(mask_features(y, padding), self.size) for y in (q, k, v))
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
+    ) -> Tensor:
+        R = self.compute_permutation(x, padding_mask).to(k.dtype)
+        queries, keys, values = (to_blocks(mask_features(y, padding_mask), self.size) for y in (q, k, v))
         keys, values = (
             torch.cat([y, (R @ y.flatten(3)).unflatten(3, y.shape[3:])], dim=3) for y in (keys, values)
         )
-        output = block_attention(queries, keys, values, self.mask_pairs(q, padding), self.dropout)
+        output = block_attention(queries, keys, values, self.mask_pairs(q, padding_mask), self.dropout)
         return from_blocks(output, q.size(2))
 
-    def mask_pairs(self, q: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def mask_pairs(self, q: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """What a position does not see of its own and the sorted block [B, 1, blocks, size, 2 size]."""
-        own = to_blocks(materialize_padding(padding, q)[:, None, :, None], self.size, True).transpose(-2, -1)
+        own = to_blocks(materialize_padding(padding_mask, q)[:, None, :, None], self.size, True).transpose(
+            -2, -1
+        )
         # A sorted position is padding if it is so in every block, so in the first: padding is on the right.
         other = own[:, :, :1].expand_as(own)
         own, other = (y.expand(-1, -1, -1, self.size, -1) for y in (own, other))
@@ -102,17 +106,17 @@ class SinkhornAttention(PeerAttention):
         return torch.cat([own, other], dim=-1)
 
     def attend_naively(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding: Optional[Tensor] = None
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        R, outputs = self.compute_permutation(x, padding), []
-        k, v = (mask_features(y, padding) for y in (k, v))
-        excluded_pairs = self.mask_pairs(q, padding)
+        R, outputs = self.compute_permutation(x, padding_mask), []
+        k, v = (mask_features(y, padding_mask) for y in (k, v))
+        attention_mask = self.mask_pairs(q, padding_mask)
         for i, block in enumerate(q.split(self.size, dim=2)):
             seen = []
             for whole in (k, v):
                 blocks = to_blocks(whole, self.size)
                 other = torch.einsum("bhj,bhjsk->bhsk", R[:, :, i], blocks)
                 seen.append(torch.cat([blocks[:, :, i], other], dim=2))
-            excluded = excluded_pairs[:, :, i, : block.size(2)]
-            outputs.append(naive_softmax_weights(block, seen[0], excluded) @ seen[1])
+            block_mask = attention_mask[:, :, i, : block.size(2)]
+            outputs.append(naive_softmax_weights(block, seen[0], block_mask) @ seen[1])
         return torch.cat(outputs, dim=2)

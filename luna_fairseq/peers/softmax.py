@@ -48,19 +48,20 @@ class SoftmaxAttention(PeerAttention):
         slope = torch.exp2(-8 * heads.to(dtype) / self.num_heads)[:, None, None]
         return -(slope * distance).clamp(max=MAX_PENALTY)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        excluded = combine_masks(padding, self.future_mask(q))
-        return softmax_attention(q, k, v, excluded, self.dropout, self.bias(q, k))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        attention_mask = combine_masks(padding_mask, self.future_mask(q))
+        return softmax_attention(q, k, v, attention_mask, self.dropout, self.bias(q, k))
 
-    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
-        excluded = combine_masks(padding, self.future_mask(q))
-        return naive_softmax_weights(q, k, excluded, self.bias(q, k)) @ v
+    def attend_naively(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
+    ) -> Tensor:
+        attention_mask = combine_masks(padding_mask, self.future_mask(q))
+        return naive_softmax_weights(q, k, attention_mask, self.bias(q, k)) @ v
 
-    def cache_context(self, context: Tensor, padding: Optional[Tensor]) -> State:
-        k, v = self.project_heads(context, "k", "v")
-        memory = {"k": k, "v": v, **({} if padding is None else {"padding": padding})}
+    def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
+        memory = {"k": k, "v": v, **({} if padding_mask is None else {"padding": padding_mask})}
         if self.diagonal is not None:
-            mask = materialize_padding(padding, k)
+            mask = materialize_padding(padding_mask, k)
             memory["middles"] = middles(mask, mask)[1]  # of each token, in tokens
         return memory
 
@@ -68,22 +69,22 @@ class SoftmaxAttention(PeerAttention):
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
         (q,) = self.project_heads(query, "q")
-        k, v, padding = memory["k"], memory["v"], memory.get("padding")
-        excluded, bias = combine_masks(padding), None
+        k, v, padding_mask = memory["k"], memory["v"], memory.get("padding")
+        attention_mask, bias = combine_masks(padding_mask), None
         if self.diagonal is not None:
             place, origin = self.places or (torch.arange(q.size(2), device=q.device)[None], None)
-            bias = self.diagonal(place, memory["middles"], padding, origin).bias()
-        weights = naive_softmax_weights(q, k, excluded, bias) if need_weights else None
-        return softmax_attention(q, k, v, excluded, self.dropout, bias), weights
+            bias = self.diagonal(place, memory["middles"], padding_mask, origin).bias()
+        weights = naive_softmax_weights(q, k, attention_mask, bias) if need_weights else None
+        return softmax_attention(q, k, v, attention_mask, self.dropout, bias), weights
 
     def attend_incrementally(
-        self, parts: Parts, padding: Optional[Tensor], state: Optional[State]
+        self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        (q, k, v), padding = parts, materialize_padding(padding, parts[0])
+        (q, k, v), padding_mask = parts, materialize_padding(padding_mask, parts[0])
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
-            padding = torch.cat([state["padding"], padding], dim=1)
+            padding_mask = torch.cat([state["padding"], padding_mask], dim=1)
         places = torch.arange(k.size(2), device=k.device)
-        excluded = combine_masks(padding, places > places[-q.size(2) :, None])
-        output = softmax_attention(q, k, v, excluded, self.dropout, self.bias(q, k))
-        return output, {"k": k, "v": v, "padding": padding}
+        attention_mask = combine_masks(padding_mask, places > places[-q.size(2) :, None])
+        output = softmax_attention(q, k, v, attention_mask, self.dropout, self.bias(q, k))
+        return output, {"k": k, "v": v, "padding": padding_mask}

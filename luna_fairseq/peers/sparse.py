@@ -31,27 +31,31 @@ class SparseAttention(PeerAttention):
     def build(self, options: Any) -> None:
         self.stride = options.sparse_stride
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         size, after = self.stride, 0 if self.form == CAUSAL else 1
-        excluded = outside_window(q, size, (1, after), (size, after * size), padding)
+        attention_mask = outside_window(q, size, (1, after), (size, after * size), padding_mask)
         queries, keys, values = (to_blocks(x, size) for x in (q * self.head_dim**-0.5, k, v))
         near_keys, near_values = (with_neighbours(x, 1, after) for x in (keys, values))
-        near = partial_attention(queries, near_keys, near_values, excluded, self.dropout)
-        excluded = outside_window(q, size, (0, 0), (size, size), padding)[..., :1, :].permute(0, 1, 4, 3, 2)
+        near = partial_attention(queries, near_keys, near_values, attention_mask, self.dropout)
+        attention_mask = outside_window(q, size, (0, 0), (size, size), padding_mask)[..., :1, :].permute(
+            0, 1, 4, 3, 2
+        )
         blocks = torch.arange(keys.size(2), device=q.device)
         distance = blocks - blocks[:, None]
-        excluded = excluded | (distance.abs() <= 1)
+        attention_mask = attention_mask | (distance.abs() <= 1)
         if self.form == CAUSAL:
-            excluded = excluded | (distance > 0)
+            attention_mask = attention_mask | (distance > 0)
         queries, keys, values = (x.transpose(2, 3) for x in (queries, keys, values))
-        far = partial_attention(queries, keys, values, excluded, self.dropout)
+        far = partial_attention(queries, keys, values, attention_mask, self.dropout)
         outputs, totals = (torch.stack([x, y.transpose(2, 3)]) for x, y in zip(near, far))
         return from_blocks(merge_parts(outputs, totals), q.size(2)).to(q.dtype)
 
-    def attend_naively(self, q: Tensor, k: Tensor, v: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
+    ) -> Tensor:
         places = torch.arange(q.size(2), device=q.device)
         distance = places - places[:, None]
-        excluded = (distance.abs() > self.stride) & (distance % self.stride != 0)
+        attention_mask = (distance.abs() > self.stride) & (distance % self.stride != 0)
         if self.form == CAUSAL:
-            excluded = excluded | (distance > 0)
-        return naive_softmax_weights(q, k, combine_masks(padding, excluded)) @ v
+            attention_mask = attention_mask | (distance > 0)
+        return naive_softmax_weights(q, k, combine_masks(padding_mask, attention_mask)) @ v

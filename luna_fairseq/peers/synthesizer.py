@@ -61,17 +61,19 @@ class SynthesizerAttention(PeerAttention):
         pairs = (active @ first).unsqueeze(-1) * (active @ last).unsqueeze(-2)
         return pairs.flatten(-2)[..., :T]
 
-    def attend(self, *parts: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         *hidden, v = parts
         T = v.size(2)
         self.check_length(T)
         logits = self.logits(T, *hidden)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        weights = masked_softmax(logits, combine_masks(padding, self.future_mask(v)))
+        weights = masked_softmax(logits, combine_masks(padding_mask, self.future_mask(v)))
         return self.dropout_module(weights).to(v.dtype) @ v
 
-    def attend_naively(self, *parts: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+    def attend_naively(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         *hidden, v = parts
-        weights = self.logits(v.size(2), *hidden).exp() * ~materialize_padding(padding, v)[:, None, None, :]
+        weights = (
+            self.logits(v.size(2), *hidden).exp() * ~materialize_padding(padding_mask, v)[:, None, None, :]
+        )
         weights = weights.tril() if self.form == CAUSAL else weights
         return weighted_mean(v, weights)

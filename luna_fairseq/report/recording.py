@@ -1,23 +1,26 @@
 """Recorder of the attention weights of a model while it runs.
 
-Each attention module is asked for its weights with the arguments of its own forward call.
+The recorder learns the arguments of each forward call of an attention module, and asks the module for the
+weights that belong to them. The attentions of this package call a function, their ``watcher``. fairseq's
+attention gets a forward hook of torch.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 import re
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from fairseq.modules import MultiheadAttention
+from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention
+from luna_fairseq.peers.attention import PeerAttention
+from luna_fairseq.requirements import version_numbers
 
 _ATTENTION_NAME = re.compile(
     r"(encoder|decoder)\..*?layers\.(\d+)\.(?:.*\.)?(self_attn|encoder_attn)(?:\.softmax)?"
@@ -29,11 +32,6 @@ Weights = Dict[str, Tensor]
 # Arguments of the forward call of an attention, by name.
 Call = Dict[str, Any]
 Reader = Callable[[Any, Call], Weights]
-# Arguments that Luna attention, and Luna causal attention, pass to their watcher after the module itself.
-_CALLS = (
-    ("query", "packed", "context", "source", "geometry"),
-    ("query", "packed", "key_padding_mask", "packed_padding_mask"),
-)
 
 
 class Recorded(NamedTuple):
@@ -64,6 +62,9 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
     Yields:
         A list, to which each forward call of an attention module appends a record.
 
+    Raises:
+        InputError: the model has fairseq's attention, and torch is older than 2.0.
+
     Example:
         >>> with recorded(model) as records:  # doctest: +SKIP
         ...     model(source_tokens, source_lengths, previous_output_tokens)
@@ -71,56 +72,88 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
         'encoder.0.self'
     """
     records: List[Recorded] = []
-    watched = []
-
-    def watch(module: nn.Module, read: Reader, stack: str, layer: int, kind: str) -> None:
-        forward, layers = module.forward, count(layer)
-        watched.append(module)
-
-        def record(call: Call) -> None:
-            layer_index = next(layers)  # each call of a shared layer counts as a layer of its own
-            weights = read(module, call)
-            if weights:
-                records.append(Recorded(f"{stack}.{layer_index}.{KINDS[kind]}", weights, _strengths(module)))
-
-        if hasattr(module, "watcher"):
-            names = _CALLS[isinstance(module, LunaCausalAttention)]
-            module.watcher = lambda attention, *call: record(dict(zip(names, call)))
-            return
-
-        def recording_forward(*args: Any, **kwargs: Any) -> Any:
-            call = inspect.signature(forward).bind(*args, **kwargs)
-            call.apply_defaults()
-            record(dict(call.arguments))
-            return forward(*args, **kwargs)
-
-        module.__dict__["forward"] = recording_forward
-
-    for name, module in model.named_modules():
-        match, read = _ATTENTION_NAME.fullmatch(name), _reader(module)
-        if match is not None and read is not None:
-            watch(module, read, match[1], int(match[2]), match[3])
-        # The fast path of fairseq 0.12.2 does not call the attention module.
-        if getattr(module, "can_use_fastpath", False):
-            module.can_use_fastpath = False
+    stops: List[Callable[[], None]] = []
     try:
+        for name, module in model.named_modules():
+            match, read = _ATTENTION_NAME.fullmatch(name), _reader(module)
+            if match is not None and read is not None:
+                recorder = _Recorder(read, match[1], int(match[2]), KINDS[match[3]], records)
+                stops.append(_watch(module, recorder))
+            # The fast path of fairseq 0.12.2 does not call the attention module.
+            if getattr(module, "can_use_fastpath", False):
+                module.can_use_fastpath = False
         with torch.no_grad():
             yield records
     finally:
-        for module in watched:
-            if hasattr(module, "watcher"):
-                module.watcher = None
-            else:
-                del module.__dict__["forward"]
+        for stop in stops:
+            stop()
+
+
+class _Recorder:
+    """Function of (attention, arguments of its forward call) that appends the weights of the call to a list.
+
+    Args:
+        read: function that returns the weights of a call.
+        stack: "encoder" or "decoder".
+        layer: number of the first layer that the attention belongs to.
+        kind: "self" or "cross".
+        records: list to append to.
+    """
+
+    def __init__(self, read: Reader, stack: str, layer: int, kind: str, records: List[Recorded]) -> None:
+        self.read, self.stack, self.kind, self.records = read, stack, kind, records
+        self.layers = count(layer)
+
+    def __call__(self, attention: nn.Module, call: Call) -> None:
+        layer = next(self.layers)  # each call of a shared layer counts as a layer of its own
+        weights = self.read(attention, call)
+        if weights:
+            name = f"{self.stack}.{layer}.{self.kind}"
+            self.records.append(Recorded(name, weights, _strengths(attention)))
+
+
+def _watch(attention: nn.Module, recorder: _Recorder) -> Callable[[], None]:
+    """Call a recorder at the start of each forward call of an attention.
+
+    Args:
+        attention: attention of this package or of fairseq.
+        recorder: function to call.
+
+    Returns:
+        Function that ends the watch.
+
+    Raises:
+        InputError: the attention is fairseq's, and torch is older than 2.0.
+    """
+    if isinstance(attention, MultiheadAttention):
+        return _hook_fairseq_attention(attention, recorder)
+    names = _WATCHED[recorder.read]
+    attention.watcher = lambda module, *values: recorder(module, dict(zip(names, values)))
+    return lambda: setattr(attention, "watcher", None)
+
+
+def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _Recorder) -> Callable[[], None]:
+    """Call a recorder in a forward hook. Arguments, result and exceptions: see :func:`_watch`."""
+    if version_numbers(torch.__version__) < (2,):
+        raise InputError(
+            f"Attention maps of fairseq's softmax attention need torch 2.0 or later, this is "
+            f"{torch.__version__}. Install a later version."
+        )
+    signature = inspect.signature(attention.forward)
+
+    def hook(module: nn.Module, args: Tuple[Any, ...], kwargs: Call) -> None:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        recorder(module, dict(call.arguments))
+
+    return attention.register_forward_pre_hook(hook, with_kwargs=True).remove
 
 
 def _reader(module: nn.Module) -> Optional[Reader]:
     """Return the function that reads the weights of a module, or None if the module has no weights."""
-    for kind, read in _READERS.items():
-        if isinstance(module, kind):
-            return read
-    # The peers whose output is a weighted sum of values declare it with this attribute.
-    return _read_peer if getattr(module, "has_value_weights", False) else None
+    if isinstance(module, PeerAttention) and not module.has_value_weights:
+        return None
+    return next((read for kind, read in _READERS.items() if isinstance(module, kind)), None)
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
@@ -129,7 +162,7 @@ def _read_luna(attention: LunaAttention, call: Call) -> Weights:
 
 
 def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
-    pack, unpack = _call_with_known(attention.weights, call)  # [B, H, T, L]
+    pack, unpack = attention.weights(**call)  # [B, H, T, L]
     steps = torch.arange(1, pack.size(2) + 1, device=pack.device)
     read = (unpack @ pack.transpose(-2, -1)).tril() / steps[:, None]
     return {PACK: pack.transpose(-2, -1), UNPACK: unpack, READ: read}
@@ -139,63 +172,26 @@ def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
     # torch's fused function does not return the weights of each head. With an incremental state, fairseq
     # computes the attention itself.
     call = {**call, "need_weights": True, "need_head_weights": True, "incremental_state": {}}
-    _, weights = _call_with_known(partial(type(attention).forward, attention), call)
+    _, weights = attention.forward(**call)  # not attention(**call), which would call the hook again
     return {READ: weights.transpose(0, 1)}
 
 
-def _read_peer(attention: Any, call: Call) -> Weights:
-    """Return the weights of a peer attention, whose output is linear in the values.
-
-    With unit vectors as values, the output of such an attention equals its weights.
-    """
-    if getattr(attention, "form", "") == "cross":
-        forward = partial(type(attention).forward, attention)
-        _, weights = _call_with_known(forward, {**call, "need_head_weights": True, "incremental_state": None})
-        return {READ: _cross_weights(attention, call) if weights is None else weights.transpose(0, 1)}
-    parts = list(attention.project(call["query"]))
-    for index, (name, part) in enumerate(zip(attention.projections, parts)):
-        if name.endswith("v"):
-            unit_vectors = torch.eye(part.size(2), dtype=part.dtype, device=part.device)
-            parts[index] = unit_vectors.expand(*part.shape[:2], -1, -1)
-    return {READ: attention.attend_naively(*parts, padding=None)}
-
-
-def _cross_weights(attention: Any, call: Call) -> Tensor:
-    """Compute the weights of a cross-attention that compresses its context before it reads it.
-
-    Returns:
-        [B, H, T, S], the output for unit vectors as values.
-    """
-    context = call["key"]
-    unit_vectors = torch.eye(len(context), dtype=context.dtype, device=context.device)
-    values = unit_vectors.repeat(1, attention.num_heads)[:, None].expand(-1, context.size(1), -1)
-    copied = copy.copy(attention)
-    copied._modules = {**attention._modules, "v_proj": _Constant(values)}
-    padding = call["key_padding_mask"]
-    memory = copied.cache_context(context, None if padding is None else padding.bool())
-    return copied.read_context(call["query"], memory)[0]
-
-
-class _Constant(nn.Module):
-    """Projection that ignores its input and returns fixed values.
-
-    Args:
-        values: tensor to return.
-    """
-
-    def __init__(self, values: Tensor) -> None:
-        super().__init__()
-        self.values = values
-
-    def forward(self, _: Tensor) -> Tensor:
-        """Return the fixed values."""
-        return self.values
+def _read_peer(attention: PeerAttention, call: Call) -> Weights:
+    return {READ: attention.value_weights(**call)}
 
 
 _READERS: Dict[type, Reader] = {
     LunaAttention: _read_luna,
     LunaCausalAttention: _read_causal,
     MultiheadAttention: _read_softmax,
+    PeerAttention: _read_peer,
+}
+# Arguments that an attention passes to its watcher after itself. They are arguments of the function that
+# returns its weights.
+_WATCHED: Dict[Reader, Tuple[str, ...]] = {
+    _read_luna: ("query", "packed", "context", "source", "geometry"),
+    _read_causal: ("query", "packed", "key_padding_mask", "packed_padding_mask"),
+    _read_peer: ("query", "key", "key_padding_mask"),
 }
 
 
@@ -213,9 +209,3 @@ def _strengths(module: nn.Module) -> Dict[str, Tensor]:
     if gate is not None:
         strengths["look-up gate"] = gate()
     return strengths
-
-
-def _call_with_known(function: Callable[..., Any], call: Call) -> Any:
-    """Call a function with those arguments of ``call`` that its signature names."""
-    names = inspect.signature(function).parameters
-    return function(**{name: value for name, value in call.items() if name in names})

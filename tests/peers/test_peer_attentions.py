@@ -55,7 +55,7 @@ def test_the_fast_form_is_the_definition_with_all_gradients(name, form, length, 
     real = ~mask[:, None, :, None]
     results = []
     for function in (module.attend, module.attend_naively):
-        output = function(*module.project(x), padding=mask if padded else None) * real
+        output = function(*module.project(x), padding_mask=mask if padded else None) * real
         results.append((output, *gradients(output, leaves)))
     for a, b in zip(*results):
         if a is None or b is None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 from tiny_luna import assert_close
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.modules.heads import merge_heads, split_heads
 from luna_fairseq.report.recording import recorded
 
@@ -15,8 +16,11 @@ def maps(attention, *inputs, **options):
     side, name = ("decoder", "encoder_attn") if attention.form == "cross" else ("encoder", "self_attn")
     layers = torch.nn.ModuleList([torch.nn.ModuleDict({name: attention})])
     model.add_module(side, torch.nn.ModuleDict({"layers": layers}))
+    modules = dict(attention.named_modules())
     with recorded(model) as found:
         output, _ = attention(*inputs, **options)
+        assert "forward" not in vars(attention) and dict(attention.named_modules()) == modules
+    assert attention.watcher is None
     return found, output
 
 
@@ -31,7 +35,7 @@ def test_maps_of_the_peers(name, form):
     assert read.shape == (1, peer_cases.H, 13, 13)
     values = [part for part, name in zip(parts, attention.projections) if name.endswith("v")]
     if len(values) == 1:
-        assert_close(read @ values[0], attention.attend_naively(*parts, padding=None), tolerance=1e-9)
+        assert_close(read @ values[0], attention.attend_naively(*parts, padding_mask=None), tolerance=1e-9)
     if form == "causal":
         assert read.triu(1).abs().max() == 0
 
@@ -46,3 +50,21 @@ def test_maps_of_cross_attention(name, form):
     assert read[..., 11:].abs().max() == 0
     values = split_heads(attention.v_proj(context), peer_cases.H)
     assert_close(attention.out_proj(merge_heads(read @ values)), output, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("left", [0, 3])
+@pytest.mark.parametrize("name, form", peer_cases.cases("bidirectional", "causal"))
+def test_weights_of_a_padded_sentence_are_its_own(name, form, left):
+    attention = peer_cases.build(name, form)
+    sentences = [peer_cases.sequence(n, batch=1, seed=n)[:, 0] for n in (13, 9)]
+    if not attention.has_value_weights:
+        with pytest.raises(InputError, match=f"The output of {name} attention is no weighted sum of values"):
+            attention.value_weights(sentences[0].unsqueeze(1))
+        return
+    x, padding_mask = peer_cases.pad(sentences, left)
+    together = attention.value_weights(x, key_padding_mask=padding_mask)
+    for b, sentence in enumerate(sentences):
+        alone = attention.value_weights(sentence.unsqueeze(1))
+        real = slice(left, left + len(sentence))
+        assert_close(together[b : b + 1, :, real, real], alone, tolerance=1e-9)
+        assert together[b, :, real][..., padding_mask[b]].abs().sum() == 0

@@ -33,7 +33,7 @@ def test_longformer_is_that_of_transformers():
     mask[padding] = -10000.0
     which = {"is_index_masked": padding, "is_index_global_attn": mask > 0, "is_global_attn": True}
     output = theirs(x, attention_mask=mask, **which)[0]
-    merged = ours.attend(*ours.project(x.transpose(0, 1)), padding=padding).transpose(1, 2).flatten(2)
+    merged = ours.attend(*ours.project(x.transpose(0, 1)), padding_mask=padding).transpose(1, 2).flatten(2)
     assert_close(merged[~padding], output[~padding], 1e-5)
 
 
@@ -59,5 +59,5 @@ def test_bigbird_is_that_of_transformers():
     )
     x = sequence(size * blocks)
     output = theirs(x.transpose(0, 1), band, of_from, of_to, blocked, blocked)[0]
-    merged = ours.attend(*ours.project(x), padding=padding).transpose(1, 2).flatten(2)
+    merged = ours.attend(*ours.project(x), padding_mask=padding).transpose(1, 2).flatten(2)
     assert_close(merged[~padding], output[~padding], 1e-5)

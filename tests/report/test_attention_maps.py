@@ -10,6 +10,7 @@ from tiny_luna import VARIANTS, Task, assert_close, batch, example, marked, tiny
 from tiny_models import classifier, language_model
 
 from fairseq.models.transformer import TransformerModel
+from fairseq.modules import MultiheadAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaCausalAttention
 from luna_fairseq.ops.causal_luna import naive_causal_luna
@@ -102,6 +103,17 @@ def test_maps_of_fairseqs_transformer():
     assert set(found["decoder.0.cross"].weights) == {"read"} and len(found) == 2 + 3 + 3
     assert_close(found["decoder.2.cross"].weights["read"][0].mean(dim=0), extra["attn"][0][0], torch.float32)
     assert found["decoder.0.self"].weights["read"].triu(1).abs().max() == 0
+    assert not any(module._forward_pre_hooks or "forward" in vars(module) for module in model.modules())
+
+
+def test_maps_of_fairseqs_attention_need_torch_2(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "1.13.1")
+    attention = MultiheadAttention(12, 3)
+    layers = torch.nn.ModuleList([torch.nn.ModuleDict({"self_attn": attention})])
+    model = torch.nn.ModuleDict({"encoder": torch.nn.ModuleDict({"layers": layers})})
+    with pytest.raises(InputError, match="need torch 2.0 or later, this is 1.13.1"):
+        with recorded(model):
+            pass
 
 
 class Hub:
