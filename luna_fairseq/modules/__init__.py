@@ -1,12 +1,15 @@
-"""Luna as torch modules: the attentions, the layers, the encoder, the decoder and its state. torch is enough.
+"""Luna as plain torch modules: attentions, layers, encoder, decoder and decoder state.
 
-README.md beside this file has a picture of a layer and of a decoding step. Modules are time-first. Attention
-to a context packs it into P; a layer of your own passes Y_P + P on to the next layer, as it does Y_X + X:
+These modules need only torch. README.md in this folder shows a layer and a decoding step. Tensors are
+time-first [T, B, C].
+
+Luna attention packs a context into the packed sequence P, then lets the queries attend to the result. A layer
+adds both outputs to their inputs: X + Y_X goes through the layer, and P + Y_P is the next layer's P.
 
 >>> import torch
 >>> from luna_fairseq.modules import DecoderOptions, EncoderOptions, LunaAttention, LunaCausalAttention
 >>> from luna_fairseq.modules import LunaDecoder, LunaEncoder, Source
->>> T, S, L, B, C = 20, 50, 16, 4, 64  # queries, context, rows of P, sentences, width
+>>> T, S, L, B, C = 20, 50, 16, 4, 64  # lengths of X, the context and P; batch size; width
 >>> attention = LunaAttention(C, num_heads=8)
 >>> query, context, packed = torch.randn(T, B, C), torch.randn(S, B, C), torch.randn(L, B, C)
 >>> lengths = torch.tensor([50, 31, 8, 44])
@@ -15,14 +18,14 @@ to a context packs it into P; a layer of your own passes Y_P + P on to the next 
 >>> output.shape == query.shape, packed_context.shape == packed.shape
 (True, True)
 
-In decoding the context is packed once, and every step reads the memory of it:
+In decoding, the context is packed once and every step reads the cached memory:
 
 >>> packed_context, memory = attention.pack(packed, context, Source(padding_mask))
 >>> first, _ = attention.unpack(query[:1], memory)
 >>> torch.allclose(first, output[:1], atol=1e-5)
 True
 
-Causal attention reads whole sequences, or some positions at a time with a state of constant size:
+Causal attention computes whole sequences, or a few positions at a time with a state of constant size:
 
 >>> causal = LunaCausalAttention(C, num_heads=8)
 >>> output = causal(query, packed)
@@ -31,7 +34,7 @@ Causal attention reads whole sequences, or some positions at a time with a state
 >>> torch.allclose(eleventh, output[10:11], atol=1e-5)
 True
 
-An encoder and a decoder, trained on whole sentences and decoded step by step:
+An encoder and a decoder are trained on whole sentences and decode step by step:
 
 >>> sizes = {"embed_dim": C, "ffn_embed_dim": 128, "num_layers": 2, "num_heads": 8}
 >>> embed = torch.nn.Embedding(100, C, padding_idx=1)

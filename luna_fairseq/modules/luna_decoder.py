@@ -1,8 +1,8 @@
-"""The Luna decoder: target tokens go through N Luna layers, with the encoder's last P as their first P.
+"""Luna decoder: token embedding and a stack of Luna layers, for translation and language modelling.
 
-Without an encoder it is a language model, and every layer has a P of its own. Decoding step by step is the
-same
-call with a state: ``output, state = decoder(tokens, encoded, state)``.
+The first layer reads the encoder's last packed sequence P. A decoder without an encoder is a language model
+with a learned P in each layer. For decoding step by step, pass the returned state to the next call:
+``output, state = decoder(tokens, encoded, state)``.
 """
 
 from typing import Any, Collection, NamedTuple, Optional, Tuple
@@ -21,12 +21,13 @@ from luna_fairseq.modules.state import DecoderState
 
 
 class DecoderOutput(NamedTuple):
-    """Output of a decoder, without the state.
+    """Output features, hidden states and attention weights of a decoder.
 
     Attributes:
-        x: features [B, T, C]
-        states: X [T, B, C] before the first and after every layer
-        weights: for every layer, weights over the source [H, B, T, S], or None if they were not asked for
+        x: output features [B, T, C].
+        states: features before the first layer and after each layer, each [T, B, C].
+        weights: weights over the source of each layer [H, B, T, S], or None for a layer whose weights were
+            not requested.
     """
 
     x: Tensor
@@ -35,12 +36,24 @@ class DecoderOutput(NamedTuple):
 
 
 class LunaDecoder(TokenEmbedding):
-    """N Luna layers over target tokens.
+    """Luna decoder, which computes features of target tokens for whole sequences or step by step.
 
     Args:
-        options: sizes and settings
-        embed_tokens: token embedding with ``embedding_dim`` and ``padding_idx``
-        attentions: what stands in the slots of the layers (default: None, the paper's attentions)
+        options: options of the decoder.
+        embed_tokens: token embedding with the attributes ``embedding_dim`` and ``padding_idx``.
+        attentions: factory of the layers' attentions (default: None, the paper's attentions).
+
+    Example:
+        >>> import torch
+        >>> from luna_fairseq.modules import DecoderOptions
+        >>> sizes = {"embed_dim": 64, "ffn_embed_dim": 128, "num_layers": 2, "num_heads": 8}
+        >>> options = DecoderOptions(**sizes, has_encoder=False)
+        >>> decoder = LunaDecoder(options, torch.nn.Embedding(100, 64, padding_idx=1))
+        >>> tokens = torch.randint(2, 100, (4, 20))
+        >>> output, state = decoder(tokens[:, :10], keep_state=True)
+        >>> output, state = decoder(tokens[:, 10:11], state=state)
+        >>> output.x.shape, state.position
+        (torch.Size([4, 1, 64]), 11)
     """
 
     def __init__(
@@ -55,8 +68,15 @@ class LunaDecoder(TokenEmbedding):
     def build(
         self, options: DecoderOptions, embed_tokens: nn.Module, attentions: Optional[DecoderAttentions] = None
     ) -> None:
-        """Build all parts. A class with a second base calls this method after the constructor of that base;
-        arguments as of the class."""
+        """Build all submodules.
+
+        A subclass with a second base class calls this method after the constructor of that base class.
+
+        Args:
+            options: options of the decoder.
+            embed_tokens: token embedding.
+            attentions: factory of the layers' attentions (default: None, the paper's attentions).
+        """
         C, width = options.embed_dim, embed_tokens.embedding_dim
         self.attentions = attentions or DecoderAttentions()
         self.build_embedding(options, embed_tokens)
@@ -71,11 +91,20 @@ class LunaDecoder(TokenEmbedding):
         self.project_out_dim = None if out is None or out == C else linear_without_bias(C, out)
 
     def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build the layers in their order."""
+        """Build all layers, first layer first.
+
+        Args:
+            options: options of the decoder.
+        """
         return nn.ModuleList([self.build_layer(options, number) for number in range(options.num_layers)])
 
     def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
-        """Build layer ``number``, from 0."""
+        """Build one layer.
+
+        Args:
+            options: options of the decoder.
+            number: index of the layer, counted from 0.
+        """
         is_last = number == options.num_layers - 1
         update_packed = not (is_last or options.non_contextual_packed)
         self_attn = self.attentions.build_causal_attention(options)
@@ -89,7 +118,17 @@ class LunaDecoder(TokenEmbedding):
         return LunaDecoderLayer(options, self_attn, encoder_attn, packed_embedding, update_packed)
 
     def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
-        """Call a layer."""
+        """Call a layer.
+
+        Subclasses override this method, for example to checkpoint activations.
+
+        Args:
+            layer: layer to call.
+            *inputs: positional arguments of the layer.
+
+        Returns:
+            Outputs of the layer.
+        """
         return layer(*inputs)
 
     def forward(
@@ -103,58 +142,66 @@ class LunaDecoder(TokenEmbedding):
         keep_state: Optional[bool] = None,
         weights_of: Collection[int] = (),
     ) -> Tuple[DecoderOutput, Optional[DecoderState]]:
-        """Read the target, or the next of its tokens.
+        """Compute the features of target tokens.
 
         Args:
-            tokens: the target shifted right [B n, T], padded on either side; with a ``state`` its next tokens
-                alone. n rows that follow one another share one of the B sentences of the source
-            encoded: what the encoder has returned; None without an encoder
-            state: what the call before this one has returned (default: None, the target begins)
-            embeddings: [B n, T, C], vectors in place of the token embedding's (default: None)
-            padding_mask: [B n, T], True at padding (default: None, where ``tokens`` is the padding index)
-            places: [B n, T], number of each token, from 0 (default: None, tokens are counted and padding is
-                not)
-            keep_state: return the state after these tokens (default: None, if a ``state`` was given)
-            weights_of: numbers of the layers whose weights over the source are returned (default: none)
+            tokens: target token ids shifted right [B n, T], padded on either side. With ``state``, the next
+                tokens only. Each n consecutive hypotheses share one of the B source sentences (default: None,
+                ``embeddings`` are given).
+            encoded: output of the encoder (default: None, the decoder has no encoder).
+            state: state that the previous call returned (default: None, the target starts here).
+            embeddings: embeddings [B n, T, C'] that replace the token embedding (default: None).
+            padding_mask: boolean mask [B n, T], True at padding (default: None, padding is recognised by its
+                token id).
+            places: index of each token in its sequence [B n, T], counted from 0 (default: None, tokens are
+                counted without padding).
+            keep_state: return the state after these tokens (default: None, True if ``state`` is given).
+            weights_of: indices of the layers whose weights over the source are returned (default: none).
 
         Returns:
-            the output, and the state or None
+            Tuple of the output and the state after these tokens, or None without ``keep_state``.
 
         Raises:
-            InputError: the state is the state of a model with another number of layers
+            InputError: ``state`` belongs to a decoder with another number of layers, or neither ``tokens``
+                nor ``padding_mask`` was passed.
         """
         if embeddings is None:
             embeddings = self.embed_tokens(tokens)
         if padding_mask is None:
             padding_mask = find_padding(tokens, self.padding_idx)
         keep_state = state is not None if keep_state is None else keep_state
-        before = (None,) * len(self.layers) if state is None else state.layers
-        if len(before) != len(self.layers):
-            raise InputError(f"the state has {len(before)} layers, the decoder {len(self.layers)}")
+        layer_states = (None,) * len(self.layers) if state is None else state.layers
+        if len(layer_states) != len(self.layers):
+            raise InputError(
+                f"Expected a state of {len(self.layers)} layers, got {len(layer_states)} layers. "
+                "Pass the state that this decoder returned"
+            )
         count, end = (None, 0) if state is None else (state.count, state.position)
         end += embeddings.size(1)
-        counted = token_places(padding_mask, count)
-        x = self.embed(embeddings, padding_mask, counted if places is None else places, end)
-        context, first, source = (None, None, Source()) if encoded is None else encoded[:3]
-        if any(layer is not None and layer.memory is not None for layer in before[:1]):
-            first = None  # the source was packed before
-        target = Target(padding_mask, counted, tokens)
-        seen = None if state is None else state.target
-        geometry, seen = self.attentions.find_geometry(context, first, source, target, seen)
+        counted_places = token_places(padding_mask, count)
+        x = self.embed(embeddings, padding_mask, counted_places if places is None else places, end)
+        context, first_packed, source = (None, None, Source()) if encoded is None else encoded[:3]
+        if any(layer is not None and layer.memory is not None for layer in layer_states[:1]):
+            first_packed = None  # An earlier step has packed the source.
+        target = Target(padding_mask, counted_places, tokens)
+        target_state = None if state is None else state.target
+        geometry, target_state = self.attentions.find_geometry(
+            context, first_packed, source, target, target_state
+        )
         mask = drop_empty_mask(padding_mask)
 
-        packed = first
-        states, all_weights, kept = [x], [], []
+        packed = first_packed
+        states, all_weights, next_layer_states = [x], [], []
         for number, layer in enumerate(self.layers):
-            x, packed, weights, after = self.run_layer(
+            x, packed, weights, next_layer_state = self.run_layer(
                 *(layer, x, packed, context, source, mask),
-                *(before[number], geometry, keep_state, number in weights_of),
+                *(layer_states[number], geometry, keep_state, number in weights_of),
             )
             if self.options.non_contextual_packed:
-                packed = first
+                packed = first_packed
             states.append(x)
             all_weights.append(weights)
-            kept.append(after)
+            next_layer_states.append(next_layer_state)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         x = x.transpose(0, 1)  # [B n, T, C]
@@ -163,17 +210,25 @@ class LunaDecoder(TokenEmbedding):
         output = DecoderOutput(x, tuple(states), tuple(all_weights))
         if not keep_state:
             return output, None
-        real = (~padding_mask).sum(dim=1)
-        return output, DecoderState(tuple(kept), real if count is None else count + real, end, seen)
+        new_count = (~padding_mask).sum(dim=1)
+        if count is not None:
+            new_count = count + new_count
+        return output, DecoderState(tuple(next_layer_states), new_count, end, target_state)
 
     def embed(self, embeddings: Tensor, padding_mask: Tensor, places: Tensor, end: int) -> Tensor:
-        """Turn token vectors [B, T, C'] into what the first layer reads [T, B, C].
+        """Compute the input of the first layer from token embeddings.
+
+        The method applies scaling, word dropout, the linear maps, positions, layer norm and dropout, as far
+        as the options enable them.
 
         Args:
-            embeddings: vectors of the token embedding, whose width C' may differ from C
-            padding_mask: [B, T], True at padding
-            places: [B, T], number of each token in its sequence, from 0
-            end: length of the sequences so far, padding included
+            embeddings: token embeddings [B, T, C'], whose width C' can differ from C.
+            padding_mask: boolean mask [B, T], True at padding.
+            places: index of each token in its sequence [B, T], counted from 0.
+            end: length of the sequences so far, padding included.
+
+        Returns:
+            Input of the first layer [T, B, C].
         """
         x = drop_words(self.embed_scale * embeddings, self.word_dropout_module)
         for module in (self.quant_noise, self.project_in_dim):
@@ -187,7 +242,12 @@ class LunaDecoder(TokenEmbedding):
 
 
 def linear_without_bias(inputs: int, outputs: int) -> nn.Linear:
-    """Build a linear map [.., inputs] -> [.., outputs] without bias, initialised as fairseq does."""
+    """Build a linear layer without bias, with fairseq's Xavier uniform initialisation.
+
+    Args:
+        inputs: number of input features.
+        outputs: number of output features.
+    """
     linear = nn.Linear(inputs, outputs, bias=False)
     nn.init.xavier_uniform_(linear.weight)
     return linear

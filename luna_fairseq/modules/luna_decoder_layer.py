@@ -1,4 +1,4 @@
-"""A layer of the Luna decoder: causal attention, attention to the source, feed-forward block."""
+"""Decoder layer of Luna: causal self-attention, cross-attention and a feed-forward block."""
 
 from typing import Optional, Tuple
 
@@ -13,17 +13,17 @@ from luna_fairseq.modules.state import LayerState
 
 
 class LunaDecoderLayer(LunaLayer):
-    """Luna causal attention through P, Luna attention of X and P to the encoder's output, feed-forward block.
+    """Decoder layer with causal self-attention, attention to the source and a feed-forward block.
 
-    Without an encoder the second is left out, and P is a parameter of the layer (Luna, section 3.3).
+    A language model has no attention to the source, and each layer has a learned P (Luna, section 3.3).
 
     Args:
-        options: options of the decoder
-        self_attn: causal attention, such as :class:`luna_fairseq.modules.LunaCausalAttention`
-        encoder_attn: attention to the source, such as :class:`luna_fairseq.modules.LunaAttention`; None
-            without an encoder
-        packed_embedding: the layer's own P; None with an encoder
-        update_packed: pass Y_P + P on as the next layer's P; nothing reads that of the last layer
+        options: options of the decoder.
+        self_attn: causal self-attention, such as :class:`luna_fairseq.modules.LunaCausalAttention`.
+        encoder_attn: attention to the source, such as :class:`luna_fairseq.modules.LunaAttention`, or None
+            without an encoder.
+        packed_embedding: learned P of this layer, or None with an encoder.
+        update_packed: return Y_P + P as the next layer's P. False in the last layer, whose P is unused.
     """
 
     def __init__(
@@ -42,7 +42,8 @@ class LunaDecoderLayer(LunaLayer):
         if encoder_attn is not None:
             self.encoder_attn_layer_norm: nn.Module = nn.LayerNorm(options.embed_dim)
         packs = encoder_attn is not None and encoder_attn.packs
-        self.build_rest(options, update_packed and packs, packs and (update_packed or self.normalize_before))
+        has_norm = packs and (update_packed or self.normalize_before)
+        self.build_feed_forward(options, update_packed and packs, has_norm)
 
     def forward(
         self,
@@ -56,57 +57,67 @@ class LunaDecoderLayer(LunaLayer):
         keep_state: bool = False,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor], Optional[LayerState]]:
-        """
+        """Apply self-attention, attention to the source and the feed-forward block.
+
         Args:
-            x: [T, B n, C]; n rows that follow one another share one of the B sentences of the source
-            packed: P [L, B, C]; None after the first step of decoding, and without an encoder
-            context: the encoder's output [S, B, C]; None without an encoder
-            source: masks of the context and of P
-            target_padding_mask: [B n, T], True at padding of x (default: None, no padding)
-            state: what the positions before these have left, with ``keep_state`` alone (default: None, x
-                begins the sequences)
-            geometry: what the decoder has computed of the batch (default: None, it has computed nothing)
-            keep_state: return the state after these positions (default: False)
-            need_weights: also return weights over the source (default: False)
+            x: target tokens X [T, B n, C]. Each n consecutive hypotheses share one of the B sentences.
+            packed: packed sequence P [L, B, C]. None without an encoder, and after the first decoding step.
+            context: encoder output [S, B, C], or None without an encoder.
+            source: masks of the context and of P.
+            target_padding_mask: boolean mask [B n, T], True at padding of X (default: None, no padding).
+            state: state after the earlier positions, used only with ``keep_state`` (default: None, the
+                sequences start here).
+            geometry: geometry of the batch, computed by the decoder (default: None, the attention computes
+                its own).
+            keep_state: also return the state after these positions (default: False).
+            need_weights: also return the weights over the source (default: False).
 
         Returns:
-            x [T, B n, C]; the next P [L, B, C] or None; weights [H, B n, T, S] or None; the state or None
+            Tuple of four values:
+
+            - X [T, B n, C].
+            - next layer's P [L, B, C], or None if the layer does not update P.
+            - weights over the source [H, B n, T, S], or None without ``need_weights``.
+            - state after these positions, or None without ``keep_state``.
 
         Raises:
-            InputError: neither P nor a state with the packed source was given
+            InputError: neither ``packed`` nor ``state`` holds the packed source.
         """
-        # P enters causal attention as it is, pre-norm or not: the authors' model is defined so.
-        y = self.before(self.self_attn_layer_norm, x)
+        # Causal attention reads P without a norm even in a pre-norm layer, as in the authors' code.
+        y = self.normalize_input(self.self_attn_layer_norm, x)
         if self.packed_embedding is not None and (state is None or state.causal.pack_q is None):
-            # In decoding all rows share one P: it depends on nothing but the layer.
+            # All sequences share the learned P, so decoding projects and stores it once.
             packed, _ = self.packed_embedding(x.new_ones(1 if keep_state else x.size(1)))
-        kept = None
+        next_state = None
         if keep_state:
             causal = None if state is None else state.causal
             y, causal = self.self_attn.step(
                 y, packed, causal, target_padding_mask, source.packed_padding_mask
             )
-            kept = LayerState(causal)
+            next_state = LayerState(causal)
         else:
             y = self.self_attn(y, packed, target_padding_mask, source.packed_padding_mask)
-        x = self.after(self.self_attn_layer_norm, x, y)
+        x = self.add_residual(self.self_attn_layer_norm, x, y)
         if self.encoder_attn is None:
-            return self.feed_forward(x), None, None, kept
-        y, packed_context = self.before(self.encoder_attn_layer_norm, x), None
+            return self.feed_forward(x), None, None, next_state
+        y, packed_context = self.normalize_input(self.encoder_attn_layer_norm, x), None
         memory = None if state is None else state.memory
         if memory is None and packed is None:
-            raise InputError("no packed sequence was given, and no earlier step has kept what it packed")
-        if kept is None:  # nothing is kept: pack and unpack in one call
-            p = self.before(self.packed_layer_norm, packed)
+            raise InputError(
+                "no packed sequence was given, and the state holds no packed source. "
+                "Pass packed in the first step"
+            )
+        if next_state is None:
+            p = self.normalize_input(self.packed_layer_norm, packed)
             y, packed_context, weights = self.encoder_attn(
                 y, p, context, source=source, geometry=geometry, need_weights=need_weights
             )
         else:
             if memory is None:
-                p = self.before(self.packed_layer_norm, packed)
+                p = self.normalize_input(self.packed_layer_norm, packed)
                 packed_context, memory = self.encoder_attn.pack(p, context, source, geometry, need_weights)
             y, weights = self.encoder_attn.unpack(y, memory, source, geometry, need_weights)
-            kept = kept._replace(memory=memory)
-        x = self.after(self.encoder_attn_layer_norm, x, y)
+            next_state = next_state._replace(memory=memory)
+        x = self.add_residual(self.encoder_attn_layer_norm, x, y)
         packed = self.next_packed(packed, packed_context)
-        return self.feed_forward(x), packed, weights, kept
+        return self.feed_forward(x), packed, weights, next_state

@@ -1,4 +1,4 @@
-"""The Luna encoder: tokens and the learned P go through N Luna layers."""
+"""Luna encoder: token embedding, learned initial P, and a stack of Luna layers."""
 
 from typing import Any, NamedTuple, Optional, Tuple
 
@@ -13,16 +13,17 @@ from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 
 class EncoderOutput(NamedTuple):
-    """What an encoder returns and a decoder reads.
+    """Output of an encoder, which a decoder takes as input.
 
     Attributes:
-        x: [S, B, C]
-        packed: the last P [L, B, C]
-        source: masks of x and P
-        states, packed_states: X and P before the first and after every layer (default: empty, they were not
-            asked for)
-        weights: of every layer, weights of self-attention [H, B, S, S] (default: empty, they were not asked
-            for)
+        x: output features [S, B, C].
+        packed: last packed sequence P [L, B, C].
+        source: masks of the features and of P.
+        states: features before the first layer and after each layer, each [S, B, C] (default: empty, not
+            requested).
+        packed_states: packed sequence P before the first layer and after each layer, each [L, B, C] (default:
+            empty, not requested).
+        weights: self-attention weights of each layer [H, B, S, S] (default: empty, not requested).
     """
 
     x: Tensor
@@ -34,12 +35,21 @@ class EncoderOutput(NamedTuple):
 
 
 class LunaEncoder(TokenEmbedding):
-    """N Luna layers over tokens and P.
+    """Luna encoder, which computes features of the tokens and a packed sequence P of fixed length.
 
     Args:
-        options: sizes and settings
-        embed_tokens: token embedding with ``padding_idx``; of width C
-        attentions: what stands in the slots of the layers (default: None, the paper's attention)
+        options: options of the encoder.
+        embed_tokens: token embedding of width C with an attribute ``padding_idx``.
+        attentions: factory of the layers' attentions (default: None, the paper's attention).
+
+    Example:
+        >>> import torch
+        >>> from luna_fairseq.modules import EncoderOptions
+        >>> options = EncoderOptions(embed_dim=64, ffn_embed_dim=128, num_layers=2, num_heads=8)
+        >>> encoder = LunaEncoder(options, torch.nn.Embedding(100, 64, padding_idx=1))
+        >>> encoded = encoder(torch.randint(2, 100, (4, 50)))
+        >>> encoded.x.shape, encoded.packed.shape
+        (torch.Size([50, 4, 64]), torch.Size([32, 4, 64]))
     """
 
     def __init__(
@@ -54,8 +64,15 @@ class LunaEncoder(TokenEmbedding):
     def build(
         self, options: EncoderOptions, embed_tokens: nn.Module, attentions: Optional[EncoderAttentions] = None
     ) -> None:
-        """Build all parts. A class with a second base calls this method after the constructor of that base;
-        arguments as of the class."""
+        """Build all submodules.
+
+        A subclass with a second base class calls this method after the constructor of that base class.
+
+        Args:
+            options: options of the encoder.
+            embed_tokens: token embedding.
+            attentions: factory of the layers' attentions (default: None, the paper's attention).
+        """
         C = options.embed_dim
         self.attentions = attentions or EncoderAttentions()
         self.build_embedding(options, embed_tokens)
@@ -82,21 +99,48 @@ class LunaEncoder(TokenEmbedding):
             self.packed_layer_norm = nn.LayerNorm(C)
 
     def packed_positions(self, length: int, embed_dim: int) -> Tensor:
-        """Return the sinusoidal positions of the rows of P [L, C]."""
+        """Return the sinusoidal position embeddings of the rows of P.
+
+        Args:
+            length: number of rows L.
+            embed_dim: width C.
+
+        Returns:
+            Position embeddings [L, C].
+        """
         return sinusoidal_table(length, embed_dim)
 
     def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build the layers in their order."""
+        """Build all layers, first layer first.
+
+        Args:
+            options: options of the encoder.
+        """
         return nn.ModuleList([self.build_layer(options, number) for number in range(options.num_layers)])
 
     def build_layer(self, options: EncoderOptions, number: int) -> nn.Module:
-        """Build layer ``number``, from 0."""
+        """Build one layer.
+
+        Args:
+            options: options of the encoder.
+            number: index of the layer, counted from 0.
+        """
         is_last = number == options.num_layers - 1
         attention = self.attentions.build_attention(options)
         return LunaEncoderLayer(options, attention, not (is_last and options.normalizes_last_packed))
 
     def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
-        """Call a layer."""
+        """Call a layer.
+
+        Subclasses override this method, for example to checkpoint activations.
+
+        Args:
+            layer: layer to call.
+            *inputs: positional arguments of the layer.
+
+        Returns:
+            Outputs of the layer.
+        """
         return layer(*inputs)
 
     def forward(
@@ -108,15 +152,23 @@ class LunaEncoder(TokenEmbedding):
         return_states: bool = False,
         need_weights: bool = False,
     ) -> EncoderOutput:
-        """
+        """Encode a batch of token sequences.
+
         Args:
-            tokens: [B, S], padded on either side
-            embeddings: [B, S, C], vectors in place of the token embedding's (default: None)
-            padding_mask: [B, S], True at padding (default: None, where ``tokens`` is the padding index)
-            places: [B, S], number of each token, from 0 (default: None, tokens are counted and padding is
-                not)
-            return_states: also return X and P after every layer (default: False)
-            need_weights: also return the weights of self-attention (default: False)
+            tokens: token ids [B, S], padded on either side (default: None, ``embeddings`` are given).
+            embeddings: embeddings [B, S, C] that replace the token embedding (default: None).
+            padding_mask: boolean mask [B, S], True at padding (default: None, padding is recognised by its
+                token id).
+            places: index of each token in its sequence [B, S], counted from 0 (default: None, tokens are
+                counted without padding).
+            return_states: also return X and P before the first layer and after each layer (default: False).
+            need_weights: also return the weights of self-attention (default: False).
+
+        Returns:
+            Features, last packed sequence P and their masks.
+
+        Raises:
+            InputError: neither ``tokens`` nor ``padding_mask`` was passed.
         """
         if embeddings is None:
             embeddings = self.embed_tokens(tokens)
@@ -128,16 +180,16 @@ class LunaEncoder(TokenEmbedding):
         if mask is not None:
             x = x.masked_fill(mask.unsqueeze(-1), 0.0)
         x = x.transpose(0, 1)  # [S, B, C]
-        first, packed_padding_mask = self.packed_embedding((~padding_mask).sum(dim=1), x.size(0))
+        first_packed, packed_padding_mask = self.packed_embedding((~padding_mask).sum(dim=1), x.size(0))
         source = Source(mask, packed_padding_mask)
-        geometry = self.attentions.find_geometry(x, first, source)
+        geometry = self.attentions.find_geometry(x, first_packed, source)
 
-        packed = first
+        packed = first_packed
         states, packed_states, all_weights = [x], [packed], []
         for _ in range(self.layer_repeats):
             for layer in self.layers:
                 x, packed, weights = self.run_layer(layer, x, packed, source, geometry, need_weights)
-                packed = first if packed is None else packed
+                packed = first_packed if packed is None else packed
                 states.append(x)
                 packed_states.append(packed)
                 all_weights.append(weights)
@@ -151,8 +203,19 @@ class LunaEncoder(TokenEmbedding):
         return output._replace(weights=tuple(all_weights)) if need_weights else output
 
     def embed(self, embeddings: Tensor, padding_mask: Tensor, places: Tensor) -> Tensor:
-        """Turn token vectors [B, S, C] into what the first layer reads [B, S, C]. Mask and places as of
-        :meth:`forward`."""
+        """Compute the input of the first layer from token embeddings.
+
+        The method applies word dropout, scaling, positions, layer norm, dropout and the linear map, as far as
+        the options enable them.
+
+        Args:
+            embeddings: token embeddings [B, S, C].
+            padding_mask: boolean mask [B, S], True at padding.
+            places: index of each token in its sequence [B, S], counted from 0.
+
+        Returns:
+            Input of the first layer [B, S, C].
+        """
         x = self.embed_scale * drop_words(embeddings, self.word_dropout_module)
         positions = self.embed_places(places, padding_mask, x.size(1))
         if positions is not None:

@@ -1,5 +1,7 @@
-"""A Luna layer: a Transformer layer with a second residual stream, the packed sequence P. The encoder's
-layer."""
+"""Encoder layer of Luna, and the base class that it shares with the decoder layer.
+
+A Luna layer is a Transformer layer with two residual streams: the tokens X and the packed sequence P.
+"""
 
 from typing import Any, Dict, Optional, Tuple
 
@@ -10,13 +12,14 @@ from luna_fairseq.modules.options import StackOptions
 
 
 class LunaLayer(nn.Module):
-    """Dropout, residual and norm around attentions and the feed-forward block, before (pre-norm) or after
-    them.
+    """Base class of the Luna layers, with residual connections, layer norms and a feed-forward block.
 
-    A layer builds its attentions and their norms, then calls :meth:`build_rest`.
+    A pre-norm layer normalises the input of each block. A post-norm layer normalises the sum of a block's
+    input and output. Subclasses build their attentions and the norms of these, then call
+    :meth:`build_feed_forward`.
 
     Args:
-        options: options of the stack that the layer belongs to
+        options: options of the encoder or decoder.
     """
 
     def __init__(self, options: StackOptions):
@@ -24,14 +27,14 @@ class LunaLayer(nn.Module):
         self.normalize_before = options.normalize_before
         self.dropout_module: nn.Module = nn.Dropout(options.dropout)
 
-    def build_rest(self, options: StackOptions, update_packed: bool, normalize_packed: bool) -> None:
-        """Build the feed-forward block and the norm of the next P.
+    def build_feed_forward(self, options: StackOptions, update_packed: bool, normalize_packed: bool) -> None:
+        """Build the feed-forward block and the layer norm of P.
 
         Args:
-            options: options of the stack that the layer belongs to
-            update_packed: pass Y_P + P on as the next layer's P
-            normalize_packed: the layer has a norm of P. A norm that nothing reads would be a parameter
-                without gradient, which breaks distributed training
+            options: options of the encoder or decoder.
+            update_packed: return Y_P + P as the next layer's P.
+            normalize_packed: build a layer norm of P. A norm whose output is unused must not be built: its
+                parameters would have no gradient, which breaks distributed training.
         """
         C = options.embed_dim
         self.activation_fn = options.activation_fn
@@ -42,29 +45,51 @@ class LunaLayer(nn.Module):
         self.update_packed = update_packed
         self.packed_layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if normalize_packed else None
 
-    def before(self, norm: Optional[nn.Module], x: Tensor) -> Tensor:
-        """Return what a block reads of a stream ``x``: its norm in a pre-norm layer."""
+    def normalize_input(self, norm: Optional[nn.Module], x: Tensor) -> Tensor:
+        """Return the input of a block, which is normalised in a pre-norm layer only.
+
+        Args:
+            norm: layer norm of the block, or None.
+            x: residual stream, X [T, B, C] or P [L, B, C].
+        """
         return norm(x) if self.normalize_before and norm is not None else x
 
-    def after(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
-        """Add the output ``x`` of a block to the stream ``residual``, and normalise in a post-norm layer."""
+    def add_residual(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
+        """Add the output of a block to the residual stream, and normalise the sum in a post-norm layer.
+
+        Args:
+            norm: layer norm of the block, or None.
+            residual: residual stream, X [T, B, C] or P [L, B, C].
+            x: output of the block, shaped like ``residual``. Dropout is applied to it.
+        """
         x = residual + self.dropout_module(x)
         return x if self.normalize_before or norm is None else norm(x)
 
     def next_packed(self, packed: Optional[Tensor], packed_context: Optional[Tensor]) -> Optional[Tensor]:
-        """Return the next layer's P [L, B, C], or None if the layer does not update P."""
+        """Return the next layer's P, or None if the layer does not update P.
+
+        Args:
+            packed: packed sequence P of this layer [L, B, C], or None.
+            packed_context: packed context Y_P [L, B, C], or None.
+        """
         if packed is None or packed_context is None or not self.update_packed:
             return None
-        return self.after(self.packed_layer_norm, packed, packed_context)
+        return self.add_residual(self.packed_layer_norm, packed, packed_context)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """Apply the feed-forward block and its residual to x [T, B, C]. P does not pass through it."""
-        y = self.activation_fn(self.fc1(self.before(self.final_layer_norm, x)))
-        return self.after(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
+        """Apply the feed-forward block with its residual connection.
+
+        The paper applies the block to X alone, not to P.
+
+        Args:
+            x: tokens X [T, B, C].
+        """
+        y = self.activation_fn(self.fc1(self.normalize_input(self.final_layer_norm, x)))
+        return self.add_residual(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        # A last layer that was an inner one before layers were pruned has a norm of P that nothing reads any
-        # more.
+        # A checkpoint from which later layers were pruned can hold a norm of P that the new last layer does
+        # not have. The output of that norm would be unused.
         if self.packed_layer_norm is None:
             for name in ("weight", "bias"):
                 state_dict.pop(f"{prefix}packed_layer_norm.{name}", None)
@@ -72,13 +97,22 @@ class LunaLayer(nn.Module):
 
 
 class LunaEncoderLayer(LunaLayer):
-    """Luna attention of X and P to X, then the feed-forward block on X.
+    """Encoder layer with Luna self-attention and a feed-forward block.
 
     Args:
-        options: options of the encoder
-        self_attn: attention of the slot, such as :class:`luna_fairseq.modules.LunaAttention`
-        normalize_packed: in a post-norm layer, normalise the next P; otherwise the encoder does (default:
-            True)
+        options: options of the encoder.
+        self_attn: self-attention, such as :class:`luna_fairseq.modules.LunaAttention`.
+        normalize_packed: normalise the next P in a post-norm layer. False if the encoder normalises the last
+            P instead (default: True).
+
+    Example:
+        >>> import torch
+        >>> from luna_fairseq.modules import EncoderOptions, LunaAttention, Source
+        >>> options = EncoderOptions(embed_dim=64, ffn_embed_dim=128, num_layers=1, num_heads=8)
+        >>> layer = LunaEncoderLayer(options, LunaAttention(64, 8))
+        >>> x, packed, _ = layer(torch.randn(50, 4, 64), torch.randn(16, 4, 64), Source())
+        >>> x.shape, packed.shape
+        (torch.Size([50, 4, 64]), torch.Size([16, 4, 64]))
     """
 
     def __init__(self, options: StackOptions, self_attn: nn.Module, normalize_packed: bool = True):
@@ -87,7 +121,7 @@ class LunaEncoderLayer(LunaLayer):
         self.self_attn_layer_norm: nn.Module = nn.LayerNorm(options.embed_dim)
         update_packed = not options.non_contextual_packed
         has_norm = (update_packed and normalize_packed) or options.normalize_before
-        self.build_rest(options, update_packed, has_norm)
+        self.build_feed_forward(options, update_packed, has_norm)
 
     def forward(
         self,
@@ -97,21 +131,28 @@ class LunaEncoderLayer(LunaLayer):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """
+        """Apply self-attention and the feed-forward block.
+
         Args:
-            x: [S, B, C]
-            packed: P [L, B, C]
-            source: masks of x and P
-            geometry: what the encoder has computed of the batch (default: None, it has computed nothing)
-            need_weights: also return the weights of self-attention (default: False)
+            x: tokens X [S, B, C].
+            packed: packed sequence P [L, B, C].
+            source: masks of X and of P.
+            geometry: geometry of the batch, computed by the encoder (default: None, the attention computes
+                its own).
+            need_weights: also return the weights of self-attention (default: False).
 
         Returns:
-            x [S, B, C]; the next P [L, B, C], or None if P is not updated; weights [H, B, S, S] or None
+            Tuple of three values:
+
+            - X [S, B, C].
+            - next layer's P [L, B, C], or None if the layer does not update P.
+            - weights of self-attention [H, B, S, S], or None without ``need_weights``.
         """
-        y, p = self.before(self.self_attn_layer_norm, x), self.before(self.packed_layer_norm, packed)
+        y = self.normalize_input(self.self_attn_layer_norm, x)
+        p = self.normalize_input(self.packed_layer_norm, packed)
         y, packed_context, weights = self.self_attn(
             y, p, y, source=source, geometry=geometry, need_weights=need_weights
         )
-        x = self.after(self.self_attn_layer_norm, x, y)
+        x = self.add_residual(self.self_attn_layer_norm, x, y)
         packed = self.next_packed(packed, packed_context)
         return self.feed_forward(x), packed, weights

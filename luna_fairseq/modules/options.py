@@ -1,4 +1,4 @@
-"""Options of an encoder and of a decoder: plain values, whatever library the model is used from."""
+"""Options of an encoder and a decoder, independent of fairseq and transformers."""
 
 from dataclasses import dataclass
 from typing import Callable, Optional
@@ -11,28 +11,30 @@ LEARNED, SINUSOIDAL, NO_POSITIONS = POSITIONS = ("learned", "sinusoidal", "none"
 
 @dataclass(frozen=True)
 class StackOptions:
-    """Options that an encoder and a decoder have in common.
+    """Options shared by the encoder and the decoder.
 
     Attributes:
-        embed_dim: width C of every position
-        ffn_embed_dim: inner width of the feed-forward blocks
-        num_layers: number of layers
-        num_heads: number of attention heads
-        num_pack_heads: number of heads of pack attention (default: None, as many as ``num_heads``)
-        projection_length: l, the number of rows of the packed sequence P (default: 32)
-        untie_kv: separate projections for keys and values (default: False)
-        non_contextual_packed: every layer reads the first P, not the one that the layer before has packed
-            (default: False)
-        normalize_before: pre-norm layers (default: False)
-        activation_fn: activation of the feed-forward blocks (default: ReLU)
-        dropout, attention_dropout, activation_dropout, word_dropout: probabilities with which a value, an
-            attention weight, a value after the activation and a whole token vector are dropped (default: 0)
-        positions: "learned", "sinusoidal" or "none" (default: sinusoidal)
-        max_positions: longest sequence of learned positions (default: 1,024)
-        scale_embedding: multiply token vectors and P by sqrt(C) (default: True)
-        layernorm_embedding: normalise token vectors and P (default: False)
-        linear_embedding: a linear map of the token vectors, which fairseq trains with quantisation noise
-            (default: False)
+        embed_dim: model width C.
+        ffn_embed_dim: hidden width of the feed-forward blocks.
+        num_layers: number of layers.
+        num_heads: number of attention heads.
+        num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
+        projection_length: number of rows l of the packed sequence P (default: 32).
+        untie_kv: use separate projections for keys and values (default: False).
+        non_contextual_packed: let every layer read the initial P, not the packed context of the previous
+            layer (default: False).
+        normalize_before: use pre-norm layers (default: False).
+        activation_fn: activation of the feed-forward blocks (default: ReLU).
+        dropout: dropout probability of embeddings and block outputs (default: 0).
+        attention_dropout: dropout probability of attention weights (default: 0).
+        activation_dropout: dropout probability after the activation of the feed-forward blocks (default: 0).
+        word_dropout: dropout probability of whole token embeddings (default: 0).
+        positions: "learned", "sinusoidal" or "none" (default: "sinusoidal").
+        max_positions: maximum sequence length of learned positions (default: 1,024).
+        scale_embedding: multiply token embeddings and P by sqrt(C) (default: True).
+        layernorm_embedding: apply a layer norm to token embeddings and P (default: False).
+        linear_embedding: apply a linear map to the token embeddings, which fairseq trains with quantisation
+            noise (default: False).
     """
 
     embed_dim: int
@@ -62,13 +64,18 @@ class EncoderOptions(StackOptions):
 
     Attributes:
         fix_projection_length: use all rows of P for every sentence. Otherwise a sentence uses at most as many
-            rows as it has tokens (default: False)
+            rows as it has tokens (default: False).
         sentence_encoder: build an encoder without a decoder. The encoder then normalises the last P, and the
-            masked rows of P start as zeros (default: False)
-        packed_is_read: True if a head reads the last P. If not, the norm of the last P in a sentence encoder
-            has neither gain nor bias (default: True)
-        layer_repeats: number of times that the whole stack of layers is applied. With more than 1, a
-            post-norm layer also normalises the last P (default: 1)
+            masked rows of the initial P are zeros (default: False).
+        packed_is_read: True if a head reads the last P. Otherwise the norm of the last P in a sentence
+            encoder has no gain and no bias (default: True).
+        layer_repeats: number of times that the stack of layers is applied. If it is above 1, each post-norm
+            layer also normalises the last P (default: 1).
+
+    Example:
+        >>> options = EncoderOptions(embed_dim=512, ffn_embed_dim=2048, num_layers=6, num_heads=8)
+        >>> options.projection_length
+        32
     """
 
     fix_projection_length: bool = False
@@ -78,7 +85,7 @@ class EncoderOptions(StackOptions):
 
     @property
     def normalizes_last_packed(self) -> bool:
-        """True if the encoder, not its last layer, normalises the last P of a sentence encoder."""
+        """True if a sentence encoder normalises the last P itself, in place of its last layer."""
         return self.sentence_encoder and not (self.layer_repeats > 1 and not self.normalize_before)
 
 
@@ -87,13 +94,18 @@ class DecoderOptions(StackOptions):
     """Options of a decoder.
 
     Attributes:
-        has_encoder: the decoder reads a source; otherwise it is a language model, and every layer has a P of
-            its own (default: True)
-        output_dim: width of the output (default: None, ``embed_dim``)
-        final_norm: normalise the output of a pre-norm decoder (default: True)
-        pack_activation: activation of causal pack attention, "softplus" or "elu" (default: softplus)
-        backend: form of causal attention over whole sequences, see :func:`luna_fairseq.ops.causal_luna`
-            (default: auto)
+        has_encoder: build attention to an encoder. Otherwise the decoder is a language model with a learned P
+            in each layer (default: True).
+        output_dim: width of the output features (default: None, ``embed_dim``).
+        final_norm: normalise the output of a pre-norm decoder (default: True).
+        pack_activation: activation of causal pack attention, "softplus" or "elu" (default: "softplus").
+        backend: implementation of causal attention over whole sequences, "auto", "naive", "chunk" or
+            "triton". See :func:`luna_fairseq.ops.causal_luna` (default: "auto").
+
+    Example:
+        >>> options = DecoderOptions(embed_dim=512, ffn_embed_dim=2048, num_layers=6, num_heads=8)
+        >>> options.has_encoder
+        True
     """
 
     has_encoder: bool = True

@@ -1,4 +1,4 @@
-"""The learned initial P (Luna, section 3.1), as the first layer reads it."""
+"""Learned initial packed sequence P, the input of the first layer (Luna, section 3.1)."""
 
 import math
 from typing import Callable, Optional, Tuple
@@ -12,29 +12,39 @@ from luna_fairseq.ops.attention import in_a_graph
 
 
 class PackedEmbedding(nn.Module):
-    """The packed sequence P as a parameter: scaled, with positions, shortened to the batch.
+    """Learned packed sequence P with optional scaling, positions, layer norm and dropout.
 
-    By default the projection length is dynamic: P has no more rows than the longest sentence has tokens, and
-    in a sentence shorter than P the last rows are padding. Results then do not depend on the other sentences
-    of the batch.
+    By default the number of rows is dynamic. P is cut to the length of the longest sentence in the batch, and
+    in a sentence with fewer tokens than P has rows, the last rows are padding. The result of a sentence
+    therefore does not depend on the other sentences of the batch.
 
     Args:
-        projection_length: l, the number of rows
-        embed_dim: C
-        dropout: probability with which a value of P is dropped, for every sentence anew (default: 0)
-        scale: multiply by sqrt(C), as for token embeddings (default: False)
-        positions: function of l and C that returns positions [l, C] to be added, such as fairseq's
-            ``SinusoidalPositionalEmbedding.get_embedding`` (default: None, no positions)
-        layer_norm: normalise P (default: False)
-        fix_length: always use all rows; none is padding (default: False)
-        zero_padding: set rows that are padding to zero (default: False)
+        projection_length: number of rows l of P.
+        embed_dim: width C.
+        dropout: dropout probability, sampled separately for each sentence (default: 0).
+        scale: multiply P by sqrt(C), as token embeddings are (default: False).
+        positions: function that returns position embeddings [l, C] for l and C, such as fairseq's
+            ``SinusoidalPositionalEmbedding.get_embedding`` (default: None, no positions).
+        layer_norm: apply a layer norm to P (default: False).
+        fix_length: use all rows for every sentence, without padding (default: False).
+        zero_padding: set the rows that are padding to zero (default: False).
 
     Raises:
-        InputError: ``projection_length`` is below 1
+        InputError: ``projection_length`` is below 1.
 
     Attributes:
-        has_fixed_shape: use all rows and a padding mask for every batch, so that no shape depends on the
-            lengths. Results are the same. Exports of graphs set it (default: False)
+        has_fixed_shape: return all rows and a padding mask for every batch, so that no shape depends on the
+            sentence lengths. The results are the same. Exported graphs require it (default: False).
+
+    Example:
+        >>> import torch
+        >>> packed_embedding = PackedEmbedding(projection_length=4, embed_dim=64)
+        >>> packed, padding_mask = packed_embedding(torch.tensor([5, 3]))
+        >>> packed.shape
+        torch.Size([4, 2, 64])
+        >>> padding_mask
+        tensor([[False, False, False, False],
+                [False, False, False,  True]])
     """
 
     def __init__(
@@ -65,14 +75,16 @@ class PackedEmbedding(nn.Module):
         self.dropout_module = nn.Dropout(dropout)
 
     def forward(self, lengths: Tensor, at_most: Optional[int] = None) -> Tuple[Tensor, Optional[Tensor]]:
-        """
+        """Return P for a batch of sentences.
+
         Args:
-            lengths: number of tokens of each sentence, EOS included [B]
-            at_most: number that no length exceeds, such as the padded length of the batch; used if a look at
-                the lengths themselves would stall a GPU (default: None, unknown)
+            lengths: number of tokens of each sentence [B], EOS included.
+            at_most: upper bound of the lengths, such as the padded length of the batch. Used if reading the
+                lengths would make the CPU wait for a GPU (default: None, unknown).
 
         Returns:
-            P [L, B, C]; its padding mask [B, L], True at rows that are padding, or None if no row is
+            Tuple of P [L, B, C] and the padding mask [B, L], True at rows that are padding, or None if no row
+            is padding.
         """
         L = self.weight.size(0)
         padding_mask = None

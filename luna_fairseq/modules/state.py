@@ -1,8 +1,8 @@
-"""State of a decoder between two calls: immutable values of constant size, however long the text.
+"""Decoder state between two calls, whose size does not depend on the number of decoded tokens.
 
-A state belongs to rows, the hypotheses that are decoded side by side. What belongs to a source (the packed
-source, the projected P) may have fewer sentences: with n times as many rows as sentences, n rows that follow
-one another share a sentence. Beam search then packs and keeps every source once.
+A state holds values of B n hypotheses and values of B source sentences (the packed source and the projected
+P). Each n consecutive hypotheses share a sentence, so beam search packs and stores each source once. States
+are immutable: their methods return new states.
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple
@@ -15,14 +15,16 @@ from luna_fairseq.ops.causal_luna import CausalLunaState
 
 
 class LunaCausalState(NamedTuple):
-    """Sums over all earlier positions, which Luna causal attention goes on from.
+    """State of Luna causal attention, with sums over all earlier positions.
 
     Attributes:
-        pack_q: projected P [B, H, L, K], or [1, H, L, K] if all rows share it; None if each call projects P
-            again
-        key_sum: [B n, H, K, L], see :class:`luna_fairseq.ops.CausalLunaState`
-        steps: number of earlier tokens [B n]
-        value_sum: [B n, H, L, K]; None if keys and values are tied, because it is then ``key_sum`` transposed
+        pack_q: projected P [B, H, L, K], or [1, H, L, K] if all hypotheses share P. None if each call
+            projects P again.
+        key_sum: sum of the outer products of keys and pack weights [B n, H, K, L], see
+            :class:`luna_fairseq.ops.causal_luna.CausalLunaState`.
+        steps: number of earlier tokens [B n].
+        value_sum: sum of the outer products of pack weights and values [B n, H, L, K]. None if keys and
+            values are tied, because the sum is then the transpose of ``key_sum`` (default: None).
     """
 
     pack_q: Optional[Tensor]
@@ -31,19 +33,26 @@ class LunaCausalState(NamedTuple):
     value_sum: Optional[Tensor] = None
 
     def sums(self) -> CausalLunaState:
-        """Return the sums in the form that the op takes."""
+        """Return the sums as the state of the op, with the value sum of tied keys and values filled in."""
         value_sum = self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
         return CausalLunaState(self.key_sum, value_sum, self.steps)
 
     def reorder(self, rows: Tensor) -> "LunaCausalState":
-        """Return the state in which row i goes on from row ``rows[i]`` [B' n]. P stays as it is."""
+        """Return the state in which hypothesis i continues hypothesis ``rows[i]``. P is unchanged.
+
+        Args:
+            rows: indices of the hypotheses to continue [B n].
+        """
         sums = self._replace(pack_q=None)
         return map_tensors(lambda x: x.index_select(0, rows), sums)._replace(pack_q=self.pack_q)
 
     def select(self, sentences: Tensor) -> "LunaCausalState":
-        """Return the state with the projected P of ``sentences`` [B'] only, in the given order.
+        """Return the state with the projected P of some sentences, in the given order.
 
-        A P that all rows share is kept as it is.
+        A projected P that all hypotheses share is unchanged.
+
+        Args:
+            sentences: indices of the sentences [B'].
         """
         if self.pack_q is None or self.pack_q.size(0) == 1:
             return self
@@ -54,32 +63,49 @@ class LayerState(NamedTuple):
     """State of one decoder layer.
 
     Attributes:
-        causal: state of self-attention, which belongs to rows, such as :class:`LunaCausalState`
-        memory: the packed source, which belongs to sentences, such as :class:`PackedMemory`; None without an
-            encoder
+        causal: state of self-attention for each hypothesis, such as :class:`LunaCausalState`.
+        memory: packed source of each sentence, such as :class:`PackedMemory` (default: None, no encoder).
     """
 
     causal: Any
     memory: Any = None
 
     def reorder(self, rows: Tensor) -> "LayerState":
-        """Return the state in which row i goes on from row ``rows[i]``."""
+        """Return the state in which hypothesis i continues hypothesis ``rows[i]``.
+
+        Args:
+            rows: indices of the hypotheses to continue [B n].
+        """
         return self._replace(causal=self.causal.reorder(rows))
 
     def select(self, sentences: Tensor) -> "LayerState":
-        """Return the state with P and memory of ``sentences`` [B'] only, in the given order."""
+        """Return the state with P and the packed source of some sentences, in the given order.
+
+        Args:
+            sentences: indices of the sentences [B'].
+        """
         memory = None if self.memory is None else self.memory.select(sentences)
         return LayerState(self.causal.select(sentences), memory)
 
 
 class DecoderState(NamedTuple):
-    """State of a decoder after some positions.
+    """State of a decoder after the positions that it has read.
 
     Attributes:
-        layers: one :class:`LayerState` a layer
-        count: number of tokens of each row so far [B n]; padding is not counted
-        position: number of positions so far, padding included
-        target: what the geometry of the extension remembers of the target (default: None, nothing)
+        layers: state of each layer.
+        count: number of tokens of each hypothesis so far [B n], not counting padding.
+        position: number of positions so far, padding included.
+        target: state of an extension's target positions, with a method ``select`` (default: None, the
+            attentions read no target positions).
+
+    Example:
+        >>> import torch
+        >>> from luna_fairseq.modules import DecoderOptions, LunaDecoder
+        >>> sizes = {"embed_dim": 64, "ffn_embed_dim": 128, "num_layers": 2, "num_heads": 8}
+        >>> decoder = LunaDecoder(DecoderOptions(**sizes, has_encoder=False), torch.nn.Embedding(9, 64, 1))
+        >>> _, state = decoder(torch.randint(2, 9, (3, 5)), keep_state=True)
+        >>> state.reorder(torch.tensor([2, 2, 0])).count
+        tensor([5, 5, 5])
     """
 
     layers: Tuple[LayerState, ...]
@@ -88,7 +114,11 @@ class DecoderState(NamedTuple):
     target: Any = None
 
     def reorder(self, rows: Tensor) -> "DecoderState":
-        """Return the state in which row i goes on from row ``rows[i]`` [B' n]. Sources stay as they are."""
+        """Return the state in which hypothesis i continues hypothesis ``rows[i]``. Sources are unchanged.
+
+        Args:
+            rows: indices of the hypotheses to continue [B n].
+        """
         return self._replace(
             layers=tuple(layer.reorder(rows) for layer in self.layers),
             count=self.count.index_select(0, rows),
@@ -96,21 +126,37 @@ class DecoderState(NamedTuple):
         )
 
     def select_sources(self, sentences: Tensor) -> "DecoderState":
-        """Return the state with the sources ``sentences`` [B'], in their order. Rows stay as they are."""
+        """Return the state with some of the source sentences. Hypotheses are unchanged.
+
+        Args:
+            sentences: indices of the sentences, in the order of the result [B'].
+        """
         return self._replace(layers=tuple(layer.select(sentences) for layer in self.layers))
 
     def select(self, rows: Tensor) -> "DecoderState":
-        """Return the state of ``rows`` [B'], in their order, if every row has a source of its own."""
+        """Return the state of some hypotheses with their sources, if each hypothesis has a separate source.
+
+        Args:
+            rows: indices of the hypotheses, in the order of the result [B'].
+        """
         return self.reorder(rows).select_sources(rows)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "DecoderState":
-        """Return the state with ``change`` applied to every tensor."""
+        """Return the state with a function applied to every tensor.
+
+        Args:
+            change: function from a tensor to a tensor.
+        """
         return map_tensors(change, self)
 
     def to(self, device: torch.device) -> "DecoderState":
-        """Return the state on ``device``."""
+        """Return the state on another device.
+
+        Args:
+            device: device of the returned tensors.
+        """
         return self.map(lambda x: x.to(device))
 
     def detach(self) -> "DecoderState":
-        """Return the state without its history: no gradient flows into earlier calls."""
+        """Return the state detached from the graph, so that no gradient flows into earlier calls."""
         return self.map(Tensor.detach)
