@@ -18,7 +18,7 @@ from luna_fairseq.checks.same_training import (
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import archive_is_damaged, why_unreadable
 from luna_fairseq.files.writing import replacing
-from luna_fairseq.models.ema import STORED, load_ema
+from luna_fairseq.models.ema import AVERAGES, load_ema
 from luna_fairseq.progress import progress
 
 
@@ -116,7 +116,7 @@ def load(path: Path, ema: bool = False) -> Dict[str, Any]:
         raise InputError(f"{path} is not a fairseq checkpoint: it lacks the model or its configuration")
     check_removed_options(path, stored_options(state))
     state.pop("last_optimizer_state", None)
-    for entry in STORED:
+    for entry in AVERAGES:
         state.get("extra_state", {}).pop(entry, None)
     return state
 

@@ -11,7 +11,7 @@ Presets = Dict[str, Dict[str, Any]]
 def register_architectures(model: str, presets: Presets) -> None:
     """Register named architectures of a model with fairseq.
 
-    fairseq itself registers the architecture that has the name of the model, which uses all defaults.
+    The architecture with the name of the model is skipped, because fairseq registers it with all defaults.
 
     Args:
         model: registered name of the model

@@ -5,8 +5,8 @@ from typing import Dict
 
 from torch import Tensor
 
-# Names of an attention's projections in the authors' code, and here. "pc" projects tied keys and values for
-# pack attention, and "c" for unpack attention.
+# Names of the projections of an attention in the authors' code and in this project. "pc" projects tied keys
+# and values for pack attention, and "c" for unpack attention.
 _ATTENTION = {
     "pq": "pack_q",
     "q": "unpack_q",
@@ -25,20 +25,24 @@ _OTHER = {
     "encoder.emb_layer_norm": "encoder.layernorm_embedding",
     "encoder.proj_emb_layer_norm": "encoder.packed_embedding.layer_norm",
 }
-# Masked language models have the encoder inside of another module.
+# In masked language models, the encoder is inside another module.
 _SENTENCE_ENCODER = "encoder.sentence_encoder."
 _LAYER_NORM = re.compile(r"\.(self_atten|encoder_atten)_proj_layer_norm\.")
 _PROJECTION = re.compile(
     r"(?P<side>encoder|decoder)(?P<layer>\.layers\.\d+\.)(?P<kind>self_attn|encoder_attn)\.(?P<old>[a-z]+)_proj\."
 )
 _HEAD_NORM = re.compile(r"^(classification_heads\.[^.]+)\.layernorm\.")
-_THEIRS = "projected_embeddings"
+# Only checkpoints of the authors have this parameter.
+_AUTHORS_ONLY = "projected_embeddings"
 
 
 def translate_name(name: str) -> str:
-    """Translate the name of a parameter in the authors' code.
+    """Translate the name of a parameter in the authors' code into its name in this project.
 
-    Names that are the same here are returned unchanged.
+    Names that this project has in common with the authors' code are returned unchanged.
+
+    Args:
+        name: name of a parameter in a state dict
 
     Example:
         >>> translate_name("encoder.layers.0.self_attn.pq_proj.weight")
@@ -62,15 +66,16 @@ def translate_name(name: str) -> str:
 
 
 def translate_names(state_dict: Dict[str, Tensor]) -> None:
-    """Rename the entries of a state dict from the authors' code in place.
+    """Rename the entries of a state dict of the authors' code in place.
 
-    A state dict of this project is not changed. Two entries of the authors' are dropped: the buffer of
-    positions of P, and the norm of the decoder's last P, which never received a gradient.
+    A state dict of this project is not changed. Two entries of the authors' state dict are dropped, because
+    this project does not store them: the positions of the packed sequence P, and the layer norm of the
+    decoder's last P, which never receives a gradient.
 
     Args:
-        state_dict: parameters by name
+        state_dict: parameters by name, changed in place
     """
-    if not any(name.endswith(_THEIRS) for name in state_dict):
+    if not any(name.endswith(_AUTHORS_ONLY) for name in state_dict):
         return
     for old in list(state_dict):
         value = state_dict.pop(old)

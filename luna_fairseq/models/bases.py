@@ -1,6 +1,7 @@
-"""Base classes of the models: fairseq's Transformer and RoBERTa with other encoders and decoders.
+"""Base classes of the models, which derive from fairseq's Transformer and RoBERTa.
 
-The base classes also check checkpoints and options. They do not depend on the kind of attention.
+A subclass supplies the encoder and decoder. The base classes load checkpoints, check that the checkpoints fit
+the model, and prepare models for generation.
 """
 
 from argparse import Namespace
@@ -33,17 +34,20 @@ _SENTENCE_ENCODER_OPTIONS = {
 
 
 class LoadsWhatFits(BaseFairseqModel):
-    """Model that explains in one message why a checkpoint does not fit."""
+    """Base class of all models, which explains in one message why a checkpoint does not fit.
+
+    The class also loads checkpoints of the authors' code (fairseq-apollo), and speeds up generation on a CPU.
+    """
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Prepare the model for generation as fairseq does, and speed up a large output projection.
 
         Args:
-            kwargs: options of fairseq; ``retain_dropout_modules`` is a list of names, or a string of names
-                separated by commas
+            kwargs: options of fairseq. ``retain_dropout_modules`` names the dropouts that stay active: a list
+                of names, or a string of names separated by commas.
 
         Raises:
-            InputError: no dropout of the model has a name in ``retain_dropout_modules``
+            InputError: ``retain_dropout_modules`` has a name that no dropout of the model has
         """
         names = kwargs.get("retain_dropout_modules")
         if names:
@@ -52,7 +56,7 @@ class LoadsWhatFits(BaseFairseqModel):
             for name in names:
                 if name not in known:
                     raise InputError(
-                        f"--retain-dropout-modules has the unknown name {name}: use names out of "
+                        f"--retain-dropout-modules has the unknown name {name}: choose from "
                         f"{', '.join(sorted(known))}, separated by commas"
                     )
             kwargs["retain_dropout_modules"] = names
@@ -60,7 +64,7 @@ class LoadsWhatFits(BaseFairseqModel):
         use_few_rows(self)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Upgrade a state dict as fairseq does, and translate names of the authors' code.
+        """Upgrade a state dict as fairseq does, and translate parameter names of the authors' code.
 
         Args:
             state_dict: parameters of a checkpoint by name, changed in place
@@ -74,21 +78,28 @@ class LoadsWhatFits(BaseFairseqModel):
             table = state_dict.get(f"{part}.embed_tokens.weight")
             if table is None:
                 continue
-            ours = getattr(self.get_submodule(part).embed_tokens, "num_embeddings", len(table))
-            if len(table) != ours:
+            entries = getattr(self.get_submodule(part).embed_tokens, "num_embeddings", len(table))
+            if len(table) != entries:
                 raise InputError(
-                    f"the checkpoint's {which}dictionary has {len(table)} entries, the data's has {ours}: "
+                    f"the checkpoint's {which}dictionary has {len(table)} entries, the data's has {entries}: "
                     "use data preprocessed with the dictionaries the model was trained with"
                 )
-            # fairseq removes the last layer norm if the weights have no version. Weights averaged by
-            # --store-ema have none.
+            # fairseq removes the last layer norm of weights without a version number, such as the averages of
+            # --store-ema.
             version = getattr(self.get_submodule(part), "version", None)
             if version is not None:
                 state_dict.setdefault(f"{part}.version", version.clone())
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference as fairseq does, and quantise it to 8 bits if ``int8`` is set."""
+        """Prepare the model for inference as fairseq does, and quantise it to 8 bits if ``int8`` is set.
+
+        Args:
+            cfg: configuration of the generation
+
+        Raises:
+            InputError: ``int8`` is set, and the model is on a GPU or in half precision
+        """
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
         super().prepare_for_inference_(cfg)
@@ -99,6 +110,9 @@ class LoadsWhatFits(BaseFairseqModel):
         Args:
             args: positional arguments of :meth:`torch.nn.Module.load_state_dict`
             kwargs: keyword arguments of :meth:`torch.nn.Module.load_state_dict`
+
+        Returns:
+            the missing and the unexpected names, as torch returns them
 
         Raises:
             InputError: the checkpoint belongs to another architecture
@@ -113,21 +127,27 @@ class LoadsWhatFits(BaseFairseqModel):
                 raise
             first = misfits[0].strip().rstrip(".")
             raise InputError(
-                "the checkpoint is of another architecture than the model: "
-                f"{first if len(first) <= 200 else first[:200] + ' ...'}; give the --arch and model options "
-                "it was trained with, or train into another --save-dir"
+                "the checkpoint has another architecture than the model: "
+                f"{first if len(first) <= 200 else first[:200] + ' ...'}. Use the --arch and model options "
+                "of its training, or train into another --save-dir"
             ) from error
 
 
 class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
-    """fairseq's Transformer with another encoder and decoder."""
+    """fairseq's Transformer with the encoder and decoder of a subclass.
+
+    Attributes:
+        encoder_class: class or function that builds the encoder from (configuration, dictionary, embedding)
+        decoder_class: class or function that builds the decoder from the same arguments
+    """
 
     encoder_class: Callable[..., nn.Module]
     decoder_class: Callable[..., nn.Module]
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add the fields of the model's dataclass to ``parser``, with the architecture's defaults first."""
+        """Add an option to ``parser`` for each field of the model's dataclass."""
+        # fairseq's Transformer would add the fields of its own, nested dataclass.
         super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
@@ -169,14 +189,27 @@ class SentenceModelEncoder(RobertaEncoder):
     def build_lm_head(
         self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
     ) -> RobertaLMHead:
-        """Build RoBERTa's LM head with this project's activation function of the name ``activation_fn``."""
+        """Build RoBERTa's LM head.
+
+        Args:
+            embed_dim: width of the features
+            output_dim: number of entries of the dictionary
+            activation_fn: name of an activation function, see
+                :func:`luna_fairseq.models.fairseq_layers.activation_function`
+            weight: matrix of the output projection [output_dim, embed_dim]; None learns a separate matrix
+        """
         head = super().build_lm_head(embed_dim, output_dim, activation_fn, weight)
         head.activation_fn = activation_function(activation_fn)
         return head
 
 
 class SentenceModel(LoadsWhatFits, RobertaModel):
-    """fairseq's RoBERTa with another sentence encoder."""
+    """fairseq's RoBERTa with the sentence encoder of a subclass.
+
+    Args:
+        args: namespace with the options of the model
+        encoder: sentence encoder with the LM head
+    """
 
     def __init__(self, args: Any, encoder: SentenceModelEncoder):
         super().__init__(args, encoder)
@@ -192,11 +225,12 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add the fields of the model's dataclass to ``parser``, with the architecture's defaults first."""
+        """Add an option to ``parser`` for each field of the model's dataclass."""
+        # fairseq's RoBERTa would add its own options.
         super(RobertaModel, cls).add_args(parser)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Upgrade a state dict as fairseq does, and compare its number of positions with the model's.
+        """Upgrade a state dict as fairseq does, and compare its number of positions with that of the model.
 
         Args:
             state_dict: parameters of a checkpoint by name, changed in place
@@ -209,26 +243,39 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
         positions = self.encoder.sentence_encoder.embed_positions
         table = state_dict.get(f"{_SENTENCE_ENCODER}.embed_positions.weight")
         if table is not None and len(table) != positions.num_embeddings:
-            theirs = len(table) - (positions.num_embeddings - positions.max_positions)
+            # fairseq's table of positions has extra rows for padding.
+            number = len(table) - (positions.num_embeddings - positions.max_positions)
             raise InputError(
-                f"the checkpoint has {theirs} positions, the model has {positions.max_positions}: use "
-                f"--max-positions {theirs}"
+                f"the checkpoint has {number} positions, the model has {positions.max_positions}: use "
+                f"--max-positions {number}"
             )
 
 
 def sentence_encoder_options(args: Any) -> Namespace:
-    """Return the flat options of the sentence encoder, given the options of the whole model."""
+    """Return the flat options of the sentence encoder of a masked language model.
+
+    Args:
+        args: options of the whole model
+    """
     return Namespace(
         **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
     )
 
 
 def check_sequences_fit(task: Any, max_positions: int) -> None:
-    """Raise InputError if the sequences of ``task`` may be longer than ``max_positions``."""
+    """Check that the sequences of a task are no longer than the model's positions.
+
+    Args:
+        task: fairseq task
+        max_positions: number of positions of the model
+
+    Raises:
+        InputError: the task allows longer sequences
+    """
     # The pretraining task of fairseq 0.12.2 reports no limit, but has an option for the length.
     longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
     if longest is not None and longest > max_positions:
         raise InputError(
             f"the task's sequences have up to {longest} tokens, the model has {max_positions} positions: "
-            f"give --tokens-per-sample {max_positions}, or --max-positions {longest}"
+            f"use --tokens-per-sample {max_positions}, or --max-positions {longest}"
         )

@@ -25,7 +25,7 @@ class Hypotheses(NamedTuple):
 
     @classmethod
     def in_a_row(cls, hypotheses: int, sentences: int, device: torch.device) -> "Hypotheses":
-        """Return the assignment in which every sentence has equally many adjacent hypotheses.
+        """Assign the same number of adjacent hypotheses to each sentence.
 
         Args:
             hypotheses: number of hypotheses B n

@@ -1,4 +1,4 @@
-"""Classification heads that read the last packed sequence P; RoBERTa's own head reads ``<s>``."""
+"""Classification heads that read the last packed sequence P instead of the first token ``<s>``."""
 
 from typing import Any, Dict, Optional, Type
 
@@ -9,9 +9,10 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's classification head on a vector that is pooled from P.
+    """RoBERTa's classification head, applied to a vector that is pooled from P.
 
-    The head consists of dropout, a dense layer, an activation, dropout, and a projection.
+    RoBERTa's head applies dropout, a dense layer, an activation, dropout, and a projection to the logits. It
+    documents the arguments. Subclasses differ in :meth:`pool`.
     """
 
     def forward(
@@ -35,19 +36,37 @@ class PackedClassificationHead(RobertaClassificationHead):
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Pool the features or P to one vector for each sentence [B, C]; see :meth:`forward`."""
+        """Pool P, or the features, to one vector for each sentence.
+
+        Args:
+            features: features X of the tokens [B, T, C]
+            packed: last packed sequence P [B, L, C]
+            mask: mask of P [B, L], True at masked rows; None if no row is masked
+
+        Returns:
+            vectors [B, C]
+        """
         raise NotImplementedError
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Head on the maximum over the rows of P, after a linear map."""
+    """Classification head on the maximum over the rows of P, after a linear layer.
+
+    Example:
+        >>> import torch
+        >>> sizes = {"input_dim": 8, "inner_dim": 8, "num_classes": 3}
+        >>> options = {"activation_fn": "tanh", "pooler_dropout": 0.0}
+        >>> head = MaxPoolingHead(**sizes, **options)
+        >>> head(torch.ones(2, 5, 8), packed=torch.ones(2, 4, 8)).shape
+        torch.Size([2, 3])
+    """
 
     def __init__(self, input_dim: int, *args: Any, **kwargs: Any):
         super().__init__(input_dim, *args, **kwargs)
         self.in_proj = nn.Linear(input_dim, input_dim)
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Return the maximum over the rows of the mapped P [B, C]."""
+        """Return the maximum over the rows of P after the linear layer [B, C]."""
         packed = self.in_proj(packed)
         if mask is not None:
             packed = packed.masked_fill(mask.unsqueeze(-1), float("-inf"))
@@ -55,7 +74,7 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Head on the mean over the rows of P."""
+    """Classification head on the mean over the rows of P."""
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
         """Return the mean over the rows of P [B, C]."""
@@ -63,7 +82,15 @@ class MeanPoolingHead(PackedClassificationHead):
 
 
 class AttentionPoolingHead(PackedClassificationHead):
-    """Head on the output of multi-head attention from the first token to the rows of P, with layer norm."""
+    """Classification head on the output of attention from the first token to the rows of P.
+
+    Args:
+        input_dim: model width C
+        args: further positional arguments of RoBERTa's head
+        num_heads: number of attention heads
+        attention_dropout: dropout probability for attention weights (default: 0)
+        kwargs: further keyword arguments of RoBERTa's head
+    """
 
     def __init__(
         self, input_dim: int, *args: Any, num_heads: int, attention_dropout: float = 0.0, **kwargs: Any
@@ -75,7 +102,7 @@ class AttentionPoolingHead(PackedClassificationHead):
         self.layer_norm = LayerNorm(input_dim)
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Attend from the first token to the rows of P, and return the normalised result [B, C]."""
+        """Attend from the first token to the rows of P, and apply layer norm to the result [B, C]."""
         query, packed = features[:, :1].transpose(0, 1), packed.transpose(0, 1)  # [1, B, C], [L, B, C]
         pooled, _ = self.attn(query, packed, packed, key_padding_mask=mask, need_weights=False)
         return self.layer_norm(pooled.squeeze(0))
@@ -90,6 +117,12 @@ def mean_of_packed(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
 
     Returns:
         means [B, C]
+
+    Example:
+        >>> import torch
+        >>> packed = torch.tensor([[[1.0], [3.0], [8.0]]])
+        >>> mean_of_packed(packed, torch.tensor([[False, False, True]]))
+        tensor([[2.]])
     """
     if mask is None:
         return packed.mean(dim=1)

@@ -1,4 +1,7 @@
-"""torch.compile for layers in training mode; in decoding, shapes change at every step."""
+"""torch.compile for layers in training mode.
+
+Evaluation mode is not compiled, because shapes change at every step of decoding.
+"""
 
 from functools import lru_cache
 from types import MethodType
@@ -11,9 +14,10 @@ from luna_fairseq.errors import InputError
 
 
 def compile_in_training(layer: nn.Module) -> nn.Module:
-    """Compile a layer for training mode; evaluation mode does not change.
+    """Make a layer run through torch.compile in training mode.
 
-    Parameters keep their names, and all layers of a class share the compiled code.
+    Parameters keep their names, and all layers of a class share the compiled code. Evaluation mode runs the
+    plain code.
 
     Args:
         layer: layer to compile, changed in place
@@ -22,7 +26,8 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
         the layer itself
 
     Raises:
-        InputError: torch is older than 2.5; such versions compile each layer separately and then give up
+        InputError: torch is older than 2.5. Older versions compile each layer separately, and stop compiling
+            after a few layers.
     """
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Loading of the moving average of weights that ``fairseq-train --store-ema`` stores in checkpoints."""
+"""Functions that load the moving average of the weights, which ``fairseq-train --store-ema`` stores."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
 
 # Entries of a checkpoint's "extra_state" that hold averages.
-STORED = ("ema", "ema_fp32_params")
+AVERAGES = ("ema", "ema_fp32_params")
 
 
 def load_ema(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint with its averaged weights in place of the trained weights, without the optimizer.
+    """Load a checkpoint with its averaged weights in place of the trained weights.
+
+    The state of the optimizer is dropped.
+
+    Args:
+        path: a checkpoint of ``fairseq-train --store-ema``
+
+    Returns:
+        contents of a checkpoint, for ``torch.save``
 
     Raises:
         InputError: the checkpoint has no averaged weights
@@ -30,13 +38,21 @@ def load_ema(path: Path) -> Dict[str, Any]:
             f"{path} has no averaged weights: train with --store-ema, or remove --ema"
         ) from error
     state.pop("last_optimizer_state", None)
-    for name in STORED:
+    for name in AVERAGES:
         state["extra_state"].pop(name, None)
     return state
 
 
 def write_ema(path: Path, to: Path) -> None:
-    """Write the checkpoint ``path`` with its averaged weights, see :func:`load_ema`, to the file ``to``."""
+    """Write a copy of a checkpoint that has the averaged weights, see :func:`load_ema`.
+
+    Args:
+        path: a checkpoint of ``fairseq-train --store-ema``
+        to: file to write
+
+    Raises:
+        InputError: the checkpoint has no averaged weights
+    """
     state = load_ema(path)
     with replacing(to) as temporary:
         torch.save(state, str(temporary))

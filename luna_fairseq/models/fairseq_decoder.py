@@ -36,9 +36,9 @@ from luna_fairseq.modules.state import DecoderState
 class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     """:class:`LunaDecoder` with the interface of fairseq's Transformer decoder.
 
-    fairseq repeats a source for each hypothesis of a beam. This class passes every source to the decoder
-    once. fairseq's incremental state holds one entry: the :class:`DecoderState` and the :class:`Hypotheses`,
-    which map each hypothesis to its sentence.
+    In beam search, fairseq repeats the source for each hypothesis. This class instead passes each source to
+    the decoder once. Its entry of fairseq's incremental state has two parts: the :class:`DecoderState`, and
+    the :class:`Hypotheses` that assign each hypothesis to its source.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
@@ -47,17 +47,17 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         no_encoder_attn: build a decoder without attention to a source (default: False)
 
     Attributes:
-        begin_from: function that returns the state from which a given number of hypotheses begin to decode
-            (default: None, decoding begins at the beginning of a text)
-        separators: indices of the separators in the source and in the target dictionary, with
+        begin_from: function that maps the number of hypotheses to their initial state (default: None,
+            decoding starts without earlier text)
+        separators: indices of the sentence separator in the source and in the target dictionary, for
             --sentence-diagonal (default: None)
-        attn_in_training: return weights over the source in training, for a criterion that reads them
+        attn_in_training: return attention weights over the source in training, for criterions that read them
             (default: False)
-        need_attn: return weights over the source in evaluation (default: True)
+        need_attn: return attention weights over the source in evaluation (default: True)
     """
 
     begin_from: Optional[Callable[[int], DecoderState]] = None
-    # Otherwise torch.jit.trace compiles the property before forward refuses the trace.
+    # torch.jit.trace would compile the property before forward can raise its error.
     __jit_unused_properties__ = ["separators"]
 
     def __init__(
@@ -86,7 +86,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         self.build_output_projection(cfg, dictionary, embed_tokens)
 
     def choose_attentions(self, cfg: Any) -> DecoderAttentions:
-        """Return the attentions that the options ask for."""
+        """Return the factory of the decoder's attentions.
+
+        Args:
+            cfg: fairseq's TransformerConfig with Luna's options added to it
+        """
         return choose_decoder_attentions(cfg)
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
@@ -96,7 +100,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         return super().build_positions(options, padding_idx)
 
     def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build the layers, with fairseq's LayerDrop if the options ask for it."""
+        """Build the layers, with LayerDrop if --decoder-layerdrop is above 0."""
         return with_layer_drop(super().build_layers(options), self.cfg.decoder.layerdrop)
 
     def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
@@ -115,7 +119,12 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         attentions.separator = None if value is None else value[1]
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        """Set whether decoding returns attention weights, which fairseq-generate needs for alignments."""
+        """Prepare the decoder for generation.
+
+        Args:
+            need_attn: return attention weights over the source, which alignments need (default: False)
+            kwargs: ignored
+        """
         self.need_attn = need_attn
 
     def extract_features(
@@ -133,15 +142,15 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             prev_output_tokens: target tokens shifted right [B, T]
             encoder_out: output of :class:`FairseqLunaEncoder` (default: None, no encoder)
             incremental_state: fairseq's state of incremental decoding, in which only the last token is new
-                (default: None, the whole target is read)
+                (default: None, all tokens are read at once)
             full_context_alignment: must be False; causal attention cannot attend to later tokens
             alignment_layer: layer whose weights over the source are returned (default: None, the last layer)
             alignment_heads: number of heads, counted from the first, whose weights are averaged (default:
                 None, all heads)
 
         Returns:
-            features [B, T, C], and a dictionary: ``attn`` is a list with the weights over the source [B, T,
-            S] or None, and ``inner_states`` is the list of states after every layer
+            features [B, T, C], and a dictionary. ``attn`` is a list with one entry, the attention weights
+            over the source [B, T, S] or None. ``inner_states`` is the list of X [T, B, C] after every layer.
 
         Raises:
             InputError: there are more tokens than learned positions, or the call is inside of torch.jit.trace
@@ -152,15 +161,15 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         self.check_length(prev_output_tokens.size(1))
-        entry, state, encoded = None, None, source_of(encoder_out, incremental_state is not None)
+        entry, state, encoded = None, None, convert_source(encoder_out, incremental_state is not None)
         if incremental_state is not None:
             entry = self.get_incremental_state(incremental_state, "decoding") or self.begin(
                 prev_output_tokens, encoded
             )
             prev_output_tokens, state = prev_output_tokens[:, -1:], entry["state"]
-        wanted = self.attn_in_training if self.training else self.need_attn
+        needs_weights = self.attn_in_training if self.training else self.need_attn
         if alignment_layer is None:
-            alignment_layer = self.num_layers - 1 if wanted else -1
+            alignment_layer = self.num_layers - 1 if needs_weights else -1
         output, state = self.read(
             prev_output_tokens, encoded, encoder_out, state, entry is not None, (alignment_layer,)
         )
@@ -201,14 +210,14 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         Args:
             tokens: next target tokens, shifted right [B, T]
             encoded: output of the encoder in the form of :class:`LunaDecoder` (default: None, no encoder)
-            encoder_out: the same output in fairseq's form, whose source tokens a diagonal within sentences
-                needs (default: None)
+            encoder_out: output of :class:`FairseqLunaEncoder`, from which --sentence-diagonal reads the
+                source tokens (default: None)
             state: state after all earlier tokens (default: None, no earlier tokens)
             keep_state: return the state after the tokens (default: True)
-            weights_of: layers whose weights over the source are returned (default: none)
+            weights_of: numbers of the layers whose weights over the source are returned (default: none)
 
         Returns:
-            the output of the decoder, and the state after the tokens or None
+            the output of the decoder, and the state after the tokens, or None without ``keep_state``
         """
         if encoded is not None and encoder_out is not None and self._separators is not None:
             (source,) = encoder_out["src_tokens"]
@@ -227,22 +236,24 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             state: state after all earlier segments; None at the beginning of a text
 
         Returns:
-            the logits and the dictionary of :meth:`forward`, and the state after the segment
+            two values: the output of :meth:`forward` (logits [B, T, V] and a dictionary), and the state after
+            the segment
         """
-        output, state = self.read(tokens, state=self.moved(state))
+        output, state = self.read(tokens, state=self.to_device(state))
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
 
-    def moved(self, state: Optional[DecoderState]) -> Optional[DecoderState]:
-        """Move a state to the device of the model, because checkpoints hold states on the CPU."""
+    def to_device(self, state: Optional[DecoderState]) -> Optional[DecoderState]:
+        """Move a state to the device of the model. Checkpoints store states on the CPU."""
         return None if state is None else state.to(next(self.parameters()).device)
 
     def check_length(self, length: int) -> None:
-        """Make sure that the model has positions for ``length`` tokens.
+        """Check that the model has positions for a sequence, and extend a table of sinusoidal positions.
 
-        A table of sinusoidal positions is extended.
+        Args:
+            length: number of tokens of the sequence
 
         Raises:
-            InputError: there are fewer learned positions than tokens
+            InputError: the model has fewer learned positions
         """
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
@@ -253,16 +264,19 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             )
 
     def begin(self, tokens: Tensor, encoded: Optional[EncoderOutput]) -> Dict[str, Any]:
-        """Return the entry of fairseq's incremental state at the beginning of decoding.
+        """Return this class's entry of fairseq's incremental state before the first step of decoding.
 
         Args:
-            tokens: first tokens of the hypotheses [B n, T]
+            tokens: first tokens of n hypotheses for each sentence [B n, T]
             encoded: output of the encoder for B sentences; None without an encoder
+
+        Returns:
+            a dictionary with the :class:`DecoderState`, or None, and the :class:`Hypotheses`
         """
         # Without a source, all hypotheses share one P.
         sentences = 1 if encoded is None else encoded.x.size(1)
         hypotheses = Hypotheses.in_a_row(tokens.size(0), sentences, tokens.device)
-        state = None if self.begin_from is None else self.moved(self.begin_from(tokens.size(0)))
+        state = None if self.begin_from is None else self.to_device(self.begin_from(tokens.size(0)))
         return {"state": state, "hypotheses": hypotheses}
 
     def reorder_incremental_state_scripting(
@@ -270,8 +284,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     ) -> None:
         """Replace the state of hypothesis i by the state of hypothesis ``new_order[i]``.
 
-        The part of the state that the hypotheses of a sentence share is reordered only if sentences are
-        removed or change places.
+        The hypotheses of a sentence share the packed source. It is reordered only if sentences are removed or
+        change places.
 
         Args:
             incremental_state: fairseq's state of incremental decoding, changed in place
@@ -288,12 +302,12 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         self.set_incremental_state(incremental_state, "decoding", {"state": state, "hypotheses": hypotheses})
 
 
-def source_of(encoder_out: Optional[Dict[str, List[Any]]], decodes: bool) -> Optional[EncoderOutput]:
+def convert_source(encoder_out: Optional[Dict[str, List[Any]]], decodes: bool) -> Optional[EncoderOutput]:
     """Convert the output of :class:`FairseqLunaEncoder` to an :class:`EncoderOutput`.
 
     Args:
-        encoder_out: output of the encoder, or None
-        decodes: True in incremental decoding, where the hypotheses of a sentence share one row of the output
+        encoder_out: output of the encoder; None without an encoder
+        decodes: True in incremental decoding, where one copy of a source suffices for all of its hypotheses
 
     Returns:
         the converted output, or None without an encoder

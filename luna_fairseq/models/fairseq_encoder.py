@@ -31,7 +31,7 @@ from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.options import SINUSOIDAL, EncoderOptions, StackOptions
 
 logger = logging.getLogger(__name__)
-# Number of source tokens for each row of P above which translations lose words.
+# Translations lose words if a row of P represents more source tokens than this.
 TOKENS_A_ROW = 16
 
 
@@ -44,8 +44,9 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         embed_tokens: token embedding
         sentence_encoder: build the encoder of a model without a decoder, see
             :class:`luna_fairseq.modules.options.EncoderOptions` (default: False)
-        packed_is_read: True if a decoder or a head reads the last P. If False, the norm of the last P in a
-            sentence encoder has neither gain nor bias until :func:`read_packed` is called (default: True)
+        packed_is_read: True if a decoder or a classification head reads the last packed sequence P. If False,
+            the layer norm of the last P in a sentence encoder has neither gain nor bias until
+            :func:`read_packed` is called (default: True)
         layer_repeats: number of times that the list of layers is applied (default: 1)
     """
 
@@ -64,7 +65,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         self.max_source_positions = cfg.max_source_positions
         self.sentence_encoder = sentence_encoder
         self.packed_is_read_later = False
-        self.has_warned = sentence_encoder  # classifiers and masked LMs read long texts with few rows
+        self.has_warned = sentence_encoder  # no warning for classifiers and masked language models
         options = EncoderOptions(
             **stack_options(cfg, cfg.encoder, cfg.max_source_positions),
             fix_projection_length=cfg.fix_projection_length,
@@ -88,7 +89,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return SinusoidalPositionalEmbedding.get_embedding(length, embed_dim)
 
     def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build the layers, with fairseq's LayerDrop if the options ask for it."""
+        """Build the layers, with LayerDrop if --encoder-layerdrop is above 0."""
         return with_layer_drop(super().build_layers(options), self.cfg.encoder.layerdrop)
 
     def build_layer(self, options: EncoderOptions, number: int) -> nn.Module:
@@ -103,7 +104,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
         """Add fairseq's version number to the state dict of an older checkpoint.
 
-        Parameter names are translated by the model, not by its parts.
+        fairseq's method would also rename parameters. Here the model does so, see
+        :meth:`luna_fairseq.models.bases.LoadsWhatFits.upgrade_state_dict_named`.
 
         Args:
             state_dict: parameters by name, changed in place
@@ -154,11 +156,13 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
             token_embeddings: embeddings [B, S, C] in place of those of the tokens (default: None)
 
         Returns:
-            a dictionary of lists with the entries of fairseq's encoder, and five more. ``packed_out`` holds
-            the last P [L, B, C]. ``packed_padding_mask`` holds its mask [B, L], or nothing if no row is
-            masked. ``packed_states`` holds P after every layer. ``has_padding`` holds False if the batch is
-            known to have no padding. ``hypotheses`` is empty until :meth:`reorder_encoder_out` adds a
-            :class:`Hypotheses`.
+            a dictionary of lists with the entries of fairseq's encoder and five further entries:
+
+            - ``packed_out``: the last packed sequence P [L, B, C]
+            - ``packed_padding_mask``: mask of P [B, L], True at masked rows; empty if no row is masked
+            - ``packed_states``: P after every layer, with ``return_all_hiddens``
+            - ``has_padding``: False if the batch is known to have no padding
+            - ``hypotheses``: empty until :meth:`reorder_encoder_out` adds a :class:`Hypotheses`
 
         Raises:
             InputError: a source is longer than the positions, or the call is inside of torch.jit.trace or
@@ -198,18 +202,18 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
 
         Args:
             encoder_out: output of :meth:`forward`
-            new_order: index of the row that moves to each position [B']
+            new_order: index of the sentence that moves to each position of the batch [B']
 
         Returns:
-            the reordered output; ``encoder_out`` itself if hypotheses only changed places within their
-            sentences
+            the reordered output. ``encoder_out`` itself if hypotheses only change places within their
+            sentences.
         """
         sentences = encoder_out["encoder_out"][0].size(1)
         before = encoder_out["hypotheses"] or [Hypotheses.in_a_row(sentences, sentences, new_order.device)]
         after = before[0].reorder(new_order)
         if after is None:
             return encoder_out
-        # fairseq overwrites the entries of this list, so that it gets a copy.
+        # fairseq overwrites the entries of this list, so it gets a copy.
         encoder_out = {**encoder_out, "encoder_states": list(encoder_out["encoder_states"])}
         reordered = super().reorder_encoder_out(encoder_out, new_order)
         for name in ("packed_out", "packed_states"):

@@ -1,7 +1,7 @@
-"""Adaptation of the plain modules to fairseq.
+"""Functions that adapt the modules of ``luna_fairseq.modules``, which use torch alone, to fairseq.
 
-The functions replace torch's layers by fairseq's, apply fairseq's wrappers to layers, and translate fairseq's
-options and activation functions.
+They replace layers of torch by layers of fairseq, apply fairseq's wrappers to encoder and decoder layers, and
+translate fairseq's options.
 """
 
 from typing import Any, Callable, Dict, Iterator, TypeVar
@@ -27,12 +27,15 @@ IncrementalState = Dict[str, Dict[str, Any]]
 
 
 def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
-    """Return the fields of :class:`luna_fairseq.modules.options.StackOptions` as arguments.
+    """Translate fairseq's options to the fields of :class:`luna_fairseq.modules.options.StackOptions`.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
         side: ``cfg.encoder`` or ``cfg.decoder``
         max_positions: length of the longest sequence
+
+    Returns:
+        values by the name of the field
     """
     positions = LEARNED if side.learned_pos else SINUSOIDAL
     return {
@@ -59,18 +62,25 @@ def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
 
 
 class FairseqPositions(SinusoidalPositionalEmbedding):
-    """Sinusoidal position embedding of fairseq. Positions beyond its table are computed.
+    """fairseq's sinusoidal position embedding, for sequences of any length.
+
+    Embeddings are read from a table. Positions beyond the table are computed when they occur.
 
     Args:
         max_positions: length of the longest sequence that the table holds
         embed_dim: model width C
         padding_idx: position number of padding
+
+    Example:
+        >>> positions = FairseqPositions(max_positions=10, embed_dim=4, padding_idx=1)
+        >>> positions(torch.tensor([[2, 3, 1]]), end=3).shape  # two tokens and padding
+        torch.Size([1, 3, 4])
     """
 
     def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):
         super().__init__(embed_dim, padding_idx, init_size=max_positions + padding_idx + 1)
 
-    weights: Tensor  # torch.jit accepts no other type of a buffer
+    weights: Tensor  # torch.jit needs the annotation of a buffer
 
     def extend(self, end: int) -> None:
         """Extend the table to sequences of ``end`` tokens."""
@@ -83,8 +93,8 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
         """Return the embeddings of positions.
 
         Args:
-            positions: position numbers [B, T]
-            end: largest length of a sequence, up to which positions may occur
+            positions: position numbers [B, T], counted from ``padding_idx + 1``
+            end: length of the longest sequence, so that no position number exceeds ``end + padding_idx``
 
         Returns:
             embeddings [B, T, C]
@@ -100,10 +110,10 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
 def use_fairseq_layers(
     module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8, export: bool = False
 ) -> Module:
-    """Replace torch's layers among the children of a module by fairseq's.
+    """Replace layers of torch among the children of a module by layers of fairseq.
 
-    Dropout gets a name for --retain-dropout-modules, layer norm uses apex's fused kernel, and linear layers
-    get quantisation noise.
+    Dropout gets a name for --retain-dropout-modules, layer norm uses the fused kernel of apex if apex is
+    installed, and linear layers get quantisation noise.
 
     Args:
         module: module whose children are replaced in place; parameters keep their names
@@ -123,12 +133,15 @@ def use_fairseq_layers(
 
 
 def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
-    """Replace torch's layers in a Luna layer and its attentions by fairseq's, and apply fairseq's wrappers.
+    """Build a Luna layer out of fairseq's layers, and apply fairseq's wrappers.
 
     Args:
-        layer: :class:`luna_fairseq.modules.LunaEncoderLayer` or :class:`LunaDecoderLayer`
+        layer: :class:`luna_fairseq.modules.LunaEncoderLayer` or :class:`LunaDecoderLayer`, changed in place
         name: name of the dropouts of the layer for --retain-dropout-modules
         cfg: fairseq's TransformerConfig with Luna's options added to it
+
+    Returns:
+        the wrapped layer
     """
     noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
     causal = isinstance(layer, LunaDecoderLayer)
@@ -139,7 +152,7 @@ def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
 
 
 def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> None:
-    """Replace torch's dropout and layer norm among the children of a module by fairseq's.
+    """Replace dropout and layer norm of torch among the children of a module by those of fairseq.
 
     Args:
         module: module whose children are replaced in place
@@ -155,7 +168,7 @@ def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> 
 
 
 def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
-    """Replace torch's layers with fairseq's in an encoder or decoder, except inside its Luna layers.
+    """Replace layers of torch by layers of fairseq in an encoder or decoder, except inside its Luna layers.
 
     Args:
         stack: encoder or decoder, changed in place
@@ -168,7 +181,12 @@ def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
 
 
 def with_layer_drop(layers: nn.ModuleList, probability: float) -> nn.ModuleList:
-    """Return ``layers`` as fairseq's LayerDrop list if ``probability`` is above 0."""
+    """Return the layers with fairseq's LayerDrop, or unchanged if the probability is 0.
+
+    Args:
+        layers: layers of an encoder or decoder
+        probability: probability with which a layer is skipped in training
+    """
     return LayerDropModuleList(p=probability, modules=layers) if probability > 0.0 else layers
 
 
@@ -179,8 +197,11 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
         layer: encoder or decoder layer
         cfg: fairseq's TransformerConfig with Luna's options added to it
 
+    Returns:
+        the wrapped layer, or ``layer`` itself without these options
+
     Raises:
-        InputError: torch.compile is combined with activation checkpointing, or torch is too old for it
+        InputError: --torch-compile is combined with activation checkpointing, or torch is older than 2.5
     """
     if cfg.torch_compile:
         if cfg.checkpoint_activations:
@@ -194,7 +215,16 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
 
 
 class RepeatedLayer(nn.ModuleList):
-    """List of layers that repeats itself ``times`` times in iteration, with shared parameters."""
+    """List of layers that is applied several times with shared parameters.
+
+    Args:
+        layers: layers
+        times: number of times that an iteration visits the whole list
+
+    Example:
+        >>> len(list(RepeatedLayer(nn.ModuleList([nn.Linear(2, 2)]), times=3)))
+        3
+    """
 
     def __init__(self, layers: nn.ModuleList, times: int):
         super().__init__(layers)
@@ -206,10 +236,18 @@ class RepeatedLayer(nn.ModuleList):
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Compute the exact GELU. Half precision is computed in float32, as in fairseq; float64 stays float64."""
+    """Compute the exact GELU, in float32 for half-precision inputs and in the input's type otherwise.
+
+    Args:
+        x: tensor of any shape
+    """
     return F.gelu(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    """Return fairseq's activation function of the name ``name``, or this module's :func:`gelu`."""
+    """Return the activation function with a name: :func:`gelu` of this module, or one of fairseq.
+
+    Args:
+        name: name of the function, such as ``relu`` or ``gelu``
+    """
     return gelu if name == "gelu" else utils.get_activation_fn(name)

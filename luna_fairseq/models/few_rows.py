@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# For x W^T, MKL first copies the weights into another order. If the weights exceed the cache, the copy costs
-# more than the products of a few vectors. W x^T needs no copy.
-MOST_ROWS = 8
+# For x W^T, MKL first copies the weights into another order. If the weights exceed the cache, the copy takes
+# longer than the products with a few vectors. W x^T needs no copy.
+MOST_VECTORS = 8
 LEAST_WEIGHTS = 4_000_000
 
 
@@ -18,6 +18,11 @@ class FewRows(nn.Module):
 
     Args:
         projection: layer to replace, whose weight is shared
+
+    Example:
+        >>> import torch
+        >>> FewRows(nn.Linear(4, 6, bias=False))(torch.ones(2, 1, 4)).shape
+        torch.Size([2, 1, 6])
     """
 
     def __init__(self, projection: nn.Linear):
@@ -26,15 +31,19 @@ class FewRows(nn.Module):
         self.weight = projection.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x [.., K] to [.., N]."""
-        rows = x.flatten(0, -2)
-        if x.device.type != "cpu" or not 1 < len(rows) <= MOST_ROWS:
+        """Project vectors [.., K] to vectors [.., N]."""
+        vectors = x.flatten(0, -2)
+        if x.device.type != "cpu" or not 1 < len(vectors) <= MOST_VECTORS:
             return F.linear(x, self.weight)
-        return (self.weight @ rows.t()).t().contiguous().view(*x.shape[:-1], -1)
+        return (self.weight @ vectors.t()).t().contiguous().view(*x.shape[:-1], -1)
 
 
 def use_few_rows(model: nn.Module) -> None:
-    """Replace a large output projection of the decoder of ``model`` by a :class:`FewRows`."""
+    """Replace the output projection of a model's decoder by a :class:`FewRows` if it is large.
+
+    Args:
+        model: model, changed in place; nothing happens if it has no decoder
+    """
     decoder: Any = getattr(model, "decoder", None)
     projection: Any = getattr(decoder, "output_projection", None)
     if type(projection) is not nn.Linear or projection.bias is not None:

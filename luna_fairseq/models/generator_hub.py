@@ -25,9 +25,9 @@ from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.ema import write_ema
 from luna_fairseq.models.stream import Stream
 from luna_fairseq.models.tokenizers import (
+    find_folders,
     find_text_pipeline,
     find_tokenizer,
-    folders_of,
     set_languages,
     tokenizer_options,
 )
@@ -35,11 +35,11 @@ from luna_fairseq.text.output_length import limits_by_source
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 
 # Arguments of fairseq's from_pretrained that are not options of a training.
-_OF_FROM_PRETRAINED = ("user_dir", "generation_args", "load_checkpoint_heads", "archive_map")
+_ARGUMENTS_OF_LOADING = ("user_dir", "generation_args", "load_checkpoint_heads", "archive_map")
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
-    """Interface to a trained translation model, returned by ``from_pretrained``.
+    """Interface to a trained translation model, returned by :func:`from_pretrained`.
 
     Args:
         cfg: configuration of the training
@@ -47,14 +47,19 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         models: models of the ensemble
 
     Raises:
-        InputError: the tokenizer does not fit the dictionaries; or there is no tokenizer, the dictionary
-            holds subwords, and a text is not split into subwords
+        InputError: the tokenizer does not fit the dictionaries
+
+    Example::
+
+        hub = LunaModel.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
+        hub.translate("Guten Morgen!", beam=5)
     """
 
-    bpe: Any  # the tokenizer, for which fairseq declares no type
-    reads: Tuple[Type[Any], str] = (FairseqEncoderDecoderModel, "translation model")
+    bpe: Any  # the subword tokenizer, for which fairseq declares no type
+    # Class of the models that this interface accepts, and its name in messages.
+    supports: Tuple[Type[Any], str] = (FairseqEncoderDecoderModel, "translation model")
     translate_document = translate_document
-    bounded_by_source = True
+    is_limited_by_source = True
 
     def __init__(self, cfg: Any, task: Any, models: Any):
         set_languages(cfg.tokenizer, task)
@@ -66,7 +71,14 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 module.need_attn = True
 
     def apply_bpe(self, sentence: str) -> str:
-        """Split a text into subwords, separated by spaces."""
+        """Split a text into subwords, separated by spaces.
+
+        Args:
+            sentence: text after :meth:`tokenize`
+
+        Raises:
+            InputError: there is no tokenizer, and the text is not split into the dictionary's subwords
+        """
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
         return super().apply_bpe(sentence)
@@ -95,8 +107,8 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             InputError: the numbers of constraints and sentences differ; ``print_alignment`` is given, but the
                 model has no weights to align with; an option is unknown or has an invalid value
         """
-        own = signature(hub_utils.GeneratorHubInterface.generate).parameters
-        known = {*GenerationConfig.__dataclass_fields__, *own}
+        arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
+        known = {*GenerationConfig.__dataclass_fields__, *arguments}
         for name in kwargs.keys() - known:
             raise InputError(f"generation has no option {name}{nearest(name, known)}")
         if beam < 1:
@@ -116,22 +128,26 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 f"expected constraints for {len(tokenized_sentences)} sentences, got {len(constraints)}: "
                 "pass a list of phrases for each sentence"
             )
-        found = []
+        results = []
         for tokens, phrases in zip(tokenized_sentences, constraints):
             texts = [phrases] if isinstance(phrases, str) else phrases
             phrase_tokens = [self._encode_target(text) for text in texts]
             packed = pack_constraints([phrase_tokens]).to(self.device)
             options = {**kwargs, "constraints": "ordered", "inference_step_args": {"constraints": packed}}
-            found += super().generate([tokens], beam, *args, **options)
-        return found
+            results += super().generate([tokens], beam, *args, **options)
+        return results
 
-    def _length_limits(self, given: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the default limits of the length, unless limits are given here or were given on loading."""
-        if not self.bounded_by_source:
+    def _length_limits(self, options: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the default limits of the length, or an empty dictionary if the user has set a limit.
+
+        Args:
+            options: options of this call; options given on loading are read from the configuration
+        """
+        if not self.is_limited_by_source:
             return {}
         loaded, defaults = self.cfg.generation, GenerationConfig()
         changed = {name: loaded[name] for name in loaded if loaded[name] != getattr(defaults, name, None)}
-        return limits_by_source({**changed, **given})
+        return limits_by_source({**changed, **options})
 
     def _encode_target(self, text: str) -> Tensor:
         """Return the tokens of a text in the target language, without the end token."""
@@ -140,11 +156,18 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
 
 
 class LanguageModelHub(GeneratorHub):
-    """Interface to a trained causal language model, which can continue a text of any length."""
+    """Interface to a trained causal language model, which can continue a text of any length.
 
-    SEGMENT = 512
-    reads = FairseqLanguageModel, "causal language model"
-    bounded_by_source = False
+    Example::
+
+        hub = LunaLanguageModel.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
+        stream = hub.read("Call me Ishmael.")
+        hub.sample("Some years ago", stream=stream, sampling=True)
+    """
+
+    SEGMENT = 512  # number of tokens that read() passes to the model at once
+    supports = FairseqLanguageModel, "causal language model"
+    is_limited_by_source = False
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Generate continuations as fairseq does.
@@ -153,8 +176,11 @@ class LanguageModelHub(GeneratorHub):
             args: positional arguments of :meth:`GeneratorHub.generate`
             kwargs: keyword arguments of :meth:`GeneratorHub.generate`
 
+        Returns:
+            for each text the list of hypotheses, best first
+
         Raises:
-            InputError: an option needs a source, such as alignments and constraints
+            InputError: an option such as ``print_alignment`` or ``constraints`` needs a source sentence
         """
         for name in SOURCE_OPTIONS:
             if kwargs.get(name) not in (None, False):
@@ -166,8 +192,8 @@ class LanguageModelHub(GeneratorHub):
         """Read a line of text, and return the state of the model after the line.
 
         Args:
-            text: one line
-            stream: state after earlier lines, updated in place (default: None, the text begins)
+            text: one line of text
+            stream: state after earlier lines, updated in place (default: None, this is the first line)
 
         Returns:
             the state, from which :meth:`sample` and further calls of :meth:`read` continue
@@ -198,7 +224,7 @@ class LanguageModelHub(GeneratorHub):
             beam: beam size (default: 1)
             verbose: print the hypotheses (default: False)
             stream: state returned by :meth:`read`; each text continues the text that was read, and the state
-                is not changed (default: None, texts begin)
+                is not changed (default: None, there is no earlier text)
             kwargs: options of generation, such as ``sampling``
 
         Returns:
@@ -211,7 +237,7 @@ class LanguageModelHub(GeneratorHub):
             options = kwargs if stream is None else {**kwargs, "stream": stream}
             return super().sample(sentences, beam, verbose, **options)
         decoder = self._one_model().decoder
-        decoder.begin_from = stream.for_rows
+        decoder.begin_from = stream.repeated
         try:
             return super().sample(sentences, beam, verbose, **kwargs)
         finally:
@@ -225,10 +251,12 @@ class LanguageModelHub(GeneratorHub):
 
 
 @contextmanager
-def _averaged(folder: Path, names: str) -> Iterator[str]:
-    """Context manager that yields a temporary folder with the averaged weights of checkpoints in ``folder``.
+def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
+    """Context manager that yields a temporary folder with the averaged weights of checkpoints.
 
-    ``names`` are the checkpoints' names, separated as fairseq separates them.
+    Args:
+        folder: folder of the checkpoints
+        names: names of the checkpoints, separated by ``:`` as in fairseq (``;`` on Windows)
     """
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):
@@ -253,11 +281,15 @@ def from_pretrained(
 
     Args:
         model_name_or_path: folder of the checkpoint
-        checkpoint_file: name of the checkpoint (default: model.pt)
-        data_name_or_path: folder of the dictionaries (default: the folder of the checkpoint)
+        checkpoint_file: name of the checkpoint; several names are separated by ``:`` (default: model.pt)
+        data_name_or_path: folder of the dictionaries. A path that starts with ``.`` is relative to the folder
+            of the checkpoint (default: the folder of the checkpoint)
         hub: class of the returned interface
-        ema: load the weights that ``fairseq-train --store-ema`` averaged (default: False)
+        ema: load the moving average of the weights that ``fairseq-train --store-ema`` stored (default: False)
         kwargs: options such as ``bpe`` that override the checkpoint's
+
+    Returns:
+        an instance of ``hub``
 
     Raises:
         InputError: a folder does not exist, the checkpoint has no averaged weights, ``hub`` does not support
@@ -265,20 +297,20 @@ def from_pretrained(
     """
     for fault in check_int8_precision(ParsedOptions(Namespace(**kwargs))):
         raise InputError(fault)
-    folders = folders_of(model_name_or_path, data_name_or_path)
+    folders = find_folders(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:
         find = find_text_pipeline if issubclass(hub, GeneratorHub) else find_tokenizer
         kwargs = {**find(folders), **kwargs}
-    places = str(model_name_or_path), checkpoint_file, str(data_name_or_path)
     if ema:
-        with _averaged(folders[0], checkpoint_file) as folder:
-            found = hub_utils.from_pretrained(folder, checkpoint_file, str(folders[1].absolute()), **kwargs)
+        with _folder_of_averages(folders[0], checkpoint_file) as folder:
+            loaded = hub_utils.from_pretrained(folder, checkpoint_file, str(folders[1].absolute()), **kwargs)
     else:
-        found = hub_utils.from_pretrained(*places, **kwargs)
-    wanted, kind = hub.reads
-    own = type(found["models"][0])
-    if not issubclass(own, wanted):
-        name = own.__name__
-        raise InputError(f"expected a checkpoint of a {kind}, got {name}: load it by {name}.from_pretrained")
-    check_overrides(kwargs, found["args"], "from_pretrained", (*_OF_FROM_PRETRAINED, *tokenizer_options()))
-    return hub(found["args"], found["task"], found["models"])
+        paths = str(model_name_or_path), checkpoint_file, str(data_name_or_path)
+        loaded = hub_utils.from_pretrained(*paths, **kwargs)
+    supported, kind = hub.supports
+    model_class = type(loaded["models"][0])
+    if not issubclass(model_class, supported):
+        name = model_class.__name__
+        raise InputError(f"expected a checkpoint of a {kind}, got {name}: use {name}.from_pretrained")
+    check_overrides(kwargs, loaded["args"], "from_pretrained", (*_ARGUMENTS_OF_LOADING, *tokenizer_options()))
+    return hub(loaded["args"], loaded["task"], loaded["models"])

@@ -1,8 +1,8 @@
 """Linear layers with 8-bit weights for decoding on a CPU.
 
-The dynamically quantised linear layer of torch rounds its whole input with one scale, so that the scores of a
-sentence depend on the rest of its batch. :class:`Linear8` uses a scale for each position of the input
-instead.
+The dynamically quantised linear layer of torch rounds its whole input with one scale. The scores of a
+sentence then depend on the other sentences of its batch. :class:`Linear8` instead has a scale for each
+position.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 
-# Inputs are divided by their largest magnitude. The 8-bit levels 0 to 255 then represent -1 to 1.
+# Inputs are divided by their largest magnitude, so that the 8-bit levels 0 to 255 represent -1 to 1.
 STEP, ZERO = 2 / 255, 128
 
 
@@ -25,7 +25,7 @@ def quantise(model: nn.Module) -> None:
     Embeddings, norms and P stay in float32.
 
     Args:
-        model: float32 model on the CPU, changed in place; it can no longer be trained
+        model: float32 model on the CPU, changed in place; the result cannot be trained
 
     Raises:
         InputError: the model is on a GPU or in half precision, or torch has no 8-bit products for this CPU
@@ -51,12 +51,17 @@ def quantise(model: nn.Module) -> None:
 class Linear8(nn.Module):
     """Linear layer that multiplies 8-bit weights by 8-bit inputs.
 
-    Each row of the weight and each position of the input has a scale of its own. The output at a position
-    therefore depends on the input at this position alone: not on other sentences, and not on padding.
+    Each output of the layer and each position of the input has a scale of its own. The output at a position
+    therefore does not depend on other positions or sentences.
 
     Args:
-        weight: matrix in float32 [outputs, inputs]
-        bias: vector in float32 [outputs], or None
+        weight: float32 matrix [outputs, inputs]
+        bias: float32 vector [outputs]; None for a layer without bias
+
+    Example:
+        >>> layer = Linear8(torch.eye(8), bias=None)
+        >>> layer(torch.ones(1, 3, 8)).shape
+        torch.Size([1, 3, 8])
     """
 
     def __init__(self, weight: Tensor, bias: Optional[Tensor]):
@@ -68,8 +73,8 @@ class Linear8(nn.Module):
         self.multiply = find_product()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x [.., inputs] to [.., outputs]."""
-        # A position of zeros would have the scale 0, by which the input is divided.
+        """Project vectors [.., inputs] to vectors [.., outputs]."""
+        # The minimum avoids a division by zero at positions where all inputs are zero.
         scale = x.abs().amax(-1, True).clamp_min_(1.2e-38)
         products = self.multiply(x / scale, STEP, ZERO, self.packed)
         return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
@@ -77,37 +82,52 @@ class Linear8(nn.Module):
 
 @lru_cache(maxsize=None)
 def find_product() -> Callable[..., Tensor]:
-    """Return torch's product of a float32 input, which is rounded with a given scale, and 8-bit weights.
+    """Return a function that rounds float32 inputs with a given scale, and multiplies by 8-bit weights.
 
-    Torch has this product since 2.3, for x86 CPUs. :func:`multiply_beside_edges` replaces it elsewhere.
+    Torch 2.3 and newer have such a function for x86 CPUs. Elsewhere, :func:`multiply_with_edges` is returned,
+    which describes the arguments.
     """
     packed = torch.ops.quantized.linear_prepack(in_8_bits(torch.ones(1, 8)), None)
     try:
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
         product(torch.ones(1, 8), STEP, ZERO, packed)
     except (AttributeError, RuntimeError):  # another version of torch; another kind of CPU
-        return multiply_beside_edges
+        return multiply_with_edges
     return product
 
 
-def multiply_beside_edges(x: Tensor, step: float, zero: int, packed: Any) -> Tensor:
-    """Round x [.., inputs], with values from -1 to 1, to 8 bits and multiply by ``packed`` weights.
+def multiply_with_edges(x: Tensor, step: float, zero: int, packed: Any) -> Tensor:
+    """Round inputs to 8 bits, and multiply by 8-bit weights.
 
-    This product derives its scale from the smallest and the largest input. One more row, which holds -1 and
-    1, therefore gives every call the scale ``step`` and the zero point ``zero``.
+    torch's dynamic product derives its scale from the smallest and the largest input. This function appends a
+    vector that contains -1 and 1, so that the scale is the same in every call.
+
+    Args:
+        x: inputs with values from -1 to 1 [.., inputs]
+        step: size of a rounding step, which must be :data:`STEP`
+        zero: 8-bit level of the input 0, which must be :data:`ZERO`
+        packed: weights packed by ``torch.ops.quantized.linear_prepack``
 
     Returns:
         products in float32 [.., outputs]
     """
     edges = x.new_zeros(1, x.size(-1))
     edges[0, 0], edges[0, -1] = -1.0, 1.0
-    rows = torch.cat([x.reshape(-1, x.size(-1)), edges])
-    products = torch.ops.quantized.linear_dynamic(rows, packed, reduce_range=False)[:-1]
+    vectors = torch.cat([x.reshape(-1, x.size(-1)), edges])
+    products = torch.ops.quantized.linear_dynamic(vectors, packed, reduce_range=False)[:-1]
     return products.view(*x.shape[:-1], products.size(-1))
 
 
 def in_8_bits(weight: Tensor, bits: int = 8) -> Tensor:
-    """Quantise a matrix [M, N] to integers of ``bits`` bits, with a scale for each row."""
+    """Quantise a matrix to integers, with a scale for each row of the matrix.
+
+    Args:
+        weight: float32 matrix [M, N]
+        bits: number of bits of the integers, at most 8 (default: 8)
+
+    Returns:
+        quantised matrix [M, N]
+    """
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)
     with warnings.catch_warnings():
@@ -119,8 +139,8 @@ def in_8_bits(weight: Tensor, bits: int = 8) -> Tensor:
 def sums_hold_8_bits() -> bool:
     """Return True if this CPU adds products of 8-bit numbers without overflow, as CPUs with VNNI do.
 
-    Other CPUs add pairs of products in 16 bits. Two of the largest products overflow there, so that the
-    weights may have only 7 bits.
+    Other CPUs add pairs of products in 16 bits, which overflow for large numbers. They need weights of 7
+    bits.
     """
     ones = torch.ones(1, 64)
     packed = torch.ops.quantized.linear_prepack(in_8_bits(ones), None)

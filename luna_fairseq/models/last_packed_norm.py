@@ -8,9 +8,9 @@ from fairseq.modules import LayerNorm
 
 
 def read_packed(encoder: nn.Module) -> None:
-    """Give the norm of a sentence encoder's last P a gain and a bias, because a new head reads P.
+    """Add a gain and a bias to the layer norm of the last P, because a new classification head reads P.
 
-    A checkpoint without this gain and bias leaves them at their initial values.
+    The gain and the bias keep their initial values if a checkpoint without them is loaded.
 
     Args:
         encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`, changed in place
@@ -24,10 +24,11 @@ def read_packed(encoder: nn.Module) -> None:
 
 
 def find_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix: str) -> None:
-    """Rename the norm of the last P in a state dict to fit the encoder.
+    """Adapt the layer norm of the last P in a state dict to an encoder.
 
-    The authors' code keeps this norm in the last layer, even if nothing reads P. It is dropped if the encoder
-    has no gain and bias for it, and completed with initial values if a head was added later.
+    In the authors' code, this layer norm belongs to the last encoder layer. Its gain and bias are renamed.
+    They are removed if the encoder does not have them, and added with initial values if the encoder has them
+    since :func:`read_packed`.
 
     Args:
         encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`
@@ -37,12 +38,12 @@ def find_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix: 
     layers = f"{prefix}layers."
     depths = [int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)]
     for part in ("weight", "bias"):
-        ours = f"{prefix}packed_layer_norm.{part}"
-        theirs = f"{layers}{max(depths, default=0)}.packed_layer_norm.{part}"
-        if not encoder.cfg.encoder.normalize_before and theirs in state_dict:
-            state_dict[ours] = state_dict.pop(theirs)
+        name = f"{prefix}packed_layer_norm.{part}"
+        authors_name = f"{layers}{max(depths, default=0)}.packed_layer_norm.{part}"
+        if not encoder.cfg.encoder.normalize_before and authors_name in state_dict:
+            state_dict[name] = state_dict.pop(authors_name)
         value = getattr(encoder.packed_layer_norm, part)
         if value is None:
-            state_dict.pop(ours, None)
+            state_dict.pop(name, None)
         elif encoder.packed_is_read_later:
-            state_dict.setdefault(ours, value)
+            state_dict.setdefault(name, value)

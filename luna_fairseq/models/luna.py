@@ -1,4 +1,4 @@
-"""Luna encoder-decoder for translation (section 4.2 of the paper) and its architectures."""
+"""Luna translation model (section 4.2 of the paper) and its architectures."""
 
 from argparse import Namespace
 from typing import Any, Dict
@@ -23,12 +23,19 @@ from luna_fairseq.models.luna_config import LunaConfig
 class LunaModel(EncoderDecoder):
     """Translation model with a Luna encoder and a Luna decoder.
 
-    ``LunaModel.from_pretrained(dir, checkpoint_file, data, bpe=...)`` returns fairseq's generator interface.
+    :meth:`from_pretrained` loads a trained model with an interface for plain text.
 
     Args:
         cfg: nested form of a :class:`LunaConfig`, see :func:`nested_config`
         encoder: encoder, a :class:`FairseqLunaEncoder`
         decoder: decoder, a :class:`FairseqLunaDecoder`
+
+    Example:
+        >>> from fairseq.data import Dictionary
+        >>> task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
+        >>> model = LunaModel.build_model(LunaConfig(encoder_embed_dim=16, encoder_layers=2), task)
+        >>> model.max_positions()
+        (1024, 1024)
     """
 
     encoder_class = FairseqLunaEncoder
@@ -36,7 +43,20 @@ class LunaModel(EncoderDecoder):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a trained model; see :func:`luna_fairseq.models.generator_hub.from_pretrained`."""
+        """Load a trained model with its dictionaries and its tokenizer.
+
+        Args:
+            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`
+            kwargs: keyword arguments of the same function
+
+        Returns:
+            an interface for plain text, :class:`luna_fairseq.models.generator_hub.GeneratorHub`
+
+        Example::
+
+            hub = LunaModel.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
+            hub.translate("Guten Morgen!", beam=5)
+        """
         return from_pretrained(*args, **kwargs)
 
     @classmethod
@@ -59,11 +79,14 @@ class LunaModel(EncoderDecoder):
 
 
 def check_widths(cfg: TransformerConfig, why: str) -> None:
-    """Raise InputError unless the encoder and the decoder have the same width.
+    """Check that the encoder and the decoder have the same width.
 
     Args:
         cfg: nested configuration
-        why: reason and remedy, which the message ends with
+        why: last part of the error message, with the reason and the remedy
+
+    Raises:
+        InputError: the widths differ
     """
     if cfg.decoder.embed_dim != cfg.encoder.embed_dim:
         raise InputError(
@@ -76,7 +99,7 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
     """Return the options of a flat configuration, with defaults in place of missing and None values.
 
     Args:
-        cfg: dataclass, DictConfig or Namespace
+        cfg: configuration of fairseq, as a dataclass, DictConfig or Namespace
         defaults: dataclass instance with the default values
 
     Returns:
@@ -84,9 +107,13 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 
     Raises:
         InputError: a number is out of its bounds
+
+    Example:
+        >>> flat_options(Namespace(encoder_layers=2, dropout=None), LunaConfig())["encoder_layers"]
+        2
     """
-    given = OmegaConf.to_container(cfg, enum_to_str=True) if isinstance(cfg, DictConfig) else vars(cfg)
-    options = {**vars(defaults), **{name: value for name, value in given.items() if value is not None}}
+    values = OmegaConf.to_container(cfg, enum_to_str=True) if isinstance(cfg, DictConfig) else vars(cfg)
+    options = {**vars(defaults), **{name: value for name, value in values.items() if value is not None}}
     check_bounds(options, type(defaults))
     return options
 
@@ -94,10 +121,17 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 def nested_config(cfg: Any) -> TransformerConfig:
     """Convert a flat configuration to fairseq's nested TransformerConfig.
 
-    Options whose default is the value of another option are filled in.
+    Options that take their default from another option are filled in.
 
     Args:
-        cfg: dataclass, DictConfig or Namespace
+        cfg: configuration of fairseq, as a dataclass, DictConfig or Namespace
+
+    Raises:
+        InputError: a number is out of its bounds
+
+    Example:
+        >>> nested_config(Namespace(encoder_embed_dim=16)).decoder.embed_dim
+        16
     """
     options = fill_open(flat_options(cfg, LunaConfig()), LunaConfig)
     return TransformerConfig.from_namespace(Namespace(**options))

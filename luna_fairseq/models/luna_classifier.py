@@ -1,4 +1,4 @@
-"""Classifier of long sequences (section 4.1 of the paper) and its architectures.
+"""Classifier of long sequences for Long Range Arena (section 4.1 of the paper) and its architectures.
 
 The encoder has Luna layers, or Transformer layers for comparison.
 """
@@ -21,7 +21,7 @@ from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
 from luna_fairseq.models.sequence_encoder import PixelEmbedding, TransformerSequenceEncoder
 
-# Name prefixes of a layer's parameters on which its output P depends.
+# The output P of a layer depends only on the parameters with these name prefixes.
 _FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
 
 
@@ -32,7 +32,15 @@ class LunaClassifier(LoadsWhatFits):
     Args:
         args: namespace with the fields of :class:`LunaClassifierConfig`, all filled in
         encoder: :class:`FairseqLunaEncoder` or :class:`TransformerSequenceEncoder`
-        pairs: classify pairs of sequences, which share the encoder (default: False)
+        pairs: classify pairs of sequences, both of which the encoder encodes (default: False)
+
+    Example:
+        >>> from fairseq.data import Dictionary
+        >>> task = Namespace(source_dictionary=Dictionary(), pairs=False)
+        >>> cfg = LunaClassifierConfig(encoder_embed_dim=16, encoder_layers=1, sentence_class_num=10)
+        >>> model = LunaClassifier.build_model(cfg, task)
+        >>> model(torch.tensor([[0, 3, 3, 2]])).shape
+        torch.Size([1, 10])
     """
 
     def __init__(self, args: Any, encoder: nn.Module, pairs: bool = False):
@@ -60,7 +68,7 @@ class LunaClassifier(LoadsWhatFits):
 
         Args:
             cfg: flat configuration with the fields of :class:`LunaClassifierConfig`
-            task: fairseq task with a source dictionary, which may be None
+            task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (see the class)
 
         Raises:
             InputError: options contradict each other, or the widths, the numbers of heads or the projection
@@ -71,7 +79,7 @@ class LunaClassifier(LoadsWhatFits):
         return cls(args, build_encoder(args, task.source_dictionary), task.pairs)
 
     def _freeze_last_x(self) -> None:
-        """Freeze the parameters on which only the last X depends, because only the last P is read."""
+        """Freeze the parameters that only affect the last X, because the classifier reads only the last P."""
         last = self.encoder.layers[-1]
         if self.args.tie_layer_weights and self.args.encoder_layers > 1:
             return
@@ -91,7 +99,7 @@ class LunaClassifier(LoadsWhatFits):
         """Compute the logits of the classes.
 
         Args:
-            src_tokens: tokens padded on the right, or pixels [B, T]
+            src_tokens: tokens, padded on the right, or pixels [B, T]
             src_lengths: ignored, because lengths are counted from ``src_tokens``
             src1_tokens: second sequence of each pair [B, T1] (default: None, single sequences)
             src1_lengths: ignored
@@ -100,7 +108,7 @@ class LunaClassifier(LoadsWhatFits):
             logits [B, number of classes]
 
         Raises:
-            InputError: the model classifies pairs and gets single sequences, or the reverse
+            InputError: the model classifies pairs and the input has single sequences, or the reverse
         """
         if self.pairs != (src1_tokens is not None):
             kinds = "single sequences", "pairs of sequences"
@@ -118,7 +126,14 @@ class LunaClassifier(LoadsWhatFits):
         return self.sentence_projection_layer(x)
 
     def represent(self, src_tokens: Tensor) -> Tensor:
-        """Encode sequences of tokens or pixels [B, T] as one vector each [B, C]."""
+        """Encode each sequence as one vector.
+
+        Args:
+            src_tokens: tokens, padded on the right, or pixels [B, T]
+
+        Returns:
+            vectors [B, C]
+        """
         embed = self.encoder.embed_tokens
         if isinstance(embed, PixelEmbedding):
             embedding = embed(src_tokens)
@@ -155,13 +170,13 @@ def check_classifier(args: Namespace, input_type: str) -> None:
     """
     if args.input_type not in (None, input_type):
         raise InputError(
-            f"--input-type {args.input_type}: the task reads {input_type}s; give --task lra-{args.input_type}"
+            f"--input-type {args.input_type}: the task reads {input_type}s; use --task lra-{args.input_type}"
         )
-    twin = args.layer_type == "transformer"
-    for option, given in (("--use-p", args.use_p), ("--anchored-packed", args.anchored_packed)):
-        if given and twin:
+    is_transformer = args.layer_type == "transformer"
+    for option, is_set in (("--use-p", args.use_p), ("--anchored-packed", args.anchored_packed)):
+        if is_set and is_transformer:
             raise InputError(
-                f"{option}: a Transformer has no packed sequence; leave it out, or give --layer-type luna"
+                f"{option}: a Transformer has no packed sequence; remove the option, or use --layer-type luna"
             )
 
 
@@ -173,7 +188,11 @@ def build_encoder(
     Args:
         args: options of the classifier
         dictionary: dictionary of the tokens; None for pixels
-        transformer: class of the encoder for --layer-type transformer (default: this project's)
+        transformer: class of the encoder for --layer-type transformer (default:
+            :class:`TransformerSequenceEncoder`)
+
+    Returns:
+        :class:`FairseqLunaEncoder` or an instance of ``transformer``
     """
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any
@@ -197,8 +216,8 @@ def build_encoder(
         )
     )
     if args.layer_type == "luna":
-        reads = {"sentence_encoder": True, "packed_is_read": args.use_p}
-        return FairseqLunaEncoder(cfg, dictionary, embed_tokens, **reads, layer_repeats=repeats)
+        options = {"sentence_encoder": True, "packed_is_read": args.use_p}
+        return FairseqLunaEncoder(cfg, dictionary, embed_tokens, **options, layer_repeats=repeats)
     return transformer(cfg, dictionary, embed_tokens, layer_repeats=repeats)
 
 
@@ -227,9 +246,8 @@ _TASKS: Presets = {
     "pf128": {**_PF32, "max_positions": 128 * 128 + 2},
 }
 
-# For each architecture, the options that differ from the defaults of LunaClassifierConfig. As in the authors'
-# code, keys and values of Luna are untied here. The Transformer architectures differ in the kind of layers
-# only.
+# For each architecture, the options that differ from the defaults of LunaClassifierConfig. Keys and values of
+# Luna are untied, as in the authors' code. The Transformer architectures differ only in the kind of layers.
 ARCHITECTURES: Presets = {"lra": {}}
 for _name, _preset in _TASKS.items():
     ARCHITECTURES[f"luna_lra_{_name}"] = {"untie_luna_kv": True, **_preset}

@@ -17,10 +17,10 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class ClassifierOptions(LayerOptions, EncoderOptions):
-    """Options of a Transformer, its input and its classifier. Defaults are the authors' base size."""
+    """Options of every classifier of long sequences. The defaults are the authors' base size."""
 
     input_type: Optional[ChoiceEnum(["text", "image"])] = option(
-        None, "kind of input, which must be that of the task (default: that of the task)", may_change=True
+        None, "kind of input, which must fit the task (default: the kind of the task)", may_change=True
     )
     sentence_class_num: int = option(2, "number of classes", least=2)
     sen_rep_type: ChoiceEnum(["cls", "mp"]) = option(
@@ -66,7 +66,7 @@ class ClassifierOptions(LayerOptions, EncoderOptions):
 
 @dataclass
 class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions):
-    """Options of Luna's classifier. Defaults are the authors' base architecture for Long Range Arena."""
+    """Options of Luna's classifier. The defaults are the authors' base architecture for Long Range Arena."""
 
     layer_type: ChoiceEnum(["luna", "transformer"]) = option(
         "luna", "kind of encoder layers: layers of Luna, or of fairseq's Transformer"

@@ -24,7 +24,11 @@ from luna_fairseq.models.stream import Stream
 
 
 class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
-    """fairseq's Transformer language model with another decoder."""
+    """fairseq's Transformer language model with the decoder of a subclass.
+
+    Attributes:
+        config_class: dataclass of the model's options
+    """
 
     config_class: Type[LanguageModelOptions]
 
@@ -56,23 +60,49 @@ class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return the class of the decoder for the nested options ``cfg``."""
+        """Return the class of the decoder.
+
+        Args:
+            cfg: nested configuration
+        """
         raise NotImplementedError
 
 
 @register_model("luna_lm", dataclass=LunaLanguageModelConfig)
 class LunaLanguageModel(LanguageModel):
-    """Causal language model with Luna layers, whose state in decoding has a constant size.
+    """Causal language model with Luna layers.
 
-    ``LunaLanguageModel.from_pretrained(dir, checkpoint_file, data, bpe=...)`` returns fairseq's generator
-    interface, extended by :meth:`luna_fairseq.models.generator_hub.LanguageModelHub.read`.
+    The size of the decoding state does not depend on the length of the text. :meth:`from_pretrained` loads a
+    trained model with an interface for plain text.
+
+    Example:
+        >>> import torch
+        >>> task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
+        >>> cfg = LunaLanguageModelConfig(decoder_layers=1, tokens_per_sample=64, max_target_positions=64)
+        >>> model = LunaLanguageModel.build_model(cfg, task)
+        >>> logits, _ = model(torch.tensor([[2, 3, 3]]))
+        >>> logits.shape
+        torch.Size([1, 3, 4])
     """
 
     config_class = LunaLanguageModelConfig
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a trained model; see :func:`luna_fairseq.models.generator_hub.from_pretrained`."""
+        """Load a trained model with its dictionary and its tokenizer.
+
+        Args:
+            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`
+            kwargs: keyword arguments of the same function
+
+        Returns:
+            an interface for plain text, :class:`luna_fairseq.models.generator_hub.LanguageModelHub`
+
+        Example::
+
+            hub = LunaLanguageModel.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
+            hub.sample("Once upon a time", sampling=True)
+        """
         return from_pretrained(*args, hub=LanguageModelHub, **kwargs)
 
     def forward(
@@ -88,12 +118,13 @@ class LunaLanguageModel(LanguageModel):
         Args:
             src_tokens: tokens shifted right [B, T]
             src_lengths: ignored
-            stream: state after the preceding tokens, updated in place (default: None, the text begins)
-            keep_after: number of tokens after which the state is stored in the stream (default: None, all)
-            kwargs: further arguments of the decoder
+            stream: state after the earlier text, updated in place (default: None, no earlier text)
+            keep_after: number of tokens after which the state is stored in ``stream``, see
+                :meth:`Stream.read` (default: None, after all tokens)
+            kwargs: further arguments of the decoder; ignored with a stream
 
         Returns:
-            logits [B, T, V], and fairseq's dictionary
+            logits [B, T, V], and the dictionary of :meth:`FairseqLunaDecoder.extract_features`
         """
         if stream is None:
             return super().forward(src_tokens, src_lengths=src_lengths, **kwargs)
@@ -115,12 +146,12 @@ def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveIn
     Raises:
         InputError: the cutoffs are invalid, or options contradict each other
     """
-    given = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq drops options that are None
-    cutoff = eval_str_list(given, type=int) or []
+    text = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq drops options that are None
+    cutoff = eval_str_list(text, type=int) or []
     bounds = [0, *cutoff, len(dictionary)]
     if not cutoff or any(low >= high for low, high in zip(bounds, bounds[1:])):
         raise InputError(
-            f"--adaptive-input-cutoff {given}: give increasing numbers below the "
+            f"--adaptive-input-cutoff {text}: give increasing numbers below the "
             f"dictionary's {len(dictionary)} entries, such as 20000,60000"
         )
     if cfg.share_decoder_input_output_embed:
@@ -130,7 +161,7 @@ def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveIn
         )
     softmax = cfg.adaptive_softmax_cutoff, cfg.adaptive_softmax_factor, cfg.decoder.output_dim
     if cfg.tie_adaptive_weights and softmax != (
-        given,
+        text,
         cfg.adaptive_input_factor,
         cfg.decoder.input_dim,
     ):

@@ -18,9 +18,9 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class LanguageModelOptions(LayerOptions, DecoderOptions):
-    """Options of a Transformer language model under fairseq's names.
+    """Options of every causal language model, with fairseq's names.
 
-    The default size is that of the decoder of the base translation model.
+    The defaults are the size of the decoder in the base translation model.
     """
 
     decoder_embed_dim: int = option(512, "decoder embedding dimension", least=1)
@@ -52,4 +52,4 @@ class LanguageModelOptions(LayerOptions, DecoderOptions):
 
 @dataclass
 class LunaLanguageModelConfig(LanguageModelOptions, LunaOptions, LunaDecoderOptions):
-    """Options of the Luna causal language model. Every layer has a P of its own."""
+    """Options of the Luna causal language model."""

@@ -1,5 +1,7 @@
-"""The Luna masked language model (Luna, section 4.3): fairseq's RoBERTa on the Luna encoder, and its
-architectures."""
+"""Luna masked language model (section 4.3 of the paper) and its architectures.
+
+The model is fairseq's RoBERTa with a Luna encoder.
+"""
 
 from argparse import Namespace
 from typing import Any, Dict, Optional, Tuple
@@ -31,7 +33,13 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
     def build_encoder(
         self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding
     ) -> FairseqLunaEncoder:
-        """Build the sentence encoder."""
+        """Build the sentence encoder.
+
+        Args:
+            args: options of the model, see :class:`LunaMaskedLMConfig`
+            dictionary: dictionary of the tokens
+            embed_tokens: token embedding
+        """
         cfg = nested_config(sentence_encoder_options(args))
         options = {"sentence_encoder": True, "packed_is_read": False}
         return FairseqLunaEncoder(cfg, dictionary, embed_tokens, **options)
@@ -39,17 +47,23 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False, **kwargs: Any
     ) -> Tuple[Tensor, Dict[str, Any]]:
-        """
+        """Compute the features of tokens, without the LM head.
+
         Args:
-            src_tokens: [B, T]
-            return_all_hiddens: also return X and P after every layer
-            token_embeddings: [B, T, C] in place of the embedding's own
+            src_tokens: tokens, padded on the right [B, T]
+            return_all_hiddens: also return X and P after every layer (default: False)
+            kwargs: ``token_embeddings``, embeddings [B, T, C] in place of those of the tokens (default:
+                None); other arguments are ignored
 
         Returns:
-            features [B, T, C], and a dictionary: ``packed_features`` [B, L, C], the last P, normalised;
-            ``packed_padding_mask`` [B, L], True at rows of P that are left out, or None; ``inner_states`` and
-            ``packed_states``, lists of [T, B, C] and [L, B, C], or None. The last of ``packed_states`` is not
-            normalised.
+            features [B, T, C], and a dictionary with four entries. ``packed_features`` is the last packed
+            sequence P after its layer norm [B, L, C]. ``packed_padding_mask`` is its mask [B, L], True at
+            masked rows, or None if no row is masked. ``inner_states`` and ``packed_states`` are the lists of
+            X [T, B, C] and P [L, B, C] after every layer, or None; the layer norm of the last P is not
+            applied to ``packed_states``.
+
+        Raises:
+            InputError: a sequence is longer than the model's positions
         """
         out = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=kwargs.get("token_embeddings")
@@ -68,22 +82,36 @@ class LunaMaskedLM(SentenceModel):
     """Luna encoder with RoBERTa's LM head and classification heads.
 
     Args:
-        args: a :class:`LunaMaskedLMConfig` or a namespace with its fields
-        encoder: :class:`LunaMaskedLMEncoder`
+        args: namespace with the fields of :class:`LunaMaskedLMConfig`, all filled in
+        encoder: encoder with the LM head, a :class:`LunaMaskedLMEncoder`
+
+    Example:
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> task = SimpleNamespace(source_dictionary=Dictionary(), max_positions=lambda: 512)
+        >>> cfg = LunaMaskedLMConfig(encoder_layers=1, encoder_embed_dim=24, encoder_ffn_embed_dim=48)
+        >>> model = LunaMaskedLM.build_model(cfg, task)
+        >>> logits, extra = model(torch.tensor([[0, 3, 3, 2]]))
+        >>> logits.shape, extra["packed_features"].shape
+        (torch.Size([1, 4, 4]), torch.Size([1, 4, 24]))
     """
 
     def __init__(self, args: Any, encoder: LunaMaskedLMEncoder):
         super().__init__(args, encoder)
-        # P begins as BERT's embeddings do; RoBERTa has initialised the rest.
+        # RoBERTa's constructor initialises everything but P. P is initialised as BERT's embeddings are.
         nn.init.normal_(encoder.sentence_encoder.packed_embedding.weight, std=0.02)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
-        """Build the model for the dictionary of ``task``.
+        """Build the model for the dictionary of a task.
+
+        Args:
+            cfg: flat configuration with the fields of :class:`LunaMaskedLMConfig`
+            task: fairseq task with a source dictionary
 
         Raises:
-            InputError: widths, heads or projection length that cannot be, or a task with longer sequences
-                than positions
+            InputError: the widths, the numbers of heads or the projection length are invalid, or the task's
+                sequences may be longer than the model's positions
         """
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         check_sequences_fit(task, args.max_positions)
@@ -99,27 +127,34 @@ class LunaMaskedLM(SentenceModel):
         bpe: Optional[str] = None,
         **kwargs: Any,
     ) -> MaskedLMHub:
-        """A checkpoint with its classification heads, in evaluation mode.
+        """Load a checkpoint with its classification heads, in evaluation mode.
+
+        Without ``bpe``, the tokenizer is chosen by its files in the folder of the checkpoint or dictionary:
+        ``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2. Without such files, a
+        text must consist of words or subwords of the dictionary, separated by spaces.
 
         Args:
             model_name_or_path: folder of the checkpoint
-            checkpoint_file: its name
-            data_name_or_path: folder of ``dict.txt`` (of ``input0/dict.txt`` for a fine-tuned model);
-                beginning with ``.``, it is relative to the checkpoint's
-            bpe: fairseq's name of a tokenizer, with its options as further arguments. By default the one
-                whose files are in one of the two folders: ``sentencepiece.bpe.model``, or ``encoder.json``
-                and ``vocab.bpe`` of GPT-2. Where there are none, text is words separated by spaces; where the
-                dictionary is of pieces, plain text is then refused.
-            kwargs: overrides of the checkpoint's options
+            checkpoint_file: name of the checkpoint (default: model.pt)
+            data_name_or_path: folder of ``dict.txt``, or of ``input0/dict.txt`` for a fine-tuned model. A
+                path that starts with ``.`` is relative to the folder of the checkpoint (default: ``.``)
+            bpe: fairseq's name of a tokenizer, whose options follow as further arguments (default: None,
+                chosen by its files)
+            kwargs: options that override the checkpoint's
 
         Raises:
-            InputError: a folder does not exist, or the dictionary or the tokenizer is another one than the
-                checkpoint's
+            InputError: a folder does not exist, the dictionary or the tokenizer differs from that of the
+                checkpoint, or an option in ``kwargs`` is unknown
+
+        Example::
+
+            hub = LunaMaskedLM.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
+            hub.fill_mask("The cat <mask> on the mat.", topk=3)
         """
         if bpe is not None:
             kwargs["bpe"] = bpe
-        names = model_name_or_path, checkpoint_file, data_name_or_path
-        return from_pretrained(*names, hub=MaskedLMHub, load_checkpoint_heads=True, **kwargs)
+        paths = model_name_or_path, checkpoint_file, data_name_or_path
+        return from_pretrained(*paths, hub=MaskedLMHub, load_checkpoint_heads=True, **kwargs)
 
     def forward(
         self,
@@ -129,20 +164,23 @@ class LunaMaskedLM(SentenceModel):
         classification_head_name: Optional[str] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, Any]]:
-        """
+        """Compute the logits of tokens or classes, or features.
+
         Args:
-            src_tokens: [B, T], padded on the right
-            features_only: leave out the LM head
-            return_all_hiddens: also return X and P after every layer
-            classification_head_name: apply this head
-            masked_tokens: [B, T], True where the LM head's output is wanted (default: everywhere)
+            src_tokens: tokens, padded on the right [B, T]
+            features_only: return features in place of the logits of tokens (default: False)
+            return_all_hiddens: also return X and P after every layer (default: False)
+            classification_head_name: name of the classification head to apply (default: None, the LM head)
+            kwargs: ``masked_tokens``, mask [B, T] with True at the N positions for which the LM head computes
+                logits (default: None, all positions); other arguments are ignored
 
         Returns:
-            logits [B, T, V] ([N, V] with ``masked_tokens``), features [B, T, C] or the head's logits [B,
-            classes]; and what :meth:`LunaMaskedLMEncoder.extract_features` describes
+            a tensor, and the dictionary of :meth:`LunaMaskedLMEncoder.extract_features`. The tensor is one of
+            four: the logits of all tokens [B, T, V], the logits of ``masked_tokens`` [N, V], the features [B,
+            T, C], or the logits of the classification head [B, number of classes].
 
         Raises:
-            InputError: a head that the model does not have, or a sequence longer than the positions
+            InputError: the model has no such head, or a sequence is longer than the model's positions
         """
         x, extra = super().forward(
             src_tokens,
@@ -155,11 +193,22 @@ class LunaMaskedLM(SentenceModel):
         return x, extra
 
     def classify(self, head: str, features: Tensor, extra: Dict[str, Any]) -> Tensor:
-        """Logits [B, classes] of ``head`` for what :meth:`forward` returned with ``features_only``. Raises
-        InputError where there is no such head."""
+        """Apply a classification head to features.
+
+        Args:
+            head: name of the head
+            features: features returned by :meth:`forward` with ``features_only`` [B, T, C]
+            extra: dictionary returned by the same call
+
+        Returns:
+            logits [B, number of classes]
+
+        Raises:
+            InputError: the model has no such head
+        """
         if head not in self.classification_heads:
-            there = ", ".join(self.classification_heads) or "none"
-            raise InputError(f"the model has no classification head {head!r}; its heads: {there}")
+            names = ", ".join(self.classification_heads) or "none"
+            raise InputError(f"the model has no classification head {head!r}; its heads: {names}")
         return self.classification_heads[head](
             features, packed=extra["packed_features"], packed_padding_mask=extra["packed_padding_mask"]
         )
@@ -167,13 +216,17 @@ class LunaMaskedLM(SentenceModel):
     def register_classification_head(
         self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any
     ) -> None:
-        """Add a head on ``<s>``, or on the last P when the name says so.
+        """Add a classification head. Its name determines its input.
+
+        ``pooling_classification_head`` reads the maximum over the rows of the last P,
+        ``mean_classification_head`` their mean, and ``attention_classification_head`` the result of attention
+        from ``<s>`` to the rows. A head of any other name reads the features of ``<s>``.
 
         Args:
-            name: ``pooling_classification_head`` (maximum over P), ``mean_classification_head`` (mean of P),
-                ``attention_classification_head`` (attention of ``<s>`` to P), or any other name (``<s>``)
-            num_classes: number of logits
-            inner_dim: width of the head's hidden layer (default: the encoder's)
+            name: name of the head
+            num_classes: number of classes
+            inner_dim: width of the head's hidden layer (default: None, the width of the encoder)
+            kwargs: ignored, as in fairseq
         """
         super().register_classification_head(name, num_classes, inner_dim, **kwargs)
         if name not in PACKED_HEADS:
@@ -203,8 +256,8 @@ _2048 = {"max_positions": 2048, "projection_length": 256}
 _4096 = {"max_positions": 4096, "projection_length": 256}
 _UNTIED = {"untie_luna_kv": True}
 
-# What each architecture sets apart from LunaMaskedLMConfig's defaults, the paper's base size with tied keys
-# and values. The small ones are for a laptop.
+# For each architecture, the options that differ from the defaults of LunaMaskedLMConfig, which are the
+# paper's base size with tied keys and values. The architectures "small" and "tiny" train on a laptop.
 ARCHITECTURES: Presets = {
     "luna_masked_lm": {},
     "luna_bert": {},

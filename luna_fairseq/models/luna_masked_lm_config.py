@@ -1,4 +1,4 @@
-"""Options of the masked language models: options of RoBERTa under their names, and options of Luna."""
+"""Options of the masked language models: fairseq's options of RoBERTa, and options of Luna."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -17,18 +17,20 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class SentenceOptions(LayerOptions, EncoderOptions):
-    """Options of every masked language model. The defaults are the base size of Table 8."""
+    """Options of every masked language model. The defaults are the base size of the paper's Table 8."""
 
     encoder_layers: int = option(12, "number of encoder layers", least=1)
     encoder_embed_dim: int = option(768, "encoder embedding dimension", least=1)
     encoder_ffn_embed_dim: int = option(3072, "encoder embedding dimension for FFN", least=1)
     encoder_attention_heads: int = option(12, "number of encoder attention heads", least=1)
-    max_positions: int = option(512, "number of learned positions, the longest sequence", least=1)
+    max_positions: int = option(
+        512, "number of learned positions, and so the length of the longest sequence", least=1
+    )
     activation_fn: Activation = option("gelu", "activation function to use")
     attention_init: ChoiceEnum(["bert", "xavier"]) = option(
         "bert",
-        "weights that attention's projections begin with: normal(0.02) as BERT's, or Xavier's as in "
-        "translation, which are larger and let small models learn sooner",
+        "initial weights of the projections in attention: bert, normally distributed with standard deviation "
+        "0.02; xavier, larger weights as in translation, with which small models learn sooner",
         may_change=True,
     )
     pooler_activation_fn: Activation = option("tanh", "activation function of classification heads")
@@ -45,19 +47,21 @@ class SentenceOptions(LayerOptions, EncoderOptions):
         0.0, "LayerDrop probability for the encoder", may_change=True, **PROBABILITY
     )
     encoder_layers_to_keep: Optional[str] = option(
-        None, "which encoder layers to keep when pruning, as 0,2,4", may_change=True
+        None, "encoder layers to keep when pruning, such as 0,2,4", may_change=True
     )
     load_checkpoint_heads: bool = option(
-        False, "register and load the classification heads of a checkpoint, too", may_change=True
+        False, "also register and load the classification heads of a checkpoint", may_change=True
     )
     spectral_norm_classification_head: bool = option(
-        False, "spectral normalization on the classification head's projection"
+        False, "apply spectral normalization to the projection of the classification head"
     )
 
 
 @dataclass
 class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions):
-    """Options of Luna's masked language model. The defaults are the base size of Luna in Table 8."""
+    """Options of Luna's masked language model. The defaults are Luna's base size in the paper's Table 8."""
 
     projection_length: int = option(128, "l, the length of the packed sequence P", least=1)
-    untie_weights_luna: bool = option(False, "an output projection of its own, not the token embedding")
+    untie_weights_luna: bool = option(
+        False, "learn a separate output projection instead of sharing the token embedding"
+    )

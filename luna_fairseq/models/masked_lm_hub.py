@@ -23,7 +23,7 @@ Tokens = Union[Tensor, Sequence[Tensor]]
 
 
 class Words:
-    """Tokenizer for data of words that are separated by spaces.
+    """Tokenizer for data whose words or subwords are already separated by spaces.
 
     Args:
         dictionary: dictionary of the model
@@ -33,50 +33,71 @@ class Words:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
-        """Return the text itself. Raises InputError if it is not split into the dictionary's subwords."""
+        """Return the text unchanged.
+
+        Raises:
+            InputError: the dictionary holds subwords, and the text is not split into them
+        """
         check_encoded(text, self.dictionary)
         return text
 
     def decode(self, text: str) -> str:
-        """Return the text itself."""
+        """Return the text unchanged."""
         return text
 
 
-class AroundMasks:
-    """Tokenizer that encodes a text around each ``<mask>``, and keeps the masks.
+class MaskTokenizer:
+    """Tokenizer that leaves ``<mask>`` unchanged and encodes the text around each mask.
 
     Args:
-        of_text: tokenizer of the text between masks
+        tokenizer: tokenizer of the text around the masks
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> letters = MaskTokenizer(SimpleNamespace(encode=" ".join))
+        >>> letters.encode("ab<mask>cd")
+        'a b <mask> c d'
     """
 
-    def __init__(self, of_text: Any) -> None:
-        self.of_text = of_text
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
 
     def encode(self, text: str) -> str:
         """Encode the text before, between and after the masks."""
         first, *others = text.split(MASK)
         if not others:
-            return self.of_text.encode(text)
-        return f" {MASK} ".join(self.of_text.encode(part.rstrip()) for part in (first, *others))
+            return self.tokenizer.encode(text)
+        return f" {MASK} ".join(self.tokenizer.encode(part.rstrip()) for part in (first, *others))
 
     def decode(self, text: str) -> str:
-        """Decode with the tokenizer of the text."""
-        return self.of_text.decode(text)
+        """Decode the text with the tokenizer."""
+        return self.tokenizer.decode(text)
 
 
 class MaskedLMHub(RobertaHubInterface):
     """Interface to a trained masked language model, returned by :meth:`LunaMaskedLM.from_pretrained`.
 
-    A ``<mask>`` in a text becomes the mask token. Methods accept the tokens of one sentence [T] that
-    :meth:`encode` returns, a list of such tensors, or a batch padded on the right [B, T]. The result for a
-    sentence does not depend on the rest of the batch.
+    A ``<mask>`` in a text becomes the mask token. Methods that take tokens accept the tokens of one sentence
+    [T], as returned by ``encode``, a list of such tensors, or a batch that is padded on the right [B, T]. The
+    result for a sentence does not depend on the other sentences of the batch.
+
+    Args:
+        cfg: configuration of the training
+        task: fairseq task of the training
+        models: list with the model
 
     Raises:
-        InputError: the tokenizer belongs to another dictionary
+        InputError: the tokenizer does not fit the dictionary
+
+    Example::
+
+        hub = LunaMaskedLM.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
+        features = hub.extract_features(hub.encode("Hello world."))  # [1, T, C]
     """
 
-    bpe: Any  # the tokenizer, of which fairseq has no type
-    reads: Tuple[Type[Any], str] = (RobertaModel, "masked language model")
+    bpe: Any  # the tokenizer, for which fairseq declares no type
+    # Class of the models that this interface accepts, and its name in messages.
+    supports: Tuple[Type[Any], str] = (RobertaModel, "masked language model")
 
     def __init__(self, cfg: Any, task: Any, models: Any):
         super().__init__(cfg, task, models[0])
@@ -84,7 +105,7 @@ class MaskedLMHub(RobertaHubInterface):
         if self.bpe is None:
             self.bpe = Words(self.dictionary)
         check_tokenizer(self.bpe, self.dictionary)
-        self.bpe = AroundMasks(self.bpe)
+        self.bpe = MaskTokenizer(self.bpe)
         self.eval()
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
@@ -100,7 +121,10 @@ class MaskedLMHub(RobertaHubInterface):
             InputError: ``tokens`` is a batch
         """
         if tokens.dim() != 1:
-            raise InputError(f"decode takes one sentence [T], not a tensor of shape {tuple(tokens.shape)}")
+            raise InputError(
+                f"expected the tokens of one sentence [T], got a tensor of shape {tuple(tokens.shape)}: "
+                "decode the sentences one by one"
+            )
         tokens = tokens[tokens.ne(self.dictionary.pad())]
         return super().decode(tokens.cpu())
 
@@ -110,14 +134,14 @@ class MaskedLMHub(RobertaHubInterface):
         """Compute the features of tokens.
 
         Args:
-            tokens: one or several examples, see the class
-            return_all_hiddens: return the features after the embedding and after every layer (default: False,
-                the last features)
-            return_packed: also return the last P and its mask (default: False)
+            tokens: tokens of one or several sentences, see the class
+            return_all_hiddens: return the list of features after the embedding and after every layer
+                (default: False, only the features after the last layer)
+            return_packed: also return the last packed sequence P and its mask (default: False)
 
         Returns:
             features [B, T, C], or a list of features. With ``return_packed``, a tuple of the features, the
-            last P [B, L, C], and its mask [B, L], True at masked rows, or None
+            last P [B, L, C], and its mask [B, L], True at masked rows, or None if no row is masked
 
         Raises:
             InputError: a sequence is longer than the model's positions
@@ -130,36 +154,55 @@ class MaskedLMHub(RobertaHubInterface):
         return features
 
     def sentence_embedding(self, tokens: Tokens) -> Tensor:
-        """Return the mean over the rows of the last P for each example [B, C]."""
+        """Return the mean over the rows of the last P for each sentence [B, C].
+
+        Args:
+            tokens: tokens of one or several sentences, see the class
+        """
         _, packed, mask = self.extract_features(tokens, return_packed=True)
         return mean_of_packed(packed, mask)
 
     def predict(self, head: str, tokens: Tokens, return_logits: bool = False) -> Tensor:
-        """Return log-probabilities, or logits, of classes [B, classes] by the classification head ``head``.
+        """Classify sentences with a classification head.
 
-        Examples longer than the model's positions are cut, as ``luna-evaluate-task`` cuts them, and a warning
-        says how many.
+        Sentences longer than the model's positions are truncated, as in ``luna-evaluate-task``. A warning
+        gives their number.
+
+        Args:
+            head: name of the classification head
+            tokens: tokens of one or several sentences, see the class
+            return_logits: return logits in place of log-probabilities (default: False)
+
+        Returns:
+            log-probabilities or logits [B, number of classes]
 
         Raises:
-            InputError: the model has no such head, or there is no example
+            InputError: the model has no such head, or ``tokens`` is empty
         """
-        rows, positions = self._rows(tokens), self.model.max_positions()
-        longer = sum(int(row.ne(self.dictionary.pad()).sum()) > positions for row in rows)
+        sentences, positions = self._sentences(tokens), self.model.max_positions()
+        longer = sum(int(sentence.ne(self.dictionary.pad()).sum()) > positions for sentence in sentences)
         if longer:
-            logger.warning(f"{longer:,} of {len(rows):,} were cut to the model's {positions:,} positions")
-        tokens = [row[:positions] for row in rows]
-        features, extra = self._run(tokens, features_only=True)
+            logger.warning(
+                f"{longer:,} of {len(sentences):,} sentences were truncated to the model's {positions:,} "
+                "positions"
+            )
+        features, extra = self._run([sentence[:positions] for sentence in sentences], features_only=True)
         logits = self.model.classify(head, features, extra)
         return logits if return_logits else F.log_softmax(logits, dim=-1)
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> List[Tuple[str, float, str]]:
-        """Return the most probable tokens for the single ``<mask>`` in a text.
+        """Predict the token at the ``<mask>`` of a text.
+
+        Args:
+            masked_input: text with exactly one ``<mask>``
+            topk: number of predictions (default: 5)
 
         Returns:
-            ``topk`` times (text with the mask filled, probability, token), most probable first
+            a list of tuples (text with the token in place of the mask, probability, token), most probable
+            first
 
         Raises:
-            InputError: not exactly one ``<mask>``
+            InputError: the text has no ``<mask>``, or several
         """
         if masked_input.count(MASK) != 1:
             raise InputError(
@@ -171,9 +214,9 @@ class MaskedLMHub(RobertaHubInterface):
         with torch.no_grad(), utils.model_eval(self.model):
             logits, _ = self._run(tokens, masked_tokens=tokens.eq(mask).unsqueeze(0).to(self.device))
         symbols, nspecial = self.dictionary.symbols, self.dictionary.nspecial
-        no_words = [number < nspecial or is_filler(symbol) for number, symbol in enumerate(symbols)]
+        is_no_word = [number < nspecial or is_filler(symbol) for number, symbol in enumerate(symbols)]
         probabilities = logits[0].softmax(dim=-1)
-        probabilities = probabilities.masked_fill(torch.tensor(no_words, device=self.device), -1.0)
+        probabilities = probabilities.masked_fill(torch.tensor(is_no_word, device=self.device), -1.0)
         values, indices = probabilities.topk(min(topk, int((probabilities >= 0).sum())))
         target = f" {MASK}" if f" {MASK}" in masked_input else MASK
         filled = []
@@ -182,18 +225,19 @@ class MaskedLMHub(RobertaHubInterface):
             filled.append((masked_input.replace(target, token).strip(), value, token))
         return filled
 
-    def _rows(self, tokens: Tokens) -> List[Tensor]:
-        """Return the examples. Raises InputError if there is none."""
-        rows = [tokens] if isinstance(tokens, Tensor) and tokens.dim() == 1 else list(tokens)
-        if not rows:
-            raise InputError("there is no example: give the tokens of one or more")
-        return rows
+    def _sentences(self, tokens: Tokens) -> List[Tensor]:
+        """Return the list of sentences, see the class. Raises InputError if the list is empty."""
+        sentences = [tokens] if isinstance(tokens, Tensor) and tokens.dim() == 1 else list(tokens)
+        if not sentences:
+            raise InputError("expected tokens of one or more sentences, got an empty list")
+        return sentences
 
     def _run(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
-        batch = data_utils.collate_tokens(self._rows(tokens), pad_idx=self.dictionary.pad())
+        """Run the model on sentences, with ``options`` of its forward method."""
+        batch = data_utils.collate_tokens(self._sentences(tokens), pad_idx=self.dictionary.pad())
         return self.model(batch.to(device=self.device), **options)
 
     def _surface(self, symbol: str) -> str:
         """Return the text of a symbol, with a leading space if the symbol begins a word."""
         text = self.bpe.decode(symbol)
-        return f" {text}" if isinstance(self.bpe.of_text, Words) or symbol.startswith("\u2581") else text
+        return f" {text}" if isinstance(self.bpe.tokenizer, Words) or symbol.startswith("\u2581") else text

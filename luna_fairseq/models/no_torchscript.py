@@ -1,4 +1,4 @@
-"""Clear errors for torch.jit and torch.export, which Luna's encoder and decoder do not support."""
+"""Error messages for torch.jit and torch.export, which Luna's encoder and decoder do not support."""
 
 from torch import nn
 
@@ -6,8 +6,9 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.ops.attention import in_a_graph
 
 REASON = (
-    "Luna cannot be traced or scripted by torch.jit, or go through torch.export: a graph would keep the "
-    "lengths of its example batch. Use luna-export-onnx, which writes a graph for every length"
+    "Luna cannot be traced or scripted by torch.jit, or exported by torch.export: the graph would be "
+    "correct only for the lengths of its example batch. Use luna-export-onnx, which writes a graph for "
+    "every length"
 )
 
 
@@ -18,7 +19,7 @@ def refuse_graphs() -> None:
 
 
 class NoTorchScript(nn.Module):
-    """Module for which torch.jit.script raises one clear error, alone or inside of another module."""
+    """Base class of modules that raise InputError in torch.jit.script, even inside another module."""
 
     def __prepare_scriptable__(self) -> nn.Module:
         """Refuse torch.jit.script, which calls this method of every module.

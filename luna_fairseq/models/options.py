@@ -1,9 +1,9 @@
-"""Options that models share, in groups that the dataclass of a model inherits.
+"""Options that several models share, in groups that the dataclass of a model inherits.
 
-The options of the Transformer, which the peers have too, have fairseq's names. An option is declared once:
-here or in the dataclass of its model. Command line, hydra, checkpoints, fine-tuning, averaging, resuming and
-export read that dataclass (see ``checks/model_options.py``). The dataclasses are flat, with prefixed fields,
-because fairseq's command line loses the prefixed options of a nested config.
+Options of the Transformer have fairseq's names. Every option is declared once, here or in the dataclass of
+its model. The command line, hydra and everything that reads checkpoints use this declaration (see
+``checks/model_options.py``). The dataclasses are flat and their fields have prefixes such as ``encoder_``,
+because fairseq's command line loses prefixed options of a nested configuration.
 """
 
 from dataclasses import dataclass, field
@@ -27,25 +27,31 @@ def option(
     default_from: Optional[str] = None,
     **metadata: Any,
 ) -> Any:
-    """Return a dataclass field with fairseq's metadata.
+    """Return a dataclass field for an option of the command line.
 
     Args:
         default: default value
-        help: help text for the command line; a note about ``default_from`` is appended
-        may_change: True if a trained model computes the same with any value (dropout, memory, initial
-            weights), so that a run may resume with another value and checkpoints may differ when averaged
-        default_from: name of the option whose value replaces None
-        metadata: bounds of a number (see ``checks/bounds.py``), and fairseq's own, such as ``argparse_alias``
+        help: help text; a note about ``default_from`` is appended
+        may_change: True if the value does not change the function that a trained model computes, as with
+            dropout and initial weights. Training may then resume with another value, and checkpoints with
+            different values may be averaged (default: False)
+        default_from: name of the option whose value replaces None (default: None, no option)
+        metadata: bounds of a number (see ``checks/bounds.py``), and entries for fairseq such as
+            ``argparse_alias``
+
+    Example:
+        >>> option(6, "number of layers", least=1).metadata["help"]
+        'number of layers'
     """
     if default_from is not None:
         help += f" (default: --{default_from.replace('_', '-')})"
-    ours = {MAY_CHANGE: may_change, DEFAULT_FROM: default_from}
-    return field(default=default, metadata={"help": help, **ours, **metadata})
+    flags = {MAY_CHANGE: may_change, DEFAULT_FROM: default_from}
+    return field(default=default, metadata={"help": help, **flags, **metadata})
 
 
 @dataclass
 class LayerOptions(FairseqDataclass):
-    """Options of every layer of a Transformer."""
+    """Options of the layers of every model."""
 
     activation_fn: Activation = option("relu", "activation function to use")
     dropout: float = option(0.1, "dropout probability", may_change=True, **PROBABILITY)
@@ -61,15 +67,15 @@ class LayerOptions(FairseqDataclass):
     )
     checkpoint_activations: bool = option(
         False,
-        "recompute each layer's activations in the backward pass: less memory, the same results",
+        "recompute each layer's activations in the backward pass, which saves memory",
         may_change=True,
     )
     offload_activations: bool = option(
-        False, "checkpoint activations and keep them on the CPU", may_change=True
+        False, "with --checkpoint-activations: keep the stored activations on the CPU", may_change=True
     )
     int8: bool = option(
         False,
-        "decode on a CPU with weights in 8 bits: for trained models, as --model-overrides \"{'int8': True}\"",
+        "decode on a CPU with 8-bit weights; for trained models, with --model-overrides \"{'int8': True}\"",
         may_change=True,
     )
     min_params_to_wrap: int = option(
@@ -93,7 +99,7 @@ class LayerOptions(FairseqDataclass):
 class LunaOptions(LayerOptions):
     """Options of every layer of a Luna model."""
 
-    untie_luna_kv: bool = option(False, "separate projections for keys and values")
+    untie_luna_kv: bool = option(False, "use separate projections for keys and values")
     torch_compile: bool = option(
         False, "run the layers through torch.compile in training (torch 2.5 or newer)", may_change=True
     )
@@ -115,7 +121,7 @@ class LunaEncoderOptions(AnchorOptions, EncoderOptions):
     """Options of every Luna model with an encoder."""
 
     fix_projection_length: bool = option(
-        False, "always use all rows of P; by default P is never longer than a sequence"
+        False, "always use all rows of P (default: at most as many rows as the sequence has tokens)"
     )
 
 
@@ -125,7 +131,7 @@ class DecoderOptions(FairseqDataclass):
 
     decoder_embed_dim: Optional[int] = option(
         None,
-        "decoder embedding dimension, which must be the encoder's",
+        "decoder embedding dimension, which must equal that of the encoder",
         default_from="encoder_embed_dim",
         least=1,
     )
@@ -140,7 +146,7 @@ class DecoderOptions(FairseqDataclass):
         0.0, "LayerDrop probability for the decoder", may_change=True, **PROBABILITY
     )
     decoder_layers_to_keep: Optional[str] = option(
-        None, "which decoder layers to keep when pruning, as 0,2,4", may_change=True
+        None, "decoder layers to keep when pruning, such as 0,2,4", may_change=True
     )
     decoder_input_dim: Optional[int] = option(
         None, "decoder input dimension", default_from="decoder_embed_dim", least=1
@@ -174,7 +180,7 @@ class LunaDecoderOptions(DecayOptions, DecoderOptions):
         "softplus", "activation of causal pack attention"
     )
     luna_backend: ChoiceEnum(list(BACKENDS)) = option(
-        "auto", "form of causal attention used for whole sequences", may_change=True
+        "auto", "implementation of causal attention over whole sequences", may_change=True
     )
     word_dropout: float = option(
         0.0, "dropout probability for whole token embeddings", may_change=True, **PROBABILITY

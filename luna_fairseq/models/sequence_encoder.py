@@ -1,6 +1,6 @@
 """Pixel embedding and Transformer encoder for the classification of long sequences.
 
-The encoder has fairseq's Transformer layers, for comparison with the Luna encoder.
+The Transformer encoder is fairseq's, for comparison with the Luna encoder.
 """
 
 from typing import Any, Optional
@@ -14,13 +14,17 @@ from luna_fairseq.models.fairseq_layers import RepeatedLayer, activation_functio
 
 
 class PixelEmbedding(nn.Module):
-    """Linear embedding of pixel intensities, with an optional learned vector in front.
+    """Linear embedding of pixel intensities, with an optional learned vector before the first pixel.
 
-    It takes the place of a token embedding in fairseq's encoders, which read its width and padding index.
+    fairseq's encoders use this module in place of a token embedding, and read its width and padding index.
 
     Args:
         embed_dim: model width C
         prepend_cls: prepend the learned vector to each sequence (default: False)
+
+    Example:
+        >>> PixelEmbedding(embed_dim=8, prepend_cls=True)(torch.zeros(2, 9)).shape
+        torch.Size([2, 10, 8])
     """
 
     padding_idx = 0
@@ -37,14 +41,28 @@ class PixelEmbedding(nn.Module):
             nn.init.normal_(self.cls, std=embed_dim**-0.5)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Embed pixels [B, T] as vectors [B, T, C], or [B, 1 + T, C] with the learned vector."""
+        """Embed pixels.
+
+        Args:
+            pixels: intensities [B, T]
+
+        Returns:
+            vectors [B, T, C], or [B, 1 + T, C] with the learned vector
+        """
         x = self.linear(pixels.unsqueeze(-1).type_as(self.linear.weight))
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.size(0), 1, -1), x], dim=1)
         return x
 
     def placeholder_tokens(self, embedding: Tensor) -> Tensor:
-        """Return tokens [B, T] without padding, from which an encoder derives positions and lengths."""
+        """Return tokens without padding, from which an encoder derives positions and lengths.
+
+        Args:
+            embedding: vectors returned by :meth:`forward` [B, T, C]
+
+        Returns:
+            tokens [B, T]
+        """
         return torch.full(embedding.shape[:2], self.padding_idx + 1, device=embedding.device)
 
 
@@ -57,10 +75,10 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
 
 
 class TransformerSequenceEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder with :class:`LunaEncoder`'s interface, as its peer without P.
+    """fairseq's Transformer encoder with the constructor of :class:`FairseqLunaEncoder`.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it; a single layer if it is repeated
+        cfg: fairseq's TransformerConfig with Luna's options added to it
         dictionary: source dictionary; None for pixels
         embed_tokens: token embedding
         layer_repeats: number of times that the list of layers is applied (default: 1)

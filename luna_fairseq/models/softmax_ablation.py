@@ -1,8 +1,7 @@
-"""An ablation of Luna's decoder: ``--arch luna_softmax_causal`` has softmax attention in place of causal
-attention.
+"""Ablation of Luna's decoder, with softmax attention in place of Luna's causal attention.
 
-All options are those of ``luna``; training, decoding and alignments work as they do there. (Softmax attention
-to the source is no ablation but an option: ``--cross-attention softmax``.)
+``--arch luna_softmax_causal`` has the options of ``--arch luna``, and is used in the same way. Softmax
+attention from the decoder to the source is an option of ``luna``, ``--cross-attention softmax``.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -21,11 +20,12 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 class SoftmaxState(NamedTuple):
-    """Keys and values of all earlier positions; its size grows with them.
+    """Keys and values of all earlier positions. The size of this state grows with every token.
 
     Attributes:
-        prev_key, prev_value: [B, H, T, K]
-        prev_key_padding_mask: [B, T], True at padding; None if no position is padding
+        prev_key: keys [B, H, T, K]
+        prev_value: values [B, H, T, K]
+        prev_key_padding_mask: mask [B, T], True at padding (default: None, no padding)
     """
 
     prev_key: Tensor
@@ -33,23 +33,31 @@ class SoftmaxState(NamedTuple):
     prev_key_padding_mask: Optional[Tensor] = None
 
     def reorder(self, rows: Tensor) -> "SoftmaxState":
-        """Return the state in which row i goes on from row ``rows[i]`` [B']."""
+        """Return the state in which hypothesis i continues hypothesis ``rows[i]`` [B']."""
         return map_tensors(lambda x: x.index_select(0, rows), self)
 
     def select(self, sentences: Tensor) -> "SoftmaxState":
-        """Return the state itself: nothing in it belongs to a source."""
+        """Return the state unchanged, because no part of it belongs to a source sentence."""
         return self
 
 
 class SoftmaxCausalAttention(nn.Module):
-    """Softmax attention of every position to itself and what came before it, called as
-    :class:`LunaCausalAttention` is. P and its mask are not read.
+    """Softmax attention from every position to itself and to all earlier positions.
+
+    The methods have the arguments of :class:`LunaCausalAttention`, but ignore the packed sequence P.
 
     Args:
-        embed_dim: C
+        embed_dim: model width C
         num_heads: number of heads
-        dropout: probability with which a weight is dropped (default: 0)
-        q_noise, qn_block_size: fairseq's quantisation noise on the projections (default: none)
+        dropout: dropout probability for attention weights (default: 0)
+        q_noise: amount of fairseq's quantisation noise on the projections (default: 0)
+        qn_block_size: block size of the quantisation noise (default: 8)
+
+    Example:
+        >>> import torch
+        >>> attention = SoftmaxCausalAttention(embed_dim=8, num_heads=2)
+        >>> attention(torch.ones(5, 1, 8), None).shape  # 5 positions, one sequence
+        torch.Size([5, 1, 8])
     """
 
     def __init__(
@@ -71,7 +79,17 @@ class SoftmaxCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """Attend over whole sequences X [T, B, C]; ``key_padding_mask`` [B, T] is True at padding."""
+        """Attend over whole sequences.
+
+        Args:
+            query: sequences X [T, B, C]
+            packed: ignored
+            key_padding_mask: mask [B, T], True at padding (default: None, no padding)
+            packed_padding_mask: ignored
+
+        Returns:
+            output [T, B, C]
+        """
         future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)
         return self._attend(query, key_padding_mask, None, future)
 
@@ -83,8 +101,18 @@ class SoftmaxCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tuple[Tensor, SoftmaxState]:
-        """Attend from the one position X [1, B, C] after those in ``state``; see
-        :meth:`LunaCausalAttention.step`."""
+        """Attend from the next position to itself and to all positions in a state.
+
+        Args:
+            query: next position of X [1, B, C]
+            packed: ignored
+            state: keys and values of all earlier positions (default: None, no earlier positions)
+            key_padding_mask: mask of the new position [B, 1], True at padding (default: None, no padding)
+            packed_padding_mask: ignored
+
+        Returns:
+            output [1, B, C], and the state that includes the new position
+        """
         store: Dict[str, Any] = {}
         if state is not None:
             self.softmax._set_input_buffer(store, state._asdict())
@@ -98,6 +126,7 @@ class SoftmaxCausalAttention(nn.Module):
         store: Optional[Dict[str, Any]],
         future: Optional[Tensor] = None,
     ) -> Tensor:
+        """Call fairseq's attention. ``future`` [T, T] is minus infinity at later positions, None in steps."""
         output, _ = self.softmax(
             *(query, query, query),
             key_padding_mask=key_padding_mask,
@@ -109,7 +138,7 @@ class SoftmaxCausalAttention(nn.Module):
 
 
 class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
-    """The attentions that the options ask for, but softmax causal attention.
+    """Factory of a decoder's attentions with softmax attention in place of causal attention.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it
@@ -120,22 +149,22 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
         self.noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
 
     def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build causal self-attention of a decoder layer."""
+        """Build the causal self-attention of a decoder layer."""
         return SoftmaxCausalAttention(
             options.embed_dim, options.num_heads, options.attention_dropout, **self.noise
         )
 
 
 class SoftmaxCausalDecoder(FairseqLunaDecoder):
-    """The Luna decoder with softmax causal attention."""
+    """Luna decoder with softmax causal attention."""
 
     def choose_attentions(self, cfg: Any) -> SoftmaxCausalAttentions:
-        """Return the attentions that the options ask for, but softmax causal attention."""
+        """Return the factory of the decoder's attentions."""
         return SoftmaxCausalAttentions(cfg)
 
 
 @register_model("luna_softmax_causal", dataclass=LunaConfig)
 class LunaSoftmaxCausal(LunaModel):
-    """Luna with softmax causal attention."""
+    """Luna translation model with softmax causal attention in the decoder; see :class:`LunaModel`."""
 
     decoder_class = SoftmaxCausalDecoder

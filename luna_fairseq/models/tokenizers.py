@@ -1,4 +1,4 @@
-"""Find the tokenizer of a model by its files, and read and write plain text of Moses data with fairseq."""
+"""Tokenizers of trained models: search for their files, and fairseq's interface to Moses tokenisation."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,36 +14,57 @@ from luna_fairseq.files.checksums import check_files
 from luna_fairseq.text.moses import detokenize, normalize, tokenize
 
 MOSES = "luna_moses"
-CODES = "bpe.codes"  # merges of subword-nmt, which luna-prepare-bitext learns from Moses' tokens
+CODES = "bpe.codes"  # merges that luna-prepare-bitext learns with subword-nmt from the tokens of Moses
 
 
-def folders_of(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
-    """Where ``from_pretrained`` looks for a tokenizer: beside the checkpoint and beside the dictionaries.
+def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
+    """Return the folders in which ``from_pretrained`` looks for a tokenizer.
+
+    Args:
+        model_name_or_path: folder of the checkpoint, or an address from which fairseq downloads a model
+        data_name_or_path: folder of the dictionaries. A path that starts with ``.`` is relative to the folder
+            of the checkpoint.
+
+    Returns:
+        the folder of the checkpoint and the folder of the dictionaries
 
     Raises:
-        InputError: one of them does not exist (an address, which fairseq downloads, need not).
+        InputError: one of the folders does not exist, and neither is an address
     """
     folder, data = Path(str(model_name_or_path)), str(data_name_or_path)
     folders = [folder, folder / data if data.startswith(".") else Path(data)]
     for path, what in zip(folders, ("checkpoint", "dictionaries")):
         if not path.exists() and "://" not in f"{model_name_or_path} {data}":
-            raise InputError(f"{path} does not exist: give from_pretrained the folder of the {what}")
+            raise InputError(f"{path} does not exist: pass the folder of the {what} to from_pretrained")
     return folders
 
 
 def tokenizer_options() -> List[str]:
-    """Names of the options of all of fairseq's tokenizers and encodings."""
-    classes = [
-        one for kind in ("bpe", "tokenizer") for one in REGISTRIES[kind]["dataclass_registry"].values()
+    """Return the names of the options of all tokenizers that are registered with fairseq."""
+    config_classes = [
+        config_class
+        for kind in ("bpe", "tokenizer")
+        for config_class in REGISTRIES[kind]["dataclass_registry"].values()
     ]
-    return [name for one in classes for name in one.__dataclass_fields__]
+    return [name for config_class in config_classes for name in config_class.__dataclass_fields__]
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for the tokenizer of raw text in the first of ``folders`` that has one.
+    """Return fairseq's options for the tokenizer whose files are in one of the folders.
+
+    Args:
+        folders: folders to search; the first with a tokenizer counts
 
     Returns:
-        options of sentencepiece or of GPT-2's encoding; an empty dictionary if no folder has their files
+        options of sentencepiece or of GPT-2's byte-level BPE; an empty dictionary if no folder has their
+        files
+
+    Raises:
+        InputError: the file of sentencepiece differs from its recorded checksum
+
+    Example:
+        >>> find_tokenizer([Path("a folder without a tokenizer")])
+        {}
     """
     for folder in folders:
         model = folder / "sentencepiece.bpe.model"
@@ -57,22 +78,31 @@ def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
 
 
 def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for everything between plain text and pieces.
+    """Return fairseq's options for all steps between plain text and subwords.
 
-    These are the options of :func:`find_tokenizer`, or those of Moses and subword-nmt for the file
-    ``bpe.codes`` that luna-prepare-bitext writes. They are empty if no folder has any of these files.
+    Unlike :func:`find_tokenizer`, this function also finds the file ``bpe.codes`` of luna-prepare-bitext,
+    whose data is tokenised by Moses and split by subword-nmt.
+
+    Args:
+        folders: folders to search; the first with a tokenizer counts
+
+    Returns:
+        options for fairseq; an empty dictionary if no folder has files of a tokenizer
+
+    Raises:
+        InputError: a file of the tokenizer differs from its recorded checksum
     """
-    found = find_tokenizer(folders)
+    options = find_tokenizer(folders)
     codes = next((folder / CODES for folder in folders if (folder / CODES).is_file()), None)
-    if found or codes is None:
-        return found
+    if options or codes is None:
+        return options
     check_files(codes)
     return {"tokenizer": MOSES, "bpe": "subword_nmt", "bpe_codes": str(codes)}
 
 
 @dataclass
 class MosesTextConfig(FairseqDataclass):
-    """Languages of the text."""
+    """Languages of the text that a :class:`MosesText` encodes and decodes."""
 
     source_lang: str = field(default="en", metadata={"help": "source language"})
     target_lang: str = field(default="en", metadata={"help": "target language"})
@@ -80,29 +110,43 @@ class MosesTextConfig(FairseqDataclass):
 
 @register_tokenizer(MOSES, dataclass=MosesTextConfig)
 class MosesText:
-    """Moses tokenisation as luna-prepare-bitext applies it.
+    """Moses tokenizer that normalises punctuation first, as luna-prepare-bitext does.
 
-    fairseq's own tokenizer ``moses`` does not normalise punctuation.
+    fairseq's tokenizer ``moses`` does not normalise punctuation.
+
+    Args:
+        cfg: source and target language
+
+    Raises:
+        InputError: the package sacremoses is not installed
+
+    Example:
+        >>> MosesText(MosesTextConfig()).encode("Hello, world!")
+        'Hello , world !'
     """
 
     def __init__(self, cfg: MosesTextConfig) -> None:
         self.cfg = cfg
-        tokenize("", cfg.source_lang)  # a missing package is reported before a model is loaded
+        tokenize("", cfg.source_lang)  # reports a missing package before a model is loaded
 
     def encode(self, text: str) -> str:
-        """Return the tokens of plain text in the source language, with spaces between them."""
+        """Tokenise plain text of the source language. The tokens are separated by spaces."""
         return " ".join(tokenize(normalize(text, self.cfg.source_lang), self.cfg.source_lang))
 
     def decode(self, text: str) -> str:
-        """Return the plain text of tokens in the target language."""
+        """Join tokens of the target language to plain text. ``text`` holds tokens separated by spaces."""
         return detokenize(text.split(), self.cfg.target_lang)
 
 
 def set_languages(tokenizer: Any, task: Any) -> None:
-    """Give a tokenizer's configuration the languages of the ``task``, if both have languages.
+    """Copy the languages of a task to the configuration of a tokenizer.
 
-    fairseq's tokenizers are English unless the command line names languages, and ``from_pretrained`` has no
-    command line.
+    Without this copy, ``from_pretrained`` would use fairseq's default, English. Nothing is copied if the task
+    or the tokenizer has no languages.
+
+    Args:
+        tokenizer: configuration of a tokenizer, changed in place
+        task: fairseq task
     """
     for side in ("source_lang", "target_lang"):
         language = getattr(getattr(task, "cfg", None), side, None)

@@ -35,7 +35,7 @@ def test_options(words, message, data, tmp_path):
 @pytest.mark.parametrize("words", ["--encoder-ffn-embed-dim 24", "--untie-luna-kv"])
 def test_resuming_with_another_architecture(words, trained, data):
     line = refused("train", *plugin(data), AUTHORS_COMMAND, words, "--max-update 20 --save-dir", trained)
-    assert "the checkpoint is of another architecture than the model: " in line
+    assert "the checkpoint has another architecture than the model: " in line
     assert ("fc1" if "ffn" in words else "pack_k_proj") in line
 
 

@@ -19,6 +19,6 @@ def test_a_model_of_another_kind_is_refused(kind, other, tmp_path):
         return
     own = type(model).__name__
     with pytest.raises(
-        InputError, match=f"expected a checkpoint of a .*model, got {own}: load it by {own}.from_pretrained"
+        InputError, match=f"expected a checkpoint of a .*model, got {own}: use {own}.from_pretrained"
     ):
         CLASSES[other].from_pretrained(*given)

@@ -31,7 +31,7 @@ def test_logits_are_nearly_the_same(given, bits, monkeypatch):
     assert 0 < (found - expected).abs().max() < 0.06 * expected.abs().max()
 
 
-PRODUCTS = [int8.find_product(), int8.multiply_beside_edges]
+PRODUCTS = [int8.find_product(), int8.multiply_with_edges]
 
 
 @pytest.mark.parametrize("product", PRODUCTS)

@@ -63,7 +63,7 @@ def test_the_authors_checkpoint(hub, vectors):
         golden.assert_close(hub.sentence_embedding(sentences), hub.sentence_embedding(tokens), "f32")
     text = hub.decode(tokens[1])
     assert text == f"{WORDS[14]} {WORDS[38]}" and torch.equal(hub.encode(text), sentences[1])
-    with pytest.raises(InputError, match=r"one sentence \[T\], not a tensor of shape \(3, 10\)"):
+    with pytest.raises(InputError, match=r"one sentence \[T\], got a tensor of shape \(3, 10\)"):
         hub.decode(tokens)
 
 
@@ -72,7 +72,7 @@ def test_examples_longer_than_the_positions_are_cut_and_counted(hub, vectors, ca
     long, short = torch.full((positions + 3,), 5), torch.full((4,), 6)
     with torch.no_grad():
         found = hub.predict(head, [long, short])
-        assert "1 of 2 were cut to the model's" in caplog.text
+        assert "1 of 2 sentences were truncated to the model's" in caplog.text
         torch.testing.assert_close(found[:1], hub.predict(head, long[:positions]), rtol=0, atol=1e-5)
-    with pytest.raises(InputError, match="there is no example"):
+    with pytest.raises(InputError, match="got an empty list"):
         hub.predict(head, [])

@@ -75,7 +75,7 @@ def test_a_saved_state_goes_to_where_the_model_is():
     model, stream, saved = tiny_model(), Stream(), Stream()
     model(text(5), stream=stream)
     saved.load_state_dict(stream.state_dict())
-    moved = model.to("meta").decoder.moved(saved.state)
+    moved = model.to("meta").decoder.to_device(saved.state)
     assert {x.device.type for x in tensors_of(moved)} == {"meta"}
 
 
@@ -92,7 +92,7 @@ def test_the_state_does_not_grow():
 def test_the_state_of_other_rows_or_another_model_is_refused(rows, options):
     stream = Stream()
     tiny_model()(text(5), stream=stream)
-    with pytest.raises(InputError, match="the state that is carried on is of 2 layers and 2 rows"):
+    with pytest.raises(InputError, match="the stream has the state of 2 layers and batch size 2"):
         tiny_model(**options)(text(5, rows), stream=stream)
 
 
@@ -118,7 +118,7 @@ def test_decoding_goes_on_from_a_kept_state(variant):
     model, tokens, stream = tiny_model(**VARIANTS[variant]), text(8, rows=1), Stream()
     with torch.no_grad():
         model(tokens[:, :5], stream=stream)
-        model.decoder.begin_from = stream.for_rows
+        model.decoder.begin_from = stream.repeated
         state, steps, rows = {}, [], tokens[:, 5:].repeat(3, 1)
         for t in range(1, rows.size(1) + 1):
             steps.append(model.decoder(rows[:, :t], incremental_state=state)[0])

@@ -15,7 +15,7 @@ from luna_fairseq.masked_lm.finetuning.preparation import load_tokenizer
 from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub, Words
-from luna_fairseq.models.tokenizers import find_tokenizer, folders_of
+from luna_fairseq.models.tokenizers import find_folders, find_tokenizer
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer, detect_encoding
 
 # "the cat", encoded.
@@ -125,9 +125,9 @@ def test_tokenizers_are_found_by_their_files(tmp_path):
 
 
 def test_where_a_tokenizer_is_looked_for(tmp_path):
-    assert folders_of(tmp_path, ".") == [tmp_path, tmp_path / "."]
-    assert folders_of(tmp_path, str(tmp_path))[1] == tmp_path
-    assert len(folders_of("https://host/model.tar.gz", ".")) == 2
+    assert find_folders(tmp_path, ".") == [tmp_path, tmp_path / "."]
+    assert find_folders(tmp_path, str(tmp_path))[1] == tmp_path
+    assert len(find_folders("https://host/model.tar.gz", ".")) == 2
 
 
 @pytest.mark.parametrize("model", [LunaModel, LunaLanguageModel, LunaMaskedLM])
