@@ -16,12 +16,18 @@ from importlib.util import find_spec
 from os.path import abspath, realpath
 from typing import Any, List
 
-from luna_fairseq.errors import in_command
+from luna_fairseq.command_errors import in_command
 from luna_fairseq.loggers import set_up_loggers
 
 __version__ = "0.2.0"
 
-_MODELS = ("LunaClassifier", "LunaLanguageModel", "LunaMaskedLM", "LunaModel")
+# Names that are loaded on first access, because their module needs fairseq, and that module.
+_LAZY_NAMES = {
+    "LunaClassifier": "models",
+    "LunaLanguageModel": "models",
+    "LunaMaskedLM": "models",
+    "LunaModel": "models",
+}
 # Modules that register components. The engine comes first, because it changes fairseq itself.
 _REGISTERING = (
     "engine",
@@ -46,28 +52,34 @@ def register() -> None:
         import_module(f"{__name__}.{name}")
 
 
-class _Folders(List[str]):
-    """Folders of this package, which register its components when fairseq looks for its ``--user-dir``.
+class _PackagePath(List[str]):
+    """``__path__`` of this package. If fairseq finds its ``--user-dir`` in it, all components are registered.
 
-    If the package has been imported before, a membership test is all that fairseq does with ``--user-dir``.
-    The test resolves links, because fairseq may know the package through a link beside its own folder.
+    fairseq imports the folder of ``--user-dir``, and this import registers the components. The exception is a
+    program that has imported this package before fairseq, for example for ``luna_fairseq.ops``. Nothing is
+    registered at that time, and fairseq does not import a package twice. It only tests ``user_dir in
+    luna_fairseq.__path__``, so that this test is the one place to register the components.
     """
 
     def __contains__(self, folder: object) -> bool:
-        register()
-        return realpath(str(folder)) in map(realpath, self)
+        # fairseq may know the package through a symbolic link beside its own folder.
+        is_found = realpath(str(folder)) in map(realpath, self)
+        if is_found and "fairseq" in sys.modules:
+            register()
+        return is_found
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODELS:
-        return getattr(import_module(f"{__name__}.models"), name)
+    """Load a lazy name or a submodule, such as ``luna_fairseq.ops``, on first access."""
+    if name in _LAZY_NAMES:
+        return getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")
 
 
 # fairseq imports an installed package as fairseq/../luna_fairseq, but then looks for the shorter path.
-__path__ = _Folders(map(abspath, __path__))
+__path__ = _PackagePath(map(abspath, __path__))
 if sys.modules.get("fairseq") is not None:
     register()
 elif in_command():

@@ -1,5 +1,5 @@
 """What torch 1.13 lacks that tests use, but no user: fp16 on a CPU, floats in files read with
-``weights_only``, building on the device ``meta``."""
+``weights_only``, building on the device ``meta``, hooks that get keyword arguments."""
 
 from contextlib import nullcontext
 
@@ -7,6 +7,8 @@ import torch
 
 # Its restricted reader knows no pickled float; the files here are our own.
 WEIGHTS_ONLY = torch.__version__.split(".")[0] != "1"
+
+HAS_KEYWORD_HOOKS = WEIGHTS_ONLY
 
 
 def without_memory():

@@ -8,19 +8,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PRELUDE = f"""
-import importlib.util, sys
-sys.path[:] = [entry for entry in sys.path if "fairseq" not in entry]
-spec = importlib.util.spec_from_file_location('errors', {str(ROOT / "luna_fairseq" / "errors.py")!r})
-errors = importlib.util.module_from_spec(spec); spec.loader.exec_module(errors)
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from luna_fairseq import command_errors, errors
 def cli_main(error=errors.InputError('width 3')):
-    if errors.in_command():
-        sys.excepthook = errors.in_one_line(sys.excepthook)
+    if command_errors.in_command():
+        sys.excepthook = command_errors.in_one_line(sys.excepthook)
     raise error
 """
 
 
 def run(path, code="cli_main()", first=""):
-    """Status and stderr of a program in the file ``path`` that has only ``errors.py`` to import."""
+    """Run a program in the file ``path``, which needs no fairseq. Return its status and stderr."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(first + PRELUDE + code + "\n", encoding="utf-8")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
@@ -34,7 +33,7 @@ def test_one_line_in_a_command(program, tmp_path):
 
 def test_the_error_behind_the_one_raised_last(tmp_path):
     code = """
-sys.excepthook = errors.in_one_line(sys.excepthook)
+sys.excepthook = command_errors.in_one_line(sys.excepthook)
 try:
     raise errors.InputError('width 3')
 except Exception:

@@ -16,7 +16,7 @@ from forked import TORCH, run_code
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "luna_fairseq"
 # Top-level modules that every folder may import. They import no folder themselves.
-SHARED = {"errors", "loggers", "progress", "provenance", "requirements"}
+SHARED = {"command_errors", "errors", "loggers", "progress", "provenance", "requirements"}
 # ``luna_fairseq.register`` imports all that registers with fairseq, jobs included. This is what --user-dir is
 # for, so folders that need registered models may call it.
 MODELS = {"ops", "modules", "anchored", "models", "register"}
@@ -125,6 +125,18 @@ def test_imports_point_downwards(folder):
         for line, part in find_upward_imports(folder, path.read_text(encoding="utf-8"), module_of(path))
     ]
     assert not found
+
+
+def test_shared_modules_import_each_other_in_one_direction():
+    imports = {}
+    for name in SHARED:
+        source = (PACKAGE / f"{name}.py").read_text(encoding="utf-8")
+        names = [found.split(".")[1:2] for _, found in find_imports(source, f"luna_fairseq.{name}")]
+        imports[name] = {part for parts in names for part in parts if part in SHARED}
+    while imports:
+        free = {name for name, needed in imports.items() if not needed & set(imports)}
+        assert free, f"import each other in a circle: {sorted(imports)}"
+        imports = {name: needed for name, needed in imports.items() if name not in free}
 
 
 @pytest.mark.parametrize(
@@ -278,6 +290,14 @@ new = {name.split(".")[0] for name in set(sys.modules) - modules}
 assert new == {"luna_fairseq"}, new
 """
     passes(code)
+
+
+def test_only_the_folder_of_the_package_registers_when_looked_for_in_its_path():
+    passes(
+        "import luna_fairseq, fairseq, sys\n"
+        "assert '/elsewhere' not in luna_fairseq.__path__ and 'luna_fairseq.models' not in sys.modules\n"
+        "assert luna_fairseq.__path__[0] in luna_fairseq.__path__ and 'luna_fairseq.models' in sys.modules"
+    )
 
 
 @pytest.mark.parametrize(

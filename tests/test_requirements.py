@@ -108,7 +108,8 @@ def test_advice_is_for_packages_of_the_extras_alone():
 def test_a_command_names_the_extra_of_a_package_that_it_imports_directly():
     code = "import luna_fairseq.translation.score"
     done = run_without(
-        {"sacrebleu"}, f"import luna_fairseq.errors as e, sys; sys.excepthook = e.in_one_line(print)\n{code}"
+        {"sacrebleu"},
+        f"import luna_fairseq.command_errors as e, sys; sys.excepthook = e.in_one_line(print)\n{code}",
     )
     advice = 'sacrebleu, which is not installed: pip install "luna_fairseq[fairseq]"'
     assert done.stderr.strip().splitlines()[-1] == f"luna_fairseq: error: this needs {advice}"

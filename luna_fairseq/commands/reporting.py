@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
 import luna_fairseq
-from luna_fairseq.errors import InputError, one_line_for, until_nobody_reads
+from luna_fairseq.command_errors import one_line_for, until_nobody_reads
+from luna_fairseq.errors import InputError
 from luna_fairseq.progress import quietly
 
 # Value of fairseq's --user-dir that names this package from any working directory.

@@ -7,8 +7,8 @@ lists them. fairseq's own training loop, trainer and options stay in use.
 import os
 import sys
 
+from luna_fairseq.command_errors import in_command, in_one_line
 from luna_fairseq.engine.table import patch_fairseq
-from luna_fairseq.errors import in_command, in_one_line
 from luna_fairseq.requirements import require_fairseq
 
 if in_command():

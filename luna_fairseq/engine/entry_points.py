@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from luna_fairseq.checks.options import check_config, check_options
+from luna_fairseq.command_errors import in_command
 from luna_fairseq.engine.patch import RESULTS, RUNS, Function, Patch
-from luna_fairseq.errors import InputError, in_command
+from luna_fairseq.errors import InputError
 
 ONE_PLUGIN = Patch(
     "one-plugin",

@@ -8,10 +8,10 @@ import textwrap
 from pathlib import Path
 from typing import Iterator, Optional, Sequence
 
+from luna_fairseq.command_errors import until_nobody_reads
 from luna_fairseq.engine.patch import APPLIED, IMPOSSIBLE, LEFT_OUT, NOT_NEEDED, Patch
 from luna_fairseq.engine.table import SWITCH, TABLE
 from luna_fairseq.engine.versions import installed_version
-from luna_fairseq.errors import until_nobody_reads
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

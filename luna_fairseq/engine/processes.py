@@ -16,9 +16,10 @@ from typing import Any, Iterator, Set
 import torch
 
 from luna_fairseq.checks.options import count_processes
+from luna_fairseq.command_errors import in_command, one_line_for
 from luna_fairseq.engine.patch import RUNS, Function, Patch
 from luna_fairseq.engine.stopping import TERMINATED
-from luna_fairseq.errors import InputError, in_command, one_line_for
+from luna_fairseq.errors import InputError
 
 # Processes are killed if they still run this many seconds after another one failed.
 PATIENCE = 60

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from luna_fairseq.command_errors import in_command
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.engine.processes import refuse_to_train_apart
-from luna_fairseq.errors import InputError, in_command
+from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import find_intact
 from luna_fairseq.files.sole_writer import claim
 

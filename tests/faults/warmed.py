@@ -156,7 +156,7 @@ def _become_command(
 
 def _run_command(words: List[str]) -> int:
     """Run the command in this process and return its exit status."""
-    from luna_fairseq.errors import in_one_line
+    from luna_fairseq.command_errors import in_one_line
 
     program, *rest = words
     sys.argv = [program, *rest]
