@@ -14,7 +14,7 @@ from typing import Any, Callable, FrozenSet, Iterator, List, Tuple
 
 from luna_fairseq.checks.bounds import PROBABILITY, is_within
 from luna_fairseq.checks.bounds import faults as out_of_bounds
-from luna_fairseq.checks.model_options import model_name
+from luna_fairseq.checks.model_options import complete, dataclass_of, model_name, plain_options
 from luna_fairseq.checks.names import check_groups, flat, nearest
 from luna_fairseq.errors import InputError
 
@@ -246,6 +246,34 @@ def check_alignments(given: ParsedOptions) -> Faults:
         )
 
 
+def check_switches(given: ParsedOptions) -> Faults:
+    """Check that the switches of the model have an effect on it.
+
+    A switch belongs to one kind of attention. The metadata ``used_with`` of its dataclass field lists the
+    options that choose this kind, with their values.
+
+    Args:
+        given: parsed options.
+    """
+    dataclass = dataclass_of(given.all) if given.trains else None
+    if dataclass is None:
+        return
+    options = plain_options(complete(given.all))
+    for switch in fields(dataclass):
+        choices = switch.metadata.get("used_with")
+        if choices is None or not options[switch.name]:
+            continue
+        choices = {name: value for name, value in choices.items() if name in dataclass.__dataclass_fields__}
+        if any(options[name] == value for name, value in choices.items()):
+            continue
+        name = switch.name.replace("_", "-")
+        needed = " or ".join(f"--{name.replace('_', '-')} {value}" for name, value in choices.items())
+        if needed:
+            yield f"--{name} has no effect without {needed}. Give that, or leave --{name} out"
+        else:
+            yield f"--{name} has no effect on a model of the kind {model_name(given.all)}. Leave it out"
+
+
 def check_prompts(given: ParsedOptions) -> Faults:
     """Check the options with which a language model continues prompts.
 
@@ -306,6 +334,7 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_bleu_options,
     check_widths,
     check_alignments,
+    check_switches,
     check_prompts,
     check_divided_text,
 )

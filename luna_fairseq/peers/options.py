@@ -1,4 +1,4 @@
-"""The options of every attention."""
+"""Options of all peer attentions."""
 
 from dataclasses import dataclass
 
@@ -12,66 +12,97 @@ SYNTHESIZER_KINDS = ("dense", "random", "factorized-dense", "factorized-random")
 
 @dataclass
 class PeerOptions(FairseqDataclass):
-    """Flat, each under its attention's name."""
+    """Options of all peer attentions. The name of an option begins with the name of its attention.
 
-    alibi: bool = option(False, "softmax self-attention: ALiBi's bias against distance")
+    The options of softmax attention have no prefix.
+
+    Example:
+        >>> PeerOptions(local_window=3).local_kind
+        'window'
+    """
+
+    alibi: bool = option(
+        False,
+        "softmax self-attention: add ALiBi's penalty on distance to the logits",
+        used_with={"attention": "softmax", "decoder_attention": "softmax"},
+    )
     diagonal_prior: bool = option(
-        False, "softmax cross-attention: begins near the diagonal, as that of anchored Luna"
+        False,
+        "softmax cross-attention: favour source tokens near the diagonal, as in anchored Luna",
+        used_with={"cross_attention": "softmax"},
     )
     sentence_diagonal: bool = option(
-        False, "with --diagonal-prior: anew from each <sep> on, as that of anchored Luna"
+        False,
+        "with --diagonal-prior, for text prepared with --documents: restart the diagonal at each <sep>",
+        used_with={"cross_attention": "softmax"},
     )
-    performer_features: int = option(256, "performer: M, the number of random features", least=1)
+    performer_features: int = option(256, "performer: number of random features (M)", least=1)
     performer_redraw_interval: int = option(
-        1000, "performer: updates of training after which the features are drawn anew; 0: never", least=0
+        1000,
+        "performer: number of updates after which the random features are resampled (0: never)",
+        least=0,
     )
     rfa_dim: int = option(
-        64, "rfa: D, the number of random vectors; there are twice as many features", least=1
+        64, "rfa: number of random vectors (D); each vector gives two features, a sine and a cosine", least=1
     )
-    rfa_sigma: float = option(1.0, "rfa: where the learned sigma begins; larger is sharper", above=0)
-    rfa_gate: bool = option(False, "rfa: causal attention forgets by a learned gate")
-    abc_slots: int = option(32, "abc: n, the number of slots of every head", least=1)
-    linformer_k: int = option(128, "linformer: k, the length that keys and values are projected to", least=1)
+    rfa_sigma: float = option(
+        1.0, "rfa: initial value of the learned sigma; a larger value gives sharper attention", above=0
+    )
+    rfa_gate: bool = option(
+        False,
+        "rfa: learn a gate with which causal attention forgets earlier positions",
+        used_with={"decoder_attention": "rfa"},
+    )
+    abc_slots: int = option(32, "abc: number of memory slots of each head (n)", least=1)
+    linformer_k: int = option(128, "linformer: length that keys and values are projected to (k)", least=1)
     linformer_sharing: ChoiceEnum(LINFORMER_SHARING) = option(
-        "headwise", "linformer: who shares: no one, all heads, keys with values too, or all layers too"
+        "headwise",
+        "linformer: what shares a projection: nothing (none), the heads of a layer (headwise), also keys and "
+        "values (key-value), or also all layers (layerwise)",
     )
     conv_linformer_r: int = option(
         8,
-        "conv_linformer: r, into how many parts the longest sequence is divided; r / 2 keys are left",
+        "conv_linformer: number of segments that the maximum length is divided into (r); r / 2 keys remain",
         least=2,
     )
-    local_window: int = option(64, "local: positions seen on either side, or the size of a block", least=1)
-    local_kind: ChoiceEnum(LOCAL_KINDS) = option(
-        "window", "local: a window around each position, or fixed blocks"
+    local_window: int = option(
+        64, "local: number of positions in the window on each side, or size of a block (w)", least=1
     )
-    sparse_stride: int = option(64, "sparse: l, the stride; near the root of the length", least=1)
+    local_kind: ChoiceEnum(LOCAL_KINDS) = option(
+        "window", "local: a sliding window around each position, or fixed blocks"
+    )
+    sparse_stride: int = option(
+        64, "sparse: stride (l); the square root of the length is a good choice", least=1
+    )
     longformer_window: int = option(
-        128, "longformer: w, the width of the window, half of it on either side", least=2
+        128, "longformer: width of the window (w), an even number, half of it on each side", least=2
     )
     longformer_global_tokens: int = option(
-        1, "longformer: g, the first tokens of a sequence, which are global", least=0
+        1, "longformer: number of global tokens at the start of each sequence (g)", least=0
     )
     bigbird_block: int = option(64, "bigbird: size of a block", least=1)
     bigbird_global_blocks: int = option(
-        1, "bigbird: g, the first blocks, which see all and are seen by all", least=0
+        1, "bigbird: number of global blocks at the start of each sequence (g)", least=0
     )
-    bigbird_random_blocks: int = option(3, "bigbird: r, the random blocks that each block sees", least=0)
-    reformer_hashes: int = option(2, "reformer: rounds of hashing", least=1)
+    bigbird_random_blocks: int = option(
+        3, "bigbird: number of random blocks that each block attends to (r)", least=0
+    )
+    reformer_hashes: int = option(2, "reformer: number of hashing rounds", least=1)
     reformer_buckets: int = option(
-        32, "reformer: buckets of a round, an even number, or 1 for all positions", least=1
+        32, "reformer: number of buckets in a round, an even number, or 1 for no hashing", least=1
     )
     reformer_chunk: int = option(
-        64, "reformer: positions of the same bucket that are seen on either side", least=1
+        64, "reformer: number of positions of the same bucket to attend to on each side", least=1
     )
-    sinkhorn_block: int = option(64, "sinkhorn: b, the size of a block", least=1)
+    sinkhorn_block: int = option(64, "sinkhorn: size of a block (b)", least=1)
     sinkhorn_iterations: int = option(
-        5, "sinkhorn: times that rows and columns are divided by their sums", least=1
+        5, "sinkhorn: number of times that rows and columns are normalized", least=1
     )
     sinkhorn_temperature: float = option(
-        0.75, "sinkhorn: temperature; lower is nearer to a permutation", above=0
+        0.75, "sinkhorn: temperature; a lower value gives a matrix nearer to a permutation", above=0
     )
     synthesizer_kind: ChoiceEnum(SYNTHESIZER_KINDS) = option(
-        "dense", "synthesizer: what its weights are made of"
+        "dense", "synthesizer: source of the weights, the input (dense) or learned matrices (random)"
     )
-    synthesizer_k: int = option(8, "synthesizer: k, the rank of factorized-random", least=1)
-    flare_latents: int = option(64, "flare: M, the number of latent queries of every head", least=1)
+    synthesizer_k: int = option(8, "synthesizer: rank of the matrices of factorized-random (k)", least=1)
+    flare_latents: int = option(64, "flare: number of latent queries of each head (M)", least=1)

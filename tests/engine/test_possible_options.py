@@ -37,6 +37,26 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
             "--criterion label_smoothed_cross_entropy_with_alignment needs weights over the source",
         ),
         (
+            {**TRAIN, "arch": "peer_roberta", "diagonal_prior": True},
+            "--diagonal-prior has no effect on a model of the kind peer_roberta. Leave it out",
+        ),
+        (
+            {**TRAIN, "arch": "peer_lra_imdb", "sentence_diagonal": True},
+            "--sentence-diagonal has no effect on a model of the kind peer_lra. Leave it out",
+        ),
+        (
+            {**TRAIN, "arch": "peer_roberta", "attention": "linear", "alibi": True},
+            "--alibi has no effect without --attention softmax. Give that, or leave --alibi out",
+        ),
+        (
+            {**TRAIN, "arch": "peer_transformer", "attention": "linear", "alibi": True},
+            "--alibi has no effect without --attention softmax or --decoder-attention softmax.",
+        ),
+        (
+            {**TRAIN, "arch": "peer_lm", "rfa_gate": True},
+            "--rfa-gate has no effect without --decoder-attention rfa.",
+        ),
+        (
             {**TRAIN, "best_checkpoint_metric": "bleu", "task": "translation"},
             "--best-checkpoint-metric bleu needs --eval-bleu",
         ),
@@ -89,6 +109,17 @@ def test_invalid_options_are_refused(given, message):
         {**TRAIN, "best_checkpoint_metric": "bleu", "task": "translation", "eval_bleu": True},
         {**TRAIN, "criterion": CRITERION, "arch": "luna", "cross_attention": "luna"},
         {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer", "cross_attention": "softmax"},
+        {
+            **TRAIN,
+            "arch": "peer_transformer",
+            "attention": "linear",
+            "decoder_attention": "rfa",
+            "rfa_gate": True,
+        },
+        {**TRAIN, "arch": "peer_transformer", "attention": "rfa", "rfa_gate": True},
+        {**TRAIN, "arch": "peer_transformer", "cross_attention": "linear", "alibi": True},
+        {**TRAIN, "arch": "peer_transformer", "diagonal_prior": True, "sentence_diagonal": True},
+        {"arch": "peer_roberta", "diagonal_prior": True},  # a checkpoint of an earlier version
         {**GENERATE, "task": "multilingual_translation"},
         {**WIDTHS, "decoder_output_dim": 16},
         {**WIDTHS, "share_all_embeddings": True, "decoder_input_dim": 512},
