@@ -19,8 +19,8 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import translate_names
 from luna_fairseq.models.document_translation import check_separator
 from luna_fairseq.models.fairseq_layers import activation_function
-from luna_fairseq.models.few_rows import use_few_rows
 from luna_fairseq.models.int8 import quantise
+from luna_fairseq.models.onednn_linear import use_onednn
 from luna_fairseq.modules.heads import ProjectingAttention
 from luna_fairseq.text.documents import SEPARATOR
 
@@ -40,7 +40,7 @@ class LoadsWhatFits(BaseFairseqModel):
     """
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Prepare the model for generation as fairseq does, and speed up a large output projection.
+        """Prepare the model for generation as fairseq does, and speed up linear layers on a CPU.
 
         Args:
             kwargs: options of fairseq. ``retain_dropout_modules`` names the dropouts that stay active: a list
@@ -61,7 +61,7 @@ class LoadsWhatFits(BaseFairseqModel):
                     )
             kwargs["retain_dropout_modules"] = names
         super().make_generation_fast_(**kwargs)
-        use_few_rows(self)
+        use_onednn(self)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Upgrade a state dict as fairseq does, and translate parameter names of the authors' code.

@@ -29,7 +29,7 @@ MODULES = [
     "luna_fairseq.models.beams",
     "luna_fairseq.models.classification_heads",
     "luna_fairseq.models.fairseq_layers",
-    "luna_fairseq.models.few_rows",
+    "luna_fairseq.models.onednn_linear",
     "luna_fairseq.models.int8",
     "luna_fairseq.models.luna",
     "luna_fairseq.models.luna_classifier",
