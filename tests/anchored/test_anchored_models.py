@@ -17,7 +17,7 @@ ANCHORED = {"anchored_packed": True}
 def test_a_checkpoint_with_anchors_and_a_model_without_do_not_go_together(build, options, others):
     state = build(**options).state_dict()
     with pytest.raises(
-        InputError, match=r"another architecture than the model: .*anchor.*give the --arch"
+        InputError, match=r"another architecture than the model: .*anchor.*Use the --arch"
     ) as error:
         build(**others).load_state_dict(state)
     assert "\n" not in str(error.value)

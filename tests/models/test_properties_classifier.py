@@ -128,7 +128,7 @@ TWIN = {"layer_type": "transformer"}
     [
         ({"use_p": True, **TWIN}, "--use-p: a Transformer has no packed sequence"),
         ({"anchored_packed": True, **TWIN}, "--anchored-packed: a Transformer has no packed sequence"),
-        ({"input_type": "image"}, "--input-type image: the task reads texts; give --task lra-image"),
+        ({"input_type": "image"}, "--input-type image: the task reads texts; use --task lra-image"),
         ({"sentence_class_num": 1}, "--sentence-class-num 1: must be at least 2"),
         ({"encoder_layers": 0}, "--encoder-layers 0: must be at least 1"),
         ({"encoder_projection_length": 0}, "--encoder-projection-length 0: must be at least 1"),

@@ -77,7 +77,7 @@ def test_there_is_a_line_for_each_sentence_and_a_score_of_documents(trained):
     with pytest.raises(InputError, match="sentence 2 is empty"):
         hub.translate_document(["A man.", " "], tokens=LIMIT)
     hub.max_positions = (8, 8)
-    with pytest.raises(InputError, match="tokens with its end token, the model reads 8: use a smaller"):
+    with pytest.raises(InputError, match="tokens with its end token, the model reads 8: pass a smaller"):
         hub.translate_document(sentences, tokens=LIMIT)
 
 
