@@ -11,7 +11,7 @@ import torch
 from luna_fairseq.benchmark.attention import CausalAttention, PackAndUnpack
 from luna_fairseq.benchmark.measure import compare, profile
 from luna_fairseq.benchmark.page import environment, table, table_of, write_json, write_png
-from luna_fairseq.benchmark.task import Section, Task, lay_out
+from luna_fairseq.benchmark.task import Section, Task, plan
 from luna_fairseq.commands.arguments import HelpFormatter, Number, positive
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.reporting import console_script, offer_quiet
@@ -22,9 +22,10 @@ from luna_fairseq.progress import progress, say
 PROGRAM = "python -m luna_fairseq.benchmark"
 DESCRIPTION = """Measure the speed and memory of Luna beside other models and attentions.
 
-Without a task, all tasks run. Every figure is the median of interleaved repetitions, followed by its
-quartiles. A column "/ peer" has the ratio of the speeds in the same run, which is above 1 if the row is
-faster than the peer.
+Without a task, all tasks run. The rows of a table take turns, and every row is measured several times. Every
+figure is the median, followed by its quartiles in brackets. A column "/ peer" shows how many times faster the
+row is than the peer.
+
 Results are printed and written as soon as they are measured."""
 EXAMPLE = f"example:\n  {PROGRAM} train --batch 8x512 --json train.json"
 TASKS: Dict[str, Type[Task]] = {"causal": CausalAttention, "attention": PackAndUnpack}
@@ -40,29 +41,29 @@ COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
 def _common_options() -> argparse.ArgumentParser:
-    """Build a parent parser with the options of all tasks, without default values.
+    """Build a parser with the options that all tasks have, for ``parents=`` of other parsers.
 
-    Call this once for the command and once for each task. Parsers share the options of a common parent, so a
-    default of the task would replace a value that the user gives before the name of the task.
+    The options have no default values. A default of a task's parser would replace the value that the user
+    gives before the name of the task.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
     for name, default in COMMON.items():
         # Quartiles need at least two repetitions.
         kind = Number(int, least=2) if name == "repetitions" else positive
-        shown = "random seed" if name == "seed" else f"number of {name}"
-        add(f"--{name}", type=kind, metavar="N", help=f"{shown} (default: {default})")
-    add("--device", help="cpu, cuda or cuda:N (default: cpu)")
+        text = "random seed" if name == "seed" else f"number of {name}"
+        add(f"--{name}", type=kind, metavar="N", help=f"{text} (default: {default})")
+    add("--device", help="device to measure: cpu, cuda or cuda:N (default: cpu)")
     add("--json", type=Path, metavar="FILE", help="write the results to a JSON file")
-    add("--plot", type=Path, metavar="FILE", help="draw the results into a PNG file")
-    add("--profile", action="store_true", help="also print where the time of each row goes")
-    add("--check", action="store_true", help="only compare the rows with their definitions")
+    add("--plot", type=Path, metavar="FILE", help="plot the results to a PNG file")
+    add("--profile", action="store_true", help="also print operations, memory and calls of each row")
+    add("--check", action="store_true", help="only check the results of the rows, without measurements")
     offer_quiet(common)
     return common
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line. The common options may stand before or after the task."""
+    """Build the parser of the command line, which accepts the common options before and after the task."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description=DESCRIPTION,
@@ -71,15 +72,20 @@ def build_parser() -> argparse.ArgumentParser:
         parents=[_common_options()],
     )
     commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(TASKS) + "}")
-    rows: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
+    names: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
     for name, task in TASKS.items():
-        title = task.notes.splitlines()[0]
-        parents = [_common_options()]
-        add = commands.add_parser(name, help=title, description=task.notes, parents=parents).add_argument
-        for option, words in task.options.items():
-            add(option, **words)
-        add("--with", dest="with_", help="also measure these optional rows", **rows)
-        add("--without", help="do not measure these rows", **rows)
+        sub_command = commands.add_parser(
+            name,
+            help=task.paragraphs()[0],
+            description=task.notes,
+            epilog=f"example:\n  {PROGRAM} {name} {task.example}",
+            formatter_class=HelpFormatter,
+            parents=[_common_options()],
+        )
+        for option, arguments in task.options.items():
+            sub_command.add_argument(option, **arguments)
+        sub_command.add_argument("--with", dest="with_", help="also measure these optional rows", **names)
+        sub_command.add_argument("--without", help="do not measure these rows", **names)
     parser.set_defaults(device="cpu", json=None, plot=None, profile=False, check=False, quiet=False, **COMMON)
     return parser
 
@@ -91,7 +97,8 @@ def run(args: argparse.Namespace) -> None:
         args: parsed options of the command.
 
     Raises:
-        InputError: an option is wrong; or, after everything has been measured, a row failed or is incorrect.
+        InputError: an option has an invalid value. Also raised after all measurements if a row failed or gave
+            wrong results.
     """
     if args.json is not None:
         check_writable(args.json, "--json")
@@ -100,31 +107,31 @@ def run(args: argparse.Namespace) -> None:
     try:
         torch.empty(0, device=args.device)
     except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
-        raise InputError(f"--device {args.device}: {said}. Give cpu, cuda or cuda:N") from None
+        message = str(error).splitlines()[0]
+        raise InputError(f"--device {args.device}: {message}. Use cpu, cuda or cuda:N") from None
     torch.set_num_threads(args.threads)
     if args.device == "cpu" and "train" in TASKS:
         keep_freed_memory()
-    where = environment(args)
-    print("\n".join(f"{name}: {value}" for name, value in where.items()), flush=True)
+    description = environment(args)
+    print("\n".join(f"{name}: {value}" for name, value in description.items()), flush=True)
     sections: List[Section] = []
 
     def write() -> None:
         if args.json is not None:
-            found = {s.name: {k: v for k, v in vars(s).items() if k != "changed"} for s in sections}
-            write_json(args.json, {"environment": where, **found})
+            values = {s.name: {k: v for k, v in vars(s).items() if k != "changed"} for s in sections}
+            write_json(args.json, {"environment": description, **values})
 
     for name in [args.command] if args.command else TASKS:
-        given = {**vars(build_parser().parse_args([name])), **vars(args), "command": name}
-        task = TASKS[name](argparse.Namespace(**given))
+        options = {**vars(build_parser().parse_args([name])), **vars(args), "command": name}
+        task = TASKS[name](argparse.Namespace(**options))
         sections.append(Section(name, task.rate, changed=write))
         measure(task, sections[-1])
     measured = [section for section in sections if section.results]
     if args.plot is not None and measured:
-        write_png(args.plot, measured, where)
-    wrong = [f"{row} is not measured: {why}" for s in sections for row, why in s.failed.items()]
-    if wrong:
-        raise InputError("; ".join(wrong))
+        write_png(args.plot, measured, description)
+    failed = [f"{row} was not measured: {why}" for s in sections for row, why in s.failed.items()]
+    if failed:
+        raise InputError("; ".join(failed))
 
 
 def measure(task: Task, section: Section) -> None:
@@ -134,21 +141,21 @@ def measure(task: Task, section: Section) -> None:
         task: task to measure.
         section: results of the task, filled in place.
     """
-    cases = lay_out(task, section)
+    cases = plan(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)
     if task.args.check:
-        say(table([{"row": row, "error, of what is allowed": x} for row, x in section.checks.items()]))
+        say(table([{"row": row, "error / tolerance": x} for row, x in section.checks.items()]))
         cases = []
     for case, jobs in progress(cases, section.name, "cases"):
-        done = len(section.results)
+        before = len(section.results)
         compare(case, jobs, section, task.args)
-        records = section.results[done:]
+        records = section.results[before:]
         if records:
             say(table_of(records, task.rate, section.peers))
         if task.args.profile:
-            found = [profile(jobs[record["form"]](), record) for record in records]
-            section.profiles += found
-            say(table(found))
+            profiles = [profile(jobs[record["form"]](), record) for record in records]
+            section.profiles += profiles
+            say(table(profiles))
     section.begin("")
 
 

@@ -1,4 +1,4 @@
-"""Task ``apollo``: one step of the Apollo optimizer beside torch's AdamW."""
+"""Task ``apollo``: one step of the optimizers Apollo and AdamW."""
 
 from argparse import Namespace
 from functools import partial
@@ -26,14 +26,21 @@ OPTIMIZERS = {
 
 
 class OptimizerStep(Task):
-    """Task ``apollo``: one optimizer step on the parameters of fairseq's Transformer."""
+    """Task ``apollo``: one step of an optimizer on the parameters of fairseq's Transformer."""
 
-    notes = """one optimizer step: Apollo beside torch's AdamW, on the parameters of fairseq's Transformer
-    with random gradients that stay the same; float32. Apollo and AdamW (weight decay 0.01)
-    with torch's defaults for the rest. adamw and apollo-single go through the parameters one by one, foreach
-    takes many in one operation, fused is torch's one kernel for all, apollo is the default: foreach on a GPU,
-    blocks on a CPU. Extra memory is that of the first step: the optimizer's state and what else it needs at a
-    time. Before anything is timed, parameters after three steps were compared between all forms of each."""
+    notes = """Measure one step of the Apollo optimizer beside torch's AdamW.
+
+    The parameters are those of fairseq's Transformer in float32, with constant random gradients. Both
+    optimizers have their default settings.
+
+    Rows: adamw and apollo-single update the parameters one by one. adamw-foreach and apollo-foreach update
+        many
+    parameters in each operation. adamw-fused is torch's fused kernel. apollo is the default of Apollo, which
+    updates many parameters at once on a GPU and blocks of parameters on a CPU.
+
+    The extra memory includes the state of the optimizer. Before anything is timed, the parameters after three
+    steps are compared between the rows of each optimizer."""
+    example = "--preset small"
     table = OPTIMIZERS
     options = {name: ModelTask.options[name] for name in ("--preset", "--dictionary-size")}
 
@@ -44,9 +51,11 @@ class OptimizerStep(Task):
         self.shapes = [p.shape for p in models.make_model(MODELS["transformer"], 1).parameters()]
 
     def cases(self) -> List[Case]:
+        """Return a single case, with the number of parameters."""
         return [{"parameters": f"{sum(shape.numel() for shape in self.shapes):,}"}]
 
     def why_not(self, row: Row, case: Case) -> str:
+        """Return the error of an optimizer that torch does not support on the device, or an empty string."""
         try:
             row.make(self.parameters(SMALL), lr=RATE).step()
         except (RuntimeError, TypeError) as error:
@@ -54,12 +63,14 @@ class OptimizerStep(Task):
         return ""
 
     def job(self, row: Row, case: Case) -> Job:
+        """Return the step method of an optimizer."""
         return row.make(self.parameters(self.shapes), lr=RATE).step
 
     def check(self, row: Row) -> float:
+        """Compare the change of small parameters with that of ``row.equals``."""
         if not row.equals:
             return 0.0
-        what = f"after {STEPS} steps the change of its parameters differs from {row.equals}'s"
+        what = f"after {STEPS} steps the change of its parameters differs from that of {row.equals}"
         return require_equal(what, *map(self.change_after_steps, (row, OPTIMIZERS[row.equals])))
 
     def change_after_steps(self, row: Row) -> Tensor:
@@ -78,15 +89,15 @@ class OptimizerStep(Task):
             optimizer.step()
         return torch.cat([(p.detach() - b).flatten() for p, b in zip(values, before)])
 
-    def parameters(self, shapes: Sequence[torch.Size], more: int = 0) -> List[Tensor]:
+    def parameters(self, shapes: Sequence[torch.Size], seed_offset: int = 0) -> List[Tensor]:
         """Create random parameters with random gradients.
 
         Args:
             shapes: shapes of the parameters.
-            more: number to add to the random seed (default: 0).
+            seed_offset: number to add to the random seed (default: 0).
         """
         device = self.args.device
-        generator, parameters = torch.Generator(device).manual_seed(self.args.seed + more), []
+        generator, parameters = torch.Generator(device).manual_seed(self.args.seed + seed_offset), []
         for shape in shapes:
             value, gradient = (torch.randn(shape, device=device, generator=generator) for _ in range(2))
             parameters.append((0.02 * value).requires_grad_())

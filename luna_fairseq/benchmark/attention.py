@@ -1,4 +1,8 @@
-"""Tasks ``causal`` and ``attention``: Luna's attentions and softmax attention on projected heads."""
+"""Tasks ``causal`` and ``attention``: Luna's attentions and softmax attention on projected heads.
+
+Luna packs a context into a short sequence P of length L (pack attention), and every query attends to P
+(unpack attention).
+"""
 
 from argparse import Namespace
 from functools import partial
@@ -17,29 +21,29 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
 from luna_fairseq.ops.causal_luna.triton import why_not_triton
 
-# Largest relative RMS difference from the definition in float64, due to rounding.
+# Largest relative RMS error that is allowed, compared with the definition in float64.
 TOLERANCES = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 2e-2, "float16": 4e-3}
-# Length that is checked in addition to the lengths that are timed.
+# Length at which results are checked, in addition to the lengths that are timed.
 SMALL_LENGTH = 7
 PASSES = ("forward", "forward+backward")
-# Default of --max-naive-length, for forms that keep a matrix for every position.
+# Default of --max-naive-length, for rows that store a matrix for every position.
 LONGEST_NAIVE = {"cpu": 1024, "cuda": 4096}
-# Number of tokens in the last sentence of a batch with mixed lengths.
+# Number of tokens of the last sentence in a batch with mixed lengths.
 SHORT = 60
-# Number of segments that a query looks up.
+# Number of segments, groups of adjacent tokens, that a query looks up.
 LOOK_UP = 4
 # Inputs by name, [B, H, ..] or [B, ..]. "gradient" is the gradient of the output.
 Inputs = Dict[str, Tensor]
 
 
-def form(x: Inputs, backend: str, decay: bool = False) -> Tensor:
+def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     """Compute Luna's causal attention with one of the library's backends.
 
     Args:
-        x: inputs q, k, v and pack_k [B, H, T, K] and pack_q [B, H, L, K]. Without v, the keys are the values.
-            The masks rows [B, L] and positions [B, T] are True at padding.
+        x: inputs q, k, v and pack_k [B, H, T, K] and pack_q [B, H, L, K]. Without v, the keys are used as
+            values. The masks rows [B, L] of P and positions [B, T] are optional, and True at padding.
         backend: "naive", "chunk" or "triton".
-        decay: forget with the initial decay rates of a model (default: False).
+        decay: forget earlier tokens, with the initial decay rates of a model (default: False).
 
     Returns:
         Output [B, H, T, K], zero at padded positions.
@@ -47,14 +51,14 @@ def form(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
     log_decay = -(2 ** (-8 / heads * torch.arange(1, heads + 1, device=q.device))) if decay else None
-    parts = q, x["k"], x.get("v", x["k"]), weights, x.get("rows"), x.get("positions")
-    output = causal_luna(*parts, backend=backend, log_decay=log_decay)
-    # The output at padded positions has no meaning, so it is not compared.
+    inputs = q, x["k"], x.get("v", x["k"]), weights, x.get("rows"), x.get("positions")
+    output = causal_luna(*inputs, backend=backend, log_decay=log_decay)
+    # The output at padded positions has no meaning, so it must not be compared.
     return output.masked_fill(x["positions"][:, None, :, None], 0.0) if "positions" in x else output
 
 
-def written_out(*inputs: Any) -> Tensor:
-    """Compute attention by its definition, as a reference for :func:`luna_attention`.
+def explicit_attention(*inputs: Any) -> Tensor:
+    """Compute attention with explicit weights, as a reference for :func:`luna_attention`.
 
     Args:
         *inputs: arguments of :func:`luna_attention`.
@@ -69,23 +73,30 @@ def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention
         x: inputs q, k and v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P, and mask [B, T], True at
             padding.
         attention: attention function (default: :func:`luna_attention`).
+
+    Returns:
+        Output [B, H, T, K].
     """
     packed = attention(x["pack_q"], x["k"], x["v"], x.get("mask"))
     return attention(x["q"], packed, packed)
 
 
 def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = "") -> Tensor:
-    """Compute pack and unpack attention with anchors.
+    """Compute pack and unpack attention with anchors, which are places of P's rows in the sentence.
 
     Args:
-        x: inputs of :func:`pack_and_unpack`, with strength [1, H, 1, 1] (gamma), the distances pack [B, H, L,
-            T] and unpack [B, 1, T, L], and, for a look-up, its layout with padding [B, T] and rows [B, L].
+        x: inputs of :func:`pack_and_unpack`, and the strength [1, H, 1, 1] of the bias by distance. The
+            distances between anchors and tokens are pack [B, H, L, T] and unpack [B, 1, T, L]. A look-up also
+            needs its layout, padding [B, T] and rows [B, L].
         attention: attention function (default: :func:`luna_attention`).
-        look_up: empty for anchored unpack attention (the default); otherwise unpack attention looks up
-            tokens, and "naive" selects the definition of the look-up.
+        look_up: kind of unpack attention. "" attends to P with a bias by distance. "blocks" looks up tokens
+            near the best rows of P, and "naive" computes the same by its definition (default: "").
+
+    Returns:
+        Output [B, H, T, K].
     """
     q, k, v, strength = x["q"], x["k"], x["v"], x["strength"].flatten()
-    # The gradient of the strength sums over all sentences, so the last sentence alone cannot be compared.
+    # The strength has a gradient that sums over all sentences, but checks may compare only the last sentence.
     strength = strength.detach() if look_up else strength
     bias = distance_bias(strength, x["pack"].to(q.dtype))
     packed = attention(x["pack_q"], k, v, x.get("mask"), 0.0, bias)
@@ -105,6 +116,9 @@ def softmax(x: Inputs) -> Tensor:
 
     Args:
         x: inputs q, k and v [B, H, T, K], and mask [B, T], True at padding.
+
+    Returns:
+        Output [B, H, T, K].
     """
     logits = x["q"] @ x["k"].transpose(-2, -1) * x["q"].size(-1) ** -0.5
     if "mask" in x:
@@ -117,27 +131,30 @@ def fused(x: Inputs, is_causal: bool = False) -> Tensor:
     """Compute self-attention with torch's fused function.
 
     Args:
-        x: inputs q, k and v [B, H, T, K], and mask [B, T], True at padding. Without v, the keys are the
+        x: inputs q, k and v [B, H, T, K], and mask [B, T], True at padding. Without v, the keys are used as
             values.
         is_causal: mask later positions (default: False).
+
+    Returns:
+        Output [B, H, T, K].
     """
-    seen = ~x["mask"][:, None, None, :] if "mask" in x else None
+    is_token = ~x["mask"][:, None, None, :] if "mask" in x else None
     v = x.get("v", x["k"])
-    return F.scaled_dot_product_attention(x["q"], x["k"], v, attn_mask=seen, is_causal=is_causal)
+    return F.scaled_dot_product_attention(x["q"], x["k"], v, attn_mask=is_token, is_causal=is_causal)
 
 
 def why_no_sdpa(*unused: Any) -> str:
-    """Return why scaled_dot_product_attention is not available in this torch; empty if it is.
+    """Return why scaled_dot_product_attention is not available in this torch, or an empty string.
 
     Args:
-        *unused: ignored; see ``Row.why_not``.
+        *unused: ignored arguments of ``Row.why_not``.
     """
     is_available = hasattr(F, "scaled_dot_product_attention")
     return "" if is_available else f"torch {torch.__version__} has no scaled_dot_product_attention"
 
 
 def why_no_triton(args: Namespace, case: Case) -> str:
-    """Return why the Triton form does not run; empty if it does.
+    """Return why the Triton backend cannot run a case, or an empty string.
 
     Args:
         args: parsed options of the command.
@@ -146,23 +163,23 @@ def why_no_triton(args: Namespace, case: Case) -> str:
     return why_not_triton(torch.device(args.device), DTYPES[args.dtype], args.head_dim, case["l"])
 
 
-# "cumsum", the cumulative sum of the outer products of all positions, is the definition.
+# The row "cumsum" is the definition: the cumulative sum of the outer products of all positions.
 CAUSAL = {
-    "cumsum": Row(partial(form, backend="naive"), limited=True, peer=True),
-    "chunk": Row(partial(form, backend="chunk"), equals="cumsum"),
-    "triton": Row(partial(form, backend="triton"), equals="cumsum", why_not=why_no_triton),
-    "decay-naive": Row(partial(form, backend="naive", decay=True), limited=True, optional=True),
-    "decay": Row(partial(form, backend="chunk", decay=True), equals="decay-naive", optional=True),
-    "decay-triton": Row(partial(form, backend="triton", decay=True), equals="decay-naive", optional=True,
-                        why_not=why_no_triton),
+    "cumsum": Row(partial(luna_causal, backend="naive"), limited=True, peer=True),
+    "chunk": Row(partial(luna_causal, backend="chunk"), equals="cumsum"),
+    "triton": Row(partial(luna_causal, backend="triton"), equals="cumsum", why_not=why_no_triton),
+    "decay-naive": Row(partial(luna_causal, backend="naive", decay=True), limited=True, optional=True),
+    "decay": Row(partial(luna_causal, backend="chunk", decay=True), equals="decay-naive", optional=True),
+    "decay-triton": Row(partial(luna_causal, backend="triton", decay=True), equals="decay-naive",
+                        optional=True, why_not=why_no_triton),
     "sdpa": Row(partial(fused, is_causal=True), why_not=why_no_sdpa, peer=True),
 }  # fmt: skip
 FORMS = {
-    "luna-naive": Row(partial(pack_and_unpack, attention=written_out)),
+    "luna-naive": Row(partial(pack_and_unpack, attention=explicit_attention)),
     "luna": Row(pack_and_unpack, equals="luna-naive"),
-    "anchored-naive": Row(partial(anchored, attention=written_out), optional=True),
+    "anchored-naive": Row(partial(anchored, attention=explicit_attention), optional=True),
     "anchored": Row(anchored, equals="anchored-naive", optional=True),
-    "look-up-naive": Row(partial(anchored, attention=written_out, look_up="naive"), limited=True,
+    "look-up-naive": Row(partial(anchored, attention=explicit_attention, look_up="naive"), limited=True,
                          optional=True),
     "look-up": Row(partial(anchored, look_up="blocks"), equals="look-up-naive", optional=True),
     "softmax": Row(softmax, limited=True, peer=True),
@@ -170,7 +187,7 @@ FORMS = {
 }  # fmt: skip
 
 
-def both_passes(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
+def forward_and_backward(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
     """Run the forward and backward pass.
 
     Args:
@@ -178,7 +195,8 @@ def both_passes(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
         inputs: inputs by name.
 
     Returns:
-        The output and the gradients by name. The gradient of an input that the row does not read is None.
+        The output, and the gradient of each input by name. If the row does not read an input, its gradient is
+        None.
     """
     output, leaves = row.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
@@ -186,7 +204,7 @@ def both_passes(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
 
 
 class AttentionTask(Task):
-    """Base class of attention tasks: forward and backward pass, at every length and every length of P.
+    """Base class of attention tasks, which have a case for each pass, length T and length L of P.
 
     Attributes:
         kinds: further settings in which the rows are compared, such as kinds of padding.
@@ -196,11 +214,11 @@ class AttentionTask(Task):
     options = {
         **numbers(lengths=[32, 128, 512, 1024], batch=4, heads=8, head_dim=64),
         **numbers(projection_length=[16], max_naive_length=None),
-        "--dtype": choice(*DTYPES),
+        "--dtype": choice(*DTYPES, help="data type of the inputs"),
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return the cases at the given lengths, without the pass.
+        """Return a case for each length T, length L of P and kind, without the entry for the pass.
 
         Args:
             *lengths: sequence lengths T.
@@ -209,25 +227,26 @@ class AttentionTask(Task):
         return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
 
     def cases(self) -> List[Case]:
+        """Return the cases of :meth:`cases_at` for both passes."""
         return [{**case, "pass": which} for case in self.cases_at(*self.args.lengths) for which in PASSES]
 
-    def random(self, **lengths: int) -> Inputs:
-        """Create random heads [B, H, length, K], with the memory layout that a projection leaves.
+    def random_heads(self, **lengths: int) -> Inputs:
+        """Create random inputs [B, H, length, K] with the memory layout of projected heads.
 
         Args:
             **lengths: sequence length by the name of the input.
         """
-        args, made = self.args, {}
+        args, inputs = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)
         options: Any = {"generator": generator, "dtype": DTYPES[args.dtype], "device": args.device}
-        # No temporary tensors are created here: the job could reuse their freed memory, which would hide a
-        # part of what the job needs.
+        # No temporary tensors are created here. The job could reuse their freed memory, and its own need for
+        # memory would seem smaller.
         for name, length in lengths.items():
             heads = torch.randn(length, args.batch, args.heads, args.head_dim, **options).permute(1, 2, 0, 3)
-            made[name] = heads.requires_grad_(name != "gradient")
-        return made
+            inputs[name] = heads.requires_grad_(name != "gradient")
+        return inputs
 
-    def problem(self, case: Case) -> Inputs:
+    def make_inputs(self, case: Case) -> Inputs:
         """Create the inputs of a case.
 
         Args:
@@ -236,24 +255,27 @@ class AttentionTask(Task):
         raise NotImplementedError
 
     def limit(self) -> int:
-        """Return the longest sequence for forms that keep a matrix for every position."""
+        """Return the length of the longest sequence for rows that store a matrix for every position."""
         return self.args.max_naive_length or LONGEST_NAIVE[torch.device(self.args.device).type]
 
     def why_not(self, row: Row, case: Case) -> str:
+        """Return why a row cannot run a case, such as too long a sequence, or an empty string."""
         if row.limited and case["T"] > self.limit():
-            return f"at lengths beyond --max-naive-length {self.limit()}"
+            return f"lengths beyond --max-naive-length {self.limit()}"
         return super().why_not(row, case)
 
     def job(self, row: Row, case: Case) -> Job:
-        inputs = self.problem(case)
+        """Return a function that runs the pass of the case."""
+        inputs = self.make_inputs(case)
         if case["pass"] == PASSES[0]:
             return partial(torch.no_grad()(row.make), inputs)
-        return partial(both_passes, row, inputs)
+        return partial(forward_and_backward, row, inputs)
 
     def check(self, row: Row) -> float:
-        """Compare output and gradients with the definition in float64.
+        """Compare the output and the gradients with the definition in float64.
 
-        Beyond the longest sequence of the definition, only the last head of the last sentence is compared.
+        If a sequence is longer than ``--max-naive-length``, only the last head of the last sentence is
+        compared.
 
         Args:
             row: row of the table.
@@ -271,45 +293,54 @@ class AttentionTask(Task):
             row: row of the table.
             case: case to compare.
         """
-        inputs, definition, doubled = self.problem(case), self.table[row.equals], {}
+        inputs, definition, double_inputs = self.make_inputs(case), self.table[row.equals], {}
         part = slice(-1 if definition.limited and case["T"] > self.limit() else None, None)
         for name, x in inputs.items():
-            cut = x[part, part].detach().double() if x.is_floating_point() else x[part]
-            doubled[name] = cut.requires_grad_(x.requires_grad)
-        expected, actual, errors = both_passes(definition, doubled), both_passes(row, inputs), []
-        for what, theirs in expected.items():
-            if theirs is not None:
-                where = f"at length {case['T']} its {what} differs from {row.equals} in {self.args.dtype}"
-                ours = actual[what]
-                ours = theirs * float("nan") if ours is None else ours[part, part]
-                errors.append(require_equal(where, ours, theirs, TOLERANCES[self.args.dtype]))
+            selected = x[part, part].detach().double() if x.is_floating_point() else x[part]
+            double_inputs[name] = selected.requires_grad_(x.requires_grad)
+        expected = forward_and_backward(definition, double_inputs)
+        actual, errors = forward_and_backward(row, inputs), []
+        for name, right in expected.items():
+            if right is not None:
+                message = f"at length {case['T']} its {name} differs from {row.equals} in {self.args.dtype}"
+                result = actual[name]
+                result = right * float("nan") if result is None else result[part, part]
+                errors.append(require_equal(message, result, right, TOLERANCES[self.args.dtype]))
         return max(errors)
 
 
 class CausalAttention(AttentionTask):
-    """Task ``causal``: causal attention."""
+    """Task ``causal``: Luna's causal attention and softmax attention."""
 
-    notes = """causal attention: the forms of Luna's beside torch's scaled_dot_product_attention
-    of projected heads, Luna's pack weights (softplus) included, the projections themselves left out. cumsum
-    sums the outer products of all positions over time: the way the definition is usually trained, and itself
-    the library's naive form; decay and decay-triton forget. sdpa is a different function of the same inputs.
-    forward: without gradients; forward+backward: gradients of every input. Before anything is timed, output
-    and gradients of Luna's other forms were compared with those of cumsum, or decay-naive, in float64, beyond
-    its longest sequence those of one head."""
+    notes = """Measure Luna's causal attention beside torch's scaled_dot_product_attention.
+
+    The inputs are projected heads, so that projections are not measured. Luna's pack weights are measured.
+    The case "forward" has no gradients, and "forward+backward" computes the gradients of all inputs.
+
+    Rows: cumsum is the definition, a cumulative sum over the outer products of all positions. chunk and
+        triton
+    compute the same result in blocks of positions, with torch and with a Triton kernel. decay and
+    decay-triton also forget earlier tokens. sdpa is softmax attention of the same inputs, a different
+    function.
+
+    Before anything is timed, the output and the gradients of chunk, triton and decay are compared with their
+    definitions in float64."""
+    example = "--lengths 512 1024 --tied"
     table = CAUSAL
     options = {
         **AttentionTask.options,
         "--tied": dict(action="store_true", help="use the keys as values, as the model does by default"),
-        "--masks": dict(action="store_true", help="pad positions on either side and rows of P"),
+        "--masks": dict(action="store_true", help="mask some positions and some rows of P"),
     }
 
-    def problem(self, case: Case) -> Inputs:
+    def make_inputs(self, case: Case) -> Inputs:
+        """Create the inputs of :func:`luna_causal`."""
         args, L, T = self.args, case["l"], case["T"]
-        x = self.random(pack_q=L, q=T, k=T, pack_k=T, gradient=T, **({} if args.tied else {"v": T}))
+        x = self.random_heads(pack_q=L, q=T, k=T, pack_k=T, gradient=T, **({} if args.tied else {"v": T}))
         if args.masks:
-            even, position = torch.arange(args.batch)[:, None] % 2 == 0, torch.arange(T)
-            padded = (even & (position < T // 3)) | (~even & (position >= T - T // 4))
-            rows = even & (torch.arange(L) >= max(L - 1, 1))
+            is_even, position = torch.arange(args.batch)[:, None] % 2 == 0, torch.arange(T)
+            padded = (is_even & (position < T // 3)) | (~is_even & (position >= T - T // 4))
+            rows = is_even & (torch.arange(L) >= max(L - 1, 1))
             x.update(rows=rows.to(args.device), positions=padded.to(args.device))
         return x
 
@@ -317,20 +348,28 @@ class CausalAttention(AttentionTask):
 class PackAndUnpack(AttentionTask):
     """Task ``attention``: pack and unpack attention without a causal mask."""
 
-    notes = """pack and unpack attention: Luna's beside softmax self-attention, written out and fused
-    of projected heads; the projections, those of the packed sequence too, are left out. luna-naive writes the
-    weights out; with --with, anchored adds the places of P's rows to both, and look-up reads the tokens of
-    four segments in unpack attention. softmax is self-attention of the same inputs with the T x T weights
-    written out, sdpa torch's scaled_dot_product_attention. padding half: every second sentence is padded in
-    its second half, and the pads are masked; mixed: every second sentence has nine tenths of the length, and
-    the last one 60 tokens. forward: without gradients; forward+backward: gradients of every
-    input. Before anything is timed, output and gradients were compared with the definitions' in float64."""
+    notes = """Measure Luna's pack and unpack attention beside softmax self-attention.
+
+    The inputs are projected heads, so that projections are not measured. The case "forward" has no gradients,
+    and "forward+backward" computes the gradients of all inputs.
+
+    Rows: luna is pack attention followed by unpack attention, and luna-naive computes the same with explicit
+    weights. softmax is self-attention of the same inputs with explicit weights, and sdpa uses torch's
+    scaled_dot_product_attention. Optional rows (--with): anchored adds a bias by the distance between tokens
+    and rows of P. look-up reads the tokens of four segments in unpack attention.
+
+    The padding is "none", "half" (every second sentence has half the length) or "mixed" (every second
+    sentence has nine tenths of the length, and the last one 60 tokens).
+
+    Before anything is timed, the output and the gradients are compared with the definitions in float64."""
+    example = "--lengths 1024 --with look-up"
     table = FORMS
     kinds = [{"padding": "none"}, {"padding": "half"}, {"padding": "mixed"}]
 
-    def problem(self, case: Case) -> Inputs:
+    def make_inputs(self, case: Case) -> Inputs:
+        """Create the inputs of :func:`anchored`, which the other rows read in part."""
         L, T, H = case["l"], case["T"], self.args.heads
-        x = self.random(q=T, k=T, v=T, pack_q=L, gradient=T)
+        x = self.random_heads(q=T, k=T, v=T, pack_q=L, gradient=T)
         x["strength"] = torch.full_like(x["gradient"][:1, :, :1, :1], 4.0).requires_grad_()
         padding = torch.zeros(self.args.batch, T, dtype=torch.bool, device=self.args.device)
         if case["padding"] == "half":
@@ -340,7 +379,8 @@ class PackAndUnpack(AttentionTask):
             padding[-1, SHORT:] = True
         if case["padding"] != "none":
             x["mask"] = padding
-        # The layers of an anchored model share the padding, both distances and the layout of the look-up.
+        # An anchored model computes the distances and the layout of the look-up once for all layers, so they
+        # are inputs here.
         x.update(padding=padding, rows=torch.zeros_like(padding[:, :1]).repeat(1, L))
         x["pack"] = beyond_nearest(anchor_distances(padding, x["rows"], H))
         x["unpack"] = beyond_nearest(anchor_distances(padding, x["rows"]).transpose(2, 3))

@@ -1,4 +1,4 @@
-"""Task ``decode``: beam search with translation models, Luna beside fairseq's Transformer."""
+"""Task ``decode``: beam search with Luna and fairseq's Transformer."""
 
 from dataclasses import replace
 from functools import partial
@@ -18,23 +18,37 @@ CHECKED_LENGTH = 9
 class Decode(ModelTask):
     """Task ``decode``: beam search with whole translation models."""
 
-    notes = """beam search: Luna tied and untied beside fairseq's Transformer
-    by fairseq's SequenceGenerator and models prepared as fairseq-generate prepares them, with random weights.
-    Every hypothesis has exactly T tokens, EOS included, and so has every source sentence: EOS is forbidden
-    before and forced there. Before anything is timed, decoding token by token was compared with the decoder
-    on whole sentences."""
+    notes = """Measure beam search with Luna beside fairseq's Transformer.
+
+    fairseq's SequenceGenerator translates random sentences with random weights. The models are prepared as in
+    fairseq-generate. Every source sentence and every hypothesis has exactly T tokens, including the end
+    token.
+
+    Rows: luna-16-tied is Luna with l = 16 and tied keys and values, luna-16-untied has separate keys and
+        values.
+    transformer is fairseq's Transformer of the same size.
+
+    Before anything is timed, the logits of decoding token by token are compared with those of whole
+    sentences."""
+    example = "--preset small --lengths 30"
     task = "decode"
     rate = "sentences"
     options = {**ModelTask.options, **numbers(lengths=[30, 250], batch=1, beam=5, projection_length=[16])}
 
     def cases(self) -> List[Case]:
+        """Return a case for each length.
+
+        Raises:
+            InputError: the dictionary is smaller than the beam, or a length is below 2.
+        """
         if self.args.beam > self.types - 1:
             raise InputError(f"--beam {self.args.beam} needs a larger --dictionary-size than {self.types}")
         if min(self.args.lengths) < 2:
-            raise InputError("--lengths 1 leaves no room for a token before EOS. Give 2 or more")
+            raise InputError("--lengths 1 leaves no room for a token before EOS. Use 2 or more")
         return [{"sentences": self.args.batch, "T": length} for length in self.args.lengths]
 
     def job(self, row: Model, case: Case) -> Job:
+        """Return a function that translates a batch."""
         return self.search(self.ready_model(row, case["T"]), BatchSize(**case))
 
     def ready_model(self, row: Model, T: int) -> Any:
@@ -49,7 +63,7 @@ class Decode(ModelTask):
         return model
 
     def search(self, model: Any, batch: BatchSize) -> Job:
-        """Return a function that translates a batch of random sentences, the same for every model.
+        """Return a function that translates a batch of random sentences. Every model gets the same sentences.
 
         Args:
             model: prepared model.
@@ -65,8 +79,10 @@ class Decode(ModelTask):
 
     @torch.no_grad()
     def check(self, row: Model) -> float:
+        """Compare the logits of decoding token by token with those of whole sentences."""
         T = CHECKED_LENGTH
-        # In 8 bits, float rounding tips some inputs to the next level: compare before quantisation.
+        # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
+        # level.
         row = replace(row, change=None) if row.change is quantise else row
         model: Any = self.make_model(row, T).float().eval()
         source, target = (self.random_sentences(BatchSize(2, T)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Setting of malloc that keeps freed memory, so that page faults do not distort a benchmark on a CPU."""
+"""Setting of malloc that keeps freed memory, so that page faults do not slow down a benchmark on a CPU."""
 
 import ctypes
 
@@ -9,8 +9,8 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 def keep_freed_memory() -> None:
     """Make malloc reuse freed blocks of any size instead of returning them to the operating system.
 
-    The environment variables MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_ with a large value do the same for
-    any program. Without glibc, nothing changes.
+    For other programs, set the environment variables MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_ (to a
+    large number). Without glibc, this function does nothing.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

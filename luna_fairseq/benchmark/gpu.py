@@ -1,9 +1,10 @@
-"""Command ``python -m luna_fairseq.benchmark.gpu``: test and measure everything on a GPU within minutes.
+"""Command ``python -m luna_fairseq.benchmark.gpu``: check and measure Luna on a GPU within minutes.
 
-Each part of the run is a benchmark command in a process of its own. If a part fails, hangs or makes the GPU
-unusable, the error is reported and the part is repeated without the row that caused it. The files gpu.json
-and gpu.md are updated after each part. With --device cpu, the same parts run at small sizes, with the kernels
-in Triton's interpreter.
+Each part of the run is a benchmark command in a separate process. If a part fails, hangs or makes the GPU
+unusable, the error is reported, and the part is repeated without the row that caused the error. The files
+gpu.json and gpu.md are updated after each part.
+
+With --device cpu, smaller parts run on a CPU, with the kernels in Triton's interpreter.
 """
 
 import argparse
@@ -28,9 +29,9 @@ from luna_fairseq.files.writing import check_writable, write_text
 
 PROGRAM = "python -m luna_fairseq.benchmark.gpu"
 BENCHMARK = "luna_fairseq.benchmark"
-# No part is started with fewer seconds left, because a process needs some of them to import torch.
+# A part is started only if this number of seconds is left, because a process needs some time to import torch.
 LEAST = 5.0
-# Number of times that a part is started, each time without the row that ended the previous attempt.
+# Largest number of attempts for a part. Each attempt excludes the row that ended the previous attempt.
 TRIES = 3
 
 SETS = {
@@ -40,9 +41,9 @@ SETS = {
     "tiny": "--batch 1 --heads 2 --head-dim 16 --projection-length 8",
     "small": "--preset small --dictionary-size 40 --repetitions 2",
 }
-# Time limit in seconds and arguments of ``python -m luna_fairseq.benchmark`` for each part, the most
-# important first. {half} is bfloat16, or float16 on a GPU without it. The first five (parity and the
-# headlines) take three minutes.
+# For each part, its time limit in seconds and the arguments of ``python -m luna_fairseq.benchmark``. The most
+# important parts come first; the first five take three minutes. {half} is bfloat16, or float16 on a GPU that
+# does not support bfloat16.
 ON_GPU = {
     "parity": (60, "causal --check --tied --dtype {half} --lengths 30 1024 4096 {forms}"),
     "causal": (40, "causal --tied --dtype {half} --lengths 1024 4096 16384 --repetitions 5"),
@@ -71,7 +72,7 @@ ON_CPU = {
     "decode": (120, "decode {small} --lengths 4 --beam 2 {plain}"),
     "lra": (120, "lra --batch 1x64 --projection-length 16 --repetitions 2"),
 }
-# Headlines: part, row and peer.
+# Comparisons at the top of the page: part, row and peer.
 HEADLINES = [
     ("causal", "triton", "sdpa"),
     ("causal", "chunk", "sdpa"),
@@ -94,90 +95,91 @@ def build_parser() -> argparse.ArgumentParser:
         help="time limit of the run (default: 9)",
     )
     add("--device", choices=["cuda", "cpu"], default="cuda", help="device to measure (default: cuda)")
-    parts = "run only these parts, such as parity causal train decode lra (default: all)"
-    add("--only", nargs="+", default=[], metavar="PART", help=parts)
+    only = "run only these parts, such as parity causal train decode lra (default: all)"
+    add("--only", nargs="+", default=[], metavar="PART", help=only)
     return parser
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run all parts, as far as there is time.
+    """Run the parts until the time limit, and write their results.
 
     Args:
         args: parsed options of the command.
 
     Raises:
-        InputError: an option is wrong; or, after all parts have run, one of them failed or is incorrect.
+        InputError: an option has an invalid value. Also raised after all parts if one failed or gave wrong
+            results.
     """
-    pieces = ON_CPU if args.device == "cpu" else ON_GPU
+    parts = ON_CPU if args.device == "cpu" else ON_GPU
     if importlib.util.find_spec("fairseq") is None:
         print("fairseq is not installed: whole models are not measured", flush=True)
-        alone = ("causal", "attention")
-        pieces = {name: piece for name, piece in pieces.items() if piece[1].split()[0] in alone}
+        without_fairseq = ("causal", "attention")
+        parts = {name: part for name, part in parts.items() if part[1].split()[0] in without_fairseq}
     if not 0 < args.minutes < float("inf"):
-        raise InputError(f"--minutes {args.minutes:g} leaves no time. Give more than 0")
+        raise InputError(f"--minutes {args.minutes:g} leaves no time. Use more than 0")
     if args.device == "cuda" and torch.cuda.device_count() == 0:
         raise InputError("torch sees no GPU. Use --device cpu to run the same parts at small sizes")
     for name in args.only:
-        if name not in pieces:
-            raise InputError(f"--only {name}: no part has this name. Choose from {', '.join(pieces)}")
+        if name not in parts:
+            raise InputError(f"--only {name}: no part has this name. Choose from {', '.join(parts)}")
     args.out.mkdir(parents=True, exist_ok=True)
     check_writable(args.out / "gpu.json", "--out")
     major, _ = torch.cuda.get_device_capability() if args.device == "cuda" else (8, 0)
     half = "bfloat16" if major >= 8 else "float16"
     until = time.monotonic() + 60 * args.minutes
-    found: Dict[str, Dict[str, Any]] = {}
-    for name in args.only or pieces:
-        limit, text = pieces[name]
+    results: Dict[str, Dict[str, Any]] = {}
+    for name in args.only or parts:
+        limit, text = parts[name]
         words = [*text.format(**SETS, half=half).split(), "--device", args.device]
-        found[name] = do(words, limit, until)
-        wrong = (f"  FAILED {row}: {why}" for row, why in found[name]["failed"].items())
-        print(name, *wrong, sep="\n", flush=True)
-        write_json(args.out / "gpu.json", found)
-        write_text(args.out / "gpu.md", "\n".join(page(found)) + "\n")
+        results[name] = run_part(words, limit, until)
+        errors = (f"  FAILED {row}: {why}" for row, why in results[name]["failed"].items())
+        print(name, *errors, sep="\n", flush=True)
+        write_json(args.out / "gpu.json", results)
+        write_text(args.out / "gpu.md", "\n".join(format_page(results)) + "\n")
     print(f"written: {args.out / 'gpu.md'}, {args.out / 'gpu.json'}")
-    failed = [name for name, each in found.items() if each["failed"]]
+    failed = [name for name, result in results.items() if result["failed"]]
     if failed:
         raise InputError(f"{', '.join(failed)} failed or gave wrong results. See {args.out / 'gpu.md'}")
 
 
-def do(words: List[str], limit: float, until: float) -> Dict[str, Any]:
-    """Run one part, and repeat it without rows that end its process.
+def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
+    """Run one part, and repeat it without the rows that end its process.
 
     Args:
         words: arguments of the benchmark command.
         limit: time limit of each attempt in seconds.
-        until: end of the whole run, as ``time.monotonic`` counts.
+        until: end of the whole run, in seconds of ``time.monotonic``.
 
     Returns:
-        Dictionary with the ``"command"``, the errors ``"failed"`` by row, the JSON ``"found"`` that the
-        command wrote, and the ``"seconds"`` it took.
+        A dictionary with four entries: the ``"command"``, the errors by row (``"failed"``), the JSON that the
+        command wrote (``"found"``), and its time in ``"seconds"``.
     """
     failed: Dict[str, str] = {}
     values: Dict[str, Any] = {}
     measured: Dict[str, Any] = {}
-    begun = time.monotonic()
+    start = time.monotonic()
     for _ in range(TRIES):
         left = until - time.monotonic()
         if left < LEAST:
             failed.setdefault("all", "not measured: the time limit was reached")
             break
-        found, said = call([sys.executable, "-m", BENCHMARK, *words], min(limit, left))
-        values, section = found or values, section_of(found)
+        found, error = run_benchmark([sys.executable, "-m", BENCHMARK, *words], min(limit, left))
+        values, section = found or values, find_section(found)
         measured.update({f"{x['form']} {x['case']}": x for x in section.get("results", [])})
         failed.update(section.get("failed", {}))
         running = section.get("running", "")
-        if not said or not running:
-            failed.update({"all": said} if said and not section.get("failed") else {})
+        if not error or not running:
+            failed.update({"all": error} if error and not section.get("failed") else {})
             break
-        # The process died or hung: try again without the row that was being measured.
-        failed[running] = said
+        # The process died or hung, so the next attempt excludes the row that was being measured.
+        failed[running] = error
         words = [*words, "--without", running]
-    section_of(values)["results"] = list(measured.values())
+    find_section(values)["results"] = list(measured.values())
     command = " ".join(["python -m", BENCHMARK, *words])
-    return {"command": command, "failed": failed, "found": values, "seconds": time.monotonic() - begun}
+    return {"command": command, "failed": failed, "found": values, "seconds": time.monotonic() - start}
 
 
-def call(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
+def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
     """Run a benchmark command.
 
     Args:
@@ -185,29 +187,31 @@ def call(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
         limit: time limit in seconds.
 
     Returns:
-        The JSON that the command wrote, and the reason of its failure: the exception, or the last line of its
-        output. The reason is empty if the command succeeded.
+        The JSON that the command wrote, and its error: the exception, or the last line of its error output.
+        The error is empty if the command succeeded.
     """
-    given = dict(os.environ)
+    environment = dict(os.environ)
     if "cpu" in command:
-        # Triton's interpreter computes small products, for which a pool of threads costs more than it saves.
-        given.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        # Triton's interpreter computes small products, which several threads would only slow down.
+        environment.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     with tempfile.TemporaryDirectory() as folder:
-        path, said = Path(folder) / "found.json", ""
+        path, message = Path(folder) / "found.json", ""
         command = [*command, "--json", str(path)]
         try:
-            subprocess.run(command, env=given, capture_output=True, text=True, timeout=limit, check=True)
+            subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=limit, check=True
+            )
         except subprocess.TimeoutExpired:
-            said = f"ended after {limit:.0f} s"
+            message = f"ended after {limit:.0f} s"
         except subprocess.CalledProcessError as error:
             raised = re.findall(r"^Traceback.*\n(?: .*\n)*(\S.*)", error.stderr, re.MULTILINE)
             signal, lines = -error.returncode, raised or error.stderr.strip().splitlines() or [str(error)]
-            said = f"ended by signal {signal}" if signal > 0 else lines[-1]
-        return json.loads(path.read_text()) if path.exists() else {}, said
+            message = f"ended by signal {signal}" if signal > 0 else lines[-1]
+        return json.loads(path.read_text()) if path.exists() else {}, message
 
 
-def section_of(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the section of a task in its JSON, or an empty dictionary.
+def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the section of the task in the JSON of a benchmark command, or an empty dictionary.
 
     Args:
         values: JSON that a benchmark command wrote.
@@ -215,15 +219,16 @@ def section_of(values: Dict[str, Any]) -> Dict[str, Any]:
     return next((x for name, x in values.items() if name != "environment" and isinstance(x, dict)), {})
 
 
-def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
-    """Format the lines of ``gpu.md``: the environment, the failures, the headlines, and all parts.
+def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
+    """Format the lines of ``gpu.md``: the environment, the errors, the headlines, and all tables.
 
     Args:
-        found: results by part, as :func:`do` returns them.
+        results: results by part, returned by :func:`run_part`.
     """
-    sections = {name: section_of(each["found"]) for name, each in found.items()}
-    where: Any = next((e["found"]["environment"] for e in found.values() if "environment" in e["found"]), {})
-    failed = [(name, *why) for name, each in found.items() for why in each["failed"].items()]
+    sections = {name: find_section(result["found"]) for name, result in results.items()}
+    environments = (result["found"].get("environment") for result in results.values())
+    description: Any = next(filter(None, environments), {})
+    failed = [(name, *why) for name, result in results.items() for why in result["failed"].items()]
     equal = sum(len(section.get("checks", {})) for section in sections.values())
     rows = []
     for name, row, peer in HEADLINES:
@@ -232,11 +237,11 @@ def page(found: Dict[str, Dict[str, Any]]) -> List[str]:
                 case = ", ".join(f"{key} {value}" for key, value in record["case"].items())
                 ratio = record["speed_ratio"][peer]["median"]
                 rows.append({"task": name, "case": case, "row": row, "peer": peer, "times its speed": ratio})
-    lines = ["# Measured on a GPU", "", *(f"- {name}: {value}" for name, value in where.items()), ""]
+    lines = ["# Measured on a GPU", "", *(f"- {name}: {value}" for name, value in description.items()), ""]
     lines += [f"{equal} rows are equal to their definitions; {len(failed)} failed.", ""]
     lines += [*(f"- FAILED {name}, {row}: {why}" for name, row, why in failed), "", table(rows)]
-    for name, each in found.items():
-        lines += [f"## {name}", "", f"`{each['command']}`, {each['seconds']:.0f} s", ""]
+    for name, result in results.items():
+        lines += [f"## {name}", "", f"`{result['command']}`, {result['seconds']:.0f} s", ""]
         section = sections[name]
         if section.get("results"):
             lines += [table_of(section["results"], section["rate"], section["peers"])]

@@ -26,15 +26,15 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
 
     Args:
         case: case to measure.
-        prepare: dictionary from a row to a function that prepares its inputs and returns its job.
+        prepare: functions that prepare the inputs of a row and return its job, by the name of the row.
         section: results of the task, extended in place.
         args: options with ``repetitions`` (at least 2), ``threads`` and ``device``.
     """
     extra: Dict[str, int] = {}
     timers: Dict[str, Timer] = {}
     for name, make in prepare.items():
-        with section.trying(name):
-            # The first call allocates memory that is needed only once, such as the work space of libraries.
+        with section.catching(name):
+            # The first call allocates memory that later calls reuse, such as the workspace of libraries.
             make()()
             job = make()
             extra[name] = extra_bytes(job, args.device)
@@ -49,7 +49,7 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
     for name, ours in seconds.items():
         record: Record = {"case": case, "form": name, "seconds": {**spread(ours), "samples": ours}}
         record["calls_per_sample"] = samples[name][0].number_per_run
-        # Ratios within a repetition: a busy machine slows both rows.
+        # Both times of a ratio are from the same repetition, because a busy machine slows both rows.
         ratios = {peer: [b / a for a, b in zip(ours, seconds.get(peer, []))] for peer in section.peers}
         record["speed_ratio"] = {peer: spread(each) for peer, each in ratios.items() if each}
         record["extra_bytes"] = extra[name]
@@ -74,7 +74,7 @@ def spread(values: Sequence[float]) -> Dict[str, float]:
 
 
 def extra_bytes(job: Job, device: str) -> int:
-    """Measure the peak memory of a job in bytes, beyond the memory that is allocated before the job.
+    """Measure the peak memory of a job in bytes, minus the memory that was allocated before the job.
 
     Args:
         job: function to call.
@@ -89,13 +89,13 @@ def extra_bytes(job: Job, device: str) -> int:
         return torch.cuda.max_memory_allocated(device) - before
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         job()
-    found = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    found.sort(key=lambda event: event.start_ns() if hasattr(event, "start_ns") else event.start_us())
-    return max(itertools.accumulate((event.nbytes() for event in found), initial=0))
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns() if hasattr(event, "start_ns") else event.start_us())
+    return max(itertools.accumulate((event.nbytes() for event in events), initial=0))
 
 
 def cpu_flop_formulas() -> Dict[Any, Any]:
-    """Return formulas for the operations of fused attention on a CPU, which torch's counter does not have."""
+    """Return formulas that count the operations of fused attention on a CPU, which torch's counter lacks."""
     from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
     forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -107,16 +107,16 @@ def cpu_flop_formulas() -> Dict[Any, Any]:
 
 
 def profile(job: Job, record: Record) -> Record:
-    """Profile the job of a row: operations in matrix products, their share of the time, memory and calls.
+    """Count the operations of a job's matrix products, its memory and its calls.
 
-    Causal attention is counted as if it were not causal. Triton kernels are not counted.
+    The operations of causal attention include masked positions. Triton kernels are not counted.
 
     Args:
         job: function to call.
         record: measurements of the row in the same case.
 
     Returns:
-        The case, the row and the profile, by the names of the table's columns.
+        The case, the name of the row, and the profile, by the name of the table's column.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -126,14 +126,16 @@ def profile(job: Job, record: Record) -> Record:
         job()
     events: Any = [event for event in profiler.events() if event.name.startswith("aten::")]
     products = [event for event in events if "mm" in event.name or "attention" in event.name]
-    own, outer = (sum(event.self_cpu_time_total for event in each) for each in (products, events))
+    product_time, total_time = (
+        sum(event.self_cpu_time_total for event in each) for each in (products, events)
+    )
     flops, seconds = counter.get_total_flops(), record["seconds"]["median"]
     return {
         **record["case"],
         "row": record["form"],
         "GFLOP of products": flops / 1e9,
         "GFLOP/s": flops / seconds / 1e9,
-        "part of the time in products": own / outer,
+        "part of the time in products": product_time / total_time,
         "MiB written": sum(max(0, event.self_cpu_memory_usage) for event in events) / 2**20,
         "calls": sum("aten::" not in getattr(event.cpu_parent, "name", "") for event in events),
     }

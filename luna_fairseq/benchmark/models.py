@@ -17,7 +17,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.modules import MultiheadAttention
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from luna_fairseq.benchmark.attention import luna_attention, why_no_sdpa, written_out
+from luna_fairseq.benchmark.attention import explicit_attention, luna_attention, why_no_sdpa
 from luna_fairseq.benchmark.task import DTYPES, BatchSize, Case, Task, choice
 from luna_fairseq.commands.arguments import Number
 from luna_fairseq.errors import InputError
@@ -45,21 +45,21 @@ class FusedAttention(MultiheadAttention):
     Masks are passed in the form for which torch has fused kernels. ``attn_mask`` must be the causal mask.
     """
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tuple[Tensor, None]:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> Tuple[Tensor, None]:
         """Compute attention.
 
         Args:
             query: queries [T, B, C].
             key: keys [S, B, C].
             value: values [S, B, C].
-            **given: ``key_padding_mask`` [B, S] and ``attn_mask`` [T, S]; other arguments are ignored.
+            **masks: ``key_padding_mask`` [B, S] and ``attn_mask`` [T, S]; other arguments are ignored.
 
         Returns:
             Output [T, B, C], and None in place of the weights.
         """
         projected = (self.q_proj(query), self.k_proj(key), self.v_proj(value))
         q, k, v = (split_heads(x, self.num_heads) for x in projected)
-        padding, later = given.get("key_padding_mask"), given.get("attn_mask")
+        padding, later = masks.get("key_padding_mask"), masks.get("attn_mask")
         mask = None if padding is None else ~padding.bool()[:, None, None, :]
         if mask is not None and later is not None:
             mask = mask & (later == 0)
@@ -82,23 +82,23 @@ def set_on_each(kind: type, name: str, value: Callable[[Any], Any], model: nn.Mo
             setattr(child, name, value(child))
 
 
-# Compute fairseq's attention with torch's fused function. Parameters and their names stay.
+# Compute fairseq's attention with torch's fused function. Parameters keep their names.
 use_fused_attention = partial(set_on_each, MultiheadAttention, "__class__", lambda child: FusedAttention)
-# Compute fairseq's attention with explicit weights, which is what it does when widths are not checked.
-write_weights_out = partial(set_on_each, MultiheadAttention, "skip_embed_dim_check", lambda child: True)
-# Compute the peers' attentions by their definitions.
+# Compute fairseq's attention with explicit weights. fairseq does so if it skips the check of the widths.
+use_explicit_weights = partial(set_on_each, MultiheadAttention, "skip_embed_dim_check", lambda child: True)
+# Compute the attentions of the peers by their definitions.
 use_definitions = partial(set_on_each, PeerAttention, "attend", lambda child: child.attend_naively)
 
 
 @contextmanager
-def attention_written_out() -> Iterator[None]:
+def explicit_attention_everywhere() -> Iterator[None]:
     """Context manager in which Luna's and torch's attentions are computed with explicit weights."""
     with ExitStack() as stack:
         if hasattr(torch.nn, "attention"):
             stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
         for name, module in list(sys.modules.items()):
             if name.startswith("luna_fairseq.") and vars(module).get("luna_attention") is luna_attention:
-                stack.enter_context(mock.patch.object(module, "luna_attention", written_out))
+                stack.enter_context(mock.patch.object(module, "luna_attention", explicit_attention))
         yield
 
 
@@ -107,7 +107,7 @@ class Model:
     """Row of a task on whole models.
 
     Attributes:
-        architectures: fairseq's architecture by task. The row belongs to these tasks only.
+        architectures: name of fairseq's architecture for each task that the row belongs to.
         options: options of the model, besides its sizes.
         change: function that changes the model after it has been built (default: none).
         peer: True to compare the speed of all rows with this one.
@@ -121,7 +121,10 @@ class Model:
     optional: bool = False
 
     def definition(self) -> "Model":
-        """Return the row that gives the same results by definition, within :func:`attention_written_out`."""
+        """Return the row that computes the same results by definition.
+
+        Its models must run within :func:`explicit_attention_everywhere`.
+        """
         options = {**self.options, "luna_backend": "naive", "torch_compile": False}
         return replace(self, options=options, change=use_definitions)
 
@@ -142,7 +145,8 @@ def luna(architectures: Names, untied: bool = False, change: Change = None, **op
 def peer(attention: str, **options: Any) -> Model:
     """Build an optional row for a Transformer with another attention.
 
-    The row belongs to the translation tasks only if the attention can be used everywhere in a decoder.
+    The row belongs to the translation tasks only if the attention has a causal form and a form for attention
+    to the source.
 
     Args:
         attention: name of the attention.
@@ -161,13 +165,14 @@ TEXT = {"classify": "transformer_lra_imdb"}
 # Rows in the order of the output. {l} stands for each --projection-length.
 MODELS: Dict[str, Model] = {
     "transformer": Model({"translate": "transformer", "decode": "transformer"}, peer=True),
-    "transformer-softmax": Model(TEXT, change=write_weights_out, peer=True),
+    "transformer-softmax": Model(TEXT, change=use_explicit_weights, peer=True),
     "transformer-sdpa": Model({"translate": "transformer", **TEXT}, change=use_fused_attention, peer=True),
-    "roberta-softmax": Model({"masked_lm": "roberta"}, change=write_weights_out, peer=True),
+    "roberta-softmax": Model({"masked_lm": "roberta"}, change=use_explicit_weights, peer=True),
     "roberta-sdpa": Model({"masked_lm": "roberta"}, change=use_fused_attention, peer=True),
     **{f"peer-{name}": peer(name) for name in ATTENTIONS},
     "peer-softmax-alibi": peer("softmax", alibi=True),
-    # fairseq's own attention reads its weights directly, so it cannot be quantized. The peer can.
+    # fairseq's attention cannot be quantised, because it reads its weights directly. The peer's attention
+    # can.
     "peer-softmax-int8": replace(peer("softmax"), architectures=INT8, change=quantise),
     "luna-{l}-tied": luna(PLAIN),
     "luna-{l}-untied": luna(PLAIN, untied=True),
@@ -191,16 +196,18 @@ class ModelTask(Task):
 
     task: str
     options = {
-        "--preset": choice("base", "small", what="size of the models; "),
+        "--preset": choice("base", "small", help="size of the models"),
         "--dictionary-size": dict(
-            type=Number(int, least=5), metavar="N", help="(default: 32000, of bytes 260)"
+            type=Number(int, least=5),
+            metavar="N",
+            help="number of entries of the dictionary (default: 32000, or 260 for bytes)",
         ),
-        "--dtype": choice("float32", "bfloat16", "float16"),
+        "--dtype": choice("float32", "bfloat16", "float16", help="data type of the models"),
     }
 
     @property
     def sizes(self) -> Dict[str, int]:
-        """The sizes of all models, under fairseq's names without a prefix."""
+        """Sizes of all models, by fairseq's name without a prefix."""
         presets, preset = PRESETS[self.task], self.args.preset
         if preset not in presets:
             raise InputError(f"--preset {preset}: --task {self.task} has only {', '.join(presets)}")
@@ -208,11 +215,11 @@ class ModelTask(Task):
 
     @property
     def types(self) -> int:
-        """The size of the dictionary: 32,000 by default, or all bytes and fairseq's four special symbols."""
+        """Size of the dictionary. The default for bytes, 260, includes fairseq's four special symbols."""
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
-        """Create the dictionary, which source and target share."""
+        """Create the dictionary of source and target."""
         dictionary = Dictionary()
         for i in range(self.types - len(dictionary)):
             dictionary.add_symbol(f"w{i}")
@@ -230,19 +237,21 @@ class ModelTask(Task):
         return task
 
     def rows(self) -> Dict[str, Model]:
+        """Return the models of this task by name, with Luna at every ``--projection-length``."""
         found = {}
         for length in self.args.projection_length:
-            of_length = {"projection_length": length, "encoder_projection_length": length}
+            lengths = {"projection_length": length, "encoder_projection_length": length}
             for name, row in MODELS.items():
                 if self.task in row.architectures:
-                    found[name.format(l=length)] = replace(row, options={**of_length, **row.options})
+                    found[name.format(l=length)] = replace(row, options={**lengths, **row.options})
         return found
 
     def why_not(self, row: Model, case: Case) -> str:
+        """Return why the model cannot run in this torch, or an empty string."""
         return why_no_sdpa() if row.change is use_fused_attention else ""
 
     def common_options(self, T: int, dropout: float) -> Dict[str, Any]:
-        """Return the options that all models share, under fairseq's names.
+        """Return the options that all models share, by fairseq's name.
 
         Args:
             T: length of the sentences in tokens.
@@ -285,5 +294,6 @@ class ModelTask(Task):
         return tokens if self.args.device == "meta" else tokens.to(self.args.device)
 
     def describe(self) -> str:
+        """Return the sizes and options that all models share as one line."""
         values = ", ".join(f"{name} {value}" for name, value in self.sizes.items())
         return f"{self.task}: {values}, dictionary {self.types} (one embedding for all), {super().describe()}"

@@ -1,4 +1,4 @@
-"""Output of the measurements as Markdown tables, plots and JSON."""
+"""Output of measurements as Markdown tables, plots and JSON."""
 
 import argparse
 import json
@@ -44,7 +44,7 @@ def environment(args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def write_json(path: Path, values: Dict[str, Any]) -> None:
-    """Write values to a JSON file. An existing file is replaced only when the new one is complete.
+    """Write values to a JSON file. An existing file is replaced when the new file is complete.
 
     Args:
         path: file to write.
@@ -120,15 +120,15 @@ def table(rows: Sequence[Dict[str, Any]]) -> str:
     return "\n".join([*(f"| {line} |" for line in lines), ""]) if rows else ""
 
 
-def write_png(path: Path, sections: Sequence[Section], where: Dict[str, Any]) -> None:
+def write_png(path: Path, sections: Sequence[Section], description: Dict[str, Any]) -> None:
     """Plot times and memory against the length, side by side.
 
-    There is one pair of plots for each combination of a case's settings other than length and batch size.
+    Cases that differ only in length or batch size share a pair of plots.
 
     Args:
         path: PNG file to write.
         sections: results of tasks, each with at least one measurement.
-        where: description of the run, as :func:`environment` returns it.
+        description: description of the run, returned by :func:`environment`.
     """
     rows: Dict[str, List[Record]] = {}
     for section in sections:
@@ -140,8 +140,8 @@ def write_png(path: Path, sections: Sequence[Section], where: Dict[str, Any]) ->
     for axes, (title, records) in zip(figure.subplots(len(rows), 2, squeeze=False), rows.items()):
         for ax, label in zip(axes, records[0]["drawn"]):
             draw(ax, title, label, records)
-    said = ("hardware", "threads", "torch", "commit")
-    figure.supxlabel(", ".join(f"{name} {where[name]}" for name in said))
+    names = ("hardware", "threads", "torch", "commit")
+    figure.supxlabel(", ".join(f"{name} {description[name]}" for name in names))
     save_png(figure, path)
 
 

@@ -1,4 +1,4 @@
-"""Tasks ``train`` and ``lra``: training steps in translation, masked LM and classification."""
+"""Tasks ``train`` and ``lra``: training steps of whole models."""
 
 from argparse import Namespace
 from functools import partial
@@ -9,33 +9,50 @@ from torch.nn import functional as F
 
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.criterions.masked_lm import MaskedLmLoss
-from luna_fairseq.benchmark.models import Model, ModelTask, attention_written_out
+from luna_fairseq.benchmark.models import Model, ModelTask, explicit_attention_everywhere
 from luna_fairseq.benchmark.task import BatchSize, Case, Job, choice, numbers, require_equal
 
 Loss = Callable[[], torch.Tensor]
 # Lengths of the sentences for the comparison before anything is timed.
 CHECKED = (11, 7, 2)
-# About 15 % of the tokens are predicted, as in pretraining; the same tokens for every model.
+# Every seventh token is predicted, about 15 % as in pretraining. The tokens are the same for every model.
 PREDICTED = slice(1, None, 7)
+BATCH_HELP = "batch sizes: number of sentences x tokens of each, such as 8x512"
 TASKS = {"translate": BatchSize(32, 30), "masked-lm": BatchSize(1, 512), "classify": BatchSize(1, 1024)}
 
 
 class Train(ModelTask):
     """Task ``train``: forward pass, loss and backward pass of a whole model."""
 
-    notes = """training step of a whole model: Luna beside fairseq's Transformer or RoBERTa
-    with dropout 0.1: forward, loss as fairseq divides it, backward. The optimizer is left out: it would cost
-    all models the same and draw the ratios towards 1. Batches of random tokens without padding, source and
-    target of the same length; masked-lm predicts every seventh token; classify has two classes of bytes,
-    [CLS], and the architectures of Long Range Arena's Text. transformer is fairseq's, which passes a float
-    mask to torch's attention function; -sdpa the same on scaled_dot_product_attention with is_causal;
-    -softmax has its weights written out. Extra memory includes the gradients. Before anything is timed, loss
-    and gradients were compared with those of the same model with all attention written out."""
+    notes = """Measure a training step of Luna beside fairseq's Transformer or RoBERTa.
+
+    A step consists of the forward pass with dropout 0.1, the loss, and the backward pass. The optimizer is
+    not measured, because its time is the same for all models. Batches consist of random tokens without
+    padding.
+
+    --task translate trains a translation model whose source and target have the same length. --task masked-lm
+    predicts every seventh token. --task classify trains the classifier of Long Range Arena's Text task, with
+    two classes.
+
+    Rows: transformer and roberta are fairseq's models. Their variants -sdpa use torch's
+    scaled_dot_product_attention with its fast kernels, and their variants -softmax compute the attention
+    weights explicitly. luna-16-tied is Luna with l = 16 and tied keys and values, luna-16-untied has separate
+    keys and values, luna-16-anchored is the extended model.
+
+    The extra memory includes the gradients. Before anything is timed, the loss and the gradients of every
+    model
+    are compared with those of the same model with explicit attention weights."""
+    example = "--batch 8x512 --json train.json"
     rate = "tokens"
     options = {
         **ModelTask.options,
-        "--task": choice(*TASKS, what="what is trained; "),
-        "--batch": dict(type=BatchSize.read, nargs="+", metavar="NxT", help="sentences x tokens in each"),
+        "--task": choice(*TASKS, help="kind of model to train"),
+        "--batch": dict(
+            type=BatchSize.read,
+            nargs="+",
+            metavar="NxT",
+            help=f"{BATCH_HELP} (default: 32x30 to translate, 1x512 for masked-lm, 1x1024 to classify)",
+        ),
         **numbers(projection_length=[16]),
     }
 
@@ -44,10 +61,11 @@ class Train(ModelTask):
         self.task = args.task.replace("-", "_")
 
     def cases(self) -> List[Case]:
+        """Return a case for each batch size."""
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
     def loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
-        """Return a function that computes the loss of a random batch, divided as fairseq divides it.
+        """Return a function that computes the loss of a random batch, normalised as in fairseq.
 
         Args:
             model: model to train.
@@ -83,16 +101,21 @@ class Train(ModelTask):
         return loss
 
     def job(self, row: Model, case: Case) -> Job:
+        """Return a function that runs a training step."""
         model = self.make_model(row, case["T"])
         torch.manual_seed(self.args.seed)  # the same batch for every model
         return partial(step, model, self.loss(model, BatchSize(**case)))
 
     def check(self, row: Model) -> float:
+        """Compare loss and gradients with those of the same model with explicit attention weights."""
         actual = self.loss_and_gradients(row)
-        with attention_written_out():
+        with explicit_attention_everywhere():
             expected = self.loss_and_gradients(row.definition())
-        said = (f"its {what} differs from that of the written-out model" for what in ("loss", "gradient"))
-        return max(map(require_equal, said, actual, expected))
+        messages = (
+            f"its {what} differs from that of the model with explicit attention weights"
+            for what in ("loss", "gradient")
+        )
+        return max(map(require_equal, messages, actual, expected))
 
     def loss_and_gradients(self, row: Model) -> Tuple[torch.Tensor, torch.Tensor]:
         """Compute the loss and all gradients of a batch with padding, without dropout, in float32.
@@ -113,13 +136,24 @@ class Train(ModelTask):
 
 
 class LongRangeArena(Train):
-    """Task ``lra``: training steps of Long Range Arena's Text task at the lengths of the paper's Table 2."""
+    """Task ``lra``: training step of Long Range Arena's Text task at the lengths of the paper's Table 2."""
 
-    notes = """training step of Long Range Arena's byte classifiers, as in the paper's Table 2
-    by what train --task classify measures; Luna's keys and values are untied."""
+    notes = """Measure a training step of Long Range Arena's Text task, as in the paper's Table 2.
+
+    This is train --task classify at lengths of 1, 2, 3 and 4 thousand bytes, with l = 16, 128 and 256. Luna
+    has separate keys and values.
+
+    The rows transformer-softmax and transformer-sdpa are fairseq's Transformer with explicit attention
+    weights
+    and with torch's scaled_dot_product_attention."""
+    example = "--batch 1x1024 --projection-length 16"
     options = {**Train.options, **numbers(projection_length=[16, 128, 256])}
     options["--task"] = {**options["--task"], "default": "classify"}
-    options["--batch"] = {**options["--batch"], "default": [BatchSize(1, 1024 * i) for i in (1, 2, 3, 4)]}
+    options["--batch"] = {
+        **options["--batch"],
+        "default": [BatchSize(1, 1024 * i) for i in (1, 2, 3, 4)],
+        "help": f"{BATCH_HELP} (default: 1x1024 1x2048 1x3072 1x4096)",
+    }
 
 
 def step(model: torch.nn.Module, loss: Loss) -> None:

@@ -45,7 +45,7 @@ def job(name, n, d):
     options = PeerOptions()
     options.sparse_stride = max(1, round(math.sqrt(n)))
     module = build_attention(name, d, HEADS, BIDIRECTIONAL, options, max_positions=n)
-    return partial(module.attend, *module.project(x), padding=None)
+    return partial(module.attend, *module.project(x), padding_mask=None)
 
 
 def operations(name, n, d):

@@ -80,17 +80,17 @@ def test_what_fails_dies_or_hangs_costs_its_row_alone(kind, said, tmp_path, monk
     (tmp_path / "fake" / "__main__.py").write_text(FAKE.format(kind=kind))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(gpu, "BENCHMARK", "fake")
-    found = gpu.do(["causal"], 2.0, time.monotonic() + 60)
+    found = gpu.run_part(["causal"], 2.0, time.monotonic() + 60)
     assert list(found["failed"]) == ["triton"] and found["failed"]["triton"].endswith(said)
     assert "--without triton" in found["command"]
-    page = "\n".join(gpu.page({"causal": found}))
+    page = "\n".join(gpu.format_page({"causal": found}))
     assert "FAILED causal, triton" in page
     # What it had measured of that row before, too, and of the others once.
     assert page.count("| causal | T 1  | triton | sdpa |") == page.count("| causal | T 1  | chunk ") == 1
 
 
 def test_what_there_is_no_time_for_is_named():
-    found = gpu.do(["causal"], 2.0, time.monotonic() + 1)
+    found = gpu.run_part(["causal"], 2.0, time.monotonic() + 1)
     assert found["failed"] == {"all": "not measured: the time limit was reached"}
 
 

@@ -15,7 +15,7 @@ from fairseq.modules import MultiheadAttention
 from luna_fairseq.benchmark import apollo, attention, measure, models
 from luna_fairseq.benchmark.__main__ import TASKS, build_parser, main
 from luna_fairseq.benchmark.measure import compare, extra_bytes, spread
-from luna_fairseq.benchmark.task import Row, Section, lay_out
+from luna_fairseq.benchmark.task import Row, Section, plan
 from luna_fairseq.models.luna_classifier import ARCHITECTURES
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.peers import ATTENTIONS
@@ -64,7 +64,7 @@ def task_of(words):
 def failed(task):
     """Return the errors of the rows that cannot be measured, and the jobs of the others."""
     section = Section("any")
-    cases = lay_out(task, section)
+    cases = plan(task, section)
     return section.failed, [jobs for _, jobs in cases]
 
 
@@ -96,7 +96,7 @@ def test_every_row_is_checked_and_measured(name, quick, tmp_path, capsys):
     if task in ("causal", "attention"):
         long = {r["form"] for r in section["results"] if r["case"]["T"] == 30}
         assert long == set(ROWS[name]) - {"cumsum", "softmax"}
-        assert "at lengths beyond --max-naive-length 20" in out
+        assert "(lengths beyond --max-naive-length 20)" in out
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ class WrongGradient(torch.autograd.Function):
 
 
 def chunk(inputs):
-    return attention.form(inputs, "chunk", False)
+    return attention.luna_causal(inputs, "chunk", False)
 
 
 def wrong_gradient(inputs):
@@ -217,8 +217,8 @@ def test_a_wrong_row_is_one_line_and_the_others_are_measured(quick, monkeypatch,
     assert main(words) == 1
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if "error: " in line]
-    assert "apollo-foreach is not measured: it is wrong: after 3 steps" in line
-    assert "left out: adamw-fused" in captured.out
+    assert "apollo-foreach was not measured: after 3 steps" in line
+    assert "skipped: adamw-fused" in captured.out
     results = json.loads(path.read_text())["apollo"]["results"]
     assert [r["form"] for r in results] == ["adamw", "adamw-foreach", "apollo-single"]
 
@@ -239,7 +239,7 @@ def test_a_wrong_model_is_not_timed(name, row, monkeypatch):
         wrong = torch, "bmm", lambda *args: 1.01 * product(*args)
     monkeypatch.setattr(*wrong)
     task = task_of(COMMANDS[name])
-    with pytest.raises(ValueError, match="differs from that of the written-out model"):
+    with pytest.raises(ValueError, match="differs from that of the model with explicit attention weights"):
         task.check(task.rows()[row])
 
 
@@ -278,9 +278,9 @@ def test_forms_are_within_the_tolerance_of_every_dtype(dtype, tied):
 
 
 def test_inputs_are_tied_and_padded_as_asked():
-    assert "v" not in task_of("causal --tied").problem({"l": 3, "T": 5})
-    assert "v" in task_of("causal").problem({"l": 3, "T": 5})
-    inputs = task_of("attention --batch 4").problem({"l": 3, "T": 9, "padding": "half"})
+    assert "v" not in task_of("causal --tied").make_inputs({"l": 3, "T": 5})
+    assert "v" in task_of("causal").make_inputs({"l": 3, "T": 5})
+    inputs = task_of("attention --batch 4").make_inputs({"l": 3, "T": 9, "padding": "half"})
     assert inputs["mask"].sum(dim=1).tolist() == [0, 4, 0, 4]
 
 
@@ -299,7 +299,7 @@ def test_fused_attention_is_fairseqs(kwargs, padded, is_causal):
     if is_causal:
         options["attn_mask"] = torch.full((6, 6), float("-inf"), dtype=torch.double).triu(1)
     expected = module(query, key, key, need_weights=False, **options)[0]
-    for change in (models.write_weights_out, models.use_fused_attention):
+    for change in (models.use_explicit_weights, models.use_fused_attention):
         change(module)
         actual = module(query, key, key, need_weights=False, **options)[0]
         torch.testing.assert_close(actual, expected)
@@ -356,7 +356,7 @@ def test_options_of_all_tasks_stand_before_or_after_the_task(words, task):
         ("decode --lengths 1", "--lengths 1 leaves no room for a token"),
         (f"decode {SMALL} --beam 40", "--beam 40 needs a larger --dictionary-size than 40"),
         ("apollo --without adam", "--without adam: no row has this name. Choose from adamw"),
-        ("causal --without cumsum chunk sdpa", "nothing is left to measure"),
+        ("causal --without cumsum chunk sdpa", "no row can be measured"),
     ],
 )
 def test_bad_arguments_give_one_line(words, said, capsys):
