@@ -16,7 +16,7 @@ from luna_fairseq.checks.same_training import (
     stored_options,
 )
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checkpoints import archive_is_damaged, why_unreadable
+from luna_fairseq.files.checkpoints import explain_unreadable, is_damaged_archive
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.models.ema import AVERAGES, load_ema
 from luna_fairseq.progress import progress
@@ -103,14 +103,14 @@ def load(path: Path, ema: bool = False) -> Dict[str, Any]:
         InputError: the file cannot be read, is not a fairseq checkpoint, or uses an option that has been
             removed.
     """
-    if archive_is_damaged(path):
+    if is_damaged_archive(path):
         raise InputError(f"{path} is damaged: its checksums do not match its contents")
     try:
         state = load_ema(path) if ema else torch.load(str(path), map_location="cpu")
     except InputError:
         raise
     except Exception as error:  # the type depends on where the file is damaged
-        raise InputError(f"{path} {why_unreadable(path, error)}") from None
+        raise InputError(f"{path} {explain_unreadable(path, error)}") from None
     model = state.get("model") if isinstance(state, dict) else None
     if not isinstance(model, dict) or not model or not stored_options(state):
         raise InputError(f"{path} is not a fairseq checkpoint: it lacks the model or its configuration")

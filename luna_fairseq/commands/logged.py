@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.same_run import options_of
+from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.progress import counter, say
 
 _UPDATES = re.compile(r'num_updates"?[:= ]+"?(\d+)')
@@ -37,7 +37,7 @@ def train_logged(command: List[str], log: Path, description: str, shown: Sequenc
     Raises:
         InputError: the command failed; see :func:`run_logged`.
     """
-    total = int(options_of(command).get("--max-update", 0)) or None
+    total = int(parse_options(command).get("--max-update", 0)) or None
     with counter(description, total, "updates") as bar:
 
         def count(line: str) -> None:

@@ -21,8 +21,8 @@ from luna_fairseq.commands.launch import Launch, launch
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import content_of
-from luna_fairseq.files.same_run import lasting_options, same_run
+from luna_fairseq.files.checksums import checksum_of_data
+from luna_fairseq.files.same_run import check_same_run, lasting_options
 
 PROGRAM = "luna-train"
 USAGE = "luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
@@ -66,7 +66,7 @@ def command(words: List[str], records: bool = True, option: str = "--save-dir") 
         has_begun = (checkpoints / "checkpoint_last.pt").is_file()
         # If several processes train, only the first one writes the record.
         is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-        same_run(checkpoints, option, identity, has_begun, records and is_first)
+        check_same_run(checkpoints, option, identity, has_begun, records and is_first)
     return [sys.executable, "-m", "fairseq_cli.train", data, *found.options]
 
 
@@ -78,7 +78,10 @@ def _run_identity(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[D
     words = [*recipe.words("update_freq"), *given]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
         return None
-    return {**lasting_options(words), "training data": content_of([Path(one) for one in data.split(":")])}
+    return {
+        **lasting_options(words),
+        "training data": checksum_of_data([Path(one) for one in data.split(":")]),
+    }
 
 
 def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:

@@ -11,7 +11,7 @@ from luna_fairseq.checks import same_training
 from luna_fairseq.checks.model_options import check_removed_options, dataclass_of, fill_in_options
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checkpoints import archive_is_damaged, intact_neighbour, why_no_checkpoint
+from luna_fairseq.files.checkpoints import advise_intact, explain_no_checkpoint, is_damaged_archive
 
 logger = logging.getLogger(__name__)
 
@@ -39,17 +39,17 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
     Raises:
         InputError: the file is damaged or no checkpoint, or was trained with an option that no longer exists
     """
-    if archive_is_damaged(Path(path)):
-        raise InputError(f"{path} is damaged{intact_neighbour(Path(path))}")
+    if is_damaged_archive(Path(path)):
+        raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
     languages = same_training.asked_languages(arg_overrides)
     overrides = arg_overrides and {name: v for name, v in arg_overrides.items() if name not in languages}
     try:
         state = load(path, overrides, *args, **kw)
     except Exception:
-        fault = why_no_checkpoint(path)
+        fault = explain_no_checkpoint(path)
         if fault is None:
             raise
-        raise InputError(f"{path} {fault}{intact_neighbour(Path(path))}") from None
+        raise InputError(f"{path} {fault}{advise_intact(Path(path))}") from None
     fill_in_options(state, overrides or {})
     _check_int8(state, overrides or {})
     same_training.give_languages(path, state, languages)

@@ -1,4 +1,4 @@
-"""Readers of .tgz archives that verify the checksum of the whole archive."""
+"""Functions that read .tgz archives and verify the checksum of the archive."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Iterator, Mapping, Tuple
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.regular import data_alone, regular_file
+from luna_fairseq.files.regular import count_other_files, require_regular_file
 from luna_fairseq.progress import reading
 
 PIECE = 1 << 20
-# gzip compresses text and images to a third or a tenth of their size. An archive made to fill the disk
-# expands a thousand times.
+# gzip shrinks text and images by a factor of three to ten. An archive that was made to fill the disk expands
+# by a factor of a thousand.
 LARGEST_EXPANSION = 200
 
 
@@ -25,50 +25,53 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
 
     Args:
         archive: path of the archive.
-        members: name in the archive -> path of the file to write.
+        members: path of the file to write, by the name in the archive.
 
     Raises:
-        InputError: The archive is damaged or incomplete, or lacks a member. Some files may have been written.
+        InputError: The archive is damaged or incomplete, or lacks a member. Some files may already be
+            written.
     """
     missing = dict(members)
-    with whole(archive):
+    with damage_reported(archive):
         for name, content in stream(archive):
             target = missing.pop(name, None)
             if target is not None:
                 with target.open("wb") as file:
                     shutil.copyfileobj(content, file)
     if missing:
-        raise InputError(f"{archive} has no member {', '.join(sorted(missing))}")
+        raise InputError(f"{archive} has no member {', '.join(sorted(missing))}. Download the archive again.")
 
 
 def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
     """Read the files of an archive in their order, and verify the checksum at the end.
 
-    Files that operating systems and editors leave beside data are skipped, and their number is printed. Use
-    this function within :func:`whole`, which reports a damaged archive.
+    Files that operating systems and editors create beside data are skipped, and their number is printed. Use
+    this function within :func:`damage_reported`, so that damage raises InputError.
 
     Args:
         archive: path of the archive.
 
     Yields:
-        Name and open content of each file. A content can be read until the next one is requested.
+        Name and open file of each member. A file can be read until the next member is requested.
 
     Raises:
-        InputError: The archive expands to much more data than published archives do.
+        InputError: The archive expands to far more data than a published archive.
     """
     with ExitStack() as stack:
-        file = stack.enter_context(regular_file(archive).open("rb"))
-        watched = stack.enter_context(reading(file, f"read {archive.name}", archive.stat().st_size))
+        file = stack.enter_context(require_regular_file(archive).open("rb"))
+        with_progress = stack.enter_context(reading(file, f"read {archive.name}", archive.stat().st_size))
         compressed: Any = _Bounded(
-            stack.enter_context(gzip.open(watched, "rb")), archive, LARGEST_EXPANSION * archive.stat().st_size
+            stack.enter_context(gzip.open(with_progress, "rb")),
+            archive,
+            LARGEST_EXPANSION * archive.stat().st_size,
         )
         with tarfile.open(fileobj=compressed, mode="r|") as tar:
-            with data_alone(str(archive)) as is_data:
+            with count_other_files(str(archive)) as is_data:
                 for entry in tar:
                     content = tar.extractfile(entry)
                     if content is not None and is_data(entry.name):
                         yield PurePosixPath(entry.name).as_posix(), content  # without ./
-        while compressed.read(PIECE):  # reads the end of the archive, so that gzip verifies the checksum
+        while compressed.read(PIECE):  # gzip verifies the checksum when it reaches the end
             pass
 
 
@@ -97,8 +100,8 @@ class _Bounded:
 
 
 @contextmanager
-def whole(archive: Path) -> Iterator[None]:
-    """Context manager that turns the errors of a damaged or incomplete archive into InputError.
+def damage_reported(archive: Path) -> Iterator[None]:
+    """Context manager that raises InputError if the block finds a damaged or incomplete archive.
 
     Args:
         archive: path of the archive that the block reads.
@@ -110,5 +113,6 @@ def whole(archive: Path) -> Iterator[None]:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
         raise InputError(
-            f"{archive} is damaged or incomplete ({error}): remove it, and start again to download it again"
+            f"{archive} is damaged or incomplete ({error}). Remove the archive and repeat the command, which "
+            "downloads the archive again."
         ) from error

@@ -1,4 +1,4 @@
-"""Checks of checkpoint files: damage, its explanation, and the intact checkpoint to continue from."""
+"""Functions that find damaged checkpoints and the intact checkpoint to resume from."""
 
 import logging
 import re
@@ -12,12 +12,12 @@ from luna_fairseq.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-# fairseq writes checkpoint7.pt, checkpoint_2_500.pt, checkpoint_best.pt, checkpoint.best_bleu_27.3.pt.
+# Names of fairseq: checkpoint7.pt, checkpoint_2_500.pt, checkpoint_best.pt, checkpoint.best_bleu_27.3.pt.
 _NAME = r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+){suffix}\.pt"
 
 
-def archive_is_damaged(path: Path) -> Optional[bool]:
-    """Verify the checksums of a checkpoint, which torch writes as a zip archive.
+def is_damaged_archive(path: Path) -> Optional[bool]:
+    """Verify the checksums in a checkpoint, which is a zip archive.
 
     Args:
         path: path of the checkpoint.
@@ -30,128 +30,134 @@ def archive_is_damaged(path: Path) -> Optional[bool]:
             return None
         with zipfile.ZipFile(str(path)) as archive:
             return archive.testzip() is not None
-    except Exception:  # a damaged file raises many types
+    except Exception:  # a damaged file can raise any type
         return True
 
 
-def damage(path: Path) -> Optional[str]:
+def describe_damage(path: Path) -> Optional[str]:
     """Describe the damage of a checkpoint.
 
     Args:
         path: path of the checkpoint.
 
     Returns:
-        Words that continue a sentence after the name of the file, such as "is damaged". None if the
-        checkpoint is intact.
+        End of a sentence that starts with the name of the file, such as "is damaged". None if the checkpoint
+        is intact.
     """
-    is_damaged = archive_is_damaged(path)
+    is_damaged = is_damaged_archive(path)
     if is_damaged is not None:
         return "is damaged" if is_damaged else None
-    try:  # before version 1.6, torch did not write zip archives
+    try:  # torch before 1.6 did not write zip archives
         torch.load(str(path), map_location="cpu")
     except Exception:
-        return "is truncated, or no checkpoint"
+        return "is truncated or not a checkpoint"
     return None
 
 
-def why_unreadable(path: Path, error: Exception) -> str:
+def explain_unreadable(path: Path, error: Exception) -> str:
     """Explain why torch.load failed.
 
-    The message of torch is not repeated, because it advises to switch off the check of the content.
+    torch's message is not repeated, because it suggests to load arbitrary code.
 
     Args:
         path: path of the file.
         error: exception that torch.load raised.
 
     Returns:
-        Words that continue a sentence after the name of the file.
+        End of a sentence that starts with the name of the file.
     """
-    if archive_is_damaged(path) is not False:
-        return "cannot be read: it is truncated, or no checkpoint"
-    found = re.search(r"(?:GLOBAL|function|class) ([\w.]+\.\w+)", str(error))
+    if is_damaged_archive(path) is not False:
+        return "cannot be read, because it is truncated or not a checkpoint"
+    match = re.search(r"(?:GLOBAL|function|class) ([\w.]+\.\w+)", str(error))
     return (
-        f"holds what torch.load refuses: {found.group(1) if found else 'a class that it does not know'}. If "
-        "you trust the file, allow it by torch.serialization.add_safe_globals"
+        f"contains {match.group(1) if match else 'an unknown class'}, which torch.load refuses. If you trust "
+        "the file, allow the class by torch.serialization.add_safe_globals"
     )
 
 
-def why_no_checkpoint(path: str) -> Optional[str]:
+def explain_no_checkpoint(path: str) -> Optional[str]:
     """Explain why a file is not a checkpoint of fairseq.
 
     Args:
         path: path of the file.
 
     Returns:
-        Words that continue a sentence after the name of the file. None if the file is a checkpoint or cannot
-        be opened.
+        End of a sentence that starts with the name of the file. None if the file is a checkpoint or cannot be
+        opened.
     """
     try:
         state = torch.load(path, map_location="cpu")
     except OSError:
         return None
-    except Exception as error:  # a damaged file raises many types
-        return why_unreadable(Path(path), error)
+    except Exception as error:  # a damaged file can raise any type
+        return explain_unreadable(Path(path), error)
     if not isinstance(state, dict) or "model" not in state or not {"args", "cfg"}.intersection(state):
-        return "is no fairseq checkpoint: there is no model with its configuration in it"
+        return "is not a fairseq checkpoint, because it has no model with a configuration"
     return None
 
 
-def intact_neighbour(path: Path) -> str:
-    """Advise which intact checkpoint to use instead of a damaged one.
+def advise_intact(path: Path) -> str:
+    """Return advice on which intact checkpoint to use in place of a damaged one.
 
     Args:
         path: path of the damaged checkpoint.
 
     Returns:
-        Words that continue a sentence about the damage.
+        End of a sentence about the damage.
     """
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     for other in others:
-        if other.name != path.name and damage(other) is None:
-            return f"; the newest intact one beside it is {other}: go on with --restore-file (to generate: " \
-                   f"--path) {other}"  # fmt: skip
-    return "; there is no intact checkpoint beside it"
+        if other.name != path.name and describe_damage(other) is None:
+            return (
+                f"; the newest intact checkpoint in the folder is {other}. Resume training with "
+                f"--restore-file {other}, or generate with --path {other}"
+            )
+    return "; the folder has no intact checkpoint"
 
 
 def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
-    """Find the checkpoint to continue from if the last checkpoint is damaged.
+    """Find the checkpoint to resume from if ``checkpoint_last.pt`` is damaged.
 
-    If the last checkpoint is intact or missing, the choice is the user's: an intact file may have been put
-    there on purpose, and without one the training begins from the start. A warning then names a newer
-    checkpoint if there is one.
+    If ``checkpoint_last.pt`` is intact, the user may have put it there on purpose. If it is missing, training
+    starts from the beginning. In both cases, nothing is chosen, and a warning names a checkpoint that has
+    more updates.
 
     Args:
         folder: folder of the checkpoints of the run.
-        suffix: suffix of the file names before ".pt". Empty by default.
+        suffix: suffix of the file names before ".pt" (default: empty).
 
     Returns:
-        The newest intact checkpoint, or None if the last checkpoint is intact or missing, or if no
-        checkpoint is intact.
+        The newest intact checkpoint. None if ``checkpoint_last.pt`` is intact or missing, or if no checkpoint
+        is intact.
 
     Raises:
-        InputError: The last checkpoint is a folder.
+        InputError: ``checkpoint_last.pt`` is a folder.
     """
     last = folder / f"checkpoint_last{suffix}.pt"
     exists = last.is_file()
     if last.exists() and not exists:
-        raise InputError(f"{last} is a folder, where the checkpoint to go on from should be: remove it")
-    fault = damage(last) if exists else None
-    last_updates = updates_of(last) if exists and fault is None else None
+        raise InputError(f"{last} is a folder, but should be a checkpoint. Remove the folder.")
+    fault = describe_damage(last) if exists else None
+    last_updates = count_updates(last) if exists and fault is None else None
     name = re.compile(_NAME.format(suffix=re.escape(suffix)))
     found = [path for path in folder.glob("checkpoint*.pt") if name.fullmatch(path.name)]
     for path in sorted(found, key=_age, reverse=True):
         if exists and fault is None and _age(path)[0] <= _age(last)[0]:
             return None
-        updates = updates_of(path)
+        updates = count_updates(path)
         if updates is None:
-            logger.warning(f"{path} is no intact checkpoint of a run: passed over")
+            logger.warning(f"{path} is not an intact checkpoint and is skipped")
         elif fault is not None:
-            logger.warning(f"{last} {fault}: going on from {path}, the newest intact one ({updates} updates)")
+            logger.warning(
+                f"{last} {fault}. Training resumes from the newest intact checkpoint, {path} ({updates} "
+                "updates)"
+            )
             return path
         elif updates > (last_updates or 0):
             state = f"has {last_updates} updates" if exists else "is missing"
             logger.warning(
-                f"{last} {state}, {path} has {updates} updates: --restore-file {path} would go on from it"
+                f"{last} {state}, but {path} has {updates} updates. To resume from that checkpoint, use "
+                f"--restore-file {path}"
             )
             return None
     return None
@@ -160,13 +166,13 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
 def _age(path: Path) -> Any:
     """Return a sort key: the time of change, then the numbers in the name.
 
-    A checkpoint and its copy may have the same time. The one with more updates in its name then counts as
-    newer.
+    Copied checkpoints may have the same time. The checkpoint with the larger number of updates in its name
+    then counts as newer.
     """
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.stem)]
 
 
-def updates_of(path: Path) -> Optional[int]:
+def count_updates(path: Path) -> Optional[int]:
     """Return the number of updates after which a checkpoint was written.
 
     Args:
@@ -175,7 +181,7 @@ def updates_of(path: Path) -> Optional[int]:
     Returns:
         The number of updates, or None if training cannot continue from the file.
     """
-    if damage(path) is not None:
+    if describe_damage(path) is not None:
         return None
     try:
         state = torch.load(str(path), map_location="cpu")
@@ -183,5 +189,5 @@ def updates_of(path: Path) -> Optional[int]:
             state["model"] and state["extra_state"]["train_iterator"] and "last_optimizer_state" in state
         )
         return int(state["optimizer_history"][-1]["num_updates"]) if is_complete else None
-    except Exception:  # other content raises many types
+    except Exception:  # unexpected content can raise any type
         return None

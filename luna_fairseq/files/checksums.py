@@ -1,6 +1,6 @@
 """Checksums of files, of prepared data, and of the input of a step.
 
-Prepared data has a list of checksums in its folder, which ``sha256sum --check`` can read, too.
+The folder of prepared data has a list of checksums, which ``sha256sum --check`` can also read.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ def forget_checksums(folder: Path) -> None:
 
 
 def check_files(path: Path) -> None:
-    """Compare the files of a dataset with the list of checksums in its folder, if the folder has one.
+    """Compare the files of a split, such as train, with the list of checksums in their folder.
 
-    All files of the split are checked, including the other side and the labels, and the dictionaries.
+    The dictionaries, the labels and the other language of the split are checked, too. Nothing is checked if
+    the folder has no list.
 
     Args:
-        path: path of a file of the dataset, or of its files without extensions (``train.en-de.en``).
+        path: path of a file of the split, with or without its extension (``train.en-de.en``).
 
     Raises:
         InputError: A file has changed or is missing.
     """
     path = path.absolute()
     for folder in list(path.parents)[:2]:  # Python 3.8 cannot slice parents
-        known = listed(folder)
+        known = read_checksums(folder)
         own = path.relative_to(folder).as_posix()
         if any(name == own or name == f"{own}.bin" for name in known):
             beginnings = (path.name.split(".")[0], "dict")
@@ -66,14 +67,14 @@ def check_files(path: Path) -> None:
                     _check(folder, name, expected)
 
 
-def listed(folder: Path) -> Dict[str, str]:
+def read_checksums(folder: Path) -> Dict[str, str]:
     """Read the list of checksums of a folder.
 
     Args:
         folder: folder of the files.
 
     Returns:
-        Name relative to the folder -> checksum. Empty if the folder has no list.
+        Checksum by the name of the file, relative to the folder. Empty if the folder has no list.
 
     Raises:
         InputError: The list is damaged.
@@ -83,7 +84,7 @@ def listed(folder: Path) -> Dict[str, str]:
         return {}
     lines = [line.split("  ", 1) for line in path.read_text("utf-8", errors="replace").splitlines()]
     if not lines or any(len(line) != 2 or len(line[0]) != 64 for line in lines):
-        raise InputError(f"{path} is damaged: prepare the data again in another folder, or remove it")
+        raise InputError(f"{path} is damaged. Prepare the data again, or remove this list of checksums.")
     return {name: expected for expected, name in lines}
 
 
@@ -91,18 +92,18 @@ def _check(folder: Path, name: str, expected: str) -> None:
     """Raise InputError if a file is missing or its checksum differs from ``expected``."""
     path = folder / name
     if not path.is_file():
-        raise InputError(f"{path} is missing, which {folder / CHECKSUMS} lists: prepare the data again")
+        raise InputError(f"{path} is missing, but {folder / CHECKSUMS} lists it. Prepare the data again.")
     about = path.stat()
     if _sha256_at(path, (about.st_size, about.st_mtime_ns, about.st_ino)) != expected:
         raise InputError(
-            f"{path} is damaged, or was changed: its checksum is not the one in {folder / CHECKSUMS}. Remove "
-            "it and prepare the data again, or remove the list if the change was meant"
+            f"{path} is damaged or has changed, because its checksum differs from {folder / CHECKSUMS}. "
+            "Remove the file and prepare the data again, or remove the list if the change is intended."
         )
 
 
 @lru_cache(maxsize=None)
 def _sha256_at(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file, cached by ``about``: its size, time of change and inode."""
+    """Return the SHA-256 of a file, cached until its size, time of change or inode (``about``) changes."""
     return sha256(path)
 
 
@@ -130,7 +131,7 @@ def checksum(algorithm: str, file: Any) -> str:
 
 
 def digest(*values: Any) -> str:
-    """Compute the SHA-256 of values, which serves as the key of a step (``finished_steps``).
+    """Compute the SHA-256 of values, which is the key of a step in :class:`FinishedSteps`.
 
     Args:
         values: JSON-serialisable values.
@@ -142,20 +143,22 @@ def digest(*values: Any) -> str:
     return hashlib.sha256(json.dumps(values).encode("utf-8")).hexdigest()
 
 
-def stamps(paths: Iterable[Path]) -> List[List[Any]]:
-    """Return the name, size and time of change of files, which represent their content in a key.
+def file_stamps(paths: Iterable[Path]) -> List[List[Any]]:
+    """Return the name, size and time of change of files, which represent their content in :func:`digest`.
 
     Args:
         paths: paths of the files.
+
+    Returns:
+        For each file, a list of the three values.
     """
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
-def content_of(folders: Sequence[Path], splits: Sequence[str] = ("train",)) -> str:
-    """Compute one checksum of prepared data: the text, labels and dictionaries in folders.
+def checksum_of_data(folders: Sequence[Path], splits: Sequence[str] = ("train",)) -> str:
+    """Compute a single checksum of prepared data: the text, labels and dictionaries in folders.
 
-    The files of subfolders are included. A checksum in the list of a folder is used without reading the file
-    again.
+    The files of subfolders are included. Files in the list of checksums are not read again.
 
     Args:
         folders: folders of prepared data.
@@ -167,7 +170,7 @@ def content_of(folders: Sequence[Path], splits: Sequence[str] = ("train",)) -> s
     beginnings = tuple(f"{split}." for split in (*splits, "dict"))
     state = hashlib.sha256()
     for folder in folders:
-        known = listed(folder)
+        known = read_checksums(folder)
         for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
             if path.name.startswith(beginnings) and path.suffix in _DATA:
                 name = path.relative_to(folder).as_posix()

@@ -1,4 +1,4 @@
-"""Downloads that resume after an interruption and verify size and checksum."""
+"""Function that downloads files, resumes after an interruption, and verifies size and checksum."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TIMEOUT = 60  # seconds without receiving a byte
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """Published file.
+    """File that is published at an address.
 
     Args:
         url: public address, whose last part is the name of the file.
-        size: number of bytes. None if it is not published.
-        checksum: algorithm and hexadecimal digest, such as "sha256:...". None (default) if it is not
-            published.
+        size: number of bytes, or None if the size is not published.
+        checksum: algorithm and hexadecimal digest, such as "sha256:..." (default: None, no checksum is
+            published).
     """
 
     url: str
@@ -46,21 +46,21 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
 
     Args:
         file: file to download. Its size and checksum are verified only for the public address, because a
-            mirror may hold another version.
+            mirror may have another version.
         folder: folder of the downloads. An incomplete download is named NAME.part.
-        mirror: local folder that holds the file, or address (``http://...``) to which the name is appended.
-            None for the public address.
+        mirror: local folder that contains the file, or an address (``http://...``) to which the name is
+            appended; None for the public address.
 
     Returns:
         Path of the complete file.
 
     Raises:
-        InputError: The file cannot be downloaded, or differs from the published one.
+        InputError: The file cannot be downloaded, or differs from the published file.
     """
     if mirror is not None and "://" not in mirror:
         path = Path(mirror) / file.name
         if not path.is_file():
-            raise InputError(f"{path} does not exist: --mirror must be a folder that holds {file.name}")
+            raise InputError(f"{path} does not exist. Use --mirror with a folder that contains {file.name}.")
         return path
     path = folder / file.name
     if path.is_file() and (mirror is not None or file.size in (None, path.stat().st_size)):
@@ -76,7 +76,7 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
 
 
 def _download(url: str, part: Path) -> None:
-    """Download to ``part``, with a few attempts, and raise InputError if all of them fail."""
+    """Download a file to ``part``, and raise InputError after a few failed attempts."""
     for attempt in range(ATTEMPTS):
         try:
             _transfer(url, part)
@@ -89,12 +89,12 @@ def _download(url: str, part: Path) -> None:
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
         if attempt < ATTEMPTS - 1:
             time.sleep(2**attempt)
-    kept = f"; {part} holds what came so far: start again to go on from there" if part.exists() else ""
-    raise InputError(f"cannot download {url}: {reason}{kept}")
+    advice = " Repeat the command to resume the download." if part.exists() else ""
+    raise InputError(f"cannot download {url}: {reason}.{advice}")
 
 
 def _transfer(url: str, part: Path) -> None:
-    """Append the missing bytes to ``part``.
+    """Request the missing bytes of a file, and append them to ``part``.
 
     Raises:
         OSError: The connection ended too early.
@@ -108,11 +108,11 @@ def _transfer(url: str, part: Path) -> None:
         if error.code != 416:
             raise
         if error.headers.get("Content-Range") == f"bytes */{start}":
-            return  # the download was complete already
-        part.unlink()  # a longer partial download belongs to another version of the file
-        raise ConnectionError("the partial download did not fit the file") from error
+            return  # the download is already complete
+        part.unlink()  # a partial download that is longer belongs to another version of the file
+        raise ConnectionError("the partial download belongs to another file") from error
     with response:
-        if response.status != 206:  # the server starts from the beginning
+        if response.status != 206:  # the server sends the whole file
             start = 0
         length = response.headers.get("Content-Length")
         size = None if length is None else start + int(length)
@@ -120,7 +120,7 @@ def _transfer(url: str, part: Path) -> None:
             shutil.copyfileobj(content, file)
         received = part.stat().st_size
         if size is not None and received != size:
-            raise ConnectionError(f"the connection broke off after {received:,} of {size:,} bytes")
+            raise ConnectionError(f"the connection ended after {received:,} of {size:,} bytes")
 
 
 def _check(remote: RemoteFile, path: Path) -> None:
@@ -141,10 +141,10 @@ def _check(remote: RemoteFile, path: Path) -> None:
         algorithm, _, expected = remote.checksum.partition(":")
         with path.open("rb") as file, reading(file, f"check {path.stem}", size) as content:
             if checksum(algorithm, content) != expected:
-                problem = f"has another {algorithm} than the published one"
+                problem = f"has another {algorithm} checksum than the published file"
     if problem is not None:
         path.unlink()
         raise InputError(
-            f"{remote.url} {problem}: start again, or, if the file has changed there, get it yourself and "
-            "give its folder as --mirror"
+            f"{remote.url} {problem}. Repeat the command, or download the file yourself and use its folder "
+            "as --mirror."
         )

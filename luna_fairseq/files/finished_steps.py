@@ -1,4 +1,4 @@
-"""Record of finished steps, with which a command continues where it was interrupted."""
+"""Record of finished steps, so that an interrupted command does not repeat them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from luna_fairseq.progress import say
 class FinishedSteps:
     """Finished steps of a command, recorded in a JSON file in its output folder.
 
-    A step counts as finished if it was recorded with the same key and every file that it wrote still has the
-    same size. The key is a digest of the input and options of the step (``checksums.digest``).
+    A step is finished if it was recorded with the same key, and its files still have the recorded sizes. The
+    key is a checksum of the step's input and options, see :func:`luna_fairseq.files.checksums.digest`.
 
     Args:
         folder: output folder, created if it does not exist.
         name: file name of the record.
-        owned: names of files that the command writes. If one of them exists without a record, the folder
-            belongs to another program. Empty by default.
+        owned: names of files that the command writes. If one of these files exists without a record, the
+            folder belongs to another program (default: empty).
 
     Raises:
-        InputError: The folder is not writable, another process writes to it, it belongs to another program,
-            or its record is damaged.
+        InputError: The folder is not writable, is used by another process, or belongs to another program; or
+            the record is damaged.
 
     Example:
         >>> steps = FinishedSteps(Path("data-bin"), "steps.json")  # doctest: +SKIP
@@ -44,17 +44,17 @@ class FinishedSteps:
                 foreign = next((folder / one for one in owned if (folder / one).exists()), None)
                 if foreign is not None:
                     raise InputError(
-                        f"{foreign} is there already, from another program: give an empty folder"
+                        f"{foreign} already exists and belongs to another program. Use an empty folder."
                     )
                 self._save()
-            self._steps = _checked(json.loads(self._path.read_text(encoding="utf-8")))
+            self._steps = _check_record(json.loads(self._path.read_text(encoding="utf-8")))
         except InputError:
             raise
         except OSError as error:
             raise InputError(f"cannot write to {folder}: {error.strerror}") from error
         except ValueError as error:  # no JSON, no UTF-8, or no record
             raise InputError(
-                f"{self._path} is broken: remove it together with the folder's contents"
+                f"{self._path} is damaged. Remove this file and the other contents of the folder."
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
@@ -62,45 +62,45 @@ class FinishedSteps:
 
         Args:
             step: name of the step.
-            key: digest of its input and options.
+            key: digest of the step's input and options.
 
         Returns:
             The facts, or None if the step is not finished.
         """
-        known = self._steps.get(step)
-        if known is None or known["key"] != key:
+        recorded = self._steps.get(step)
+        if recorded is None or recorded["key"] != key:
             return None
-        for name, size in known["files"].items():
+        for name, size in recorded["files"].items():
             path = self.folder / name
             if not path.is_file() or path.stat().st_size != size:
                 return None
-        return known["facts"]
+        return recorded["facts"]
 
     def facts(self, step: str) -> Dict[str, Any]:
-        """Return the facts recorded with a step under any key.
+        """Return the facts recorded with a step, whatever its key.
 
         Args:
             step: name of the step.
 
         Returns:
-            The facts, empty if the step was never done.
+            The facts, or an empty dictionary if the step was never recorded.
         """
         return self._steps.get(step, {}).get("facts", {})
 
     def record(self, step: str, key: str, files: List[str], facts: Dict[str, Any]) -> None:
-        """Record a step as finished, and remove files that only its earlier record names.
+        """Record a step as finished, and remove files of its earlier record that are no longer needed.
 
         Args:
             step: name of the step.
-            key: digest of its input and options.
-            files: names of the files that it wrote, relative to the folder.
+            key: digest of the step's input and options.
+            files: names of the files that the step wrote, relative to the folder.
             facts: JSON-serialisable values that later steps need.
         """
         sizes = {name: (self.folder / name).stat().st_size for name in files}
-        left_over = set(self._steps.get(step, {}).get("files", ())).difference(
-            sizes, *(known["files"] for other, known in self._steps.items() if other != step)
+        outdated = set(self._steps.get(step, {}).get("files", ())).difference(
+            sizes, *(recorded["files"] for other, recorded in self._steps.items() if other != step)
         )
-        for name in left_over:
+        for name in outdated:
             (self.folder / name).unlink(missing_ok=True)
         self._steps[step] = {"key": key, "files": sizes, "facts": facts}
         self._save()
@@ -108,13 +108,13 @@ class FinishedSteps:
     def do(
         self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]], says: bool = True
     ) -> Dict[str, Any]:
-        """Do a step and record it, unless it is finished already.
+        """Run a step and record it, unless the step is already finished.
 
         Args:
             step: name of the step.
-            key: digest of its input and options.
-            work: function that does the step and returns the files and facts to record.
-            says: print whether the step is done now or was finished before (default: True).
+            key: digest of the step's input and options.
+            work: function that runs the step, and returns the names of its files and the facts to record.
+            says: print whether the step runs now or was finished before (default: True).
 
         Returns:
             The facts of the step.
@@ -123,7 +123,7 @@ class FinishedSteps:
         if says:
             say(f"{step}: finished before" if facts is not None else f"{step} ...")
         if facts is None:
-            if step in self._steps:  # the files change now, but their names must remain recorded
+            if step in self._steps:  # the files change from here on, but record() needs their names
                 self._steps[step]["key"] = None
                 self._save()
             files, facts = work()
@@ -131,10 +131,11 @@ class FinishedSteps:
         return facts
 
     def _save(self) -> None:
+        """Write the record to its file."""
         write_text(self._path, json.dumps(self._steps, indent=1))
 
 
-def _checked(steps: Any) -> Dict[str, Any]:
+def _check_record(steps: Any) -> Dict[str, Any]:
     """Return the content of a record after checking its structure.
 
     Args:

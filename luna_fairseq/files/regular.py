@@ -1,4 +1,4 @@
-"""Checks for regular files, and for file names that operating systems and editors leave behind."""
+"""Checks for regular files, and for file names that operating systems and editors create beside data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.progress import say
 
 # Names of files that macOS, Windows and editors create beside data.
-_NO_DATA = re.compile(
+_OTHER_FILES = re.compile(
     r"\._.*|__MACOSX|\.DS_Store|Thumbs\.db|desktop\.ini|.*~|#.*#|\.#.*|\..*\.sw[a-p]", re.IGNORECASE
 )
 
@@ -27,33 +27,33 @@ def is_data(name: str) -> bool:
         >>> is_data("train/1.txt"), is_data("__MACOSX/1.txt")
         (True, False)
     """
-    return not any(_NO_DATA.fullmatch(part) for part in name.split("/"))
+    return not any(_OTHER_FILES.fullmatch(part) for part in name.split("/"))
 
 
 @contextmanager
-def data_alone(place: str) -> Iterator[Callable[[str], bool]]:
-    """Context manager with a version of :func:`is_data` that counts, and prints the count at the end.
+def count_other_files(place: str) -> Iterator[Callable[[str], bool]]:
+    """Context manager that counts the files that are not data, and prints their number at the end.
 
     Args:
         place: name of the archive or folder, for the message.
 
     Yields:
-        Function from a name to True for data and False for any other file.
+        Function that returns the result of :func:`is_data` and counts the names for which it is False.
     """
     skipped: List[str] = []
 
-    def is_counted_data(name: str) -> bool:
+    def is_data_counted(name: str) -> bool:
         if not is_data(name):
             skipped.append(name)
         return is_data(name)
 
-    yield is_counted_data
+    yield is_data_counted
     if skipped:
-        say(f"{place}: {len(skipped)} files that are no data left out, as {skipped[0]}")
+        say(f"{place}: skipped {len(skipped)} files that are not data, such as {skipped[0]}")
 
 
-def regular_file(path: Path) -> Path:
-    """Return a path after checking that it is a regular file, which can be read more than once.
+def require_regular_file(path: Path) -> Path:
+    """Return the path of a regular file, which can be read more than once, or raise InputError.
 
     Args:
         path: path of the file.
@@ -71,4 +71,6 @@ def regular_file(path: Path) -> Path:
         return path
     if stat.S_ISDIR(mode):
         raise InputError(f"cannot read {path}: Is a directory")
-    raise InputError(f"{path} is a pipe or a device, and is read more than once: write it to a file first")
+    raise InputError(
+        f"{path} is a pipe or a device, which can be read only once. Write its content to a file."
+    )

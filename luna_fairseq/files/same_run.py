@@ -1,4 +1,4 @@
-"""Record of the options and data of a run, which prevents continuing the run with different ones."""
+"""Record of the options and data of a run, so that the run is not resumed with other options or data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from luna_fairseq.files.checksums import CONTENT
 from luna_fairseq.files.writing import write_text
 
 RECORD = "run.json"
-# Options of fairseq-train that may change when a run continues: duration, devices, checkpoints and logging.
-# Model options that may change after training are declared in the dataclass of the model (``may_change``).
-_PASSING = {
+# Options of fairseq-train that may change when a run is resumed: duration, devices, checkpoints and logging.
+# The options of a model that may change are marked in its dataclass (``may_change``).
+_MAY_CHANGE = {
     *("--max-epoch", "--max-update", "--stop-time-hours", "--stop-min-lr", "--patience", "--save-dir"),
     *("--keep-last-epochs", "--keep-interval-updates", "--keep-best-checkpoints", "--no-epoch-checkpoints"),
     *("--save-interval", "--save-interval-updates", "--validate-interval", "--validate-interval-updates"),
@@ -26,29 +26,31 @@ _PASSING = {
 }
 
 
-def same_run(folder: Path, option: str, what: Mapping[str, str], begun: bool, records: bool = True) -> None:
-    """Record the options and inputs of a new run, or compare those of a continued run with its record.
+def check_same_run(
+    folder: Path, option: str, what: Mapping[str, str], begun: bool, records: bool = True
+) -> None:
+    """Record the options and inputs of a new run, or compare those of a resumed run with its record.
 
-    A continued run without a record, which an earlier version wrote, is accepted and recorded.
+    A resumed run that has no record, because an earlier version started it, is accepted and recorded.
 
     Args:
         folder: folder of the run, created if it does not exist.
         option: option that names the folder, for the message.
-        what: name of an option or input -> its value, from ``checksums.content_of`` and
-            :func:`lasting_options`.
-        begun: True if the folder contains a run to continue.
-        records: If False, compare but do not record (default: True).
+        what: values by the name of an option or input, from :func:`lasting_options` and
+            :func:`luna_fairseq.files.checksums.checksum_of_data`.
+        begun: True if the folder contains a run to resume.
+        records: if False, compare but do not record (default: True).
 
     Raises:
-        InputError: An option or input differs from the recorded one.
+        InputError: An option or input differs from its recorded value.
     """
     path = folder / RECORD
     if begun and path.is_file():
         changes = differences(_read(path), what)
         if changes:
             raise InputError(
-                f"{folder} holds a run with {'; '.join(changes)}: give another {option}, or remove {folder} "
-                f"to start anew (or {path.name} in it, to go on with it nevertheless)"
+                f"{folder} has a run with other options or data ({'; '.join(changes)}). Use another "
+                f"{option}, or remove {folder} to start again (to resume in spite of this, remove {path})."
             )
     if records and not (begun and path.is_file()):
         write_text(path, json.dumps(what, indent=1) + "\n")
@@ -58,15 +60,15 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
     """Describe the differences between recorded and current options.
 
     Args:
-        before: recorded name -> value.
-        now: current name -> value.
+        before: recorded values by name.
+        now: current values by name.
 
     Returns:
-        One description for each difference. The values of checksums are not shown.
+        A description of each difference. The values of checksums are not shown.
 
     Example:
         >>> differences({"--lr": "1"}, {"--lr": "2"})
-        ['--lr 1 where --lr 2 is given now']
+        ['--lr 1 before, --lr 2 now']
     """
     changes = []
     for name in sorted({*before, *now}):
@@ -74,22 +76,22 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
         if old != new and str(old or new).startswith(CONTENT):
             changes.append(f"other {name}")
         elif old != new:
-            shown = ["nothing" if value is None else f"{name} {value}".strip() for value in (old, new)]
-            changes.append(f"{shown[0]} where {shown[1]} is given now")
+            shown = [f"no {name}" if value is None else f"{name} {value}".strip() for value in (old, new)]
+            changes.append(f"{shown[0]} before, {shown[1]} now")
     return changes
 
 
-def options_of(words: Sequence[str]) -> Dict[str, str]:
+def parse_options(words: Sequence[str]) -> Dict[str, str]:
     """Parse the options of a fairseq-train command.
 
     Args:
         words: words of the command line.
 
     Returns:
-        Option -> value. If an option is repeated, the last value counts. A flag has an empty value.
+        Values by option. The last value of a repeated option counts, and a flag has an empty value.
 
     Example:
-        >>> options_of(["data-bin", "--lr", "1", "--fp16"])
+        >>> parse_options(["data-bin", "--lr", "1", "--fp16"])
         {'--lr': '1', '--fp16': ''}
     """
     options: Dict[str, List[str]] = {}
@@ -104,21 +106,21 @@ def options_of(words: Sequence[str]) -> Dict[str, str]:
 
 
 def lasting_options(words: Sequence[str]) -> Dict[str, str]:
-    """Return the options of a fairseq-train command that must not change when the run continues.
+    """Return the options of a fairseq-train command that must not change when the run is resumed.
 
     Args:
         words: words of the command line.
 
     Returns:
-        Option -> value, as returned by :func:`options_of`.
+        Values by option, see :func:`parse_options`.
     """
-    return {name: value for name, value in options_of(words).items() if name not in _PASSING}
+    return {name: value for name, value in parse_options(words).items() if name not in _MAY_CHANGE}
 
 
 def _read(path: Path) -> Dict[str, str]:
-    """Read a record. The result is empty if an earlier version wrote other content."""
+    """Read a record. Return an empty dictionary for a record of an earlier version."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path} is damaged: remove it to go on with the run all the same") from error
+        raise InputError(f"{path} is damaged. Remove this file to resume the run.") from error
     return record if isinstance(record, dict) else {}

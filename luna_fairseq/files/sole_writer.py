@@ -13,10 +13,10 @@ _held: Dict[Tuple[int, int], int] = {}
 
 
 def claim(folder: Path) -> None:
-    """Lock a folder for this process until it ends.
+    """Lock a folder until this process ends.
 
-    The lock is on the folder itself, so no file is written. The operating system releases the lock when the
-    process ends, for whatever reason. On a file system without locks, nothing happens.
+    The folder itself is locked, so that no file is written. The operating system releases the lock when the
+    process ends for any reason. On a file system without locks, nothing happens.
 
     Args:
         folder: path of an existing folder.
@@ -46,12 +46,15 @@ def claim(folder: Path) -> None:
     os.close(handle)
     if is_claimed:
         raise InputError(
-            f"another process is writing to {folder}: wait until it ends, or give another folder"
+            f"another process is writing to {folder}. Wait until it ends, or use another folder."
         )
 
 
 def _release_in_child() -> None:
-    """Close the locks in a forked process, such as a data loader's worker, which may outlive its parent."""
+    """Close the locked folders in a forked process.
+
+    Such a process, for example a worker of a data loader, may outlive its parent and would keep the lock.
+    """
     for handle in _held.values():
         os.close(handle)
     _held.clear()

@@ -1,4 +1,4 @@
-"""Atomic writes: a file or folder appears complete or not at all."""
+"""Functions that write files and folders atomically: they appear complete or not at all."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from luna_fairseq.errors import InputError
 def replacing(path: Path) -> Iterator[Path]:
     """Context manager that writes a file under a temporary name and then renames it.
 
-    If the block raises, the temporary file is removed and ``path`` remains as it was.
+    If the block raises, the temporary file is removed, and ``path`` is unchanged.
 
     Args:
         path: path of the file, replaced if it exists. Missing parent folders are created.
@@ -39,8 +39,8 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
     """Context manager that creates an empty folder and removes it at the end.
 
     Args:
-        folder: path of the folder. Files that a killed process left there are removed first. The parent
-            folder must exist: if it has vanished, recreating it would hide the loss of its other files.
+        folder: path of the folder. If a killed process left files there, they are removed first. The parent
+            folder must exist. Creating a missing parent would hide the loss of its other files.
 
     Yields:
         The folder.
@@ -125,5 +125,5 @@ def check_writable(path: Path, option: str) -> None:
         (not os.access(folder, os.W_OK), f"{folder} is not writable"),
     ):
         if is_wrong:
-            advice = f"give {option} a file name in a folder that exists and is writable"
-            raise InputError(f"cannot write {path}: {advice} ({reason})")
+            advice = f"Use {option} with a file in a folder that exists and is writable."
+            raise InputError(f"cannot write {path}: {reason}. {advice}")

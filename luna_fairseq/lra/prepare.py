@@ -24,8 +24,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, Set
 from luna_fairseq.commands.arguments import CommandParser, Number, random_seed
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.archive import whole
-from luna_fairseq.files.checksums import digest, stamps, write_checksums
+from luna_fairseq.files.archive import damage_reported
+from luna_fairseq.files.checksums import digest, file_stamps, write_checksums
 from luna_fairseq.files.download import RemoteFile, fetch
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.writing import replacing_folder
@@ -90,7 +90,9 @@ def prepare(args: argparse.Namespace) -> None:
     settings = {name: value for name, value in given if name not in not_settings and value is not None}
     if args.mirror is not None and Path(args.mirror).is_dir():
         names = _input_names()
-        settings["files"] = stamps(sorted(path for path in Path(args.mirror).iterdir() if path.name in names))
+        settings["files"] = file_stamps(
+            sorted(path for path in Path(args.mirror).iterdir() if path.name in names)
+        )
     key = digest(VERSION, settings)
     has_record = (args.destdir / RECORD).is_file()
     steps = FinishedSteps(args.destdir, RECORD) if has_record else None
@@ -246,7 +248,7 @@ def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
     If the archive proves to be damaged or incomplete while it is read, an InputError says so.
     """
     path = fetch(file, args.archives, args.mirror)
-    with whole(path):
+    with damage_reported(path):
         yield path
 
 

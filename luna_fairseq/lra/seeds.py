@@ -27,8 +27,8 @@ from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import content_of
-from luna_fairseq.files.same_run import differences, lasting_options, options_of, same_run
+from luna_fairseq.files.checksums import checksum_of_data
+from luna_fairseq.files.same_run import check_same_run, differences, lasting_options, parse_options
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
 from luna_fairseq.lra.layout import SPLITS
@@ -125,20 +125,20 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     if not args.data.is_dir():
         raise InputError(f"{args.data} is not a folder. Give a folder that luna-prepare-lra made")
     curves: Dict[str, Dict[int, float]] = {}
-    data = content_of([args.data], SPLITS)
+    data = checksum_of_data([args.data], SPLITS)
     runs = [(seed, model) for seed in args.seeds for model in models]
     for seed, model in progress(runs, title, "runs"):
         folder = args.out / name / model / f"seed-{seed}"
         options = [*recipe.words(), *models[model], *extra]
         done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
         if done is not None and done.options != options:
-            changes = "; ".join(differences(options_of(done.options), options_of(options)))
+            changes = "; ".join(differences(parse_options(done.options), parse_options(options)))
             raise InputError(
                 f"{folder / RESULT} is of a run with other options ({changes}). Give another --out, or "
                 f"remove {folder}"
             )
         begun = done is not None or (folder / "checkpoint_last.pt").is_file()
-        same_run(folder, "--out", {**lasting_options(options), "data": data}, begun)
+        check_same_run(folder, "--out", {**lasting_options(options), "data": data}, begun)
         if done is None:
             done = train_and_test(args.data, folder, options, title, model, seed)
         say(f"{title}, {model}, seed {seed}: {done.accuracy:.2f}")

@@ -16,7 +16,7 @@ from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import digest, forget_checksums, sha256, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps
-from luna_fairseq.files.regular import regular_file
+from luna_fairseq.files.regular import require_regular_file
 from luna_fairseq.files.writing import copy_file, replacing
 from luna_fairseq.progress import progress
 from luna_fairseq.text.bitext import read_lines
@@ -75,7 +75,9 @@ class TextPreparation:
         Raises:
             InputError: a text is missing, empty or malformed, or too many of its tokens are unknown.
         """
-        given = [regular_file(path) for path in (*self.gpt2, *([self.args.dict] if self.args.dict else []))]
+        given = [
+            require_regular_file(path) for path in (*self.gpt2, *([self.args.dict] if self.args.dict else []))
+        ]
         given_dictionary = self._given_dictionary()
         checked = {split: self._check(split) for split in self.files}
         owned = [*self.tokenizer, DICTIONARY, *self.binarised]

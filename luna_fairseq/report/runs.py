@@ -225,7 +225,7 @@ def _load_checkpoint(file: Path) -> Dict[str, Any]:
 
     # Makes torch.load accept the classes that fairseq stores.
     import luna_fairseq.engine  # noqa: F401
-    from luna_fairseq.files.checkpoints import why_unreadable
+    from luna_fairseq.files.checkpoints import explain_unreadable
 
     try:
         try:
@@ -233,7 +233,7 @@ def _load_checkpoint(file: Path) -> Dict[str, Any]:
         except (TypeError, RuntimeError):  # an older version of torch, or a checkpoint in the older format
             state = torch.load(str(file), map_location="cpu")
     except Exception as error:  # A damaged file makes pickle raise many types.
-        raise InputError(f"{file} {why_unreadable(file, error)}") from None
+        raise InputError(f"{file} {explain_unreadable(file, error)}") from None
     if not isinstance(state, dict) or "model" not in state:
         raise InputError(f"{file} is not a checkpoint of fairseq. Give a file that fairseq-train wrote.")
     return state

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Iterator, List, Optional, Pattern, Tuple
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.regular import regular_file
+from luna_fairseq.files.regular import require_regular_file
 from luna_fairseq.progress import progress
 
 # Control characters that are not white space. str.split and the encodings would keep them.
@@ -148,7 +148,7 @@ def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
 
 def _read_raw_lines(path: Path) -> Iterator[bytes]:
     try:
-        with regular_file(path).open("rb") as file:
+        with require_regular_file(path).open("rb") as file:
             yield from file
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error

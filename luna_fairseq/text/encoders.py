@@ -15,7 +15,7 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.regular import regular_file
+from luna_fairseq.files.regular import require_regular_file
 from luna_fairseq.requirements import import_package
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.indexed import Encoded, EncodedText, flatten_sentences
@@ -233,7 +233,7 @@ def gpt2_pieces(encoder_json: Path) -> List[str]:
         InputError: The file is missing or not a table of pieces.
     """
     try:
-        table: Dict[str, int] = json.loads(regular_file(encoder_json).read_text(encoding="utf-8"))
+        table: Dict[str, int] = json.loads(require_regular_file(encoder_json).read_text(encoding="utf-8"))
         return [str(number) for number in sorted(table.values())]
     except (ValueError, AttributeError, TypeError) as error:
         raise InputError(f"{encoder_json} is not GPT-2's encoder.json: {error}") from error

@@ -14,9 +14,9 @@ from luna_fairseq.commands.checkpoint import option_of
 from luna_fairseq.commands.logged import fairseq, run_logged
 from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import check_files, digest, stamps
+from luna_fairseq.files.checksums import check_files, digest, file_stamps
 from luna_fairseq.files.finished_steps import FinishedSteps
-from luna_fairseq.files.same_run import options_of
+from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.models.ema import write_ema
 from luna_fairseq.progress import counter
@@ -105,7 +105,7 @@ class Evaluation:
             write_ema(self.args.path, averaged)
             return [averaged.name], {}
 
-        self.steps.do("ema", digest(stamps([self.args.path])), write, says=False)
+        self.steps.do("ema", digest(file_stamps([self.args.path])), write, says=False)
         self.args.path = averaged
 
     def _tune_length_penalty(self) -> float:
@@ -174,7 +174,7 @@ class Evaluation:
                 run_logged(command, log, (), output, True, lambda line: bar.update(line.startswith("S-")))
             return [name], {}
 
-        self.steps.do(name, digest(options, stamps(files)), generate, says=False)
+        self.steps.do(name, digest(options, file_stamps(files)), generate, says=False)
         return self.args.results / name
 
     def _check_lengths(self, data: Path, subset: str) -> None:
@@ -187,7 +187,7 @@ class Evaluation:
         Raises:
             InputError: a line has more tokens than the model has positions.
         """
-        positions = {**_position_options(self.args.path), **options_of(self.extra)}
+        positions = {**_position_options(self.args.path), **parse_options(self.extra)}
         for language, name in zip(self.languages, ("--max-source-positions", "--max-target-positions")):
             longest = int(read_sizes(data, subset, self.languages, language).max(initial=0))
             if name in positions and longest > int(positions[name]):
@@ -200,7 +200,7 @@ class Evaluation:
     def _generate_options(self, data: Path, subset: str, penalty: float) -> List[str]:
         """Return the words of fairseq-generate's command line."""
         source, target = self.languages
-        own = {name[2:].replace("-", "_"): value for name, value in options_of(self.extra).items()}
+        own = {name[2:].replace("-", "_"): value for name, value in parse_options(self.extra).items()}
         limits = limits_by_source(own).items()
         length = [word for name, limit in limits for word in (f"--{name.replace('_', '-')}", str(limit))]
         return [

@@ -103,7 +103,7 @@ class Preparation:
         """Return what a model depends on that is trained on the text.
 
         Returns:
-            name -> value, as :func:`luna_fairseq.files.same_run.same_run` compares them.
+            name -> value, as :func:`luna_fairseq.files.same_run.check_same_run` compares them.
         """
         identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
         for name in DECISIVE_OPTIONS:

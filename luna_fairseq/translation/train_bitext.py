@@ -23,7 +23,7 @@ from luna_fairseq.commands.logged import train_logged
 from luna_fairseq.commands.recipes import read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.same_run import options_of, same_run
+from luna_fairseq.files.same_run import check_same_run, parse_options
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.translation import evaluate, prepare_bitext
 
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     if args.testpref is None:
         raise InputError("--testpref is missing. Give the text to translate and score.")
     recipe = read_recipe(args.recipe, FAMILY)
-    settings = options_of([*recipe.words(), *extra])
+    settings = parse_options([*recipe.words(), *extra])
     epochs = int(settings.get("--max-epoch", 0))
     if 0 < epochs < args.average:
         raise InputError(
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     preparation = Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
     preparation.check()
     # Checked before the data is replaced that the checkpoints belong to.
-    same_run(out, "--destdir", preparation.identity(), (checkpoints / "checkpoint_last.pt").is_file())
+    check_same_run(out, "--destdir", preparation.identity(), (checkpoints / "checkpoint_last.pt").is_file())
     preparation.run()
     preparation.check_positions(settings)
     model = ROUTES[args.subword].model_file  # from_pretrained looks for the file beside the checkpoint

@@ -301,13 +301,11 @@ def test_contradictory_arguments_are_refused(tmp_path, capsys):
         assert message in refused(capsys, "--inputs", *arguments, "--output", output)
     assert "one of the checkpoints" in refused(capsys, "--inputs", *paths, "--output", paths[1])
     for bad, why in (
-        (tmp_path / "no" / "out.pt", f"({tmp_path / 'no'} does not exist)"),
-        (tmp_path, "is a folder)"),
+        (tmp_path / "no" / "out.pt", f"{tmp_path / 'no'} does not exist"),
+        (tmp_path, "is a folder"),
     ):
         said = refused(capsys, "--inputs", *paths, "--output", bad)
-        assert "give --output a file name in a folder that exists and is writable" in said and said.endswith(
-            why
-        )
+        assert why in said and "Use --output with a file in a folder that exists and is writable" in said
 
 
 def test_failed_write_leaves_the_old_file(tmp_path, capsys, monkeypatch):

@@ -128,7 +128,7 @@ def test_a_killed_sweep_goes_on(sst2, pretrained, tmp_path, refuses):
     assert best[2] == max((value for _, value in table), key=float) and Path(best[3]).is_file()
 
     line = refuses("finetune", *command("killed", 8, 16), "--dropout", "0.3")
-    assert "holds a run with --dropout 0.1 where --dropout 0.3 is given now: give another --out" in line
+    assert "(--dropout 0.1 before, --dropout 0.3 now). Use another --out" in line
     predictions = tmp_path / "predictions"
     words = [sst2, "--path", best[3], "--predictions", predictions]
     assert f"SST-2 valid, 12 examples:  accuracy {best[2]}" in luna("evaluate_task", *words)

@@ -8,7 +8,7 @@ from reversal import AUTHORS_COMMAND
 GENERATE = "-s src -t tgt --batch-size 8 --beam 1"
 # Before torch 2.6, torch.load reads any class unless it is told not to.
 CHECKED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
-REFUSED_CLASS = "holds what torch.load refuses: .*ExitCode" if CHECKED else "no fairseq checkpoint"
+REFUSED_CLASS = "contains .*ExitCode, which torch.load refuses" if CHECKED else "not a fairseq checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_generating_from_half_a_file(trained, data, tmp_path):
     half = tmp_path / "checkpoint_best.pt"
     half.write_bytes((trained / "checkpoint_best.pt").read_bytes()[:100_000])
     line = refused("generate", *plugin(data), "--path", half, GENERATE)
-    assert line.startswith(f"luna_fairseq: error: {half} cannot be read: it is truncated")
-    assert line.endswith("there is no intact checkpoint beside it")
+    assert line.startswith(f"luna_fairseq: error: {half} cannot be read, because it is truncated")
+    assert line.endswith("the folder has no intact checkpoint")
 
 
 def test_files_that_are_no_checkpoints(tmp_path):
@@ -54,8 +54,8 @@ def test_files_that_are_no_checkpoints(tmp_path):
     from luna_fairseq.errors import InputError
 
     contents = {
-        "text": (b"w1 w2 w3\n" * 100, "truncated, or no checkpoint"),
-        "empty": (b"", "truncated, or no checkpoint"),
+        "text": (b"w1 w2 w3\n" * 100, "truncated or not a checkpoint"),
+        "empty": (b"", "truncated or not a checkpoint"),
         "tensor": (torch.zeros(3), "no fairseq checkpoint"),
         "model": ({"model": {"weight": torch.zeros(3)}}, "no fairseq checkpoint"),
         "class": ({"model": pytest.ExitCode.OK}, REFUSED_CLASS),

@@ -148,4 +148,4 @@ def test_going_on_from_half_a_checkpoint_by_name(trained, data, tmp_path):
     assert run.returncode == 1 and "Traceback" not in run.stderr
     message = run.stderr.strip().splitlines()[-1]
     assert message.startswith(f"luna_fairseq: error: {half} cannot be read")
-    assert message.endswith(f"--restore-file (to generate: --path) {intact}")
+    assert message.endswith(f"--restore-file {intact}, or generate with --path {intact}")

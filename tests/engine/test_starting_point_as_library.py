@@ -69,16 +69,16 @@ def test_the_newest_intact_checkpoint_replaces_a_damaged_one(folder, spoil, reas
     assert find_intact(folder) == folder / "checkpoint_2_5.pt" and last.read_bytes() == before
     (text,) = messages(caplog)
     assert text.startswith(f"{last} {reason}")
-    assert text.endswith(f"going on from {folder / 'checkpoint_2_5.pt'}, the newest intact one (5 updates)")
+    assert text.endswith(
+        f"resumes from the newest intact checkpoint, {folder / 'checkpoint_2_5.pt'} (5 updates)"
+    )
 
 
 def test_damaged_checkpoints_are_skipped(folder, caplog):
     halve(folder / "checkpoint_last.pt", 5)
     flip(folder / "checkpoint_2_5.pt", 6)
     assert find_intact(folder) == folder / "checkpoint1.pt"
-    assert (
-        messages(caplog)[0] == f"{folder / 'checkpoint_2_5.pt'} is no intact checkpoint of a run: passed over"
-    )
+    assert messages(caplog)[0] == f"{folder / 'checkpoint_2_5.pt'} is not an intact checkpoint and is skipped"
     for path in folder.glob("checkpoint*.pt"):
         halve(path, 5)
     assert find_intact(folder) is None
@@ -105,7 +105,8 @@ def test_files_that_the_user_changed_are_respected(folder, change, state, caplog
     change(folder, last)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     assert find_intact(folder) is None and before == {path: path.read_bytes() for path in folder.iterdir()}
-    text = f"{last} {state}, {newest} has 5 updates: --restore-file {newest} would go on from it"
+    advice = f"To resume from that checkpoint, use --restore-file {newest}"
+    text = f"{last} {state}, but {newest} has 5 updates. {advice}"
     assert messages(caplog) == [text]
 
 

@@ -44,7 +44,10 @@ def test_archives_skip_and_count_other_files(tmp_path, capsys):
     assert [name for name, _ in stream(tmp_path / "aclImdb_v1.tar.gz")] == [names[0], names[8]]
     assert prepare_lra.main(["text", "--destdir", str(tmp_path / "out"), "--mirror", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "text, train: 1 examples" in out and "14 files that are no data left out, as aclImdb/train" in out
+    assert (
+        "text, train: 1 examples" in out
+        and "skipped 14 files that are not data, such as aclImdb/train" in out
+    )
 
 
 def test_folders_skip_and_count_other_files(tmp_path, capsys):
@@ -54,7 +57,7 @@ def test_folders_skip_and_count_other_files(tmp_path, capsys):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(passage) if name[0] == "1" else "Mac OS X")
     assert len(TASKS["RACE"].read(tmp_path, "train")) == 1
-    assert "2 files that are no data left out" in capsys.readouterr().out
+    assert "skipped 2 files that are not data" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -106,4 +109,4 @@ READERS = {
 def test_pipes_are_refused(reader, pipe, tmp_path, capsys):
     assert READERS[reader](pipe, str(tmp_path / "out")) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "is a pipe or a device, and is read more than once" in line
+    assert "is a pipe or a device, which can be read only once" in line

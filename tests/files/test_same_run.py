@@ -6,8 +6,8 @@ import pytest
 
 from luna_fairseq.commands import train
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import content_of
-from luna_fairseq.files.same_run import options_of, same_run
+from luna_fairseq.files.checksums import checksum_of_data
+from luna_fairseq.files.same_run import check_same_run, parse_options
 from luna_fairseq.lra import seeds
 from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 
@@ -82,7 +82,7 @@ def test_another_run_is_refused_in_one_line(begin, words, change, named, data, t
     with pytest.raises(InputError) as caught:
         begin(data, tmp_path / "out", *words)
     message = str(caught.value)
-    assert named in message and "to start anew" in message and "\n" not in message
+    assert named in message and "to start again" in message and "\n" not in message
 
 
 @pytest.mark.parametrize("words", [["--reset-optimizer"], ["--restore-file", "x.pt"], ["--max-update", "3"]])
@@ -96,24 +96,24 @@ def test_without_checkpoints_nothing_is_compared(data, tmp_path):
     begin_training(data, tmp_path / "out")
     (tmp_path / "out" / "checkpoint_last.pt").unlink()
     begin_training(data, tmp_path / "out", "--seed", "9")
-    with pytest.raises(InputError, match="--seed 9 where --seed 7 is given now"):
+    with pytest.raises(InputError, match="--seed 9 before, --seed 7 now"):
         begin_training(data, tmp_path / "out", "--seed", "7")
 
 
 def test_a_run_of_a_version_without_records_continues(data, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text('"a checksum"')
-    same_run(tmp_path / "out", "--out", {"--lr": "1"}, begun=False)
-    with pytest.raises(InputError, match="nothing where --x y is given now"):
-        same_run(tmp_path / "out", "--out", {"--lr": "1", "--x": "y"}, begun=True)
+    check_same_run(tmp_path / "out", "--out", {"--lr": "1"}, begun=False)
+    with pytest.raises(InputError, match="no --x before, --x y now"):
+        check_same_run(tmp_path / "out", "--out", {"--lr": "1", "--x": "y"}, begun=True)
     (tmp_path / "out" / "run.json").write_text("{")
     with pytest.raises(InputError, match="is damaged"):
-        same_run(tmp_path / "out", "--out", {}, begun=True)
+        check_same_run(tmp_path / "out", "--out", {}, begun=True)
 
 
 def test_options_and_contents(data, tmp_path):
     words = ["DATA", "--lr", "1", "2", "--flag", "--lr=3", "--adam-betas", "(0.9, 0.98)"]
-    assert options_of(words) == {"--lr": "3", "--flag": "", "--adam-betas": "(0.9, 0.98)"}
-    before = content_of([data])
+    assert parse_options(words) == {"--lr": "3", "--flag": "", "--adam-betas": "(0.9, 0.98)"}
+    before = checksum_of_data([data])
     (data / "valid.bin").write_text("other")
-    assert content_of([data]) == before != content_of([data], ("train", "valid"))
+    assert checksum_of_data([data]) == before != checksum_of_data([data], ("train", "valid"))

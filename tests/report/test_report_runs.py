@@ -125,7 +125,9 @@ def test_a_path_without_runs_is_refused_in_one_line(tmp_path, make):
 
 def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
     (tmp_path / "checkpoint_last.pt").write_bytes(b"PK\x03\x04 and nothing more")
-    with pytest.raises(InputError, match="cannot be read: it is truncated, or no checkpoint") as error:
+    with pytest.raises(
+        InputError, match="cannot be read, because it is truncated or not a checkpoint"
+    ) as error:
         find_runs([tmp_path])
     assert "\n" not in str(error.value)
 
@@ -136,7 +138,7 @@ def test_a_damaged_checkpoint_beside_a_log_is_a_note(tmp_path):
     log.with_name("checkpoint_last.pt").write_bytes(b"PK\x03\x04 and nothing more")
     (run,) = find_runs([tmp_path])
     assert run.options is None and run.updates == 3000
-    assert "checkpoint_last.pt cannot be read: it is truncated" in run.notes[0]
+    assert "checkpoint_last.pt cannot be read, because it is truncated" in run.notes[0]
 
 
 def test_only_options_that_differ():

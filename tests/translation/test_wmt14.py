@@ -109,7 +109,7 @@ def test_finished_text_is_left_alone_and_lost_text_made_again(
 
 def test_a_download_goes_on_where_it_broke_off(make_text, address, mirror, tmp_path):
     with pytest.raises(
-        InputError, match=f"cannot download .*{EUROPARL}: the connection broke off .*start again"
+        InputError, match=f"cannot download .*{EUROPARL}: the connection ended after .*Repeat the command"
     ):
         make_text(address)
     part = tmp_path / "out" / "archives" / f"{EUROPARL}.part"

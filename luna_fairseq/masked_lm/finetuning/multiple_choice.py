@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Iterator, List
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.regular import data_alone
+from luna_fairseq.files.regular import count_other_files
 from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
 from luna_fairseq.text.bitext import read_lines
 
@@ -33,7 +33,7 @@ class Race(FineTuningTask):
             InputError: the split has no passages, or one of its files is malformed.
         """
         root = folder / self.splits[split]
-        with data_alone(str(root)) as is_data:
+        with count_other_files(str(root)) as is_data:
             paths = sorted(root.rglob("*.txt"))
             files = [path for path in paths if is_data(path.relative_to(root).as_posix())]
         if not files:

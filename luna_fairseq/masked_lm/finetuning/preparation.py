@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from fairseq.data import Dictionary, encoders
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import digest, forget_checksums, stamps, write_checksums
+from luna_fairseq.files.checksums import digest, file_stamps, forget_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.regular import is_data
 from luna_fairseq.files.writing import copy_file
@@ -58,7 +58,7 @@ class TaskPreparation:
         paths = [self.args.folder / name for name in self.task.splits.values()]
         published = (p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name))
         files = [*sorted(published), self.args.vocabulary / DICTIONARY, *self.tokenizer]
-        key = digest(VERSION, self.task.name, stamps(files))
+        key = digest(VERSION, self.task.name, file_stamps(files))
         steps.do("prepare", key, self._prepare, says=False)
         prepared = PreparedTask.load(self.args.destdir)
         for split, number in prepared.examples.items():

@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Sequence, Tuple
 from luna_fairseq.commands.logged import fairseq, train_logged
 from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import CONTENT, content_of, digest, sha256, stamps
+from luna_fairseq.files.checksums import CONTENT, checksum_of_data, digest, file_stamps, sha256
 from luna_fairseq.files.finished_steps import FinishedSteps
-from luna_fairseq.files.same_run import lasting_options, same_run
+from luna_fairseq.files.same_run import check_same_run, lasting_options
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
@@ -104,7 +104,7 @@ class FineTuning:
                 print(f"valid{cut}")
             return [f"{name}/{BEST}"], facts
 
-        key = digest(options, stamps([self.args.pretrained, *files]))
+        key = digest(options, file_stamps([self.args.pretrained, *files]))
         return self.steps.do(name, key, train, says=False)
 
     def _check_same_run(self, folder: Path, options: List[str]) -> None:
@@ -119,8 +119,8 @@ class FineTuning:
         """
         identity = lasting_options(options[1:])
         identity["pretrained model"] = CONTENT + sha256(self.args.pretrained)
-        identity["training data"] = content_of([self.args.data], ("train", "valid"))
-        same_run(folder, "--out", identity, (folder / "checkpoint_last.pt").is_file())
+        identity["training data"] = checksum_of_data([self.args.data], ("train", "valid"))
+        check_same_run(folder, "--out", identity, (folder / "checkpoint_last.pt").is_file())
 
     def _options(self, folder: Path, setting: Setting) -> List[str]:
         """Return the options of fairseq-train for one run.
