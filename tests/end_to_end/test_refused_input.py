@@ -56,8 +56,8 @@ def test_files_that_are_no_checkpoints(tmp_path):
     contents = {
         "text": (b"w1 w2 w3\n" * 100, "truncated or not a checkpoint"),
         "empty": (b"", "truncated or not a checkpoint"),
-        "tensor": (torch.zeros(3), "no fairseq checkpoint"),
-        "model": ({"model": {"weight": torch.zeros(3)}}, "no fairseq checkpoint"),
+        "tensor": (torch.zeros(3), "not a fairseq checkpoint"),
+        "model": ({"model": {"weight": torch.zeros(3)}}, "not a fairseq checkpoint"),
         "class": ({"model": pytest.ExitCode.OK}, REFUSED_CLASS),
     }
     for name, (content, message) in contents.items():
