@@ -53,7 +53,7 @@ def listops(folder: Path) -> Iterator[TokenExample]:
     for split, name in LISTOPS_FILES.items():
         path = folder / name
         if not path.is_file():
-            raise InputError(f"{path} does not exist: --mirror must be a folder that holds {name}")
+            raise InputError(f"{path} does not exist. Use --mirror with a folder that contains {name}.")
         with path.open(encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, 1):
                 columns = line.rstrip("\r\n").split("\t")

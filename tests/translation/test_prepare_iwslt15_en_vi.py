@@ -56,7 +56,7 @@ def test_from_files_to_data(run, tmp_path, mirror):
     "lost, words, message",
     [
         ("tst2012.vi", (), "tst2012.en has 7 lines and .*tst2012.vi has 6"),
-        ("tst2013.en", (), "tst2013.en does not exist: --mirror must be a folder that holds"),
+        ("tst2013.en", (), "tst2013.en does not exist. Use --mirror with a folder that contains"),
         (None, ("--max-length", "2"), "--max-length and --max-ratio leave no training pair"),
         (None, ("--min-count", "999"), "No word occurs 999 times. Use a smaller --min-count"),
     ],
